@@ -1,0 +1,1 @@
+"""Do the arithmetic. torch and Dask live here."""
