@@ -1,0 +1,173 @@
+"""From a manifest's `workload` block to a checked `Workload`; every fault of the user's code becomes one paragraph."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import random
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from batchgrowth.errors import DataError, WorkloadError
+
+from batchgrowth_trainer.workload import Dataset, Workload
+
+HERE = Path(__file__).parent
+
+
+def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, examples: int | None) -> Workload:
+    """The workload that `package.module:function` builds from `arguments`, checked.
+
+    Every generator of the process (random, numpy, torch) is seeded by `seed` first, so that every worker
+    builds the same initial model. `examples` is the manifest's size of the training set, None where it says none.
+    Raises WorkloadError for a fault in the user's code, DataError where the data is missing or of another size.
+    """
+    function = find_function(entrypoint)
+    _check_arguments(function, entrypoint, arguments)
+    _seed_everything(seed)
+    workload = _called(function, entrypoint, arguments)
+    _check_model(workload, entrypoint)
+    _check_data(workload, entrypoint, examples)
+    return workload
+
+
+def find_function(entrypoint: str) -> Callable[..., Any]:
+    """The function that an entrypoint names. Raises WorkloadError saying what was tried and what would do."""
+    module_name, colon, name = entrypoint.partition(":")
+    if not (module_name and colon and name):
+        raise WorkloadError(f"workload.entrypoint: {entrypoint!r} was given; write package.module:function")
+    module = _imported(module_name, entrypoint)
+    function = getattr(module, name, None)
+    if function is None:
+        raise WorkloadError(f"workload.entrypoint: {module_name} has no {name!r}; {_near(name, module)}")
+    if not callable(function):
+        raise WorkloadError(
+            f"workload.entrypoint: {entrypoint} is a {type(function).__name__}; name a function that returns a Workload"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def _imported(module_name: str, entrypoint: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise WorkloadError(_raised(f"workload.entrypoint: importing {module_name}", error)) from error
+        raise WorkloadError(
+            f"workload.entrypoint: no module named {error.name!r} for {entrypoint!r}; looked in "
+            f"{', '.join(entry or '.' for entry in sys.path[:4])}, …; put {module_name.split('.')[0]}.py beside the "
+            "manifest, run from its folder, or install its package"
+        ) from error
+    except Exception as error:
+        raise WorkloadError(_raised(f"workload.entrypoint: importing {module_name}", error)) from error
+
+
+def _near(name: str, module: ModuleType) -> str:
+    own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    close = difflib.get_close_matches(name, own, n=3)
+    defined = sorted(key for key in own if getattr(vars(module)[key], "__module__", None) == module.__name__)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"it defines {', '.join(defined)}" if defined else "it defines no function"
+
+
+def _check_arguments(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # some callables written in C show no signature; calling them will tell
+    takes = signature.parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
+        unknown = []
+    else:
+        unknown = sorted(set(arguments) - set(takes))
+    if unknown:
+        raise WorkloadError(
+            f"workload.arguments.{unknown[0]}: {entrypoint} takes no such argument; "
+            f"it takes {', '.join(takes) or 'none'}"
+        )
+    missing = [name for name, parameter in takes.items() if name not in arguments and _is_needed(parameter)]
+    if missing:
+        raise WorkloadError(f"workload.arguments.{missing[0]}: {entrypoint} needs it and none was given; add it")
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return named and parameter.default is inspect.Parameter.empty
+
+
+def _seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> Workload:
+    try:
+        workload = function(**arguments)
+    except (DataError, WorkloadError):
+        raise
+    except FileNotFoundError as error:
+        raise DataError(_raised(f"{entrypoint}: a file is missing", error)) from error
+    except Exception as error:
+        raise WorkloadError(_raised(entrypoint, error)) from error
+    if not isinstance(workload, Workload):
+        raise WorkloadError(
+            f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "
+            "return batchgrowth_trainer.workload.Workload(model=…, loss=…, train=…)"
+        )
+    return workload
+
+
+def _raised(what: str, error: BaseException) -> str:
+    """One paragraph: what was being done, the exception, and the innermost line of the user's own code."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    at = f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return " ".join(f"{what} raised {type(error).__name__}: {error}{at}".split())
+
+
+def _is_users(filename: str) -> bool:
+    path = Path(filename)
+    library = "site-packages" in path.parts or filename.startswith(("<", sysconfig.get_path("stdlib")))
+    return not library and path.parent != HERE
+
+
+def _check_model(workload: Workload, entrypoint: str) -> None:
+    model = workload.model
+    if not isinstance(model, torch.nn.Module):
+        raise WorkloadError(f"{entrypoint}: model is a {type(model).__name__}; give a torch.nn.Module")
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained:
+        raise WorkloadError(f"{entrypoint}: no parameter of the model needs a gradient, so there is nothing to train")
+    for name, parameter in trained:
+        if parameter.dtype is not torch.float32:
+            raise WorkloadError(f"{entrypoint}: model.{name} is {parameter.dtype}; parameters must be torch.float32")
+    for name, function in {"loss": workload.loss, **{f"metrics.{k}": f for k, f in workload.metrics.items()}}.items():
+        if not callable(function):
+            raise WorkloadError(f"{entrypoint}: {name} is a {type(function).__name__}; give (output, target) -> Tensor")
+
+
+def _check_data(workload: Workload, entrypoint: str, examples: int | None) -> None:
+    for name, dataset in (("train", workload.train), ("test", workload.test)):
+        if dataset is None and name == "test":
+            continue
+        if not isinstance(dataset, Dataset):
+            raise WorkloadError(
+                f"{entrypoint}: {name} is a {type(dataset).__name__}; give a map-style data set with "
+                "__len__ and __getitem__ (a stream has no order that a seed can fix)"
+            )
+        if len(dataset) == 0:
+            raise WorkloadError(f"{entrypoint}: {name} holds no example; leave test out or give at least one")
+    if examples is not None and len(workload.train) != examples:
+        raise DataError(
+            f"workload.examples: {examples} was given but {entrypoint} has {len(workload.train)}; "
+            f"set workload.examples: {len(workload.train)}"
+        )
