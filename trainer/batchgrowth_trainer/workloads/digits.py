@@ -19,7 +19,7 @@ CLASSES = 10
 
 
 def workload(hidden: str = "64", dropout: str = "0.2") -> Workload:
-    """A convolutional net with batch norm and dropout; `hidden` is its number of channels."""
+    """A convolutional net with batch norm and dropout; `hidden` is the number of channels of its first layers."""
     return _workload(conv_net(int(hidden), float(dropout)))
 
 
@@ -58,11 +58,11 @@ def conv_net(channels: int, dropout: float) -> nn.Sequential:
         *_convolution(1, channels),
         *_convolution(channels, channels),
         nn.MaxPool2d(2),
-        *_convolution(channels, channels),
+        *_convolution(channels, 2 * channels),
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Dropout(dropout),
-        nn.Linear(4 * channels, CLASSES),
+        nn.Linear(8 * channels, CLASSES),
     )
 
 
