@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from batchgrowth_trainer.workload import Workload, correct
+from batchgrowth_trainer.workloads.arguments import share, whole
 
 TEST_EXAMPLES = 360
 BRIGHTEST = 16.0
@@ -20,12 +21,12 @@ CLASSES = 10
 
 def workload(hidden: str = "64", dropout: str = "0.2") -> Workload:
     """A convolutional net with batch norm and dropout; `hidden` is the number of channels of its first layers."""
-    return _workload(conv_net(int(hidden), float(dropout)))
+    return _workload(conv_net(whole("hidden", hidden), share("dropout", dropout)))
 
 
 def mlp(hidden: str = "128") -> Workload:
     """A net of one hidden layer without batch norm or dropout; `hidden` is that layer's width."""
-    width = int(hidden)
+    width = whole("hidden", hidden)
     return _workload(nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, CLASSES)))
 
 

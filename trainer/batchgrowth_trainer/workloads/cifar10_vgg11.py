@@ -1,0 +1,12 @@
+"""CIFAR-10 with VGG-11, the model of the four-node comparison (one node, gather/scatter, all-reduce, DDP)."""
+
+from __future__ import annotations
+
+from batchgrowth_trainer.workload import Workload
+from batchgrowth_trainer.workloads.cifar10 import cifar10_workload
+from batchgrowth_trainer.workloads.vgg import vgg11
+
+
+def workload(data: str = "data/cifar-10-batches-bin") -> Workload:
+    """VGG-11 on the images in folder `data`. Raises DataError where they are missing or damaged."""
+    return cifar10_workload(vgg11(), data)

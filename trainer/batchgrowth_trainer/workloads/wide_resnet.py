@@ -1,0 +1,61 @@
+"""Wide residual networks: S. Zagoruyko and N. Komodakis, *Wide Residual Networks*, 2016 (arXiv 1605.07146)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+STEM_CHANNELS = 16
+
+
+class Block(nn.Module):
+    """Table 1's basic-wide block, pre-activation: BN-ReLU-conv, dropout between the convolutions (section 2.4)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, dropout: float) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.dropout = nn.Dropout(dropout)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        same = inputs == outputs and stride == 1
+        self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, inputs, H, W) -> (N, outputs, H/stride, W/stride)."""
+        active = F.relu(self.bn1(images))
+        residual = self.conv2(self.dropout(F.relu(self.bn2(self.conv1(active)))))
+        # Where the shape changes, the shortcut starts after the shared activation, as in the authors' code.
+        straight = images if self.shortcut is None else self.shortcut(active)
+        return residual + straight  # type: ignore[no-any-return]
+
+
+def wide_resnet(depth: int, width: int, dropout: float, classes: int = 10) -> nn.Sequential:
+    """WRN-depth-width for images (N, 3, 32, 32) -> class scores (N, classes); depth is 6·n + 4."""
+    per_group = (depth - 4) // 6
+    assert depth == 6 * per_group + 4
+    channels = [STEM_CHANNELS, *(STEM_CHANNELS * width * 2**group for group in range(3))]
+    groups = [_group(channels[k], channels[k + 1], 1 if k == 0 else 2, per_group, dropout) for k in range(3)]
+    model = nn.Sequential(
+        nn.Conv2d(3, STEM_CHANNELS, 3, padding=1, bias=False),
+        *groups,
+        nn.BatchNorm2d(channels[-1]),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels[-1], classes),
+    )
+    initialise(model)
+    return model
+
+
+def _group(inputs: int, outputs: int, stride: int, blocks: int, dropout: float) -> nn.Sequential:
+    first = Block(inputs, outputs, stride, dropout)
+    return nn.Sequential(first, *(Block(outputs, outputs, 1, dropout) for _ in range(blocks - 1)))
+
+
+def initialise(model: nn.Module) -> None:
+    """He's normal initialisation of the convolutions (K. He et al., 2015), as both CIFAR-10 models use it."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
