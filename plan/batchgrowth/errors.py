@@ -1,0 +1,91 @@
+"""The errors a user can meet, each with the exit code that the command line gives it.
+
+    BatchGrowthError         1   anything of ours
+    ├── SpecError            2   the manifest cannot be accepted; also a ValueError
+    ├── PlanError            2   the manifest is well formed but has no sensible plan; also a ValueError
+    ├── WorkloadError        3   the user's code raised, returned the wrong thing or produced NaN
+    ├── DataError            4   the data is missing or not as declared
+    ├── CheckpointError      5   a checkpoint cannot be written or read, or belongs to another job
+    ├── PortError            6   a port is taken
+    ├── ClusterError        75   try again: workers or the scheduler were lost or never came
+    └── Interrupted        130   stopped by the user; the checkpoint is written
+
+75 is EX_TEMPFAIL of sysexits.h and 130 is 128 + SIGINT, so that a Kubernetes Job or a shell can tell what is worth a
+second try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a manifest: where, what was given there, and what would do."""
+
+    path: str
+    given: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.given}; {self.remedy}"
+
+
+class BatchGrowthError(Exception):
+    """The root of the tree; its text is one paragraph that a user can act on."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class SpecError(BatchGrowthError, ValueError):
+    """The manifest cannot be accepted; `faults` holds everything found wrong with it, one line each."""
+
+    exit_code = 2
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(map(str, self.faults)))
+
+
+class PlanError(BatchGrowthError, ValueError):
+    """The manifest is well formed, but no sensible plan follows from it."""
+
+    exit_code = 2
+
+
+class WorkloadError(BatchGrowthError):
+    """The user's code raised, returned the wrong thing or produced NaN."""
+
+    exit_code = 3
+
+
+class DataError(BatchGrowthError):
+    """The data is missing or not as declared."""
+
+    exit_code = 4
+
+
+class CheckpointError(BatchGrowthError):
+    """A checkpoint cannot be written or read, or belongs to another job."""
+
+    exit_code = 5
+
+
+class PortError(BatchGrowthError):
+    """A port is taken."""
+
+    exit_code = 6
+
+
+class ClusterError(BatchGrowthError):
+    """Workers or the scheduler were lost or never came; trying again may help."""
+
+    exit_code = 75
+
+
+class Interrupted(BatchGrowthError):  # noqa: N818  (it ends a run as asked; nothing went wrong)
+    """The user stopped the run; its checkpoint is written."""
+
+    exit_code = 130

@@ -1,0 +1,88 @@
+"""How a batch is cut into shards, who computes which, and the one order in which their gradients are added.
+
+The tree over S shards is fixed by S alone. Level by level neighbours are paired, and an odd last one goes up as it is,
+so its nodes are the aligned blocks [k·2^j, min((k+1)·2^j, S)). A sum of floats along this tree has the same bits
+however the shards are spread over workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+
+def shard_bounds(examples: int, shard: int) -> tuple[int, ...]:
+    """S + 1 rising offsets into a batch: shard i holds the examples [bounds[i], bounds[i + 1]).
+
+    S is ceil(examples / shard), and the sizes of two shards differ by at most one.
+    """
+    count = -(-examples // shard)
+    return tuple(index * examples // count for index in range(count + 1)) if count else (0,)
+
+
+@lru_cache(maxsize=4096)
+def shard_runs(shards: int, workers: int) -> tuple[tuple[int, int], ...]:
+    """One run [from, to) of shards per worker, in order, none longer than ceil(shards / workers).
+
+    Worker 0 always has shard 0. Boundaries fall where many subtrees end, so that a run is few complete subtrees and
+    little has to be sent; workers beyond the number of shards get an empty run.
+    """
+    busy = min(shards, workers)
+    longest = -(-shards // workers)
+    bounds = [0]
+    for behind in range(busy - 1, 0, -1):  # workers still to be served after this one
+        earliest = max(bounds[-1] + 1, shards - behind * longest)
+        latest = min(bounds[-1] + longest, shards - behind)
+        bounds.append(roundest(earliest, latest))
+    bounds += [shards] * (workers - busy + 1)
+    return tuple(pairwise(bounds))
+
+
+def roundest(low: int, high: int) -> int:
+    """The number in [low, high], 1 <= low <= high, with the most trailing zero bits."""
+    if low == high:
+        return low
+    kept = (low - 1 ^ high).bit_length() - 1  # below this bit, a multiple of 2^kept lies in (low - 1, high]
+    return high >> kept << kept
+
+
+def subtrees(lo: int, hi: int, shards: int) -> tuple[tuple[int, int], ...]:
+    """The largest nodes of the tree over `shards` leaves that together cover [lo, hi), in order."""
+    nodes = []
+    while lo < hi:
+        size = 1
+        while lo % (2 * size) == 0 and size < shards and min(lo + 2 * size, shards) <= hi:
+            size *= 2
+        nodes.append((lo, min(lo + size, shards)))
+        lo = nodes[-1][1]
+    return tuple(nodes)
+
+
+def merge_order(nodes: Sequence[tuple[int, int]], shards: int) -> tuple[tuple[int, int], ...]:
+    """The additions that complete the tree: pairs (left, right) of indices into `nodes`, each left += right.
+
+    `nodes` are nodes of the tree over `shards` leaves, disjoint, in order and covering all of them; the total ends in
+    slot 0. Raises ValueError where they are not.
+    """
+    slots = {node: index for index, node in enumerate(nodes)}
+    merges: list[tuple[int, int]] = []
+
+    def total(lo: int, size: int) -> int:
+        node = lo, min(lo + size, shards)
+        if node in slots:
+            return slots[node]
+        if size == 1:
+            raise ValueError(
+                f"nodes: {list(nodes)}; give nodes of the tree over {shards} shards that cover all of them"
+            )
+        left = total(lo, size // 2)
+        if lo + size // 2 < shards:
+            merges.append((left, total(lo + size // 2, size // 2)))
+        return left
+
+    if shards:
+        total(0, 1 << (shards - 1).bit_length())
+    if len(merges) != max(len(nodes) - 1, 0):
+        raise ValueError(f"nodes: {list(nodes)}; give disjoint nodes of the tree over {shards} shards")
+    return tuple(merges)

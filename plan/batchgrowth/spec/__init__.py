@@ -1,0 +1,42 @@
+"""Everything a user may ask for, as frozen pydantic models; each field's sentence becomes the CRD's documentation."""
+
+from batchgrowth.spec.base import Model, Rule, exact
+from batchgrowth.spec.batch import Batch, Geometric, Growth, Linear, Milestone, Milestones
+from batchgrowth.spec.job import API_VERSION, KIND, BatchGrowthJob, JobSpec, Metadata
+from batchgrowth.spec.mathematics import MATHEMATICS, mathematics
+from batchgrowth.spec.optimization import SGD, Adam, AdamW, LearningRate, Optimizer, Warmup
+from batchgrowth.spec.running import Checkpoint, Evaluation, Exchange, PullSecret, Restarts, Volume, Workers
+from batchgrowth.spec.workload import Workload
+
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "MATHEMATICS",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Batch",
+    "BatchGrowthJob",
+    "Checkpoint",
+    "Evaluation",
+    "Exchange",
+    "Geometric",
+    "Growth",
+    "JobSpec",
+    "LearningRate",
+    "Linear",
+    "Metadata",
+    "Milestone",
+    "Milestones",
+    "Model",
+    "Optimizer",
+    "PullSecret",
+    "Restarts",
+    "Rule",
+    "Volume",
+    "Warmup",
+    "Workers",
+    "Workload",
+    "exact",
+    "mathematics",
+]

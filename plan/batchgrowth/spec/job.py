@@ -1,0 +1,175 @@
+"""The manifest itself: `BatchGrowthJob`, its metadata and its spec."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from batchgrowth.spec.base import Model, Rule
+from batchgrowth.spec.batch import Batch
+from batchgrowth.spec.optimization import LearningRate, Optimizer
+from batchgrowth.spec.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
+from batchgrowth.spec.running import Checkpoint, Evaluation, Exchange, PullSecret, Restarts, Workers
+from batchgrowth.spec.workload import Workload
+
+API_VERSION = "batchgrowth.dev/v1alpha1"
+KIND = "BatchGrowthJob"
+YEAR_SECONDS = 31_536_000
+
+LabelText = Annotated[str, StringConstraints(max_length=63)]
+AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]
+
+
+class JobSpec(Model):
+    """What to train, how its batch grows, and with how many workers."""
+
+    seed: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=4_294_967_295,
+            description="The number from which the order of examples, dropout and augmentation are drawn. Default: 0.",
+        ),
+    ] = 0
+    workload: Annotated[Workload, Field(description="The user's code and data. Required.")]
+    epochs: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="How often each example is used. Required. Example: 30.",
+        ),
+    ]
+    batch: Annotated[Batch, Field(description="How many examples an update uses, and how that grows. Required.")]
+    learning_rate: Annotated[LearningRate, Field(description="The learning rate of each update. Required.")]
+    optimizer: Annotated[
+        Optimizer, Field(description="The rule that turns a gradient into new weights. Default: SGD.")
+    ] = Optimizer()
+    exchange: Annotated[Exchange, Field(description="How gradients move between the workers. Default: AllReduce.")] = (
+        Exchange()
+    )
+    workers: Annotated[Workers, Field(description="How many workers, and what they are made of. Default: one.")] = (
+        Workers()
+    )
+    checkpoint: Annotated[
+        Checkpoint, Field(description="When the state is written, and where to. Default: every 300 seconds.")
+    ] = Checkpoint()
+    evaluation: Annotated[
+        Evaluation, Field(description="How often the metrics are taken. Default: after each epoch.")
+    ] = Evaluation()
+    suspend: Annotated[
+        bool,
+        Field(
+            description="True stops the job after a checkpoint and frees its workers; false goes on. Default: false."
+        ),
+    ] = False
+    image: Annotated[
+        str | None,
+        Field(
+            pattern=IMAGE,
+            min_length=1,
+            max_length=512,
+            description="The container image of trainer and workers on Kubernetes; it holds the entrypoint. Default: "
+            "the operator's own. Example: registry.example/team/trainer:1.0.",
+        ),
+    ] = None
+    image_pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"],
+        Field(description="When a node pulls the image. Default: IfNotPresent."),
+    ] = "IfNotPresent"
+    image_pull_secrets: Annotated[
+        tuple[PullSecret, ...],
+        Field(
+            strict=False,
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            description="Secrets that can pull the image, at most 16. Default: none.",
+        ),
+    ] = ()
+    service_account_name: Annotated[
+        ObjectName | None,
+        Field(description="The service account of the worker pods. Default: the namespace's default account."),
+    ] = None
+    active_deadline_seconds: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=YEAR_SECONDS,
+            description="Time that the job may be active before it fails. Unit: seconds. Default: no limit.",
+        ),
+    ] = None
+    ttl_seconds_after_finished: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=YEAR_SECONDS,
+            description="Time after its end when the job is deleted. Unit: seconds. Default: it is kept.",
+        ),
+    ] = None
+    restarts: Annotated[Restarts, Field(description="How often a lost trainer is started again. Default: 3 times.")] = (
+        Restarts()
+    )
+    cluster_retention: Annotated[
+        Literal["DeleteOnFinish", "RetainOnFailure", "Retain"],
+        Field(
+            description="Whether the Dask cluster stays after the end of the job: DeleteOnFinish frees it, "
+            "RetainOnFailure keeps it for a look after a failure, Retain always. Default: DeleteOnFinish."
+        ),
+    ] = "DeleteOnFinish"
+
+    rules: ClassVar = (
+        Rule(
+            "batch.growth.milestones.steps",
+            "give epochs below spec.epochs",
+            lambda s: s.batch.growth.milestones is None or s.batch.growth.milestones.steps[-1].epoch < s.epochs,
+            "!has(self.batch.growth.milestones) || self.batch.growth.milestones.steps.all(s, s.epoch < self.epochs)",
+        ),
+        Rule(
+            "imagePullSecrets",
+            "give each secret once",
+            lambda s: len({secret.name for secret in s.image_pull_secrets}) == len(s.image_pull_secrets),
+            "self.imagePullSecrets.all(s, self.imagePullSecrets.exists_one(t, t.name == s.name))",
+        ),
+    )
+
+
+class Metadata(Model):
+    """The name of a job and what is attached to it; what an API server adds of its own is taken and ignored."""
+
+    name: Annotated[
+        str,
+        Field(
+            pattern=JOB_NAME,
+            min_length=1,
+            max_length=44,
+            description="The name of the job: a DNS label of at most 44 characters, for the names of its children are "
+            "made from it. Required. Example: digits.",
+        ),
+    ]
+    namespace: Annotated[str | None, Field(pattern=NAMESPACE, min_length=1, max_length=63)] = None
+    labels: Annotated[dict[str, LabelText], Field(max_length=64)] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, AnnotationText], Field(max_length=64)] = Field(default_factory=dict)
+    creation_timestamp: Any = None
+    deletion_timestamp: Any = None
+    deletion_grace_period_seconds: Any = None
+    finalizers: Any = None
+    generation: Any = None
+    managed_fields: Any = None
+    owner_references: Any = None
+    resource_version: Any = None
+    self_link: Any = None
+    uid: Any = None
+
+
+class BatchGrowthJob(Model):
+    """One training job whose batch grows by a plan, and whose workers follow the batch."""
+
+    api_version: Annotated[Literal["batchgrowth.dev/v1alpha1"], Field(description=f"Always {API_VERSION}.")]
+    kind: Annotated[Literal["BatchGrowthJob"], Field(description=f"Always {KIND}.")]
+    metadata: Annotated[Metadata, Field(description="The name of the job and what is attached to it.")]
+    spec: Annotated[JobSpec, Field(description="What to train, how its batch grows, and with how many workers.")]
+    status: Annotated[
+        dict[str, Any] | None,
+        Field(description="What the operator answers; a file that kubectl wrote has it, and a reader ignores it."),
+    ] = None

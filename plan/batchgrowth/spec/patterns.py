@@ -1,0 +1,27 @@
+"""The patterns of the manifest's strings, and what to say to someone whose string does not fit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+DECIMAL = r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,12})?$"
+ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+NAMESPACE = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+IMAGE = r"^[a-zA-Z0-9][a-zA-Z0-9._:/@-]*$"
+
+WORDS = {
+    DECIMAL: 'a decimal number in quotes, such as "0.05", without sign or exponent, at most 12 digits after the point',
+    ENTRYPOINT: 'a function as "package.module:function"',
+    JOB_NAME: "lower-case letters, digits and dashes, beginning with a letter and ending with a letter or digit",
+    OBJECT_NAME: "the name of a Kubernetes object: lower-case letters, digits, dashes and dots",
+    NAMESPACE: "the name of a namespace: lower-case letters, digits and dashes",
+    IMAGE: 'a container image, such as "registry.example/team/trainer:1.0"',
+}
+
+DecimalText = Annotated[str, StringConstraints(pattern=DECIMAL, min_length=1, max_length=22)]
+"""A number without rounding: Kubernetes has no floats that survive a round trip. `exact` gives its value."""
+ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME, min_length=1, max_length=253)]

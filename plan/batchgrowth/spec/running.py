@@ -1,0 +1,158 @@
+"""The parts of the spec that say how fast and where; none of them changes the weights, `workers.threads` aside."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from batchgrowth.spec.base import Model, Rule
+from batchgrowth.spec.patterns import ObjectName
+
+MOST_WORKERS = 1000
+LARGEST_TEMPLATE_BYTES = 16_384
+
+
+class Exchange(Model):
+    """How gradients move between the workers."""
+
+    type: Annotated[
+        Literal["AllReduce", "GatherScatter", "SingleProcess"],
+        Field(
+            description="AllReduce: the workers add among themselves and each steps. GatherScatter: one process holds "
+            "the model, gathers gradients and scatters weights. SingleProcess: no exchange, one process does it all. The "
+            "weights are the same, bit for bit. Default: AllReduce."
+        ),
+    ] = "AllReduce"
+    timeout_seconds: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=3600,
+            description="How long one exchange may hang before its peers count as lost. Unit: seconds. Default: 60.",
+        ),
+    ] = 60
+
+
+class Workers(Model):
+    """How many workers a batch is spread over, and what they are made of."""
+
+    examples_per_worker: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=16_777_216,
+            description="A batch of B examples asks for B // examplesPerWorker workers, kept between minimum and "
+            "maximum. Unit: examples. Default: 128.",
+        ),
+    ] = 128
+    minimum: Annotated[
+        int, Field(ge=1, le=MOST_WORKERS, description="Fewest workers that are asked for. Default: 1.")
+    ] = 1
+    maximum: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MOST_WORKERS,
+            description="Most workers that are asked for; kubectl scale sets this number. Default: 1. Example: 4.",
+        ),
+    ] = 1
+    threads: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=256,
+            description="Threads that a worker computes a shard with. It changes the order of sums and so the last "
+            "bits of the weights: the one number here that belongs to the mathematics. Default: 1.",
+        ),
+    ] = 1
+    wait_seconds: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=86_400,
+            description="How long a stage may wait for its workers before it goes on with those that are there. Unit: "
+            "seconds. Default: 0, not at all.",
+        ),
+    ] = 0
+    template: Annotated[
+        dict[str, Any],
+        Field(
+            max_length=16,
+            json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+            description="An overlay on the pods of the workers, in the form of a pod template: nodeSelector, "
+            "tolerations, volumes, resources and so on. At most 16 KiB as JSON. Default: none. "
+            "Example: {spec: {nodeSelector: {pool: gpu}}}.",
+        ),
+    ] = Field(default_factory=dict)
+
+    rules: ClassVar = (
+        Rule(
+            "minimum",
+            "give a number no larger than workers.maximum",
+            lambda w: w.minimum <= w.maximum,
+            "self.minimum <= self.maximum",
+        ),
+        Rule(
+            "template",
+            f"give at most {LARGEST_TEMPLATE_BYTES} bytes of JSON",
+            lambda w: len(json.dumps(w.template, default=str)) <= LARGEST_TEMPLATE_BYTES,
+            None,  # CEL cannot measure a part whose fields the schema does not know
+        ),
+        Rule(
+            "template",
+            "give only metadata and spec, as in a pod template",
+            lambda w: w.template.keys() <= {"metadata", "spec"},
+            None,  # CEL cannot see unknown fields
+        ),
+    )
+
+
+class Volume(Model):
+    """A persistent volume claim of the job's namespace."""
+
+    claim_name: Annotated[
+        ObjectName,
+        Field(description="Name of a PersistentVolumeClaim in the namespace of the job. Required. Example: ckpt."),
+    ]
+
+
+class Checkpoint(Model):
+    """When the state of the training is written, and where to."""
+
+    every_seconds: Annotated[
+        int,
+        Field(ge=1, le=86_400, description="Time from one checkpoint to the next. Unit: seconds. Default: 300."),
+    ] = 300
+    keep: Annotated[int, Field(ge=1, le=100, description="How many checkpoints are kept, the newest. Default: 3.")] = 3
+    volume: Annotated[
+        Volume | None,
+        Field(
+            description="Where checkpoints are kept on Kubernetes. Default: none, and a lost trainer begins anew. On a "
+            "single machine they go to the output directory."
+        ),
+    ] = None
+
+
+class Evaluation(Model):
+    """How often the metrics are taken on held-out data."""
+
+    every_epochs: Annotated[
+        int, Field(ge=1, le=1_000_000, description="Epochs from one evaluation to the next. Default: 1.")
+    ] = 1
+
+
+class PullSecret(Model):
+    """A secret of the job's namespace that can pull the image."""
+
+    name: Annotated[ObjectName, Field(description="Name of a Secret in the namespace of the job. Required.")]
+
+
+class Restarts(Model):
+    """How often a lost trainer is started again."""
+
+    limit: Annotated[
+        int,
+        Field(ge=0, le=100, description="Starts after the first one before the job counts as failed. Default: 3."),
+    ] = 3

@@ -1,0 +1,70 @@
+"""`spec.workload`: the user's code and data."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from batchgrowth.spec.base import Model, Rule
+from batchgrowth.spec.patterns import ENTRYPOINT
+
+ARGUMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+ArgumentText = Annotated[str, StringConstraints(max_length=1024)]
+
+
+class Workload(Model):
+    """The user's code, how it is called, and how many examples it trains on."""
+
+    entrypoint: Annotated[
+        str,
+        Field(
+            pattern=ENTRYPOINT,
+            min_length=3,
+            max_length=253,
+            description="The function that returns the model, the loss, the data and the metrics, written "
+            "package.module:function. It is called with the arguments below. Required. "
+            "Example: batchgrowth_trainer.workloads.digits:workload.",
+        ),
+    ]
+    arguments: Annotated[
+        dict[str, ArgumentText],
+        Field(
+            max_length=64,
+            description="Keyword arguments of the entrypoint, at most 64; every value is a string, which the "
+            'entrypoint turns into what it needs. Default: none. Example: {hidden: "64"}.',
+        ),
+    ] = Field(default_factory=dict)
+    examples: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=2_147_483_647,
+            description="How many training examples the data holds. The plan is made from this number without loading "
+            "the data, and the trainer refuses data of another length. Required. Example: 50000.",
+        ),
+    ]
+    device: Annotated[
+        Literal["Auto", "CPU", "CUDA"],
+        Field(
+            description="Where a worker computes: Auto takes CUDA where the worker has it and the CPU otherwise. "
+            "The same weights are promised among workers of one kind only. Default: Auto."
+        ),
+    ] = "Auto"
+
+    rules: ClassVar = (
+        Rule(
+            "arguments",
+            "give argument names of at most 63 characters",
+            lambda w: all(len(name) <= 63 for name in w.arguments),
+            "self.arguments.all(name, size(name) <= 63)",
+        ),
+        Rule(
+            "arguments",
+            "give argument names that are Python names: letters, digits and underscores, no digit first",
+            lambda w: all(ARGUMENT_NAME.fullmatch(name) for name in w.arguments),
+            None,  # the cost of a regular expression over keys of unknown length is too high an estimate for CEL
+        ),
+    )

@@ -1,0 +1,132 @@
+"""A plan and what it is made of: stages, each with one batch size, learning rate and number of workers."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from batchgrowth.learning import warmed
+from batchgrowth.position import Position
+from batchgrowth.spec import Warmup
+from batchgrowth.walk import Epochs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A run of updates with the same numbers; the short last batch of an epoch belongs to its stage.
+
+    `wanted` is the batch size that the policy asked for at the start of the stage (d), `batch_size` what is used of it.
+    """
+
+    index: int
+    first_update: int
+    updates: int
+    epoch_from: Fraction
+    epoch_to: Fraction
+    wanted: int
+    batch_size: int
+    learning_rate: float
+    workers: int
+    updates_per_epoch: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The stage as `batchgrowth plan --output json` prints it."""
+        return {
+            "epochFrom": whole_if_whole(self.epoch_from),
+            "epochTo": whole_if_whole(self.epoch_to),
+            "batchSize": self.batch_size,
+            "learningRate": self.learning_rate,
+            "workers": self.workers,
+            "updatesPerEpoch": self.updates_per_epoch,
+            "updates": self.updates,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One update: where it starts and ends, how many examples and shards it has, and its learning rate."""
+
+    position: Position
+    after: Position
+    stage: int
+    examples: int
+    shards: int
+    batch_size: int
+    learning_rate: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything a training does, before it has begun."""
+
+    stages: tuple[Stage, ...]
+    examples_per_epoch: int
+    epochs: int
+    shard: int
+    warmup: Warmup | None = None
+    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_starts", tuple(stage.first_update for stage in self.stages))
+
+    @property
+    def updates(self) -> int:
+        """Updates in all."""
+        return self.stages[-1].first_update + self.stages[-1].updates
+
+    @property
+    def examples(self) -> int:
+        """Examples used in all: each example once an epoch."""
+        return self.examples_per_epoch * self.epochs
+
+    def stage_at(self, update: int) -> Stage:
+        """The stage of update number `update`, counted from 0; past the end, the last stage."""
+        return self.stages[bisect_right(self._starts, update) - 1]
+
+    def position_at(self, update: int) -> Position:
+        """Where the training is when `update` updates are done."""
+        stage = self.stage_at(update)
+        epoch, part = divmod(stage.epoch_from, 1)
+        start = Position(stage.first_update, epoch, int(part * self.examples_per_epoch))
+        return Epochs(self.examples_per_epoch, self.epochs).after_updates(
+            start, stage.batch_size, update - stage.first_update
+        )
+
+    def is_done(self, position: Position) -> bool:
+        """Whether no update is left."""
+        return position.epoch >= self.epochs
+
+    def step_at(self, position: Position) -> Step:
+        """The update that comes next at `position`; IndexError where none is left."""
+        if position.epoch >= self.epochs:
+            raise IndexError(f"the plan ends after {self.epochs} epochs; there is no update at {position}")
+        stage = self.stages[bisect_right(self._starts, position.update) - 1]
+        examples = min(stage.batch_size, self.examples_per_epoch - position.offset)
+        offset = position.offset + examples
+        ended = offset == self.examples_per_epoch
+        return Step(
+            position=position,
+            after=Position(position.update + 1, position.epoch + ended, 0 if ended else offset),
+            stage=stage.index,
+            examples=examples,
+            shards=-(-examples // self.shard),
+            batch_size=stage.batch_size,
+            learning_rate=warmed(self.warmup, position.update, stage.learning_rate),
+            workers=stage.workers,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as `batchgrowth plan --output json` prints it."""
+        return {
+            "stages": [stage.to_json() for stage in self.stages],
+            "updates": self.updates,
+            "examples": self.examples,
+        }
+
+
+def whole_if_whole(number: Fraction) -> int | float:
+    """The number as an int where it is whole, else the nearest float."""
+    return int(number) if number.denominator == 1 else float(number)

@@ -1,0 +1,37 @@
+"""Walking through epochs in batches, in closed form.
+
+The batches of an epoch are consecutive runs of that epoch's permutation. Its last batch may be short, so every example
+of every epoch is used exactly once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchgrowth.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """`epochs` passes over `examples` examples."""
+
+    examples: int
+    epochs: int
+
+    def to_epoch(self, start: Position, batch: int, epoch: int) -> Position:
+        """Where the updates of `batch` examples from `start` reach the beginning of `epoch`, or the end before it."""
+        epoch = min(epoch, self.epochs)
+        first = -(-(self.examples - start.offset) // batch)
+        rest = (epoch - start.epoch - 1) * -(-self.examples // batch)
+        return Position(start.update + first + rest, epoch, 0)
+
+    def after_updates(self, start: Position, batch: int, updates: int) -> Position:
+        """Where `updates` updates of `batch` examples from `start` lead, or the end before it."""
+        first = -(-(self.examples - start.offset) // batch)
+        if updates < first:
+            return Position(start.update + updates, start.epoch, start.offset + updates * batch)
+        whole, part = divmod(updates - first, -(-self.examples // batch))
+        epoch = start.epoch + 1 + whole
+        if epoch >= self.epochs:
+            return self.to_epoch(start, batch, self.epochs)
+        return Position(start.update + updates, epoch, part * batch)
