@@ -1,0 +1,146 @@
+"""What a figure of one or several runs shows, before it is drawn as a PNG or as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from batchgrowth_trainer.history import HistoryRow, ResizeRow
+from batchgrowth_trainer.plots.series import Line, column, positions, smoothed, steps, thinned
+from batchgrowth_trainer.runs import Run
+
+# M. Okabe and K. Ito's colours, told apart by nearly everyone; darkest first.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
+LOG_FROM_RATIO = 20
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRun:
+    """One run's lines, in one colour."""
+
+    name: str
+    label: str
+    colour: str
+    raw_loss: Line | None
+    train_loss: Line
+    test_loss: Line | None
+    metrics: dict[str, Line]
+    batch: Line
+    workers: Line
+    resizes: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Panels from the top: loss, each metric, batch size, workers."""
+
+    title: str
+    subtitle: str
+    runs: tuple[DrawnRun, ...]
+    metrics: tuple[str, ...]
+
+    @property
+    def log_loss(self) -> bool:
+        """Whether the losses span enough for a logarithmic axis, and are all above zero."""
+        losses = [line.y for run in self.runs for line in (run.train_loss, run.test_loss) if line is not None]
+        finite = np.concatenate(losses)
+        finite = finite[np.isfinite(finite)]
+        return len(finite) > 0 and finite.min() > 0 and finite.max() / finite.min() > LOG_FROM_RATIO
+
+    @property
+    def most_workers(self) -> int:
+        """The largest number of workers in any run."""
+        return int(max(run.workers.y.max() for run in self.runs))
+
+
+def figure_of(runs: Sequence[Run]) -> Figure:
+    """The figure of `runs`, one colour each."""
+    names = _names(runs)
+    drawn = tuple(_drawn(run, names[k], COLOURS[k % len(COLOURS)], several=len(runs) > 1) for k, run in enumerate(runs))
+    metrics = tuple(dict.fromkeys(name for run in drawn for name in run.metrics))
+    if len(runs) == 1:
+        return Figure(_title(names[0], runs[0]), _pace(runs[0]), drawn, metrics)
+    return Figure("  ·  ".join(names), f"{len(runs)} runs compared", drawn, metrics)
+
+
+def _drawn(run: Run, name: str, colour: str, *, several: bool) -> DrawnRun:
+    raw = Line(positions(run.history), column(run.history, "loss"))
+    at = positions(run.evaluations)
+    metrics = list(dict.fromkeys(name for row in run.evaluations for name in row.metrics))
+    return DrawnRun(
+        name=name,
+        label=f"{name}: {_outcome(run)}" if several else name,
+        colour=colour,
+        raw_loss=None if several else thinned(raw),
+        train_loss=thinned(smoothed(raw)),
+        test_loss=Line(at, column(run.evaluations, "loss")) if run.evaluations else None,
+        metrics={name: Line(at, np.array([row.metrics[name] for row in run.evaluations])) for name in metrics},
+        batch=steps(run.history, "batch_size"),
+        workers=steps(run.history, "workers"),
+        resizes=_resizes(run),
+    )
+
+
+def _resizes(run: Run) -> Line:
+    """A point where the number of workers changed, at the new number; the note tells the pause where it is known."""
+    history = run.history
+    known = {row.update: row for row in map(ResizeRow.from_json, (run.summary or {}).get("resizes", ()))}
+    changed = [k for k in range(1, len(history)) if history[k].workers != history[k - 1].workers]
+    ends = positions([history[k - 1] for k in changed])
+    notes = (_resize_note(history[k - 1], history[k], known.get(history[k - 1].update)) for k in changed)
+    return Line(ends, np.array([history[k].workers for k in changed], dtype=np.float64), tuple(notes))
+
+
+def _resize_note(before: HistoryRow, after: HistoryRow, resize: ResizeRow | None) -> str:
+    pause = "" if resize is None else f", pause {1000 * resize.pause_seconds:.0f} ms"
+    return f"{before.workers} → {after.workers} workers after update {before.update:,}{pause}"
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    names = [str((run.summary or {}).get("name") or run.directory.resolve().name) for run in runs]
+    return [str(run.directory) if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
+
+
+def _title(name: str, run: Run) -> str:
+    constant = constant_batch_updates(run)
+    instead = f" instead of {constant:,} at a constant batch of {run.history[0].batch_size}" if constant else ""
+    return f"{name}: {_outcome(run)}{instead}"
+
+
+def _outcome(run: Run) -> str:
+    return ", ".join([*_accuracy(run), f"{run.history[-1].update:,} updates"])
+
+
+def _accuracy(run: Run) -> Iterator[str]:
+    if run.evaluations:
+        for name, value in list(run.evaluations[-1].metrics.items())[:1]:
+            yield f"{name} {value:.4f}"
+
+
+def constant_batch_updates(run: Run) -> int | None:
+    """The updates that the same epochs take at the first batch size; None where the batch never changed or the
+    history's beginning is missing.
+    """
+    first, last = run.history[0], run.history[-1]
+    if first.update != 1 or first.epoch <= 0 or all(row.batch_size == first.batch_size for row in run.history):
+        return None
+    examples = round(first.batch_size / first.epoch)
+    return math.ceil(examples / first.batch_size) * math.ceil(last.epoch - 1e-9)
+
+
+def _pace(run: Run) -> str:
+    last = run.history[-1]
+    return (
+        f"{last.epoch:.4g} epochs in {last.seconds:,.1f} s  ·  batch {_path([row.batch_size for row in run.history])}"
+        f"  ·  workers {_path([row.workers for row in run.history])}"
+    )
+
+
+def _path(values: Sequence[int]) -> str:
+    """Where values went: first, the turns between, last; the middle is left out of a long path."""
+    turns = [value for k, value in enumerate(values) if k == 0 or value != values[k - 1]]
+    shown = [str(value) for value in turns]
+    return " → ".join(shown if len(shown) <= 8 else [*shown[:3], "…", *shown[-3:]])

@@ -1,0 +1,86 @@
+"""A figure as a PNG: a row per panel, a column per x axis (epochs, updates, seconds)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from batchgrowth_trainer.plots.figure import DrawnRun, Figure
+from batchgrowth_trainer.plots.series import AXES, Line
+
+INCHES_WIDE = 15.0
+DOTS_PER_INCH = 110
+GREY = "#6b7280"
+TALL, LOW = 3.0, 1.35
+
+
+def write_png(figure: Figure, path: Path) -> None:
+    """Draws `figure` into `path`, without touching matplotlib's global state. Raises OSError."""
+    heights = [TALL] * (1 + len(figure.metrics)) + [LOW, LOW]
+    canvas = Canvas(figsize=(INCHES_WIDE, sum(heights) + 1.6), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(canvas)
+    grid = canvas.subplots(
+        len(heights), len(AXES), sharex="col", sharey="row", squeeze=False, gridspec_kw={"height_ratios": heights}
+    )
+    for axes, axis in zip(grid.T, AXES, strict=True):
+        _draw_column(figure, list(axes), axis)
+    _label_rows(figure, list(grid[:, 0]))
+    _crown(canvas, figure, grid[0, 0])
+    canvas.savefig(path, format="png", facecolor="white")
+
+
+def _draw_column(figure: Figure, axes: Sequence[Axes], axis: str) -> None:
+    for run in figure.runs:
+        _draw_loss(run, axes[0], axis)
+        for panel, metric in zip(axes[1:-2], figure.metrics, strict=True):
+            if metric in run.metrics:
+                _curve(panel, run.metrics[metric], axis, color=run.colour, marker=".", lw=1.4)
+        for panel, line in ((axes[-2], run.batch), (axes[-1], run.workers)):
+            _curve(panel, line, axis, color=run.colour, drawstyle="steps-post", lw=1.8)
+        _curve(axes[-1], run.resizes, axis, color=run.colour, marker="o", ms=4, ls="none")
+        if len(figure.runs) == 1:
+            for panel in axes:
+                for x in run.resizes.x[axis]:
+                    panel.axvline(x, color=GREY, lw=0.7, ls=":", zorder=0)
+    for panel in axes:
+        panel.grid(visible=True, color="#e5e7eb", lw=0.7)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(colors="#374151", labelsize=9)
+        panel.margins(x=0.01)
+    axes[-1].set_xlabel(AXES[axis], fontsize=11)
+
+
+def _draw_loss(run: DrawnRun, panel: Axes, axis: str) -> None:
+    if run.raw_loss is not None:
+        _curve(panel, run.raw_loss, axis, color=run.colour, alpha=0.22, lw=0.7)
+    _curve(panel, run.train_loss, axis, color=run.colour, lw=1.8, label=f"{run.label} (training)")
+    if run.test_loss is not None:
+        _curve(panel, run.test_loss, axis, color=run.colour, lw=1.4, ls="--", label=f"{run.label} (test)")
+
+
+def _curve(panel: Axes, line: Line, axis: str, **style: object) -> None:
+    panel.plot(line.x[axis], line.y, **style)  # type: ignore[arg-type]
+
+
+def _label_rows(figure: Figure, first: Sequence[Axes]) -> None:
+    for panel, name in zip(first, ["loss", *figure.metrics, "batch size", "workers"], strict=True):
+        panel.set_ylabel(name, fontsize=11)
+    if figure.log_loss:
+        first[0].set_yscale("log")
+    batch, workers = first[-2:]
+    batch.set_yscale("log", base=2)
+    batch.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    workers.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    workers.set_ylim(0, figure.most_workers * 1.15)
+
+
+def _crown(canvas: Canvas, figure: Figure, panel: Axes) -> None:
+    canvas.suptitle(f"{figure.title}\n", fontsize=16, fontweight="bold", x=0.01, ha="left")
+    canvas.text(0.01, 0.955, figure.subtitle, fontsize=11, color=GREY, va="center")
+    handles, labels = panel.get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, fontsize=10)

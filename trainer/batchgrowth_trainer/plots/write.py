@@ -1,0 +1,34 @@
+"""From the directories of runs to two files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from batchgrowth.errors import DataError
+
+from batchgrowth_trainer.plots.figure import figure_of
+from batchgrowth_trainer.plots.interactive import write_html
+from batchgrowth_trainer.plots.still import write_png
+from batchgrowth_trainer.runs import read_run
+
+STEM = "plot"
+
+
+def plot_runs(directories: Sequence[Path], output: Path | None = None) -> tuple[Path, Path]:
+    """The PNG and the HTML written for the runs in `directories`, compared in one figure where there are several.
+
+    `output` is a path whose suffix is replaced by .png and .html. Without it one run is plotted into its own
+    directory and several into the current one, as plot.png and plot.html.
+    Raises DataError where a directory holds no run, OSError where a file cannot be written.
+    """
+    if not directories:
+        raise DataError("RUN: none was given; name at least one --output-dir of a run")
+    figure = figure_of([read_run(directory) for directory in directories])
+    target = output or (directories[0] if len(directories) == 1 else Path()) / STEM
+    target = target.with_suffix("") if target.suffix in (".png", ".html") else target
+    png, html = (target.with_name(target.name + suffix) for suffix in (".png", ".html"))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_png(figure, png)
+    write_html(figure, html)
+    return png, html
