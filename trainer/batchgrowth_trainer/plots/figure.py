@@ -15,15 +15,19 @@ from batchgrowth_trainer.runs import Run
 # M. Okabe and K. Ito's colours, told apart by nearly everyone; darkest first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
 LOG_FROM_RATIO = 20
+LONGEST_TITLE = 90
+HALO = 1.4
+WIDEST_HALO = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnRun:
-    """One run's lines, in one colour."""
+    """One run's lines, in one colour. `halo` widens earlier runs, so that equal curves show around later ones."""
 
     name: str
     label: str
     colour: str
+    halo: float
     raw_loss: Line | None
     train_loss: Line
     test_loss: Line | None
@@ -61,19 +65,23 @@ def figure_of(runs: Sequence[Run]) -> Figure:
     names = _names(runs)
     drawn = tuple(_drawn(run, names[k], COLOURS[k % len(COLOURS)], several=len(runs) > 1) for k, run in enumerate(runs))
     metrics = tuple(dict.fromkeys(name for run in drawn for name in run.metrics))
+    compared = f"{len(runs)} runs compared"
     if len(runs) == 1:
         return Figure(_title(names[0], runs[0]), _pace(runs[0]), drawn, metrics)
-    return Figure("  ·  ".join(names), f"{len(runs)} runs compared", drawn, metrics)
+    title = "  ·  ".join(names)
+    return Figure(title if len(title) <= LONGEST_TITLE else ", ".join(names[:2]) + ", …", compared, drawn, metrics)
 
 
-def _drawn(run: Run, name: str, colour: str, *, several: bool) -> DrawnRun:
+def _drawn(run: Run, name: str, place: int, number: int) -> DrawnRun:
+    several = number > 1
     raw = Line(positions(run.history), column(run.history, "loss"))
     at = positions(run.evaluations)
     metrics = list(dict.fromkeys(name for row in run.evaluations for name in row.metrics))
     return DrawnRun(
         name=name,
         label=f"{name}: {_outcome(run)}" if several else name,
-        colour=colour,
+        colour=COLOURS[place % len(COLOURS)],
+        halo=min(HALO * (number - 1 - place), WIDEST_HALO),
         raw_loss=None if several else thinned(raw),
         train_loss=thinned(smoothed(raw)),
         test_loss=Line(at, column(run.evaluations, "loss")) if run.evaluations else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class _Trace:
 
 def write_html(figure: Figure, path: Path) -> None:
     """Writes `figure` into `path`, self-contained (about 5 MB, most of it plotly). Raises OSError."""
-    names = ["loss", *figure.metrics, "batch size", "workers"]
+    names = ["loss (dashed: test)", *figure.metrics, "batch size", "workers"]
     heights = [TALL] * (len(names) - 2) + [LOW, LOW]
     canvas = make_subplots(rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=0.03, row_heights=heights)
     traces = [trace for run in figure.runs for trace in _traces(run, figure)]
@@ -46,31 +47,34 @@ def write_html(figure: Figure, path: Path) -> None:
 
 
 def _traces(run: DrawnRun, figure: Figure) -> list[_Trace]:
-    workers_panel = len(figure.metrics) + 3
-    traces = []
+    several = len(figure.runs) > 1
+    metrics = [(panel, name) for panel, name in enumerate(figure.metrics, start=2) if name in run.metrics]
+    batch_panel = len(figure.metrics) + 2
+    traces = [_Trace(run.train_loss, 1, _lines(run, run.label if several else "training", width=2.2))]
     if run.raw_loss is not None:
         traces.append(_Trace(run.raw_loss, 1, {**_lines(run, "each update", width=0.7), "opacity": 0.3}))
-    traces.append(_Trace(run.train_loss, 1, _lines(run, "training", width=2.2)))
     if run.test_loss is not None:
         traces.append(_Trace(run.test_loss, 1, _lines(run, "test", width=1.6, dash="dash")))
-    for panel, metric in enumerate(figure.metrics, start=2):
-        if metric in run.metrics:
-            style = {**_lines(run, metric, width=1.8), "mode": "lines+markers", "marker": {"size": 5}}
-            traces.append(_Trace(run.metrics[metric], panel, style))
-    traces.append(_Trace(run.batch, workers_panel - 1, _lines(run, "batch size", width=2.2, shape="hv")))
-    traces.append(_Trace(run.workers, workers_panel, _lines(run, "workers", width=2.2, shape="hv")))
+    for panel, name in metrics:
+        style = {"mode": "lines+markers", "marker": {"size": 5}, "showlegend": False}
+        traces.append(_Trace(run.metrics[name], panel, {**_lines(run, name, width=1.8), **style}))
+    for panel, line, name in ((batch_panel, run.batch, "batch size"), (batch_panel + 1, run.workers, "workers")):
+        traces.append(_Trace(line, panel, {**_lines(run, name, width=2.2, shape="hv"), "showlegend": False}))
     if run.resizes.note:
-        marks = {"mode": "markers", "marker": {"size": 8, "color": run.colour, "line": {"width": 1, "color": "white"}}}
-        traces.append(_Trace(run.resizes, workers_panel, {**_named(run, "resizes"), **marks}))
-    return traces
+        marks = {"size": 8, "color": run.colour, "line": {"width": 1, "color": "white"}}
+        style = {**_lines(run, "workers join or leave"), "mode": "markers", "marker": marks}
+        traces.append(_Trace(run.resizes, batch_panel + 1, style))
+    return [_grouped(trace, run, first=k == 0) for k, trace in enumerate(traces)] if several else traces
 
 
-def _named(run: DrawnRun, what: str) -> dict[str, Any]:
-    return {"name": what, "legendgroup": run.name, "legendgrouptitle": {"text": run.label}}
+def _lines(run: DrawnRun, name: str, width: float = 1.0, **line: Any) -> dict[str, Any]:
+    return {"name": name, "mode": "lines", "line": {"color": run.colour, "width": width + run.halo, **line}}
 
 
-def _lines(run: DrawnRun, what: str, **line: Any) -> dict[str, Any]:
-    return {**_named(run, what), "mode": "lines", "line": {"color": run.colour, **line}}
+def _grouped(trace: _Trace, run: DrawnRun, *, first: bool) -> _Trace:
+    """The trace as one of a run's: the legend names the run once, and a click there hides all of its lines."""
+    name = trace.style["name"] if first else f"{run.name}, {trace.style['name']}"
+    return _Trace(trace.line, trace.panel, {**trace.style, "name": name, "legendgroup": run.name, "showlegend": first})
 
 
 def _scatter(trace: _Trace) -> go.Scatter:
@@ -104,6 +108,7 @@ def _buttons(traces: list[_Trace], panels: int) -> list[dict[str, Any]]:
 
 
 def _frame(canvas: go.Figure, figure: Figure, units: float, buttons: list[dict[str, Any]]) -> None:
+    subtitle = f"<span style='font-size:14px;color:{GREY}'>{html.escape(figure.subtitle)}</span>"
     menu = {
         "type": "buttons",
         "direction": "right",
@@ -119,15 +124,13 @@ def _frame(canvas: go.Figure, figure: Figure, units: float, buttons: list[dict[s
         template="plotly_white",
         height=int(units * PIXELS_PER_UNIT) + MARGIN["t"] + MARGIN["b"],
         margin=MARGIN,
-        title={"text": f"<b>{figure.title}</b><br><span style='font-size:14px;color:{GREY}'>{figure.subtitle}</span>"},
-        title_x=0.01,
+        title={"text": f"<b>{html.escape(figure.title)}</b><br>{subtitle}", "x": 0.01},
         hovermode="x unified",
-        legend={"groupclick": "toggleitem"},
+        legend={"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom", "x": 0.5, "xanchor": "center"},
         updatemenus=[menu],
         font={"family": "system-ui, sans-serif"},
     )
 
 
 def _titled(page: str, title: str) -> str:
-    safe = title.replace("&", "&amp;").replace("<", "&lt;")
-    return page.replace("<head>", f"<head><title>{safe}</title>", 1)
+    return page.replace("<head>", f"<head><title>{html.escape(title)}</title>", 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from batchgrowth_trainer.plots.figure import DrawnRun, Figure
@@ -30,7 +31,7 @@ def write_png(figure: Figure, path: Path) -> None:
     for axes, axis in zip(grid.T, AXES, strict=True):
         _draw_column(figure, list(axes), axis)
     _label_rows(figure, list(grid[:, 0]))
-    _crown(canvas, figure, grid[0, 0])
+    _crown(canvas, figure)
     canvas.savefig(path, format="png", facecolor="white")
 
 
@@ -39,14 +40,14 @@ def _draw_column(figure: Figure, axes: Sequence[Axes], axis: str) -> None:
         _draw_loss(run, axes[0], axis)
         for panel, metric in zip(axes[1:-2], figure.metrics, strict=True):
             if metric in run.metrics:
-                _curve(panel, run.metrics[metric], axis, color=run.colour, marker=".", lw=1.4)
+                _curve(panel, run.metrics[metric], axis, color=run.colour, marker=".", lw=1.4 + run.halo)
         for panel, line in ((axes[-2], run.batch), (axes[-1], run.workers)):
-            _curve(panel, line, axis, color=run.colour, drawstyle="steps-post", lw=1.8)
+            _curve(panel, line, axis, color=run.colour, drawstyle="steps-post", lw=1.8 + run.halo)
         _curve(axes[-1], run.resizes, axis, color=run.colour, marker="o", ms=4, ls="none")
         if len(figure.runs) == 1:
             for panel in axes:
                 for x in run.resizes.x[axis]:
-                    panel.axvline(x, color=GREY, lw=0.7, ls=":", zorder=0)
+                    panel.axvline(x, color=GREY, lw=1.0, ls=":", zorder=1)
     for panel in axes:
         panel.grid(visible=True, color="#e5e7eb", lw=0.7)
         panel.spines[["top", "right"]].set_visible(False)
@@ -58,9 +59,9 @@ def _draw_column(figure: Figure, axes: Sequence[Axes], axis: str) -> None:
 def _draw_loss(run: DrawnRun, panel: Axes, axis: str) -> None:
     if run.raw_loss is not None:
         _curve(panel, run.raw_loss, axis, color=run.colour, alpha=0.22, lw=0.7)
-    _curve(panel, run.train_loss, axis, color=run.colour, lw=1.8, label=f"{run.label} (training)")
+    _curve(panel, run.train_loss, axis, color=run.colour, lw=1.8 + run.halo)
     if run.test_loss is not None:
-        _curve(panel, run.test_loss, axis, color=run.colour, lw=1.4, ls="--", label=f"{run.label} (test)")
+        _curve(panel, run.test_loss, axis, color=run.colour, lw=1.4 + run.halo, ls="--")
 
 
 def _curve(panel: Axes, line: Line, axis: str, **style: object) -> None:
@@ -79,8 +80,11 @@ def _label_rows(figure: Figure, first: Sequence[Axes]) -> None:
     workers.set_ylim(0, figure.most_workers * 1.15)
 
 
-def _crown(canvas: Canvas, figure: Figure, panel: Axes) -> None:
+def _crown(canvas: Canvas, figure: Figure) -> None:
     canvas.suptitle(f"{figure.title}\n", fontsize=16, fontweight="bold", x=0.01, ha="left")
     canvas.text(0.01, 0.955, figure.subtitle, fontsize=11, color=GREY, va="center")
-    handles, labels = panel.get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, fontsize=10)
+    runs = [Line2D([], [], color=run.colour, lw=2.5, label=run.label) for run in figure.runs]
+    styles = [Line2D([], [], color=GREY, lw=1.8, label="training"), Line2D([], [], color=GREY, ls="--", label="test")]
+    resize = Line2D([], [], color=GREY, marker="o", ms=4, ls=":", label="workers join or leave")
+    handles = [*runs, *styles, resize]
+    canvas.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=10)
