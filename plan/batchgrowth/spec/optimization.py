@@ -61,8 +61,8 @@ class LearningRate(Model):
         Literal["Constant", "DecayPastMaximum", "Linear"],
         Field(
             description="How the learning rate follows the batch. With d the wanted and B the used batch size: "
-            "Constant stays as it is; DecayPastMaximum is initial · B / d, so that it falls as soon as more than batch.maximum "
-            "is wanted; Linear is initial · B / batch.initial. Default: DecayPastMaximum."
+            "Constant stays as it is; DecayPastMaximum is initial · B / d, so that it falls as soon as more "
+            "than batch.maximum is wanted; Linear is initial · B / batch.initial. Default: DecayPastMaximum."
         ),
     ] = "DecayPastMaximum"
     warmup: Annotated[Warmup | None, Field(description="A ramp over the first updates. Default: none.")] = None

@@ -21,8 +21,8 @@ class Exchange(Model):
         Literal["AllReduce", "GatherScatter", "SingleProcess"],
         Field(
             description="AllReduce: the workers add among themselves and each steps. GatherScatter: one process holds "
-            "the model, gathers gradients and scatters weights. SingleProcess: no exchange, one process does it all. The "
-            "weights are the same, bit for bit. Default: AllReduce."
+            "the model, gathers gradients and scatters weights. SingleProcess: no exchange, one process does it all. "
+            "The weights are the same, bit for bit. Default: AllReduce."
         ),
     ] = "AllReduce"
     timeout_seconds: Annotated[
