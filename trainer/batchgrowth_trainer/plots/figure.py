@@ -63,7 +63,9 @@ class Figure:
 def figure_of(runs: Sequence[Run]) -> Figure:
     """The figure of `runs`, one colour each."""
     names = _names(runs)
-    drawn = tuple(_drawn(run, names[k], COLOURS[k % len(COLOURS)], several=len(runs) > 1) for k, run in enumerate(runs))
+    drawn = tuple(
+        _drawn(run, name, place, len(runs)) for place, (run, name) in enumerate(zip(runs, names, strict=True))
+    )
     metrics = tuple(dict.fromkeys(name for run in drawn for name in run.metrics))
     compared = f"{len(runs)} runs compared"
     if len(runs) == 1:
