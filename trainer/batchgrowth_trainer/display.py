@@ -1,0 +1,114 @@
+"""What a person sees while a run trains: a live display on a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from batchgrowth.plan import Plan, Position
+from rich.console import Console
+
+from batchgrowth_trainer.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.live import Live
+from batchgrowth_trainer.progress_text import duration, shown_metrics
+
+__all__ = ["Display", "Lines", "Live", "Quiet", "make_display"]
+
+
+class Display(Protocol):
+    """Told of everything in the order in which it happens; `row` may be called a thousand times a second."""
+
+    def start(self, name: str, plan: Plan, position: Position) -> None:
+        """A job begins, or goes on from `position`."""
+
+    def row(self, row: HistoryRow) -> None:
+        """An update is done."""
+
+    def evaluation(self, row: EvaluationRow) -> None:
+        """The model was measured on the test set."""
+
+    def note(self, text: str) -> None:
+        """Something happened that is worth a line: workers joined or left, a recovery, a warning."""
+
+    def stop(self) -> None:
+        """The run is over, whatever its end; stopping twice is stopping once."""
+
+
+def make_display(console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Display:
+    """A live display where `console` (standard output by default) is a terminal, else plain lines."""
+    shown = console or Console()
+    return Live(shown, clock) if shown.is_terminal else Lines(shown)
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def start(self, name: str, plan: Plan, position: Position) -> None:
+        """Nothing."""
+
+    def row(self, row: HistoryRow) -> None:
+        """Nothing."""
+
+    def evaluation(self, row: EvaluationRow) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+class Lines:
+    """Plain lines for logs: one per epoch, one per stage, one per note; no colours and no control characters."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._plan: Plan | None = None
+        self._stage = -1
+        self._epoch = 0
+        self._last: HistoryRow | None = None
+
+    def start(self, name: str, plan: Plan, position: Position) -> None:
+        """One line that says what is about to run, or to go on."""
+        self._plan = plan
+        self._epoch = position.epoch
+        begins = f"goes on after update {position.update:,}" if position.update else "starts"
+        self._write(f"{name} {begins}: {plan.epochs} epochs, {plan.updates:,} updates, {len(plan.stages)} stages")
+
+    def row(self, row: HistoryRow) -> None:
+        """A line at the first update of a stage and at the last of an epoch."""
+        self._last = row
+        if row.stage != self._stage:
+            self._stage = row.stage
+            self._write(
+                f"stage {row.stage + 1}{self._of(lambda plan: len(plan.stages))}: batch {row.batch_size}, "
+                f"learning rate {row.learning_rate:g}, workers {row.workers}"
+            )
+        if row.epoch >= self._epoch + 1:
+            self._epoch = int(row.epoch)
+            self._write(
+                f"epoch {self._epoch}{self._of(lambda plan: plan.epochs)}: update {row.update:,}, loss {row.loss:.4f}, "
+                f"batch {row.batch_size}, workers {row.workers}, {duration(row.seconds)}"
+            )
+
+    def evaluation(self, row: EvaluationRow) -> None:
+        """One line."""
+        self._write(f"test after update {row.update:,}: loss {row.loss:.4f}{shown_metrics(row)}")
+
+    def note(self, text: str) -> None:
+        """One line."""
+        self._write(" ".join(text.split()))
+
+    def stop(self) -> None:
+        """One line that says where the run stood."""
+        if self._last is not None:
+            self._write(f"stopped after update {self._last.update:,}, {duration(self._last.seconds)}")
+            self._last = None
+
+    def _of(self, total: Callable[[Plan], int]) -> str:
+        return "" if self._plan is None else f" of {total(self._plan)}"
+
+    def _write(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ignore", crop=False)
