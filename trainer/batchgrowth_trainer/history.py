@@ -17,7 +17,7 @@ from batchgrowth_trainer.rows import RowFile
 
 HISTORY_FILE = "history.csv"
 EVALUATIONS_FILE = "evaluations.csv"
-_EVALUATION_HEADER = ("update", "epoch", "seconds", "loss")
+EVALUATION_HEADER = ("update", "epoch", "seconds", "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class History:
         if row.update <= self._evaluations.last:
             return False
         cells = (row.update, row.epoch, row.seconds, row.loss, *row.metrics.values())
-        self._evaluations.append((*_EVALUATION_HEADER, *row.metrics), row.update, cells)
+        self._evaluations.append((*EVALUATION_HEADER, *row.metrics), row.update, cells)
         return True
 
     def truncate(self, update: int) -> None:

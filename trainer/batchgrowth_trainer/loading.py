@@ -6,21 +6,22 @@ import difflib
 import importlib
 import inspect
 import random
+import re
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from batchgrowth.errors import DataError, WorkloadError
+from torch.utils.data import IterableDataset
 
+from batchgrowth_trainer.blame import told
+from batchgrowth_trainer.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 
-HERE = Path(__file__).parent
+METRIC_NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
 def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, examples: int | None) -> Workload:
@@ -60,14 +61,14 @@ def _imported(module_name: str, entrypoint: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise WorkloadError(_raised(f"workload.entrypoint: importing {module_name}", error)) from error
+            raise WorkloadError(told(f"workload.entrypoint: importing {module_name}", error)) from error
         raise WorkloadError(
             f"workload.entrypoint: no module named {error.name!r} for {entrypoint!r}; looked in "
             f"{', '.join(entry or '.' for entry in sys.path[:4])}, …; put {module_name.split('.')[0]}.py beside the "
             "manifest, run from its folder, or install its package"
         ) from error
     except Exception as error:
-        raise WorkloadError(_raised(f"workload.entrypoint: importing {module_name}", error)) from error
+        raise WorkloadError(told(f"workload.entrypoint: importing {module_name}", error)) from error
 
 
 def _near(name: str, module: ModuleType) -> str:
@@ -116,28 +117,15 @@ def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[st
     except (DataError, WorkloadError):
         raise
     except FileNotFoundError as error:
-        raise DataError(_raised(f"{entrypoint}: a file is missing", error)) from error
+        raise DataError(told(f"{entrypoint}: a file is missing", error)) from error
     except Exception as error:
-        raise WorkloadError(_raised(entrypoint, error)) from error
+        raise WorkloadError(told(entrypoint, error)) from error
     if not isinstance(workload, Workload):
         raise WorkloadError(
             f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "
             "return batchgrowth_trainer.workload.Workload(model=…, loss=…, train=…)"
         )
     return workload
-
-
-def _raised(what: str, error: BaseException) -> str:
-    """One paragraph: what was being done, the exception, and the innermost line of the user's own code."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    at = f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
-    return " ".join(f"{what} raised {type(error).__name__}: {error}{at}".split())
-
-
-def _is_users(filename: str) -> bool:
-    path = Path(filename)
-    library = "site-packages" in path.parts or filename.startswith(("<", sysconfig.get_path("stdlib")))
-    return not library and path.parent != HERE
 
 
 def _check_model(workload: Workload, entrypoint: str) -> None:
@@ -150,16 +138,29 @@ def _check_model(workload: Workload, entrypoint: str) -> None:
     for name, parameter in trained:
         if parameter.dtype is not torch.float32:
             raise WorkloadError(f"{entrypoint}: model.{name} is {parameter.dtype}; parameters must be torch.float32")
-    for name, function in {"loss": workload.loss, **{f"metrics.{k}": f for k, f in workload.metrics.items()}}.items():
+    _check_functions(workload, entrypoint)
+
+
+def _check_functions(workload: Workload, entrypoint: str) -> None:
+    functions = {"loss": workload.loss, **{f"metrics.{name}": function for name, function in workload.metrics.items()}}
+    for name, function in functions.items():
         if not callable(function):
             raise WorkloadError(f"{entrypoint}: {name} is a {type(function).__name__}; give (output, target) -> Tensor")
+    for name in workload.metrics:
+        if not METRIC_NAME.fullmatch(name) or name in EVALUATION_HEADER:
+            raise WorkloadError(
+                f"{entrypoint}: a metric is named {name!r}; write letters, digits, '_', '-' and '.', a letter first, "
+                f"and none of {', '.join(EVALUATION_HEADER)}, which are columns of evaluations.csv already"
+            )
+    if workload.augment is not None and not callable(workload.augment):
+        raise WorkloadError(f"{entrypoint}: augment is a {type(workload.augment).__name__}; give inputs -> inputs")
 
 
 def _check_data(workload: Workload, entrypoint: str, examples: int | None) -> None:
     for name, dataset in (("train", workload.train), ("test", workload.test)):
         if dataset is None and name == "test":
             continue
-        if not isinstance(dataset, Dataset):
+        if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset):
             raise WorkloadError(
                 f"{entrypoint}: {name} is a {type(dataset).__name__}; give a map-style data set with "
                 "__len__ and __getitem__ (a stream has no order that a seed can fix)"

@@ -10,12 +10,18 @@ from typing import Any
 
 from batchgrowth.errors import CheckpointError, DataError
 
-from batchgrowth_trainer.history import EVALUATIONS_FILE, HISTORY_FILE, HISTORY_HEADER, EvaluationRow, HistoryRow
+from batchgrowth_trainer.history import (
+    EVALUATION_HEADER,
+    EVALUATIONS_FILE,
+    HISTORY_FILE,
+    HISTORY_HEADER,
+    EvaluationRow,
+    HistoryRow,
+)
 from batchgrowth_trainer.rows import whole_lines
 
 SUMMARY_FILE = "summary.json"
 _COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
-_EVALUATION_COLUMNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ def _read_evaluations(path: Path) -> tuple[EvaluationRow, ...]:
     if not path.exists():
         return ()
     header, *lines = whole_lines(path) or [""]
-    metrics = header.rstrip("\n").split(",")[_EVALUATION_COLUMNS:]
+    metrics = header.rstrip("\n").split(",")[len(EVALUATION_HEADER) :]
     return tuple(_evaluation(line.split(","), metrics) for line in lines)
 
 

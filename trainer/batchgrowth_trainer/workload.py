@@ -122,11 +122,6 @@ def _fault(values: object, examples: int) -> str:
     return f"returned {values.dtype}; {wanted}, for instance by .float()"
 
 
-def per_example_loss(workload: Workload, output: Any, target: Any, examples: int) -> Tensor:
-    """The loss of each example, shape (examples,), checked. Raises WorkloadError."""
-    return checked(workload.loss(output, target), examples)
-
-
 def correct(output: Tensor, target: Tensor) -> Tensor:
     """1. where the largest of the class scores (N, C) is at the target class (N,), else 0.: the accuracy metric."""
     return (output.argmax(dim=1) == target).to(torch.float32)
