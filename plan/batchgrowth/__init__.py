@@ -1,1 +1,44 @@
 """What should happen: the manifest, the plan and the words both sides use. Pure."""
+
+from batchgrowth.errors import (
+    BatchGrowthError,
+    CheckpointError,
+    ClusterError,
+    DataError,
+    Fault,
+    Interrupted,
+    PlanError,
+    PortError,
+    SpecError,
+    WorkloadError,
+)
+from batchgrowth.manifest import load_manifest, read_manifest
+from batchgrowth.plan import Plan, Position, Stage, Step, make_plan
+from batchgrowth.progress import Progress
+from batchgrowth.spec import BatchGrowthJob, JobSpec, mathematics
+from batchgrowth.status import JobStatus
+
+__all__ = [
+    "BatchGrowthError",
+    "BatchGrowthJob",
+    "CheckpointError",
+    "ClusterError",
+    "DataError",
+    "Fault",
+    "Interrupted",
+    "JobSpec",
+    "JobStatus",
+    "Plan",
+    "PlanError",
+    "PortError",
+    "Position",
+    "Progress",
+    "SpecError",
+    "Stage",
+    "Step",
+    "WorkloadError",
+    "load_manifest",
+    "make_plan",
+    "mathematics",
+    "read_manifest",
+]

@@ -16,6 +16,8 @@ from batchgrowth.spec.workload import Workload
 API_VERSION = "batchgrowth.dev/v1alpha1"
 KIND = "BatchGrowthJob"
 YEAR_SECONDS = 31_536_000
+LONGEST_JOB_NAME = 44
+"""A DaskCluster may have 53 characters (63 less "-scheduler"), and our own children append up to 9."""
 
 LabelText = Annotated[str, StringConstraints(max_length=63)]
 AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]
@@ -142,7 +144,7 @@ class Metadata(Model):
         Field(
             pattern=JOB_NAME,
             min_length=1,
-            max_length=44,
+            max_length=LONGEST_JOB_NAME,
             description="The name of the job: a DNS label of at most 44 characters, for the names of its children are "
             "made from it. Required. Example: digits.",
         ),

@@ -1,0 +1,117 @@
+"""The command line: `batchgrowth check | plan | crd`, and the commands that other parts of the installation bring."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from batchgrowth.crd import crd_yaml
+from batchgrowth.errors import BatchGrowthError, SpecError
+from batchgrowth.manifest import load_manifest
+from batchgrowth.plan import make_plan
+from batchgrowth.tables import plan_table, plan_totals
+
+COMMANDS = "batchgrowth.commands"
+
+app = typer.Typer(
+    name="batchgrowth",
+    help="Training whose batch grows by a plan, with workers that follow the batch.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+File = Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)]
+Files = Annotated[list[Path], typer.Argument(help="BatchGrowthJob manifests.", show_default=False)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec, such as batch.maximum=640."),
+]
+
+
+class Output(StrEnum):
+    """How `plan` prints."""
+
+    table = "table"
+    json = "json"
+
+
+@app.command()
+def check(files: Files) -> None:
+    """Say whether manifests are good: exit 0, or 2 with one line per fault."""
+    faults = False
+    for file in files:
+        prefix = f"{file}: " if len(files) > 1 else ""
+        try:
+            plan = make_plan(load_manifest(file).spec)
+        except BatchGrowthError as error:
+            faults = True
+            typer.echo("\n".join(prefix + line for line in str(error).splitlines()), err=True)
+        else:
+            typer.echo(f"{file}: good; {len(plan.stages)} stages, {plan.updates:,} updates")
+    if faults:
+        raise typer.Exit(SpecError.exit_code)
+
+
+@app.command()
+def plan(
+    file: File,
+    output: Annotated[Output, typer.Option(help="A table for people or JSON for programs.")] = Output.table,
+    set_: Set = None,
+) -> None:
+    """Print the plan of a manifest: its stages and totals."""
+    spec = load_manifest(file, set_ or ()).spec
+    made = make_plan(spec)
+    if output is Output.json:
+        typer.echo(json.dumps(made.to_json(), indent=2))
+        return
+    console = Console()
+    console.print(plan_table(made))
+    console.print(plan_totals(made, spec), highlight=False)
+
+
+@app.command()
+def crd() -> None:
+    """Print the CustomResourceDefinition."""
+    typer.echo(crd_yaml(), nl=False)
+
+
+def add_command(entry: EntryPoint) -> None:
+    """Adds a command of another package; where that package's needs are not installed, one that says so."""
+    try:
+        app.command(entry.name)(entry.load())
+    except ModuleNotFoundError as error:
+        missing = error.name
+        settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+        @app.command(
+            entry.name, context_settings=settings, help="Needs the trainer: pip install 'batchgrowth[trainer]'."
+        )
+        def needs_the_trainer(context: typer.Context) -> NoReturn:
+            raise BatchGrowthError(
+                f"batchgrowth {context.info_name} needs the trainer ({missing} is not installed): "
+                "pip install 'batchgrowth[trainer]'"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits; a user's error is its text on stderr and its exit code, never a traceback."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    asked = next((word for word in given if not word.startswith("-")), None)
+    for entry in entry_points(group=COMMANDS):
+        # Only the command that was asked for is loaded: importing torch takes seconds, and `check` has no use for it.
+        if asked in (None, entry.name):
+            add_command(entry)
+    try:
+        app(given, prog_name="batchgrowth", standalone_mode=True)
+    except BatchGrowthError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,95 @@
+"""What a trainer reports while it works: one small document, from the trainer up to whoever watches."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (float, int),
+    "float | None": (float, int, type(None)),
+    "int | None": (int, type(None)),
+    "Mapping[str, float]": (dict,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a training is and how it goes.
+
+    `update` updates of `updates` are done and `epoch` epochs of `epochs`; `start` counts the starts of the trainer
+    from 0; `loss` is the mean over the examples since the last report; times are seconds. None says that it is not
+    known (yet): no loss before the first update, no time to the end before a pace is seen, no checkpoint yet.
+    """
+
+    update: int
+    updates: int
+    epoch: float
+    epochs: int
+    stage: int
+    batch_size: int
+    learning_rate: float
+    workers: int
+    start: int = 0
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds_per_update: float | None = None
+    eta_seconds: float | None = None
+    checkpoint_update: int | None = None
+
+    def __lt__(self, other: Self) -> bool:
+        """Older: from an earlier start of the trainer, or from fewer updates of the same start."""
+        return (self.start, self.update) < (other.start, other.update)
+
+    @property
+    def fraction(self) -> float:
+        """The part of the updates that is done, from 0 to 1."""
+        return self.update / self.updates if self.updates else 1.0
+
+    def to_json(self) -> str:
+        """One line of JSON; a loss that is not a number is null there, for JSON has no NaN."""
+        values = {f.name: _finite(getattr(self, f.name)) for f in fields(self) if f.name != "metrics"}
+        metrics = {name: value for name, value in self.metrics.items() if math.isfinite(value)}
+        return json.dumps(values | {"metrics": metrics}, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The report in the text; ValueError, naming the field, where there is none.
+
+        Fields that this version does not know are left aside: trainer and operator may differ by a version.
+        """
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"progress: not JSON ({error}); give what a trainer wrote") from error
+        if not isinstance(given, dict):
+            raise ValueError(f"progress: {type(given).__name__}; give a JSON object")
+        known = {f.name: f for f in fields(cls)}
+        values = {name: _checked(name, str(known[name].type), value) for name, value in given.items() if name in known}
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(f"progress: {error}; give every field of a report") from error
+
+
+def newer(one: Progress | None, other: Progress | None) -> Progress | None:
+    """The newer of two reports; the one there is where one is missing; the first where they are equally new."""
+    if one is None or other is None:
+        return one or other
+    return other if one < other else one
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _checked(name: str, kind: str, value: Any) -> Any:
+    if not isinstance(value, KINDS[kind]) or isinstance(value, bool):
+        raise ValueError(f"progress.{name}: {value!r}; give {kind}")
+    if isinstance(value, dict):
+        return {key: _checked(f"metrics.{key}", "float", item) for key, item in value.items()}
+    return value

@@ -1,0 +1,228 @@
+"""What the operator answers: `status` of a BatchGrowthJob.
+
+Conditions are the truth and `phase` their summary for the eye. Every reason is a constant of this module with a
+sentence that the documentation shows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from batchgrowth.spec.base import Model
+
+MOST_HISTORY = 64
+
+CONDITIONS = {
+    "Accepted": "The spec has a plan; nothing is created before it does.",
+    "ClusterReady": "The Dask cluster stands and the workers that are wanted now have joined it.",
+    "Training": "The trainer commits updates.",
+    "Resizing": "Workers are on their way in or out.",
+    "Degraded": "The training goes on with fewer workers than the plan wants.",
+    "Stalled": "No update was committed for longer than it should take.",
+    "Suspended": "The job holds no workers because spec.suspend says so.",
+    "Succeeded": "True when every update is done, False when the job failed, Unknown until then.",
+}
+
+REASONS = {
+    "Accepted": {
+        "PlanMade": "The plan is in the ConfigMap of the job.",
+        "PlanImpossible": "The spec is well formed but has no plan; the message says why.",
+        "SpecInvalid": "The spec was stored before a rule that it breaks; the message names the field.",
+    },
+    "ClusterReady": {
+        "AllWorkersJoined": "As many workers have joined as are wanted.",
+        "WaitingForWorkers": "Some workers are still starting.",
+        "WaitingForScheduler": "The scheduler is still starting.",
+        "DaskOperatorMissing": "Nobody answers for the DaskCluster; install the Dask operator.",
+        "ImagePullFailed": "A node cannot pull the image; the message is the node's.",
+        "QuotaExceeded": "A quota of the namespace does not allow the pods.",
+        "Released": "The job is over or suspended, and its cluster is gone.",
+    },
+    "Training": {
+        "UpdatesCommitted": "Updates are being committed.",
+        "NotStarted": "The trainer has not committed an update yet.",
+        "TrainerRestarting": "The trainer was lost and starts from its last checkpoint.",
+        "Ended": "The trainer has ended.",
+    },
+    "Resizing": {
+        "ScalingUp": "More workers were asked for, for the next stage or a new bound.",
+        "ScalingDown": "Fewer workers are wanted.",
+        "AtTarget": "As many workers are there as are wanted.",
+    },
+    "Degraded": {
+        "TooFewWorkers": "Workers are missing for longer than spec.workers.waitSeconds.",
+        "FullStrength": "Nothing is missing.",
+    },
+    "Stalled": {
+        "NoProgress": "The last update is long ago; the message says how long.",
+        "ProgressSeen": "Updates come as they should.",
+    },
+    "Suspended": {
+        "BySpec": "spec.suspend is true.",
+        "Checkpointing": "The trainer writes its checkpoint before it stops.",
+        "NotSuspended": "spec.suspend is false.",
+    },
+    "Succeeded": {
+        "Finished": "Every update of the plan is done.",
+        "InProgress": "The job is not over.",
+        "WorkloadFailed": "The user's code failed; the message is its error.",
+        "DataFailed": "The data is missing or not as declared.",
+        "CheckpointFailed": "A checkpoint cannot be written or read.",
+        "RestartsExceeded": "The trainer was lost more often than spec.restarts.limit.",
+        "DeadlineExceeded": "spec.activeDeadlineSeconds have passed.",
+    },
+}
+"""Condition type -> reason -> what it means."""
+
+PHASES = ("Pending", "Training", "Resizing", "Suspended", "Stalled", "Succeeded", "Failed")
+
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+LongCount = Annotated[int, Field(ge=0, le=2**53)]
+Decimal = Annotated[str, StringConstraints(pattern=r"^-?[0-9][0-9.e+-]*$", min_length=1, max_length=32)]
+Time = Annotated[str, StringConstraints(max_length=32), Field(json_schema_extra={"format": "date-time"})]
+Name = Annotated[str, StringConstraints(max_length=253)]
+
+
+class Condition(Model):
+    """One condition, in the form of metav1.Condition."""
+
+    type: Annotated[
+        Literal["Accepted", "ClusterReady", "Training", "Resizing", "Degraded", "Stalled", "Suspended", "Succeeded"],
+        Field(description="Which condition. " + " ".join(f"{name}: {text}" for name, text in CONDITIONS.items())),
+    ]
+    status: Annotated[Literal["True", "False", "Unknown"], Field(description="Whether it holds.")]
+    reason: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z]([A-Za-z0-9]*)$",
+            min_length=1,
+            max_length=64,
+            description="Why, as one word of a fixed list.",
+        ),
+    ]
+    message: Annotated[str, Field(max_length=1024, description="Why, as a sentence for people.")] = ""
+    observed_generation: Annotated[
+        LongCount, Field(description="The metadata.generation of the job that this was said about.")
+    ] = 0
+    last_transition_time: Annotated[Time, Field(description="When the status last changed, in RFC 3339.")]
+
+
+class BatchStatus(Model):
+    """The batch now and next."""
+
+    current: Annotated[Count, Field(description="Batch size of the present stage. Unit: examples.")] = 0
+    next: Annotated[Count | None, Field(description="Batch size of the next stage; absent in the last one.")] = None
+    next_at_epoch: Annotated[Decimal | None, Field(description="Epoch at which the next stage begins.")] = None
+
+
+class WorkersStatus(Model):
+    """The workers wanted and there."""
+
+    desired: Annotated[Count, Field(description="Workers that the plan wants now.")] = 0
+    requested: Annotated[Count, Field(description="Replicas asked of the worker Deployment, ahead of a milestone.")] = 0
+    ready: Annotated[Count, Field(description="Workers that have joined the cluster.")] = 0
+    selector: Annotated[str, Field(max_length=253, description="Label selector of the worker pods.")] = ""
+
+
+class CheckpointStatus(Model):
+    """The newest whole checkpoint."""
+
+    update: Annotated[LongCount, Field(description="Updates done when it was taken.")]
+    time: Annotated[Time, Field(description="When it was written, in RFC 3339.")]
+
+
+class TrainerMetric(Model):
+    """One number of the training."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, description="Name, such as loss or accuracy.")]
+    value: Annotated[Decimal, Field(description="The last value, as a decimal string.")]
+
+
+class TrainerStatus(Model):
+    """How the training goes, with the field names of Kubeflow's TrainJob."""
+
+    progress_percentage: Annotated[
+        int | None, Field(ge=0, le=100, description="Part of the updates that is done. Unit: percent.")
+    ] = None
+    estimated_remaining_seconds: Annotated[
+        LongCount | None, Field(description="Time to the end at the present pace. Unit: seconds.")
+    ] = None
+    epoch: Annotated[Decimal | None, Field(description="Epochs done, with the part of the present one.")] = None
+    update: Annotated[LongCount | None, Field(description="Updates done.")] = None
+    loss: Annotated[Decimal | None, Field(description="Training loss of the last report.")] = None
+    metrics: Annotated[
+        tuple[TrainerMetric, ...],
+        Field(
+            strict=False,
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            description="Last values of the workload's metrics, at most 16.",
+        ),
+    ] = ()
+    last_updated_time: Annotated[Time | None, Field(description="When the trainer last reported, in RFC 3339.")] = None
+
+
+class StageRecord(Model):
+    """One stage that has begun."""
+
+    index: Annotated[Count, Field(description="Index of the stage in the plan, from 0.")]
+    batch_size: Annotated[Count, Field(description="Its batch size. Unit: examples.")]
+    workers: Annotated[Count, Field(description="Workers that it began with.")]
+    start_time: Annotated[Time, Field(description="When it began, in RFC 3339.")]
+    resize_seconds: Annotated[
+        Decimal | None, Field(description="How long its workers took to come. Unit: seconds.")
+    ] = None
+
+
+class JobStatus(Model):
+    """What the operator answers."""
+
+    observed_generation: Annotated[
+        LongCount, Field(description="The metadata.generation that this status is about.")
+    ] = 0
+    phase: Annotated[
+        Literal["Pending", "Training", "Resizing", "Suspended", "Stalled", "Succeeded", "Failed"],
+        Field(description="The conditions in one word, for the eye; programs read the conditions."),
+    ] = "Pending"
+    start_time: Annotated[
+        Time | None,
+        Field(
+            description="When the training first began, in RFC 3339. From then on the mathematics of the spec is "
+            "immutable."
+        ),
+    ] = None
+    completion_time: Annotated[Time | None, Field(description="When the job ended, in RFC 3339.")] = None
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(
+            strict=False,
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+            description="What holds and why, one entry for each type.",
+        ),
+    ] = ()
+    cluster_name: Annotated[Name | None, Field(description="Name of the DaskCluster, for KubeCluster.from_name.")] = (
+        None
+    )
+    stage: Annotated[Count | None, Field(description="Index of the present stage, from 0.")] = None
+    stages: Annotated[Count | None, Field(description="Stages of the plan.")] = None
+    batch: Annotated[BatchStatus | None, Field(description="The batch now and next.")] = None
+    workers: Annotated[WorkersStatus | None, Field(description="The workers wanted and there.")] = None
+    checkpoint: Annotated[CheckpointStatus | None, Field(description="The newest whole checkpoint.")] = None
+    trainer_status: Annotated[TrainerStatus | None, Field(description="How the training goes.")] = None
+    restarts: Annotated[Count, Field(description="Starts of the trainer after the first.")] = 0
+    history: Annotated[
+        tuple[StageRecord, ...],
+        Field(
+            strict=False,
+            max_length=MOST_HISTORY,
+            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+            description=f"The stages that have begun, newest last, at most {MOST_HISTORY}.",
+        ),
+    ] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The status as the API server stores it; what is not known is absent."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,59 @@
+"""The plan as a person reads it in ten seconds."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from rich.table import Table
+
+from batchgrowth.plan import Plan, Stage, make_plan
+from batchgrowth.spec import Growth, JobSpec
+
+MOST_ROWS = 40
+
+
+def plan_table(plan: Plan) -> Table:
+    """One row per stage: epochs, batch, learning rate, workers, updates, share of the examples.
+
+    Of a plan of many stages the first and the last are shown.
+    """
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("stage", "epochs", "batch", "learning rate", "workers", "updates", "examples"):
+        table.add_column(name, justify="right")
+    hidden = len(plan.stages) - MOST_ROWS
+    for stage in plan.stages:
+        if hidden > 0 and stage.index == MOST_ROWS // 2:
+            table.add_row("…", f"{hidden} stages", *[""] * 5)
+        if hidden <= 0 or not MOST_ROWS // 2 <= stage.index < MOST_ROWS // 2 + hidden:
+            table.add_row(*_row(stage, plan.epochs))
+    return table
+
+
+def _row(stage: Stage, epochs: int) -> tuple[str, ...]:
+    share = (stage.epoch_to - stage.epoch_from) / epochs
+    return (
+        str(stage.index),
+        f"{_epoch(stage.epoch_from)} – {_epoch(stage.epoch_to)}",
+        f"{stage.batch_size:,}",
+        f"{stage.learning_rate:g}",
+        str(stage.workers),
+        f"{stage.updates:,}",
+        f"{float(share):.1%}",
+    )
+
+
+def _epoch(epoch: Fraction) -> str:
+    return f"{epoch.numerator:,}" if epoch.denominator == 1 else f"{float(epoch):,.2f}"
+
+
+def plan_totals(plan: Plan, spec: JobSpec) -> str:
+    """Updates and examples in all, and how many updates the same job takes with a batch that never grows."""
+    batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
+    learning_rate = spec.learning_rate.model_copy(update={"warmup": None})
+    constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates
+    examples = f"{plan.epochs:,} epochs of {plan.examples_per_epoch:,} examples"
+    total = f"\n{plan.updates:,} updates for {examples}"
+    if constant == plan.updates:
+        return f"{total}; the batch stays at {spec.batch.initial:,}"
+    ratio = constant / plan.updates
+    return f"{total}; a constant batch of {spec.batch.initial:,} takes {constant:,}, {ratio:.1f} times as many"
