@@ -1,0 +1,148 @@
+"""The calls that the training loop makes on a workload: fetch, predict, checked."""
+
+# ruff: noqa: SIM300  (expected == actual, as everywhere in these tests)
+
+from typing import Any
+
+import pytest
+import torch
+from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth_trainer.workload import checked, correct, fetch, predict
+from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset
+
+TENSORS = (torch.arange(12.0).view(6, 2), torch.arange(6))
+
+
+class Batched:
+    """A data set that reads many examples at once, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        raise AssertionError("asked for one example although many can be read at once")
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        self.asked += 1
+        return [(TENSORS[0][index], TENSORS[1][index]) for index in indices]
+
+
+PLAIN = [(TENSORS[0][k], k) for k in range(6)]
+DATASETS = [TensorDataset(*TENSORS), Subset(TensorDataset(*TENSORS), range(6)), Batched(), PLAIN]
+
+
+@pytest.mark.parametrize("dataset", DATASETS, ids=lambda dataset: type(dataset).__name__)
+def test_every_kind_of_data_set_gives_the_same_batch(dataset: Any) -> None:
+    inputs, target = fetch(dataset, torch.tensor([4, 0, 5]))
+    assert torch.equal(torch.tensor([[8.0, 9.0], [0.0, 1.0], [10.0, 11.0]]), inputs)
+    assert torch.equal(torch.tensor([4, 0, 5]), target)
+
+
+def test_many_examples_are_read_at_once_where_the_data_set_can() -> None:
+    dataset = Batched()
+    fetch(dataset, torch.arange(6))
+    assert 1 == dataset.asked
+
+
+def test_of_three_tensors_the_last_is_the_target() -> None:
+    (first, second), target = fetch(TensorDataset(torch.zeros(4), torch.ones(4), torch.arange(4)), torch.tensor([1, 3]))
+    assert (0.0, 2.0) == (first.sum().item(), second.sum().item())
+    assert [1, 3] == target.tolist()
+
+
+def test_inputs_may_be_a_dictionary() -> None:
+    inputs, target = fetch([({"a": 1.0}, 0), ({"a": 2.0}, 1)], torch.tensor([1, 0]))
+    assert [2.0, 1.0] == inputs["a"].tolist()
+    assert [1, 0] == target.tolist()
+
+
+class Broken(Batched):
+    """A data set whose fourth example cannot be read."""
+
+    __getitems__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == 3:
+            raise OSError("image_3.png is truncated")
+        return TENSORS[0][index], TENSORS[1][index]
+
+
+def test_an_example_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(DataError, match=r"example 3 of Broken: OSError: image_3\.png is truncated"):
+        fetch(Broken(), torch.tensor([1, 3]))
+
+
+class BrokenBatch(Batched):
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        raise KeyError("shard-7")
+
+
+def test_examples_that_cannot_be_read_together_are_named() -> None:
+    with pytest.raises(DataError, match=r"examples 0, 1, 2, 3 … of BrokenBatch: KeyError: 'shard-7'"):
+        fetch(BrokenBatch(), torch.arange(6))
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        ([torch.zeros(2), torch.zeros(2)], "return an .input, target. pair"),
+        ([(torch.zeros(2), 0), (torch.zeros(3), 1)], "return tensors, numbers or arrays of one shape"),
+        ([(object(), 0), (object(), 1)], "return tensors, numbers or arrays of one shape"),
+        ([(1.0,), (2.0,)], "an example has 1 part; an .input, target. pair is needed"),
+    ],
+)
+def test_examples_of_the_wrong_kind_are_a_workload_error(items: list[Any], said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        fetch(items, torch.tensor([0, 1]))
+
+
+def test_a_data_set_of_one_tensor_has_no_target() -> None:
+    with pytest.raises(WorkloadError, match="pair is needed"):
+        fetch(TensorDataset(torch.zeros(4)), torch.tensor([0]))
+
+
+class Sum(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left + right
+
+
+def test_a_tuple_of_inputs_becomes_arguments() -> None:
+    two = torch.full((3,), 2.0)
+    assert [4.0] * 3 == predict(Sum(), (two, two)).tolist()
+    assert [4.0] * 3 == predict(Sum(), [two, two]).tolist()
+    assert [2.0] * 3 == predict(nn.Identity(), two).tolist()
+
+
+def test_one_loss_per_example_is_passed_through() -> None:
+    losses = torch.rand(5, requires_grad=True)
+    assert losses is checked(losses, 5)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (torch.tensor(1.0), r"loss: returned one number for the whole shard; .*shape \(5,\).*reduction='none'"),
+        (torch.zeros(5, 1), r"loss: returned shape \(5, 1\) for 5 examples"),
+        (torch.zeros(4), r"loss: returned shape \(4,\) for 5 examples"),
+        (torch.zeros(5, dtype=torch.int64), r"loss: returned torch\.int64; .*\.float\(\)"),
+        (1.5, "loss: returned a float"),
+        (None, "loss: returned a NoneType"),
+    ],
+)
+def test_anything_else_is_a_workload_error(values: Any, said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        checked(values, 5)
+
+
+def test_a_metric_is_named() -> None:
+    with pytest.raises(WorkloadError, match=r"metrics\.top5: returned shape"):
+        checked(torch.zeros(2), 5, "metrics.top5")
+
+
+def test_accuracy_counts_what_is_right() -> None:
+    scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6]])
+    assert [1.0, 0.0, 1.0] == correct(scores, torch.tensor([1, 1, 1])).tolist()

@@ -1,0 +1,172 @@
+"""From an entrypoint to a checked workload; every fault of the user's code is one paragraph that says what to do."""
+
+# ruff: noqa: SIM300  (expected == actual, as everywhere in these tests)
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth_trainer.loading import load_workload
+from batchgrowth_trainer.workload import Workload
+
+Load = Callable[..., Workload]
+
+GOOD = """
+import random
+
+import numpy
+import torch
+from batchgrowth_trainer.workload import Workload
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+def loss(output, target):
+    return ((output - target) ** 2).sum(1)
+
+
+def made(**changes):
+    plain = dict(model=nn.Linear(3, 1), loss=loss, train=TensorDataset(torch.rand(8, 3), torch.rand(8, 1)))
+    return Workload(**{**plain, **changes})
+
+
+def workload(width="4", *, depth="1"):
+    return made()
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Loads `mine:workload` from GOOD with some source appended, in a fresh folder under a module name of its own."""
+    name = re.sub(r"\W", "_", f"mine_{tmp_path.name}")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def loaded(source: str = "", entry: str = "workload", examples: int | None = None, **arguments: str) -> Workload:
+        (tmp_path / f"{name}.py").write_text(GOOD + source)
+        return load_workload(f"{name}:{entry}", arguments, seed=7, examples=examples)
+
+    with torch.random.fork_rng():
+        yield loaded
+
+
+def test_a_good_workload_is_returned(load: Load) -> None:
+    workload = load(width="8", depth="2", examples=8)
+    assert 8 == len(workload.train)
+    assert workload.test is None
+
+
+def test_the_seed_fixes_every_generator(load: Load) -> None:
+    source = """
+def workload():
+    return made(model=nn.Linear(3, 1), metrics={f"m{random.random()}"[:9]: loss, f"n{numpy.random.rand()}"[:9]: loss})
+"""
+    first, second = load(source), load(source)
+    assert list(first.metrics) == list(second.metrics)
+    for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_another_seed_builds_another_model() -> None:
+    entry = "batchgrowth_trainer.workloads.digits:mlp"
+    one, two = (load_workload(entry, {}, seed=seed, examples=1437).model for seed in (1, 2))
+    assert not torch.equal(next(one.parameters()), next(two.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "said"),
+    [
+        ("no_such_package.mine:workload", r"no module named 'no_such_package'.*beside the manifest"),
+        ("batchgrowth_trainer.nothing:workload", r"no module named 'batchgrowth_trainer\.nothing'"),
+        ("batchgrowth_trainer.workloads.digits:worklaod", "has no 'worklaod'; did you mean workload?"),
+        ("batchgrowth_trainer.workloads.digits:zzz", r"it defines .*mlp.*workload"),
+        ("batchgrowth_trainer.workloads.digits:CLASSES", "is a int; name a function"),
+        ("batchgrowth_trainer.workloads.digits", "write package.module:function"),
+        (":workload", "write package.module:function"),
+    ],
+)
+def test_an_entrypoint_that_names_no_function(entrypoint: str, said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        load_workload(entrypoint, {}, seed=0, examples=None)
+
+
+BAD_CODE: Mapping[str, tuple[str, str]] = {
+    "a syntax error": ("def workload(:\n", r"importing mine_\w+ raised SyntaxError"),
+    "an import of what is not there": ("import no_such_thing\n", r"importing .* No module named 'no_such_thing'.*:\d+"),
+    "an error while importing": ("1 / 0\n", r"importing .* raised ZeroDivisionError: division by zero .*mine_\w+\.py:"),
+    "an error in the call": (
+        "def workload():\n    return made(**{}['a'])\n",
+        r"mine_\w+:workload raised KeyError: 'a' \(.*mine_\w+\.py:\d+, in workload\)",
+    ),
+    "an error of several lines": ("def workload():\n    raise ValueError('one\\ntwo')\n", "raised ValueError: one two"),
+    "no return": ("def workload():\n    made()\n", "returned a NoneType; return batchgrowth_trainer"),
+    "a model that is none": ("def workload():\n    return made(model=3)\n", "model is a int; give a torch.nn.Module"),
+    "nothing to train": (
+        "def workload():\n    return made(model=nn.ReLU())\n",
+        "no parameter of the model needs a gradient",
+    ),
+    "a frozen model": (
+        "def workload():\n    return made(model=nn.Linear(3, 1).requires_grad_(False))\n",
+        "no parameter of the model needs a gradient",
+    ),
+    "double precision": (
+        "def workload():\n    return made(model=nn.Linear(3, 1).double())\n",
+        r"model\.weight is torch\.float64; parameters must be torch\.float32",
+    ),
+    "a loss that is no function": ("def workload():\n    return made(loss=3)\n", "loss is a int"),
+    "a metric that is no function": ("def workload():\n    return made(metrics={'a': 3})\n", r"metrics\.a is a int"),
+    "a metric of a taken name": ("def workload():\n    return made(metrics={'loss': loss})\n", "named 'loss'"),
+    "a metric that breaks a CSV": ("def workload():\n    return made(metrics={'a,b': loss})\n", "named 'a,b'"),
+    "an augmentation that is no function": ("def workload():\n    return made(augment=3)\n", "augment is a int"),
+    "a stream": (
+        "class Stream(torch.utils.data.IterableDataset):\n    def __iter__(self): return iter([])\n"
+        "    def __len__(self): return 3\n"
+        "def workload():\n    return made(train=Stream())\n",
+        "train is a Stream; give a map-style data set",
+    ),
+    "a generator": ("def workload():\n    return made(train=iter([1]))\n", "train is a list_iterator"),
+    "no examples": ("def workload():\n    return made(train=[])\n", "train holds no example"),
+    "an empty test set": ("def workload():\n    return made(test=[])\n", "test holds no example"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_CODE)
+def test_a_fault_in_the_users_code_is_one_paragraph(load: Load, fault: str) -> None:
+    source, said = BAD_CODE[fault]
+    with pytest.raises(WorkloadError, match=said) as caught:
+        load(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_argument_that_is_not_taken(load: Load) -> None:
+    with pytest.raises(WorkloadError, match=r"workload\.arguments\.hieght: .* it takes width, depth"):
+        load(hieght="3")
+
+
+def test_an_argument_that_is_needed(load: Load) -> None:
+    with pytest.raises(WorkloadError, match=r"workload\.arguments\.data: .* needs it and none was given"):
+        load("def workload(data):\n    return made()\n")
+
+
+def test_a_function_may_take_anything(load: Load) -> None:
+    assert 8 == len(load("def workload(**anything):\n    return made()\n", a="1", b="2").train)
+
+
+def test_data_of_another_length_is_a_data_error(load: Load) -> None:
+    with pytest.raises(DataError, match=r"workload\.examples: 9 was given .* has 8; set workload\.examples: 8"):
+        load(examples=9)
+
+
+def test_a_missing_file_is_a_data_error(load: Load, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a file is missing.*train\.csv"):
+        load(f"def workload():\n    return made(train=open({str(tmp_path / 'train.csv')!r}))\n")
+
+
+def test_our_own_errors_pass_unchanged(load: Load) -> None:
+    source = (
+        "from batchgrowth.errors import DataError\ndef workload():\n    raise DataError('x.bin: missing; fetch it')\n"
+    )
+    with pytest.raises(DataError, match=r"^x\.bin: missing; fetch it$"):
+        load(source)
