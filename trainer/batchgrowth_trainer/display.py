@@ -69,46 +69,62 @@ class Lines:
         self._stage = -1
         self._epoch = 0
         self._last: HistoryRow | None = None
+        self._ended: HistoryRow | None = None  # the last update of an epoch, kept until it is known if a test follows
 
     def start(self, name: str, plan: Plan, position: Position) -> None:
         """One line that says what is about to run, or to go on."""
-        self._plan = plan
-        self._epoch = position.epoch
+        self.stop()
+        self._plan, self._stage, self._epoch = plan, -1, position.epoch
         begins = f"goes on after update {position.update:,}" if position.update else "starts"
         self._write(f"{name} {begins}: {plan.epochs} epochs, {plan.updates:,} updates, {len(plan.stages)} stages")
 
     def row(self, row: HistoryRow) -> None:
         """A line at the first update of a stage and at the last of an epoch."""
+        if self._ended is not None:
+            self._end_epoch()
         self._last = row
         if row.stage != self._stage:
             self._stage = row.stage
-            self._write(
-                f"stage {row.stage + 1}{self._of(lambda plan: len(plan.stages))}: batch {row.batch_size}, "
-                f"learning rate {row.learning_rate:g}, workers {row.workers}"
-            )
+            self._begin_stage(row)
         if row.epoch >= self._epoch + 1:
             self._epoch = int(row.epoch)
-            self._write(
-                f"epoch {self._epoch}{self._of(lambda plan: plan.epochs)}: update {row.update:,}, loss {row.loss:.4f}, "
-                f"batch {row.batch_size}, workers {row.workers}, {duration(row.seconds)}"
-            )
+            self._ended = row
 
     def evaluation(self, row: EvaluationRow) -> None:
-        """One line."""
-        self._write(f"test after update {row.update:,}: loss {row.loss:.4f}{shown_metrics(row)}")
+        """Part of the epoch's line where it follows one, else a line of its own."""
+        test = f"test loss {row.loss:.4f}{shown_metrics(row)}"
+        if self._ended is not None and self._ended.update == row.update:
+            self._end_epoch(f"{test}, ")
+        else:
+            self._write(f"update {row.update:,}: {test}")
 
     def note(self, text: str) -> None:
         """One line."""
+        self._end_epoch()
         self._write(" ".join(text.split()))
 
     def stop(self) -> None:
         """One line that says where the run stood."""
-        if self._last is not None:
-            self._write(f"stopped after update {self._last.update:,}, {duration(self._last.seconds)}")
-            self._last = None
+        self._end_epoch()
+        if self._last is not None and self._plan is not None:
+            word = "done" if self._last.update == self._plan.updates else "stopped"
+            self._write(f"{word} after update {self._last.update:,}, {duration(self._last.seconds)}")
+        self._last = None
 
-    def _of(self, total: Callable[[Plan], int]) -> str:
-        return "" if self._plan is None else f" of {total(self._plan)}"
+    def _begin_stage(self, row: HistoryRow) -> None:
+        of = "" if self._plan is None else f" of {len(self._plan.stages)}"
+        numbers = f"batch {row.batch_size}, learning rate {row.learning_rate:g}, workers {row.workers}"
+        self._write(f"stage {row.stage + 1}{of}: {numbers}")
+
+    def _end_epoch(self, test: str = "") -> None:
+        if self._ended is None:
+            return
+        row, self._ended = self._ended, None
+        of = "" if self._plan is None else f" of {self._plan.epochs}"
+        self._write(
+            f"epoch {int(row.epoch)}{of}: update {row.update:,}, loss {row.loss:.4f}, {test}"
+            f"batch {row.batch_size}, workers {row.workers}, {duration(row.seconds)}"
+        )
 
     def _write(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ignore", crop=False)

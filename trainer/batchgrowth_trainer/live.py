@@ -82,7 +82,7 @@ class Live:
         bar.add_column(no_wrap=True, justify="right")
         bar.add_row(
             Text(self._name, style="bold"),
-            ProgressBar(total=self._plan.examples, completed=done),
+            ProgressBar(total=self._plan.examples, completed=done, complete_style="cyan", finished_style="green"),
             Text(f"{done / self._plan.examples:.0%}  {self._left(done)}"),
         )
         return bar if self._row is None else Group(bar, *self._numbers(self._plan, self._row))
