@@ -81,10 +81,15 @@ def _label_rows(figure: Figure, first: Sequence[Axes]) -> None:
 
 
 def _crown(canvas: Canvas, figure: Figure) -> None:
-    canvas.suptitle(f"{figure.title}\n", fontsize=16, fontweight="bold", x=0.01, ha="left")
-    canvas.text(0.01, 0.955, figure.subtitle, fontsize=11, color=GREY, va="center")
-    runs = [Line2D([], [], color=run.colour, lw=2.5, label=run.label) for run in figure.runs]
+    canvas.suptitle(f"{_literal(figure.title)}\n", fontsize=16, fontweight="bold", x=0.01, ha="left")
+    canvas.text(0.01, 0.955, _literal(figure.subtitle), fontsize=11, color=GREY, va="center")
+    runs = [Line2D([], [], color=run.colour, lw=2.5, label=_literal(run.label)) for run in figure.runs]
     styles = [Line2D([], [], color=GREY, lw=1.8, label="training"), Line2D([], [], color=GREY, ls="--", label="test")]
     resize = Line2D([], [], color=GREY, marker="o", ms=4, ls=":", label="workers join or leave")
     handles = [*runs, *styles, resize]
     canvas.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=10)
+
+
+def _literal(text: str) -> str:
+    """The text with no part of it taken for a formula."""
+    return text.replace("$", r"\$")
