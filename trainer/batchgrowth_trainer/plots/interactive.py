@@ -61,7 +61,7 @@ def _traces(run: DrawnRun, figure: Figure) -> list[_Trace]:
     for panel, line, name in ((batch_panel, run.batch, "batch size"), (batch_panel + 1, run.workers, "workers")):
         traces.append(_Trace(line, panel, {**_lines(run, name, width=2.2, shape="hv"), "showlegend": False}))
     if run.resizes.note:
-        marks = {"size": 8, "color": run.colour, "line": {"width": 1, "color": "white"}}
+        marks = {"size": 8 + run.halo, "color": run.colour, "line": {"width": 1, "color": "white"}}
         style = {**_lines(run, "workers join or leave"), "mode": "markers", "marker": marks}
         traces.append(_Trace(run.resizes, batch_panel + 1, style))
     return [_grouped(trace, run, first=k == 0) for k, trace in enumerate(traces)] if several else traces

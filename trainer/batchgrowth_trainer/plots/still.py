@@ -43,7 +43,7 @@ def _draw_column(figure: Figure, axes: Sequence[Axes], axis: str) -> None:
                 _curve(panel, run.metrics[metric], axis, color=run.colour, marker=".", lw=1.4 + run.halo)
         for panel, line in ((axes[-2], run.batch), (axes[-1], run.workers)):
             _curve(panel, line, axis, color=run.colour, drawstyle="steps-post", lw=1.8 + run.halo)
-        _curve(axes[-1], run.resizes, axis, color=run.colour, marker="o", ms=4, ls="none")
+        _curve(axes[-1], run.resizes, axis, color=run.colour, marker="o", ms=4 + 1.5 * run.halo, ls="none")
         if len(figure.runs) == 1:
             for panel in axes:
                 for x in run.resizes.x[axis]:
