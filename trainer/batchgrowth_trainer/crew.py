@@ -1,0 +1,196 @@
+"""The workers of a Dask cluster as a run sees them: joining, ready to train, gone.
+
+The only place that looks at Dask's membership. Everything that happens arrives in one queue, so the driver's loop is
+the only one who decides.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchgrowth.errors import BatchGrowthError, ClusterError
+from batchgrowth.plan import Plan
+from batchgrowth.spec import JobSpec
+from distributed import Client, Future
+from distributed.scheduler import KilledWorker
+
+from batchgrowth_trainer import service
+from batchgrowth_trainer.service import Prepared
+
+_CALL_SECONDS = 60.0
+_ANSWER_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker has registered with the scheduler."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A worker is gone."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker's member can join."""
+
+    address: str
+    prepared: Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Unready:
+    """A worker's member could not be made."""
+
+    address: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A member reports: rows, an evaluation, or that its generation began."""
+
+    message: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A member's task of a generation ended; `future` holds its Outcome or its error."""
+
+    address: str
+    generation: int
+    future: Future
+
+    def is_lost(self) -> bool:
+        """Whether the task is gone with its worker. Raises an error that is nobody's loss but a fault."""
+        if self.future.status == "error":
+            error = self.future.exception()
+            if not isinstance(error, KilledWorker):
+                raise error
+        return self.future.status != "finished"
+
+
+Event = Joined | Left | Ready | Unready | Said | Ended
+
+
+class Crew:
+    """Knows who is ready, in the order in which they came; puts every change into `events`."""
+
+    def __init__(self, client: Client, run_id: str, spec: JobSpec, plan: Plan, paths: Sequence[str]) -> None:
+        self.client, self.run_id = client, run_id
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.ready: dict[str, Prepared] = {}
+        self._arguments = (run_id, spec, plan, tuple(paths))
+        self._preparing: dict[str, Future] = {}
+
+    def open(self) -> None:
+        """Begin to watch, and to prepare every worker that is there."""
+        self.client.subscribe_topic("all", self._on_cluster_event)
+        self.client.subscribe_topic(service.topic(self.run_id), lambda event: self.events.put(Said(event[1])))
+        for address in self.client.scheduler_info()["workers"]:
+            self.events.put(Joined(address))
+
+    def close(self) -> None:
+        """Watch no longer, and free what the members hold."""
+        for topic in ("all", service.topic(self.run_id)):
+            self.client.unsubscribe_topic(topic)
+        self.ask(service.forget, self.run_id, workers=list(self.ready))
+
+    def take_note(self, event: Event) -> None:
+        """Follow joins and departures. Raises what a workload did wrong while a member was made."""
+        if isinstance(event, Joined):
+            self._prepare(event.address)
+        elif isinstance(event, Left):
+            self.ready.pop(event.address, None)
+            self._preparing.pop(event.address, None)
+        elif isinstance(event, Ready) and self._preparing.pop(event.address, None) is not None:
+            self.ready[event.address] = event.prepared
+        elif isinstance(event, Unready) and self._preparing.pop(event.address, None) is not None:
+            if isinstance(event.error, BatchGrowthError):
+                raise event.error
+
+    @property
+    def preparing(self) -> int:
+        """How many workers are being made ready."""
+        return len(self._preparing)
+
+    def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
+        """Run a task on exactly this worker; it is not tried again elsewhere."""
+        return self.client.submit(
+            function, *arguments, workers=[address], allow_other_workers=False, pure=False, retries=0
+        )
+
+    def in_order(self) -> list[str]:
+        """The workers that are ready, in the order of their names where these are numbers, else as they came."""
+        def place(address: str) -> tuple[int, int]:
+            name = self.ready[address].name
+            return (0, int(name)) if name.isdigit() else (1, 0)
+
+        return sorted(self.ready, key=place)
+
+    def silent(self, addresses: Sequence[str]) -> list[str]:
+        """Those who do not answer."""
+        return [a for a in addresses if not self.ask(service.answer, workers=[a], seconds=_ANSWER_SECONDS)]
+
+    def restart(self, address: str) -> None:
+        """Have its nanny end the worker and start it anew; without a nanny, just count on it no longer."""
+        self.events.put(Left(address))
+        try:
+            self.client.sync(
+                self.client._restart_workers, [address], timeout=_CALL_SECONDS, raise_for_error=False,
+                callback_timeout=2 * _CALL_SECONDS,
+            )  # fmt: skip
+        except (ValueError, TimeoutError):
+            return  # no nanny, or one that does not answer either: the exchange's timeout frees the others
+
+    def ask(
+        self, function: Callable[..., Any], *arguments: Any, workers: list[str], seconds: float = _CALL_SECONDS
+    ) -> dict[str, Any]:
+        """Call a coroutine on the event loops of these workers: {address: answer}; who is gone is left out.
+
+        Raises what the function raised, and ClusterError where the scheduler does not answer.
+        """
+        if not workers:
+            return {}
+        try:
+            answers: dict[str, Any] = self.client.sync(
+                self.client._run, function, *arguments, workers=workers, on_error="return",
+                callback_timeout=seconds,
+            )  # fmt: skip
+        except TimeoutError:
+            return {}
+        except OSError as error:
+            raise ClusterError(f"the Dask scheduler does not answer: {error}") from error
+        for answer in answers.values():
+            if isinstance(answer, BatchGrowthError):
+                raise answer
+        return {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
+
+    def _prepare(self, address: str) -> None:
+        if address in self._preparing or address in self.ready:
+            return
+        self.ask(service.abandon_others, self.run_id, workers=[address])
+        future = self.submit(address, service.prepare_member, *self._arguments)
+        self._preparing[address] = future
+        future.add_done_callback(lambda done: self._on_prepared(address, done))
+
+    def _on_prepared(self, address: str, future: Future) -> None:
+        if future.status == "finished":
+            self.events.put(Ready(address, future.result()))
+        elif future.status == "error":
+            self.events.put(Unready(address, future.exception()))
+
+    def _on_cluster_event(self, event: tuple[float, Any]) -> None:
+        message = event[1]
+        if isinstance(message, dict) and message.get("action") == "add-worker":
+            self.events.put(Joined(message["worker"]))
+        elif isinstance(message, dict) and message.get("action") == "remove-worker":
+            self.events.put(Left(message["worker"]))

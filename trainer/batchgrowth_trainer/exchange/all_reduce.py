@@ -1,0 +1,228 @@
+"""AllReduce: the workers add among themselves and every worker steps (dask-pytorch-ddp's shape, made elastic).
+
+One long Dask task per worker and generation. A generation lasts until the plan wants another number of workers, a
+worker is ready to join, one is lost, or the run ends; the next one begins from the most advanced committed state among
+its members.  Losing a worker costs the update that was under way; losing all of them, the updates since the checkpoint.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+
+import numpy as np
+import torch
+from batchgrowth.plan import Position
+
+from batchgrowth_trainer import service
+from batchgrowth_trainer.crew import Crew, Ended, Event, Left, Said
+from batchgrowth_trainer.exchange.generation import Generation
+from batchgrowth_trainer.exchange.group import Seat
+from batchgrowth_trainer.member import Order, Outcome
+from batchgrowth_trainer.rendezvous import Rendezvous
+from batchgrowth_trainer.run import Run
+from batchgrowth_trainer.scaling import Scaling
+from batchgrowth_trainer.snapshot import Trained, from_arrays, to_arrays
+
+_TICK_SECONDS = 0.05
+_SILENCE_SECONDS = 10.0  # without a word from a generation, its members are asked whether they live
+
+
+class AllReduceDriver:
+    """Brings generation after generation to the members until the plan is done."""
+
+    def __init__(self, run: Run, crew: Crew, scaling: Scaling, host: str) -> None:
+        self._run, self._crew, self._scaling, self._host = run, crew, scaling, host
+        self._number = 0
+        self._updates: dict[str, int] = {}  # how far each member is that has trained or been restored
+        self._size = 0  # of the last generation that began
+        self._now: Generation | None = None
+        self._rendezvous: Rendezvous | None = None
+
+    def train(self) -> Trained:
+        """Train to the end of the plan or until a stop is asked for.
+
+        Raises what a workload did wrong, and ClusterError where no worker comes or they are lost again and again.
+        """
+        while True:
+            members = self._scaling.gather(self._attend)
+            if members:
+                self._restore_if_lost(members)
+            if self._run.stop_requested() or self._is_done():
+                trained = self._trained()
+                if trained is not None:
+                    return trained
+                self._updates.clear()
+                self._run.note_recovery("the last state was lost with its worker")
+            else:
+                self._one_generation(members)
+
+    def _is_done(self) -> bool:
+        return self._run.plan.is_done(self._run.position) and not self._run.evaluation_due(self._run.position)
+
+    # --- one generation ---------------------------------------------------------------------------------------
+
+    def _one_generation(self, members: list[str]) -> None:
+        self._number += 1
+        with Rendezvous(self._host) as self._rendezvous:
+            present = self._now = Generation(self._number, members)
+            for rank, address in enumerate(members):
+                future = self._crew.submit(address, service.train_generation, self._crew.run_id, self._order(rank))
+                present.futures[address] = future
+                future.add_done_callback(lambda done, at=address, n=self._number: self._crew.events.put(Ended(at, n, done)))
+            while not present.over:
+                self._attend(_TICK_SECONDS)
+                self._look_after(present)
+        self._now = self._rendezvous = None
+        self._conclude(present)
+
+    def _order(self, rank: int) -> Order:
+        assert self._now is not None
+        assert self._rendezvous is not None
+        members = self._now.members
+        seat = Seat(
+            host=self._host,
+            port=self._rendezvous.port,
+            generation=str(self._number),
+            rank=rank,
+            size=len(members),
+            address=_host_of(members[rank]),
+            timeout_seconds=self._run.spec.exchange.timeout_seconds,
+        )
+        prepared = [self._crew.ready[address] for address in members]
+        gpus = {(one.host, one.gpu) for one in prepared}
+        own_gpu_each = all(one.gpu for one in prepared) and len(gpus) == len(members)
+        return Order(
+            seat=seat,
+            generation=self._number,
+            backend="nccl" if own_gpu_each else "gloo",
+            until=self._until(),
+            evaluated=self._run.story.evaluated,
+            reported=self._run.reported,
+        )
+
+    def _until(self) -> int:
+        """The next update before which the plan wants another number of workers."""
+        plan, here = self._run.plan, self._run.position
+        wanted = self._run.wanted(here)
+        for stage in plan.stages:
+            if stage.first_update > here.update and self._run.wanted(plan.position_at(stage.first_update)) != wanted:
+                return stage.first_update
+        return plan.updates
+
+    def _look_after(self, present: Generation) -> None:
+        self._scaling.tick()
+        if not present.stopping and not present.outcomes and self._should_stop(present):
+            present.stopping = True
+            self._crew.ask(service.request_stop, self._crew.run_id, present.number, workers=present.members[:1])
+        if self._run.checkpoint_due() and not present.stopping and not present.outcomes:
+            self._save(present.members[0])
+        if time.monotonic() - present.heard > _SILENCE_SECONDS:
+            self._wake(present)
+
+    def _should_stop(self, present: Generation) -> bool:
+        if self._run.stop_requested():
+            return True
+        size, wanted = len(present.members), self._scaling.wanted()
+        return wanted < size or (size < wanted and len(self._crew.ready) > size)
+
+    def _wake(self, present: Generation) -> None:
+        """A member that does not answer hangs: its nanny ends it, which the others feel at once."""
+        present.heard = time.monotonic()
+        for address in self._crew.silent([m for m in present.members if m not in present.outcomes]):
+            self._run.note(f"worker {address} does not answer; it is started anew")
+            self._crew.restart(address)
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def _attend(self, seconds: float) -> None:
+        """Handle the events there are, waiting at most so long for the first."""
+        try:
+            event = self._crew.events.get(timeout=seconds)
+            while True:
+                self._take_note(event)
+                event = self._crew.events.get_nowait()
+        except queue.Empty:
+            return
+
+    def _take_note(self, event: Event) -> None:
+        self._crew.take_note(event)
+        if isinstance(event, Left):
+            self._updates.pop(event.address, None)
+            if self._now is not None and event.address in self._now.members:
+                self._end(self._now, event.address, None)
+        elif isinstance(event, Said):
+            self._hear(event)
+        elif isinstance(event, Ended) and self._now is not None and event.generation == self._now.number:
+            self._end(self._now, event.address, None if event.is_lost() else event.future.result())
+
+    def _end(self, present: Generation, address: str, outcome: Outcome | None) -> None:
+        present.heard = time.monotonic()
+        present.outcomes.setdefault(address, outcome)
+        if outcome is None:
+            present.futures[address].cancel()
+        if (outcome is None or outcome.lost or outcome.error) and self._rendezvous is not None:
+            self._rendezvous.close()
+
+    def _hear(self, event: Said) -> None:
+        message = event.message
+        if self._now is not None:
+            self._now.heard = time.monotonic()
+        if message["kind"] == "rows":
+            self._run.note_rows(message["rows"])
+        elif message["kind"] == "evaluation":
+            position = Position(message["update"], message["epoch"], message["offset"])
+            self._run.note_evaluation(position, message["values"], message["at"])
+        elif message["kind"] == "began" and self._now is not None and message["generation"] == self._now.number:
+            self._now.pauses[message["rank"]] = message["pause"]
+            self._note_resize(self._now, message["update"])
+
+    def _note_resize(self, present: Generation, update: int) -> None:
+        pause, size = present.pause(), len(present.members)
+        if pause is None:
+            return
+        if self._size not in (0, size):
+            self._run.note_resize(update, self._size, size, pause)
+        self._size = size
+
+    def _conclude(self, present: Generation) -> None:
+        for outcome in present.outcomes.values():
+            if outcome is not None and outcome.error is not None:
+                raise outcome.error
+        self._updates |= present.updates
+        if self._updates:
+            self._run.reach(max(self._updates.values()))
+        if present.lost:
+            self._run.note_recovery(present.lost)
+            for address in self._crew.silent(list(present.updates)):
+                self._crew.restart(address)
+
+    # --- the state --------------------------------------------------------------------------------------------
+
+    def _restore_if_lost(self, members: list[str]) -> None:
+        """Give the newest checkpoint to a member, where none of them is as far."""
+        best = max(self._updates.get(address, 0) for address in members)
+        saved = self._run.checkpoint_after(best)
+        if saved is not None:
+            packed = to_arrays(saved.snapshot)
+            if self._crew.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1]):
+                best = self._updates[members[0]] = saved.snapshot.position.update
+        self._run.reach(best)
+
+    def _save(self, address: str) -> None:
+        answers = self._crew.ask(service.take_snapshot, self._crew.run_id, workers=[address])
+        for packed in answers.values():
+            self._run.save(from_arrays(packed))
+
+    def _trained(self) -> Trained | None:
+        """The newest state; None where the member that held it is gone. Nothing, where nothing has begun."""
+        if not self._updates:
+            return Trained(None, {})
+        best = max(self._updates, key=lambda address: self._updates[address])
+        for packed, arrays in self._crew.ask(service.take_result, self._crew.run_id, workers=[best]).values():
+            return Trained(from_arrays(packed), {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
+        return None
+
+
+def _host_of(address: str) -> str:
+    return address.split("://")[-1].rsplit(":", 1)[0].strip("[]")

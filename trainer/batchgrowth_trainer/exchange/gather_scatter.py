@@ -1,0 +1,145 @@
+"""GatherScatter: one server holds the model; workers send gradients, it steps and scatters the model, by Dask tasks.
+
+The paper's centralised, synchronous scheme (AdaDamp over Dask; CS744 report, task 2A).  The server is the driver.  Each update
+is one task per worker, so workers come and go between updates at no cost, and losing one costs that update's gradients.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from batchgrowth.plan import Step
+from distributed import Future
+
+from batchgrowth_trainer import service
+from batchgrowth_trainer.building import build_replica
+from batchgrowth_trainer.crew import Crew, Ended, Event, Left
+from batchgrowth_trainer.evaluation import evaluate
+from batchgrowth_trainer.exchange.single_process import only_one
+from batchgrowth_trainer.exchange.tree import add_up, lay_out
+from batchgrowth_trainer.run import Run
+from batchgrowth_trainer.scaling import Scaling
+from batchgrowth_trainer.snapshot import Trained
+
+_TICK_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """One try at one update: what each member was asked for, and what has come back."""
+
+    number: int
+    futures: dict[str, Future] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+
+
+class GatherScatterDriver:
+    """The server: replica, optimizer and the order of additions are here; the workers only compute gradients."""
+
+    def __init__(self, run: Run, crew: Crew, scaling: Scaling) -> None:
+        self._run, self._crew, self._scaling = run, crew, scaling
+        self._replica = build_replica(run.spec, run.plan)
+        self._number = 0
+        self._now: _Gathering | None = None
+        self._members: list[str] = []
+        self._committed_at = time.perf_counter()
+
+    def train(self) -> Trained:
+        """Train to the end of the plan or until a stop is asked for.
+
+        Raises what a workload did wrong, and ClusterError where no worker comes or they are lost again and again.
+        """
+        run, replica = self._run, self._replica
+        saved = run.checkpoint_after(0)
+        if saved is not None:
+            replica.restore(saved.snapshot)
+        while True:
+            if run.evaluation_due(replica.position):
+                run.note_evaluation(replica.position, evaluate(replica, 0, 1, only_one), time.time())
+                self._committed_at = time.perf_counter()
+            if run.stop_requested() or run.plan.is_done(replica.position):
+                return Trained(replica.snapshot(), replica.state_dict())
+            if run.checkpoint_due():
+                run.save(replica.snapshot())
+            self._update(run.plan.step_at(replica.position))
+
+    def _update(self, step: Step) -> None:
+        members = self._scaling.gather(self._attend)
+        if not members:
+            return
+        began = time.perf_counter()
+        answers = self._gathered(step, members)
+        if answers is None:
+            self._run.note_recovery("a worker went away")
+            return
+        rows = [torch.from_numpy(np.array(row)).to(self._replica.device) for answer in answers for row in answer.rows]
+        done = self._replica.commit(step, add_up(rows, lay_out(step.shards, len(members))))
+        self._note(step, members, done.loss, began, [answer.seconds for answer in answers])
+
+    def _gathered(self, step: Step, members: list[str]) -> list[service.Gradients] | None:
+        """Each member's rows, in the order of the ranks; None where a member went away."""
+        self._number += 1
+        present = self._now = _Gathering(self._number)
+        tensors = {name: t.detach().cpu().numpy() for name, t in self._replica.model_tensors().items()}
+        model = self._crew.client.scatter(tensors, workers=members, broadcast=True, hash=False, direct=True)
+        for rank, address in enumerate(members):
+            order = (self._crew.run_id, model, step.position, rank, len(members))
+            future = self._crew.submit(address, service.compute_gradients, *order)
+            present.futures[address] = future
+            future.add_done_callback(lambda done, at=address, n=present.number: self._crew.events.put(Ended(at, n, done)))
+        self._note_members(step, members)
+        deadline = time.monotonic() + self._run.spec.exchange.timeout_seconds
+        while len(present.ended) < len(members) and not present.gone:
+            self._attend(_TICK_SECONDS)
+            if time.monotonic() > deadline:
+                self._wake(present)
+                deadline = time.monotonic() + self._run.spec.exchange.timeout_seconds
+        self._now = None
+        if present.gone:
+            for future in present.futures.values():
+                future.cancel()
+            return None
+        return self._crew.client.gather([present.futures[address] for address in members], direct=True)
+
+    def _wake(self, present: _Gathering) -> None:
+        for address in self._crew.silent([a for a in present.futures if a not in present.ended]):
+            self._run.note(f"worker {address} does not answer; it is started anew")
+            self._crew.restart(address)
+
+    def _attend(self, seconds: float) -> None:
+        try:
+            event = self._crew.events.get(timeout=seconds)
+            while True:
+                self._take_note(event)
+                event = self._crew.events.get_nowait()
+        except queue.Empty:
+            return
+
+    def _take_note(self, event: Event) -> None:
+        self._crew.take_note(event)
+        present = self._now
+        if present is None:
+            return
+        if isinstance(event, Left) and event.address in present.futures:
+            present.gone.add(event.address)
+        elif isinstance(event, Ended) and event.generation == present.number:
+            if event.is_lost():
+                present.gone.add(event.address)
+            present.ended.add(event.address)
+
+    def _note_members(self, step: Step, members: list[str]) -> None:
+        before, self._members = len(self._members), members
+        if before not in (0, len(members)):
+            self._run.note_resize(step.position.update, before, len(members), time.perf_counter() - self._committed_at)
+
+    def _note(self, step: Step, members: list[str], loss: float, began: float, seconds: list[float]) -> None:
+        now = self._committed_at = time.perf_counter()
+        epoch = step.after.epoch + step.after.offset / self._run.plan.examples_per_epoch
+        longest, wait = max(seconds), max(seconds) - min(seconds)
+        self._run.note_rows([(step.after.update, epoch, step.stage, step.batch_size, step.learning_rate, loss,
+                              len(members), longest, max(0.0, now - began - longest), wait, time.time())])  # fmt: skip

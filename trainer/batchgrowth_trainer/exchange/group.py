@@ -1,0 +1,171 @@
+"""A process group of one generation: members that exchange tensors pairwise until one of them joins, leaves or dies.
+
+Pairwise on purpose: in a ring only the neighbours of a dead member notice, here every member does, at once.
+The groups of all generations stand on one long-lived store, each under a prefix of its own, so forming one takes
+milliseconds; nothing of Dask or Kubernetes is asked inside an update.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class PeerLost(Exception):
+    """A member of the group died, left, or did not answer in time; the update it happened in has not been committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member's place in one generation: where the store is, and who it is among how many."""
+
+    host: str
+    port: int
+    generation: str
+    rank: int
+    size: int
+    address: str
+    timeout_seconds: float
+
+
+class Group(Protocol):
+    """What an exchange needs of a process group."""
+
+    rank: int
+    size: int
+
+    def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
+        """Send each tensor of `outgoing` to its peer and fill each of `incoming` from its peer; all at once.
+
+        Raises PeerLost.
+        """
+
+    def close(self) -> None:
+        """Let go of the peers, who notice it at once."""
+
+
+class LoneGroup:
+    """The group of one."""
+
+    rank = 0
+    size = 1
+
+    def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
+        """Nobody is there to exchange with."""
+        assert not outgoing
+        assert not incoming
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class GlooGroup:
+    """Peers on CPUs, over TCP. Tensors of another device are carried through the CPU."""
+
+    def __init__(self, seat: Seat) -> None:
+        self.rank, self.size = seat.rank, seat.size
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=seat.address)]
+        options._timeout = timedelta(seconds=seat.timeout_seconds)
+        with _peer_errors():
+            self._group = dist.ProcessGroupGloo(_store(seat), seat.rank, seat.size, options)
+
+    def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
+        """See Group. Raises PeerLost."""
+        landing = {peer: tensor if tensor.is_cpu else tensor.cpu() for peer, tensor in incoming.items()}
+        with _peer_errors():
+            sends = [self._group.send([t if t.is_cpu else t.cpu()], peer, 0) for peer, t in outgoing.items()]
+            receives = [self._group.recv([t], peer, 0) for peer, t in landing.items()]
+            for work in (*receives, *sends):
+                work.wait()
+        for peer, tensor in incoming.items():
+            if tensor is not landing[peer]:
+                tensor.copy_(landing[peer])
+
+    def close(self) -> None:
+        """Close every connection; in a thread, because gloo takes its time over it."""
+        group, self._group = self._group, None
+        threading.Thread(target=_drop, args=([group],), daemon=True).start()
+
+
+class NcclGroup:
+    """Peers on GPUs, one each. The same calls, coalesced into one launch."""
+
+    def __init__(self, seat: Seat) -> None:
+        self.rank, self.size = seat.rank, seat.size
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=seat.timeout_seconds)
+        with _peer_errors():
+            self._group = dist.ProcessGroupNCCL(_store(seat), seat.rank, seat.size, options)
+
+    def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
+        """See Group. Raises PeerLost."""
+        with _peer_errors():
+            self._group._start_coalescing(self._device)
+            for peer, tensor in outgoing.items():
+                self._group.send([tensor], peer, 0)
+            for peer, tensor in incoming.items():
+                self._group.recv([tensor], peer, 0)
+            self._group._end_coalescing(self._device).wait()
+            torch.cuda.synchronize(self._device)
+
+    def close(self) -> None:
+        """Abort what is under way, so that nobody waits for this member."""
+        self._group.abort()
+
+
+def form_group(seat: Seat, backend: str) -> Group:
+    """The group of this seat's generation, once every member has come. `backend` is "gloo" or "nccl".
+
+    Raises PeerLost where a member does not come in time.
+    """
+    if seat.size == 1:
+        return LoneGroup()
+    return NcclGroup(seat) if backend == "nccl" else GlooGroup(seat)
+
+
+def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
+    """Every member's tensor, in the order of the ranks; all have the shape of `mine`. Raises PeerLost."""
+    peers = [peer for peer in range(group.size) if peer != group.rank]
+    landing = {peer: torch.empty_like(mine) for peer in peers}
+    group.swap(dict.fromkeys(peers, mine), landing)
+    return [mine if peer == group.rank else landing[peer] for peer in range(group.size)]
+
+
+def send_state(group: Group, source: int, needy: Sequence[int], vectors: Sequence[Tensor]) -> None:
+    """Copy the source's vectors into those of every rank in `needy`. Raises PeerLost."""
+    for vector in vectors:
+        if group.rank == source:
+            group.swap(dict.fromkeys(needy, vector), {})
+        elif group.rank in needy:
+            group.swap({}, {source: vector})
+
+
+def _store(seat: Seat) -> dist.Store:
+    store = dist.TCPStore(
+        seat.host, seat.port, is_master=False, timeout=timedelta(seconds=seat.timeout_seconds), wait_for_workers=False
+    )
+    return dist.PrefixStore(seat.generation, store)
+
+
+def _drop(held: list[object]) -> None:
+    held.clear()
+
+
+class _peer_errors:  # noqa: N801 - reads as a block
+    """torch reports a lost peer as one of several kinds of RuntimeError; here it is PeerLost."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RuntimeError):
+            raise PeerLost(str(error).splitlines()[0][:300]) from error

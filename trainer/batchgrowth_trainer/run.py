@@ -1,0 +1,197 @@
+"""One run of one job: where it stands, what it has told so far, and everything that is written down about it.
+
+The drivers of the exchanges decide who computes; whatever happens they tell this object, which keeps the history,
+the display, the metrics and the checkpoints, in one place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchgrowth.errors import CheckpointError, ClusterError
+from batchgrowth.plan import Plan, Position
+from batchgrowth.spec import JobSpec
+
+from batchgrowth_trainer.checkpoint import CheckpointStore, Saved
+from batchgrowth_trainer.display import Display
+from batchgrowth_trainer.history import EvaluationRow, History, HistoryRow, ResizeRow
+from batchgrowth_trainer.snapshot import Snapshot
+from batchgrowth_trainer.telemetry import Telemetry
+
+_MOST_FRUITLESS_RECOVERIES = 20
+
+
+@dataclass(slots=True)
+class Story:
+    """What a run has to tell beyond its rows; goes into checkpoints and the summary."""
+
+    resizes: list[ResizeRow] = field(default_factory=list)
+    recoveries: int = 0
+    evaluated: int = 0
+    accuracy: float | None = None
+
+
+class Run:
+    """The state of a run. `wanted` says how many workers a position should have."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        plan: Plan,
+        *,
+        history: History,
+        checkpoints: CheckpointStore,
+        display: Display,
+        telemetry: Telemetry,
+        wanted: Callable[[Position], int],
+        stop_requested: Callable[[], bool],
+        saved: Saved | None = None,
+    ) -> None:
+        self.spec, self.plan, self.wanted, self.stop_requested = spec, plan, wanted, stop_requested
+        self.story = _story_of(saved)
+        self.position = saved.snapshot.position if saved else Position()
+        self._history, self._checkpoints, self._display, self._telemetry = history, checkpoints, display, telemetry
+        self._began = time.time() - (float(saved.story["seconds"]) if saved else 0.0)
+        self._saved_at, self._save_failed = time.monotonic(), ""
+        self._saved_update = self.position.update
+        self._seconds = 0.0
+        self._recovered_at, self._fruitless = -1, 0
+
+    # --- what the drivers tell --------------------------------------------------------------------------------
+
+    def note_rows(self, rows: Sequence[Sequence[float]]) -> None:
+        """Updates were committed; each row ends with the wall-clock time of its commit. Known ones are ignored."""
+        for values in rows:
+            update, epoch, stage, batch_size, rate, loss, workers, compute, exchange, wait, at = values
+            row = HistoryRow(int(update), epoch, int(stage), int(batch_size), rate, loss, int(workers),
+                             compute, exchange, wait, self._since_began(at))  # fmt: skip
+            if self._history.append(row):
+                self._display.row(row)
+                self._telemetry.row(row)
+        if rows and int(rows[-1][0]) > self.position.update:
+            self.reach(int(rows[-1][0]))
+
+    def reach(self, update: int) -> None:
+        """So many updates are committed; fewer than before where they have to be done again."""
+        self.position = self.plan.position_at(update)
+
+    def flush(self) -> None:
+        """Have the history on the disk."""
+        self._history.flush()
+
+    @property
+    def reported(self) -> int:
+        """Updates whose rows are in the history."""
+        return self._history.last_update
+
+    def note_evaluation(self, position: Position, values: Mapping[str, float], at: float) -> None:
+        """The model was evaluated at the end of an epoch; no values where the workload has no test set."""
+        self.story.evaluated = max(self.story.evaluated, position.epoch)
+        if not values:
+            return
+        metrics = {name: value for name, value in values.items() if name != "loss"}
+        row = EvaluationRow(position.update, float(position.epoch), self._since_began(at), values["loss"], metrics)
+        self.story.accuracy = metrics.get("accuracy", self.story.accuracy)
+        if self._history.append_evaluation(row):
+            self._display.evaluation(row)
+            self._telemetry.evaluation(row)
+
+    def evaluation_due(self, position: Position) -> bool:
+        """Whether an epoch ends here whose evaluation is due and not done."""
+        return evaluation_due(self.spec, self.plan, position, self.story.evaluated)
+
+    def note_resize(self, update: int, before: int, after: int, pause_seconds: float) -> None:
+        """The members changed at this update boundary."""
+        self.story.resizes.append(ResizeRow(update, before, after, round(pause_seconds, 6)))
+        self._telemetry.resize(before, after, pause_seconds)
+        self._display.note(f"update {update:,}: workers {before} → {after}, a pause of {pause_seconds * 1000:.0f} ms")
+
+    def note_recovery(self, what: str) -> None:
+        """A member was lost and training goes on. Raises ClusterError when that has happened too often in one place."""
+        self.story.recoveries += 1
+        self._telemetry.recovery()
+        self._display.note(f"update {self.position.update:,}: {what}; going on from the last committed update")
+        self._fruitless = self._fruitless + 1 if self._recovered_at == self.position.update else 1
+        self._recovered_at = self.position.update
+        if self._fruitless > _MOST_FRUITLESS_RECOVERIES:
+            raise ClusterError(
+                f"workers were lost {self._fruitless} times at update {self.position.update} without an update "
+                f"in between, last: {what}. Look at the workers' memory and logs; --resume goes on from the checkpoint."
+            )
+
+    def note(self, text: str) -> None:
+        """Something a person should see."""
+        self._display.note(text)
+
+    # --- checkpoints ------------------------------------------------------------------------------------------
+
+    def checkpoint_due(self) -> bool:
+        """Whether the time between two checkpoints is over."""
+        return time.monotonic() - self._saved_at >= self.spec.checkpoint.every_seconds
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint. A failure is told, and training goes on: the next one may succeed."""
+        self._saved_at = time.monotonic()
+        began = time.perf_counter()
+        try:
+            self._history.flush()
+            size = self._checkpoints.save(snapshot, self.story_json())
+        except (CheckpointError, OSError) as error:
+            self._save_failed = str(error)
+            self._telemetry.checkpoint_failed()
+            self._display.note(f"checkpoint failed: {error}")
+            return
+        self._save_failed, self._saved_update = "", snapshot.position.update
+        self._telemetry.checkpoint(time.perf_counter() - began, size)
+
+    def check_saved(self) -> None:
+        """Raise CheckpointError if the newest state could not be saved."""
+        if self._save_failed:
+            raise CheckpointError(self._save_failed)
+
+    def checkpoint_after(self, update: int) -> Saved | None:
+        """The newest whole checkpoint, if it is further than `update`: where to begin again when states are lost."""
+        if self._saved_update <= update:
+            return None
+        saved = self._checkpoints.load_latest(self._display.note)
+        return saved if saved is not None and saved.snapshot.position.update > update else None
+
+    def story_json(self) -> dict[str, Any]:
+        """What a checkpoint remembers of the story."""
+        return {
+            "seconds": self.seconds,
+            "resizes": [row.to_json() for row in self.story.resizes],
+            "recoveries": self.story.recoveries,
+            "evaluated": self.story.evaluated,
+            "accuracy": self.story.accuracy,
+        }
+
+    @property
+    def seconds(self) -> float:
+        """Seconds trained so far, those before a resume included."""
+        return time.time() - self._began
+
+    def _since_began(self, at: float) -> float:
+        self._seconds = max(self._seconds, at - self._began)  # clocks of several machines: never backwards
+        return round(self._seconds, 6)
+
+
+def _story_of(saved: Saved | None) -> Story:
+    if saved is None:
+        return Story()
+    told = saved.story
+    resizes = [ResizeRow.from_json(record) for record in told["resizes"]]
+    return Story(resizes, int(told["recoveries"]), int(told["evaluated"]), told["accuracy"])
+
+
+def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int) -> bool:
+    """Whether an epoch ends at `position` that is to be evaluated, where epochs up to `evaluated` have been.
+
+    The last epoch always is.
+    """
+    if position.offset or position.epoch <= evaluated:
+        return False
+    return position.epoch % spec.evaluation.every_epochs == 0 or plan.is_done(position)

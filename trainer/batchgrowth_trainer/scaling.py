@@ -1,0 +1,119 @@
+"""How many workers a run should have, now and soon, and who is in the next generation.
+
+Workers are asked for ahead of the milestone that needs them, by the time that a worker took to become ready; training
+goes on with those that are there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from batchgrowth.errors import ClusterError
+from batchgrowth.plan import Plan, Position
+
+from batchgrowth_trainer.crew import Crew
+from batchgrowth_trainer.run import Run
+
+_FIRST_LEAD_SECONDS = 10.0
+_LEAD_SLACK = 1.5
+_SMOOTHING = 0.5
+
+
+class Scaler(Protocol):
+    """A cluster whose number of workers can be set."""
+
+    def scale(self, count: int) -> None:
+        """Ask for so many workers; does not wait for them."""
+
+
+class Scaling:
+    """Compares what the plan wants with what is there; `scaler` is None where somebody else scales the cluster."""
+
+    def __init__(self, run: Run, crew: Crew, scaler: Scaler | None, patience_seconds: float) -> None:
+        self._run, self._crew, self._scaler, self._patience = run, crew, scaler, patience_seconds
+        self._asked, self._asked_at = 0, 0.0
+        self._lead = _FIRST_LEAD_SECONDS
+        self._seen = 0
+        self._pace = _Pace()
+
+    def wanted(self) -> int:
+        """Workers that the present position should have."""
+        return self._run.wanted(self._run.position)
+
+    def tick(self) -> None:
+        """Ask for the workers of now and of the time that a new one needs to become ready."""
+        self._measure_lead()
+        if self._scaler is None:
+            return
+        now = self._run.position
+        soon = self._pace.position_in(self._lead * _LEAD_SLACK, now, self._run.plan)
+        count = max(self._run.wanted(place) for place in _places(self._run.plan, now, soon))
+        if count != self._asked:
+            self._asked, self._asked_at = count, time.monotonic()
+            self._scaler.scale(count)
+
+    def gather(self, attend: Callable[[float], None]) -> list[str]:
+        """The members of the next generation, oldest first: as many as wanted, or as are ready.
+
+        `attend` handles events for at most so many seconds.  Waits for a first worker, and for the others no longer than
+        workers.waitSeconds. Raises ClusterError where no worker comes.
+        """
+        began = time.monotonic()
+        while not self._run.stop_requested():
+            self.tick()
+            ready, waited = list(self._crew.ready), time.monotonic() - began
+            enough = self.wanted() if waited < self._run.spec.workers.wait_seconds else 1
+            if len(ready) >= enough:
+                return self._crew.in_order()[: self.wanted()]
+            if waited > max(self._patience, self._run.spec.workers.wait_seconds):
+                raise ClusterError(
+                    f"no worker became ready within {waited:.0f} s; look at the workers' logs, or at the scheduler "
+                    "whether any worker registered, and try again"
+                )
+            attend(0.05)
+        return []
+
+    def _measure_lead(self) -> None:
+        self._pace.see(self._run.position, self._run.plan)
+        ready = len(self._crew.ready)
+        if ready > self._seen and self._asked_at and ready <= self._asked:
+            took = time.monotonic() - self._asked_at
+            self._lead += _SMOOTHING * (took - self._lead)
+        self._seen = ready
+
+
+class _Pace:
+    """Examples per second, smoothed over the last looks."""
+
+    def __init__(self) -> None:
+        self._examples, self._at, self._rate = -1.0, 0.0, 0.0
+
+    def see(self, position: Position, plan: Plan) -> None:
+        """Take a look; looks that are less than a tenth of a second apart are joined."""
+        examples, now = _examples(position, plan), time.monotonic()
+        if self._examples < 0 or examples < self._examples:
+            self._examples, self._at = examples, now
+        elif examples > self._examples and now - self._at > 0.1:
+            rate = (examples - self._examples) / (now - self._at)
+            self._rate = rate if not self._rate else self._rate + _SMOOTHING * (rate - self._rate)
+            self._examples, self._at = examples, now
+
+    def position_in(self, seconds: float, now: Position, plan: Plan) -> Position:
+        """Where the run will be then, at this pace; where it is, as long as no pace is known."""
+        ahead = int(_examples(now, plan) + self._rate * seconds)
+        epoch, offset = divmod(ahead, plan.examples_per_epoch)
+        return Position(now.update, min(epoch, plan.epochs - 1), offset)
+
+
+def _examples(position: Position, plan: Plan) -> float:
+    return position.epoch * plan.examples_per_epoch + position.offset
+
+
+def _places(plan: Plan, now: Position, soon: Position) -> list[Position]:
+    """The present position and the beginning of every stage up to `soon`."""
+    reach = soon.epoch + soon.offset / plan.examples_per_epoch
+    starts = [plan.position_at(stage.first_update) for stage in plan.stages
+              if stage.first_update > now.update and stage.epoch_from <= reach]  # fmt: skip
+    return [now, *starts]

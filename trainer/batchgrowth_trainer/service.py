@@ -1,0 +1,130 @@
+"""What the driver calls inside a Dask worker: a few plain functions over the members of this process.
+
+`prepare_member` and `train_generation` run as tasks in the worker's thread; the coroutines run on its event loop, beside a
+task that trains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from batchgrowth.plan import Plan, Position
+from batchgrowth.spec import JobSpec
+from distributed import get_worker
+
+from batchgrowth_trainer.member import Member, Order, Outcome
+from batchgrowth_trainer.snapshot import from_arrays, to_arrays
+
+_MEMBERS: dict[str, Member] = {}
+
+Packed = tuple[Position, Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A member that can join at any update boundary from now on."""
+
+    name: str
+    host: str
+    pid: int
+    gpu: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """One row for each of a member's nodes of the fixed tree, and the seconds it took to compute them."""
+
+    rows: list[np.ndarray]
+    seconds: float
+
+
+def topic(run_id: str) -> str:
+    """The Dask event topic of one run."""
+    return f"batchgrowth-{run_id}"
+
+
+def member_of(run_id: str) -> Member:
+    """This process's member of the run."""
+    return _MEMBERS[run_id]
+
+
+def prepare_member(run_id: str, spec: JobSpec, plan: Plan, paths: Sequence[str]) -> Prepared:
+    """Load the workload and make a replica ready to join. Raises WorkloadError and DataError."""
+    began = time.perf_counter()
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+    if run_id not in _MEMBERS:
+        _MEMBERS[run_id] = Member(spec, plan)
+    return Prepared(str(get_worker().name), socket.gethostname(), os.getpid(), _gpu(), time.perf_counter() - began)
+
+
+def train_generation(run_id: str, order: Order) -> Outcome:
+    """One generation of this process's member, reported through Dask's events."""
+    worker = get_worker()
+
+    def report(message: dict[str, Any]) -> None:
+        worker.log_event(topic(run_id), message)
+
+    return member_of(run_id).train(order, report)
+
+
+def compute_gradients(
+    run_id: str, model: Mapping[str, np.ndarray], position: Position, rank: int, size: int
+) -> Gradients:
+    """This member's rows of the update at `position`, with the server's model."""
+    began = time.perf_counter()
+    rows = member_of(run_id).partial_rows(model, position, rank, size)
+    return Gradients(rows, time.perf_counter() - began)
+
+
+async def answer() -> bool:
+    """The process lives and its event loop turns."""
+    return True
+
+
+async def request_stop(run_id: str, generation: int) -> None:
+    """Let this generation end after the update that is under way."""
+    member_of(run_id).control.request_stop(generation)
+
+
+async def take_snapshot(run_id: str) -> Packed:
+    """The member's state at its next update boundary."""
+    wanted = member_of(run_id).control.request_snapshot()
+    return to_arrays(await asyncio.wrap_future(wanted))
+
+
+async def restore_member(run_id: str, packed: Packed) -> None:
+    """Set the member's state. Raises CheckpointError where it does not fit."""
+    member_of(run_id).replica.restore(from_arrays(packed))
+
+
+async def take_result(run_id: str) -> tuple[Packed, dict[str, np.ndarray]]:
+    """The member's state and the model's own state dict, when it does not train."""
+    replica = member_of(run_id).replica
+    return to_arrays(replica.snapshot()), {name: tensor.numpy() for name, tensor in replica.state_dict().items()}
+
+
+async def abandon_others(run_id: str) -> None:
+    """A new driver is here: members of earlier runs end at their next update boundary and are forgotten."""
+    for other in [key for key in _MEMBERS if key != run_id]:
+        _MEMBERS.pop(other).control.abandoned = True
+
+
+async def forget(run_id: str) -> None:
+    """The run is over: free its replica."""
+    _MEMBERS.pop(run_id, None)
+
+
+def _gpu() -> str:
+    if not torch.cuda.is_available():
+        return ""
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)

@@ -1,0 +1,186 @@
+"""From a job to trained weights: sets up a run, picks the exchange, and writes down what came of it.
+
+`train` is what `batchgrowth run` calls, and what a program calls that wants the same without a command line.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchgrowth.errors import ClusterError, Interrupted
+from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth.spec import BatchGrowthJob, JobSpec, mathematics
+from distributed import Client
+from distributed.utils import get_ip
+from safetensors.torch import save
+
+from batchgrowth_trainer.building import build_replica
+from batchgrowth_trainer.checkpoint import CheckpointStore, Saved
+from batchgrowth_trainer.crew import Crew
+from batchgrowth_trainer.display import Display, Quiet
+from batchgrowth_trainer.exchange.all_reduce import AllReduceDriver
+from batchgrowth_trainer.exchange.gather_scatter import GatherScatterDriver
+from batchgrowth_trainer.exchange.single_process import train_alone
+from batchgrowth_trainer.history import History
+from batchgrowth_trainer.local_cluster import LOOPBACK, local_cluster
+from batchgrowth_trainer.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder
+from batchgrowth_trainer.run import Run
+from batchgrowth_trainer.scaling import Scaler, Scaling
+from batchgrowth_trainer.snapshot import Trained, weights_sha256
+from batchgrowth_trainer.summary import summary_of
+from batchgrowth_trainer.telemetry import Endpoint, Telemetry
+
+_LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS = 180.0, 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run may be told beyond its manifest; none of it changes the weights.
+
+    `workers` caps the plan's workers; `scheduler` is an existing Dask cluster's address; `paths` are put before sys.path where
+    the workload is imported; `wanted` replaces the plan's number of workers.
+    """
+
+    output_dir: Path
+    workers: int | None = None
+    scheduler: str | None = None
+    resume: bool = False
+    metrics_port: int = 0
+    paths: tuple[str, ...] = ()
+    wanted: Callable[[Position], int] | None = None
+
+
+def train(
+    job: BatchGrowthJob,
+    options: Options,
+    display: Display | None = None,
+    stop_requested: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """The summary of the finished run, as summary.json has it.
+
+    Raises Interrupted where a stop was asked for (the checkpoint is then written), and whatever else of
+    `batchgrowth.errors` went wrong.
+    """
+    plan, shown = make_plan(job.spec), display or Quiet()
+    with OutputFolder(options.output_dir) as folder:
+        checkpoints = CheckpointStore(folder.path / CHECKPOINTS, mathematics(job.spec), job.spec.checkpoint.keep)
+        checkpoints.sweep()
+        saved = checkpoints.load_latest(shown.note) if options.resume else None
+        finished = folder.summary()
+        if saved is not None and finished is not None and plan.is_done(saved.snapshot.position):
+            shown.note(f"{job.metadata.name} is trained already: {folder.path} has the result. "
+                       "Leave --resume away, or give another --output-dir, to train it anew.")  # fmt: skip
+            return finished
+        with _run(job, plan, options, folder, checkpoints, saved, shown, stop_requested) as run:
+            trained = _trained(run, options)
+            return _concluded(run, job, folder, trained)
+
+
+@contextmanager
+def _run(
+    job: BatchGrowthJob,
+    plan: Plan,
+    options: Options,
+    folder: OutputFolder,
+    checkpoints: CheckpointStore,
+    saved: Saved | None,
+    display: Display,
+    stop_requested: Callable[[], bool],
+) -> Iterator[Run]:
+    aside = None if saved else folder.set_earlier_run_aside()
+    if aside is not None:
+        display.note(f"an earlier run was here; it is kept in {aside}")
+    telemetry = Telemetry(plan)
+    with ExitStack() as stack:
+        endpoint = Endpoint(telemetry.registry, LOOPBACK, options.metrics_port)
+        stack.callback(endpoint.close)
+        history = stack.enter_context(History(folder.path))
+        if saved is not None:
+            history.truncate(saved.snapshot.position.update)
+        run = Run(
+            job.spec, plan, history=history, checkpoints=checkpoints, display=display, telemetry=telemetry,
+            wanted=options.wanted or _planned(plan, options.workers), stop_requested=stop_requested, saved=saved,
+        )  # fmt: skip
+        display.start(job.metadata.name, plan, run.position)
+        stack.callback(display.stop)
+        display.note(f"metrics at {endpoint.url}; results go to {folder.path}")
+        yield run
+
+
+def _planned(plan: Plan, most: int | None) -> Callable[[Position], int]:
+    def wanted(position: Position) -> int:
+        planned = plan.stage_at(position.update).workers
+        return planned if most is None else min(planned, most)
+
+    return wanted
+
+
+# --- who trains -------------------------------------------------------------------------------------------------------
+
+
+def _trained(run: Run, options: Options) -> Trained:
+    if run.spec.exchange.type == "SingleProcess":
+        return _trained_alone(run)
+    with _cluster(run, options) as (client, scaler, host, patience):
+        crew = Crew(client, uuid.uuid4().hex, run.spec, run.plan, options.paths)
+        scaling = Scaling(run, crew, scaler, patience)
+        crew.open()
+        try:
+            if run.spec.exchange.type == "GatherScatter":
+                return GatherScatterDriver(run, crew, scaling).train()
+            return AllReduceDriver(run, crew, scaling, host).train()
+        finally:
+            crew.close()
+
+
+def _trained_alone(run: Run) -> Trained:
+    replica = build_replica(run.spec, run.plan)
+    saved = run.checkpoint_after(0)
+    if saved is not None:
+        replica.restore(saved.snapshot)
+    train_alone(run, replica)
+    return Trained(replica.snapshot(), replica.state_dict())
+
+
+@contextmanager
+def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None, str, float]]:
+    if options.scheduler is None:
+        with local_cluster(run.spec, run.wanted(run.position)) as cluster, Client(cluster) as client:
+            yield client, cluster, LOOPBACK, _LOCAL_PATIENCE_SECONDS
+        return
+    try:
+        client = Client(options.scheduler, timeout=15)
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"--scheduler {options.scheduler}: no Dask scheduler answers there ({error}); "
+            "give its address, for example tcp://10.0.0.1:8786 or tls://…"
+        ) from error
+    with client:
+        yield client, None, _host_towards(options.scheduler), _REMOTE_PATIENCE_SECONDS
+
+
+def _host_towards(scheduler: str) -> str:
+    host, _, port = scheduler.split("://")[-1].rpartition(":")
+    return str(get_ip(host.strip("[]"), int(port)))
+
+
+# --- what comes of it -------------------------------------------------------------------------------------------------
+
+
+def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Trained) -> dict[str, Any]:
+    if trained.snapshot is not None:
+        run.save(trained.snapshot)
+    if trained.snapshot is None or not run.plan.is_done(trained.snapshot.position):
+        run.check_saved()
+        at = 0 if trained.snapshot is None else trained.snapshot.position.update
+        raise Interrupted(f"stopped after update {at:,}; the checkpoint is in {folder.path}, and --resume goes on from it")
+    run.check_saved()
+    folder.write(WEIGHTS_FILE, save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()}))
+    told = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))
+    folder.write_summary(told)
+    return told
