@@ -55,7 +55,7 @@ def crd_yaml() -> str:
     return HEADER + text
 
 
-def job_schema() -> Schema:
+def openapi_schema() -> Schema:
     """The structural schema of a whole job, with the rules that compare it with what it was."""
     name = structural_schema(Metadata)["properties"]["name"]
     name.pop("description")
@@ -89,7 +89,7 @@ def _version() -> dict[str, Any]:
         "name": VERSION,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": job_schema()},
+        "schema": {"openAPIV3Schema": openapi_schema()},
         "subresources": {
             "status": {},
             "scale": {

@@ -9,14 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from batchgrowth.documents import Document, Path, dotted
+from batchgrowth.documents import Document, Path, dotted, printable
 from batchgrowth.errors import Fault
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.spec.base import RULES_BROKEN
 from batchgrowth.spec.patterns import DECIMAL, WORDS
 from batchgrowth.structural import Schema, structural_schema
-
-LONGEST_QUOTE = 60
 
 
 @cache
@@ -40,6 +38,8 @@ def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
     """One fault for each thing that pydantic found wrong with the document, in the order of the fields."""
     for found in error.errors(include_url=False):
         path: Path = found["loc"]
+        if found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
+            continue  # pydantic counts the good entries only, and has named the bad ones
         if found["type"] == RULES_BROKEN:
             for field, value, remedy in found["ctx"]["broken"]:
                 at = (*path, *field.split("."))
@@ -63,20 +63,14 @@ def _given(path: Path, value: Any, document: Document) -> str:
     if isinstance(value, BaseModel):
         return "a block"
     text = document.written.get(path, str(value))
-    text = text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + "…"
-    return _printable(f'"{text}"' if isinstance(value, str) else text)
-
-
-def _printable(text: str) -> str:
-    """The text without control characters, so that a message is one line and cannot move the cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(f'"{text}"' if isinstance(value, str) else text)
 
 
 def _remedy(path: Path, value: Any, document: Document, node: Schema) -> str:
     text = document.written.get(path)
     if node.get("type") == "string" and text is not None and not isinstance(value, str) and value is not None:
         also = f": {wanted(node)}" if node.get("pattern") == DECIMAL else ""
-        return f'put it in quotes, "{_printable(text)}", so that YAML keeps it as written{also}'
+        return f'put it in quotes, "{printable(text)}", so that YAML keeps it as written{also}'
     if node.get("type") == "integer" and isinstance(value, str):
         return f"give {wanted(node)}, without quotes"
     close = get_close_matches(str(value), map(str, node.get("enum", ())), n=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from batchgrowth.policies.constant import ConstantPolicy
 from batchgrowth.policies.geometric import GeometricPolicy
 from batchgrowth.policies.linear import LinearPolicy
@@ -14,7 +16,7 @@ def policy_for(batch: Batch) -> Policy:
     """The policy of `batch.growth.type`, with the numbers of its block."""
     growth = batch.growth
     if growth.geometric is not None:
-        return GeometricPolicy(batch.initial, exact(growth.geometric.factor), growth.geometric.every_epochs)
+        return GeometricPolicy(batch.initial, Decimal(growth.geometric.factor), growth.geometric.every_epochs)
     if growth.linear is not None:
         return LinearPolicy(batch.initial, exact(growth.linear.examples_per_update), growth.linear.every_updates)
     if growth.milestones is not None:

@@ -131,7 +131,7 @@ class JobSpec(Model):
             "imagePullSecrets",
             "give each secret once",
             lambda s: len({secret.name for secret in s.image_pull_secrets}) == len(s.image_pull_secrets),
-            "self.imagePullSecrets.all(s, self.imagePullSecrets.exists_one(t, t.name == s.name))",
+            None,  # the list type of the field says so already
         ),
     )
 
