@@ -18,6 +18,7 @@ from batchgrowth.errors import Fault, SpecError
 LARGEST_BYTES = 1_048_576
 MOST_VALUES = 20_000
 DEEPEST = 64
+LONGEST_QUOTE = 60
 
 Path = tuple[str | int, ...]
 
@@ -99,11 +100,9 @@ class _Builder:
     def entries(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node]]:
         seen = set()
         for key, child in node.value:
-            text = key.value if isinstance(key, yaml.ScalarNode) else "a list or a map"
+            text = key.value if isinstance(key, yaml.ScalarNode) else "[…]"
             if key.tag != "tag:yaml.org,2002:str":
-                self.fault(
-                    path, f"the key {text} is not a string", f'give a name, in quotes where it needs them: "{text}"'
-                )
+                self.fault(path, f"the key {printable(text)} is not a string", "put it in quotes if it is a name")
             elif text in seen:
                 self.fault((*path, text), "given twice", "give it once")
             else:
@@ -131,5 +130,11 @@ def dotted(path: Path) -> str:
     """The path as a user writes it: spec.batch.growth.milestones.steps[0].epoch."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        text += f"[{part}]" if isinstance(part, int) else f".{printable(part)}"
     return text.removeprefix(".")
+
+
+def printable(text: str) -> str:
+    """The text cut to a line's length and without control characters, so that it cannot move a terminal's cursor."""
+    short = text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
