@@ -43,7 +43,10 @@ class CheckpointStore:
         self.directory, self._mathematics, self._keep = directory, mathematics, keep
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
-        """Write a checkpoint, drop the oldest ones, and return its bytes. Raises CheckpointError; the earlier ones are then untouched."""
+        """Write a checkpoint, drop the oldest ones, and return its bytes.
+
+        Raises CheckpointError; the earlier ones are then untouched.
+        """
         target = self.directory / f"{_PREFIX}{snapshot.position.update:010d}"
         unfinished = self.directory / f"{_UNFINISHED}{os.getpid()}-{snapshot.position.update:010d}"
         try:
@@ -119,7 +122,9 @@ class CheckpointStore:
         except OSError as error:
             raise _Damaged(f"{_STATE} cannot be read ({error.strerror})") from error
         if hashlib.sha256(state).hexdigest() != manifest["sha256"]:
-            raise _Damaged(f"{_STATE} is not what was written ({len(state)} of {manifest['bytes']} bytes, other digest)")
+            raise _Damaged(
+                f"{_STATE} is not what was written ({len(state)} of {manifest['bytes']} bytes, other digest)"
+            )
         try:
             tensors = load(state)
         except SafetensorError as error:

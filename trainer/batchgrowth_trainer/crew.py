@@ -6,11 +6,13 @@ the only one who decides.
 
 from __future__ import annotations
 
+import asyncio
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from batchgrowth.errors import BatchGrowthError, ClusterError
 from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
@@ -75,7 +77,7 @@ class Ended:
             error = self.future.exception()
             if not isinstance(error, KilledWorker):
                 raise error
-        return self.future.status != "finished"
+        return bool(self.future.status != "finished")
 
 
 Event = Joined | Left | Ready | Unready | Said | Ended
@@ -113,7 +115,8 @@ class Crew:
             self._preparing.pop(event.address, None)
         elif isinstance(event, Ready) and self._preparing.pop(event.address, None) is not None:
             self.ready[event.address] = event.prepared
-        elif isinstance(event, Unready) and self._preparing.pop(event.address, None) is not None:
+        elif isinstance(event, Unready):
+            self._preparing.pop(event.address, None)
             if isinstance(event.error, BatchGrowthError):
                 raise event.error
 
@@ -130,6 +133,7 @@ class Crew:
 
     def in_order(self) -> list[str]:
         """The workers that are ready, in the order of their names where these are numbers, else as they came."""
+
         def place(address: str) -> tuple[int, int]:
             name = self.ready[address].name
             return (0, int(name)) if name.isdigit() else (1, 0)
@@ -150,6 +154,27 @@ class Crew:
             )  # fmt: skip
         except (ValueError, TimeoutError):
             return  # no nanny, or one that does not answer either: the exchange's timeout frees the others
+
+    def announce(self, address: str, generation: int) -> Callable[[Future], None]:
+        """A callback that puts the end of this worker's task into the queue."""
+        return lambda done: self.events.put(Ended(address, generation, done))
+
+    def scatter(self, data: Mapping[str, np.ndarray], addresses: Sequence[str]) -> list[dict[str, Future]]:
+        """A copy of the arrays in the memory of each worker, sent there directly.
+
+        One by one and not as a broadcast: a broadcast's event cannot be sent to whoever watches the cluster's events.
+        """
+
+        async def all_of_them() -> list[dict[str, Future]]:
+            sent = [self.client._scatter(data, workers=[a], direct=True, hash=False) for a in addresses]
+            return list(await asyncio.gather(*sent))
+
+        scattered: list[dict[str, Future]] = self.client.sync(all_of_them)
+        return scattered
+
+    def gather(self, futures: list[Future]) -> list[Any]:
+        """The results of finished tasks, fetched from the workers directly."""
+        return list(self.client.gather(futures, direct=True))
 
     def ask(
         self, function: Callable[..., Any], *arguments: Any, workers: list[str], seconds: float = _CALL_SECONDS

@@ -5,7 +5,7 @@ One vector means one broadcast, one checkpoint tensor, one optimizer step, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +32,7 @@ class Span:
         return flat[self.start : self.start + count].view(self.shape)
 
 
-def _lay_out(named: list[tuple[str, Tensor]]) -> tuple[list[Span], int]:
+def _lay_out(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int]:
     spans, end = [], 0
     for name, tensor in named:
         spans.append(Span(name, tuple(tensor.shape), end))

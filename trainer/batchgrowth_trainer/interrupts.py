@@ -25,7 +25,7 @@ def interrupts(on_first: Callable[[], None]) -> Iterator[Interrupts]:
     """Take SIGINT and SIGTERM inside the block; the second one raises KeyboardInterrupt."""
     seen = Interrupts()
 
-    def take(number: int, frame: FrameType | None) -> None:
+    def take(number: int, _frame: FrameType | None) -> None:
         seen.count += 1
         seen.name = signal.Signals(number).name
         if seen.count > 1:

@@ -69,7 +69,10 @@ class Member:
         self._idle_since: tuple[int, float] = (-1, 0.0)
 
     def train(self, order: Order, report: Report) -> Outcome:
-        """Train until the order's end, a stop, or the loss of a peer; never raises for a lost peer or a wrong workload."""
+        """Train until the order's end, a stop, or the loss of a peer.
+
+        A lost peer or a wrong workload is part of the outcome, not raised.
+        """
         prepare_process(self.replica.spec)
         self.control.training(True)
         group: Group | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from batchgrowth.spec import JobSpec
+from batchgrowth.spec import SGD, JobSpec
 from torch import Tensor, nn
 
 _SGD_STATE = ("momentum_buffer",)
@@ -37,17 +37,17 @@ class FlatOptimizer:
 
 
 def _build(spec: JobSpec, vector: nn.Parameter) -> tuple[torch.optim.Optimizer, tuple[str, ...]]:
-    optimizer = spec.optimizer
     plain: dict[str, Any] = {"lr": 0.0, "foreach": False}
-    if optimizer.type == "SGD":
-        sgd = optimizer.sgd
-        momentum = float(sgd.momentum)
-        chosen = torch.optim.SGD(
-            [vector], momentum=momentum, nesterov=sgd.nesterov, weight_decay=float(sgd.weight_decay), **plain
-        )
-        return chosen, _SGD_STATE if momentum else ()
-    adam = optimizer.adam if optimizer.type == "Adam" else optimizer.adam_w
-    kind = torch.optim.Adam if optimizer.type == "Adam" else torch.optim.AdamW
-    betas = (float(adam.beta1), float(adam.beta2))
-    chosen_adam = kind([vector], betas=betas, eps=float(adam.epsilon), weight_decay=float(adam.weight_decay), **plain)
-    return chosen_adam, _ADAM_STATE
+    settings = spec.optimizer.settings
+    if isinstance(settings, SGD):
+        momentum = float(settings.momentum)
+        decay = float(settings.weight_decay)
+        sgd = torch.optim.SGD([vector], momentum=momentum, nesterov=settings.nesterov, weight_decay=decay, **plain)
+        return sgd, _SGD_STATE if momentum else ()
+    kind = torch.optim.AdamW if spec.optimizer.type == "AdamW" else torch.optim.Adam
+    betas, epsilon, decay = (
+        (float(settings.beta1), float(settings.beta2)),
+        float(settings.epsilon),
+        float(settings.weight_decay),
+    )
+    return kind([vector], betas=betas, eps=epsilon, weight_decay=decay, **plain), _ADAM_STATE

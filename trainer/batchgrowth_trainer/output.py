@@ -33,7 +33,9 @@ class OutputFolder:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise CheckpointError(f"--output-dir {path}: {error.strerror}; give a folder that can be written") from error
+            raise CheckpointError(
+                f"--output-dir {path}: {error.strerror}; give a folder that can be written"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -83,7 +85,9 @@ class OutputFolder:
             unfinished.replace(target)
         except OSError as error:
             unfinished.unlink(missing_ok=True)
-            raise CheckpointError(f"{target} could not be written ({error.strerror}); make room and --resume") from error
+            raise CheckpointError(
+                f"{target} could not be written ({error.strerror}); make room and --resume"
+            ) from error
         return target
 
     def write_summary(self, told: Mapping[str, Any]) -> Path:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import socket
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-import torch.distributed as dist
+from batchgrowth_trainer.exchange.group import c10d
 
 
 class Rendezvous:
@@ -20,7 +20,7 @@ class Rendezvous:
         self.host = host
         self._listener = socket.create_server((host, 0), backlog=256)
         self.port = int(self._listener.getsockname()[1])
-        self._store: dist.TCPStore | None = dist.TCPStore(
+        self._store: Any = c10d.TCPStore(
             host,
             self.port,
             is_master=True,

@@ -194,4 +194,3 @@ def _not_finite(step: Step, loss: float, size: float) -> str:
         "The weights were left as they were before it; lower learningRate.initial, warm up, or look for a log or a "
         "division by zero in the loss."
     )
-

@@ -57,8 +57,8 @@ class Scaling:
     def gather(self, attend: Callable[[float], None]) -> list[str]:
         """The members of the next generation, oldest first: as many as wanted, or as are ready.
 
-        `attend` handles events for at most so many seconds.  Waits for a first worker, and for the others no longer than
-        workers.waitSeconds. Raises ClusterError where no worker comes.
+        `attend` handles events for at most so many seconds.  Waits for a first worker, and for the others no longer
+        than workers.waitSeconds. Raises ClusterError where no worker comes.
         """
         began = time.monotonic()
         while not self._run.stop_requested():

@@ -1,7 +1,7 @@
 """What the driver calls inside a Dask worker: a few plain functions over the members of this process.
 
-`prepare_member` and `train_generation` run as tasks in the worker's thread; the coroutines run on its event loop, beside a
-task that trains.
+`prepare_member` and `train_generation` run as tasks in the worker's thread; the coroutines run on its event loop,
+beside a task that trains.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 from batchgrowth.errors import ClusterError, Interrupted
 from batchgrowth.plan import Plan, Position, make_plan
-from batchgrowth.spec import BatchGrowthJob, JobSpec, mathematics
+from batchgrowth.spec import BatchGrowthJob, mathematics
 from distributed import Client
 from distributed.utils import get_ip
 from safetensors.torch import save
@@ -42,8 +42,8 @@ _LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS = 180.0, 600.0
 class Options:
     """What a run may be told beyond its manifest; none of it changes the weights.
 
-    `workers` caps the plan's workers; `scheduler` is an existing Dask cluster's address; `paths` are put before sys.path where
-    the workload is imported; `wanted` replaces the plan's number of workers.
+    `workers` caps the plan's workers; `scheduler` is an existing Dask cluster's address; `paths` are put before
+    sys.path where the workload is imported; `wanted` replaces the plan's number of workers.
     """
 
     output_dir: Path
@@ -178,7 +178,9 @@ def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Tra
     if trained.snapshot is None or not run.plan.is_done(trained.snapshot.position):
         run.check_saved()
         at = 0 if trained.snapshot is None else trained.snapshot.position.update
-        raise Interrupted(f"stopped after update {at:,}; the checkpoint is in {folder.path}, and --resume goes on from it")
+        raise Interrupted(
+            f"stopped after update {at:,}; the checkpoint is in {folder.path}, and --resume goes on from it"
+        )
     run.check_saved()
     folder.write(WEIGHTS_FILE, save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()}))
     told = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))

@@ -69,7 +69,7 @@ class AllReduceDriver:
             for rank, address in enumerate(members):
                 future = self._crew.submit(address, service.train_generation, self._crew.run_id, self._order(rank))
                 present.futures[address] = future
-                future.add_done_callback(lambda done, at=address, n=self._number: self._crew.events.put(Ended(at, n, done)))
+                future.add_done_callback(self._crew.announce(address, self._number))
             while not present.over:
                 self._attend(_TICK_SECONDS)
                 self._look_after(present)

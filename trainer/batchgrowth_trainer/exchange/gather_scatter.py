@@ -1,7 +1,8 @@
 """GatherScatter: one server holds the model; workers send gradients, it steps and scatters the model, by Dask tasks.
 
-The paper's centralised, synchronous scheme (AdaDamp over Dask; CS744 report, task 2A).  The server is the driver.  Each update
-is one task per worker, so workers come and go between updates at no cost, and losing one costs that update's gradients.
+The paper's centralised, synchronous scheme (AdaDamp over Dask; CS744 report, task 2A).  The server is the driver.
+Each update is one task per worker, so workers come and go between updates at no cost, and losing one costs that
+update's gradients.
 """
 
 from __future__ import annotations
@@ -86,12 +87,12 @@ class GatherScatterDriver:
         self._number += 1
         present = self._now = _Gathering(self._number)
         tensors = {name: t.detach().cpu().numpy() for name, t in self._replica.model_tensors().items()}
-        model = self._crew.client.scatter(tensors, workers=members, broadcast=True, hash=False, direct=True)
-        for rank, address in enumerate(members):
+        models = self._crew.scatter(tensors, members)
+        for rank, (address, model) in enumerate(zip(members, models, strict=True)):
             order = (self._crew.run_id, model, step.position, rank, len(members))
             future = self._crew.submit(address, service.compute_gradients, *order)
             present.futures[address] = future
-            future.add_done_callback(lambda done, at=address, n=present.number: self._crew.events.put(Ended(at, n, done)))
+            future.add_done_callback(self._crew.announce(address, present.number))
         self._note_members(step, members)
         deadline = time.monotonic() + self._run.spec.exchange.timeout_seconds
         while len(present.ended) < len(members) and not present.gone:
@@ -104,7 +105,7 @@ class GatherScatterDriver:
             for future in present.futures.values():
                 future.cancel()
             return None
-        return self._crew.client.gather([present.futures[address] for address in members], direct=True)
+        return self._crew.gather([present.futures[address] for address in members])
 
     def _wake(self, present: _Gathering) -> None:
         for address in self._crew.silent([a for a in present.futures if a not in present.ended]):

@@ -11,11 +11,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+# The classes behind torch.distributed's module-level functions: a process may be in groups of several generations, one
+# after another, which the functions' one default group does not allow.  torch ships no type declarations of them.
+c10d: Any = torch.distributed.distributed_c10d
 
 
 class PeerLost(Exception):
@@ -71,11 +74,11 @@ class GlooGroup:
 
     def __init__(self, seat: Seat) -> None:
         self.rank, self.size = seat.rank, seat.size
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=seat.address)]
+        options = c10d.ProcessGroupGloo._Options()
+        options._devices = [c10d.ProcessGroupGloo.create_device(hostname=seat.address)]
         options._timeout = timedelta(seconds=seat.timeout_seconds)
         with _peer_errors():
-            self._group = dist.ProcessGroupGloo(_store(seat), seat.rank, seat.size, options)
+            self._group = c10d.ProcessGroupGloo(_store(seat), seat.rank, seat.size, options)
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """See Group. Raises PeerLost."""
@@ -101,10 +104,10 @@ class NcclGroup:
     def __init__(self, seat: Seat) -> None:
         self.rank, self.size = seat.rank, seat.size
         self._device = torch.device("cuda", torch.cuda.current_device())
-        options = dist.ProcessGroupNCCL.Options()
+        options = c10d.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=seat.timeout_seconds)
         with _peer_errors():
-            self._group = dist.ProcessGroupNCCL(_store(seat), seat.rank, seat.size, options)
+            self._group = c10d.ProcessGroupNCCL(_store(seat), seat.rank, seat.size, options)
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """See Group. Raises PeerLost."""
@@ -149,11 +152,11 @@ def send_state(group: Group, source: int, needy: Sequence[int], vectors: Sequenc
             group.swap({}, {source: vector})
 
 
-def _store(seat: Seat) -> dist.Store:
-    store = dist.TCPStore(
+def _store(seat: Seat) -> Any:
+    store = c10d.TCPStore(
         seat.host, seat.port, is_master=False, timeout=timedelta(seconds=seat.timeout_seconds), wait_for_workers=False
     )
-    return dist.PrefixStore(seat.generation, store)
+    return c10d.PrefixStore(seat.generation, store)
 
 
 def _drop(held: list[object]) -> None:

@@ -1,0 +1,137 @@
+"""`batchgrowth run` and `batchgrowth plot`, which the command line finds through the package's entry points.
+
+Importing this module is quick: torch and Dask are loaded when a command has accepted its input.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from batchgrowth.errors import BatchGrowthError, Interrupted
+from batchgrowth.manifest import load_manifest
+from batchgrowth.plan import make_plan
+from batchgrowth.spec import BatchGrowthJob
+from rich.console import Console
+
+
+class ExchangeType(StrEnum):
+    """What spec.exchange.type may be."""
+
+    all_reduce = "AllReduce"
+    gather_scatter = "GatherScatter"
+    single_process = "SingleProcess"
+
+
+File = Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)]
+Workers = Annotated[int | None, typer.Option(min=1, max=1000, help="Use at most so many workers. [the plan's]")]
+Scheduler = Annotated[str | None, typer.Option(help="Train on an existing Dask cluster. [a cluster on this machine]")]
+Exchange = Annotated[ExchangeType | None, typer.Option(help="How gradients move. [spec.exchange.type]")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in the output folder.")]
+OutputDir = Annotated[Path | None, typer.Option(help="Where results go. [runs/NAME]")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Another spec.seed.")]
+MetricsPort = Annotated[int, typer.Option(min=0, max=65535, help="Port for Prometheus on 127.0.0.1; 0: any free one.")]
+Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plot.png and plot.html at the end.")]
+
+
+def run(
+    file: File,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+    exchange: Exchange = None,
+    resume: Resume = False,
+    output_dir: OutputDir = None,
+    set_: Set = None,
+    seed: Seed = None,
+    metrics_port: MetricsPort = 0,
+    plots: Plots = True,
+) -> None:
+    """Train a job on this machine, or on an existing Dask cluster."""
+    job = load_manifest(file, _overrides(set_ or (), exchange, seed))
+    make_plan(job.spec)
+    directory = output_dir or Path("runs") / job.metadata.name
+    console = Console()
+    console.print(f"{job.metadata.name}: loading torch and Dask …", highlight=False)
+    told = _train(job, console, directory, workers, scheduler, resume, metrics_port, _import_paths(file))
+    _say_summary(console, told)
+    if plots:
+        _draw(console, [directory], None)
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Output folders of runs.", show_default=False)],
+    output: Annotated[Path | None, typer.Option(help="The PNG's path; the HTML goes beside it.")] = None,
+) -> None:
+    """Draw one or more runs: loss, accuracy, batch and workers by epoch, update and second."""
+    _draw(Console(), runs, output)
+
+
+def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | None) -> list[str]:
+    named = [f"exchange.type={exchange.value}"] if exchange else []
+    return [*given, *named, *([f"seed={seed}"] if seed is not None else [])]
+
+
+def _import_paths(file: Path) -> tuple[str, ...]:
+    """A user's own module may lie beside the manifest or in the present folder."""
+    return tuple(dict.fromkeys((str(file.resolve().parent), str(Path.cwd()))))
+
+
+def _train(
+    job: BatchGrowthJob,
+    console: Console,
+    directory: Path,
+    workers: int | None,
+    scheduler: str | None,
+    resume: bool,
+    metrics_port: int,
+    paths: tuple[str, ...],
+) -> dict[str, Any]:
+    from batchgrowth_trainer.display import make_display
+    from batchgrowth_trainer.interrupts import interrupts
+    from batchgrowth_trainer.training import Options, train
+
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+    options = Options(
+        output_dir=directory,
+        workers=workers,
+        scheduler=scheduler,
+        resume=resume,
+        metrics_port=metrics_port,
+        paths=paths,
+    )
+    display = make_display(console)
+    try:
+        with interrupts(lambda: display.note("stopping after this update; once more to stop at once")) as asked:
+            return train(job, options, display, asked.requested)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped at once; --resume goes on from the last checkpoint") from None
+
+
+def _say_summary(console: Console, told: dict[str, Any]) -> None:
+    accuracy = "" if told["accuracy"] is None else f", test accuracy {told['accuracy']:.4f}"
+    workers = (
+        " → ".join(map(str, [told["resizes"][0]["from"], *(r["to"] for r in told["resizes"])]))
+        if told["resizes"]
+        else ""
+    )
+    console.print(
+        f"{told['name']}: {told['updates']:,} updates in {told['seconds']:.1f} s{accuracy}, "
+        f"training loss {told['finalLoss']:.4f}" + (f", workers {workers}" if workers else ""),
+        highlight=False,
+    )
+    console.print(f"weights SHA-256 {told['weightsSha256']}", highlight=False, soft_wrap=True)
+
+
+def _draw(console: Console, directories: list[Path], output: Path | None) -> None:
+    from batchgrowth_trainer.plots import plot_runs
+
+    try:
+        png, html = plot_runs(directories, output)
+    except OSError as error:
+        raise BatchGrowthError(f"the plots could not be written: {error}") from error
+    console.print(f"plots: {png} and {html}", highlight=False, soft_wrap=True)
