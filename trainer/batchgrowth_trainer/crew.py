@@ -159,18 +159,17 @@ class Crew:
         """A callback that puts the end of this worker's task into the queue."""
         return lambda done: self.events.put(Ended(address, generation, done))
 
-    def scatter(self, data: Mapping[str, np.ndarray], addresses: Sequence[str]) -> list[dict[str, Future]]:
-        """A copy of the arrays in the memory of each worker, sent there directly.
+    def scatter(self, data: Mapping[str, np.ndarray], addresses: Sequence[str]) -> list[Future]:
+        """One future per worker: the arrays, sent to it directly, under a key of their own.
 
         One by one and not as a broadcast: a broadcast's event cannot be sent to whoever watches the cluster's events.
         """
 
-        async def all_of_them() -> list[dict[str, Future]]:
-            sent = [self.client._scatter(data, workers=[a], direct=True, hash=False) for a in addresses]
+        async def all_of_them() -> list[list[Future]]:
+            sent = [self.client._scatter([data], workers=[a], direct=True, hash=False) for a in addresses]
             return list(await asyncio.gather(*sent))
 
-        scattered: list[dict[str, Future]] = self.client.sync(all_of_them)
-        return scattered
+        return [future for [future] in self.client.sync(all_of_them)]
 
     def gather(self, futures: list[Future]) -> list[Any]:
         """The results of finished tasks, fetched from the workers directly."""
