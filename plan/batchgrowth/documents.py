@@ -24,7 +24,8 @@ Path = tuple[str | int, ...]
 
 FLOAT = re.compile(r"[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+")
 SEXAGESIMAL = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.\d*)?")
-SCALARS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "timestamp")}
+KINDS = ("null", "bool", "int", "float", "str", "timestamp", "map", "seq")
+TAGS = {f"tag:yaml.org,2002:{kind}" for kind in KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,16 @@ class _Builder:
         if self.values > MOST_VALUES or len(path) > DEEPEST:
             remedy = f"give at most {MOST_VALUES} values, aliases written out, and {DEEPEST} levels"
             raise SpecError([Fault(self.name, "too large or too deep", remedy)])
+        if node.tag not in TAGS:
+            self.fault(path, f"the YAML tag {printable(node.tag)}", "leave the tag out")
+            return None
         if isinstance(node, yaml.MappingNode):
             return {key: self.value(child, (*path, key)) for key, child in self.entries(node, path)}
         if isinstance(node, yaml.SequenceNode):
             return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
         assert isinstance(node, yaml.ScalarNode), "YAML has maps, lists and scalars"
         self.document.written[path] = node.value
-        return self.scalar(node, path)
+        return scalar(node)
 
     def entries(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node]]:
         seen = set()
@@ -109,21 +113,20 @@ class _Builder:
                 seen.add(text)
                 yield text, child
 
-    def scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
-        if node.tag not in SCALARS:
-            self.fault(path, f"the YAML tag {node.tag}", "leave the tag out")
-            return None
-        if node.style is None and FLOAT.fullmatch(node.value):
-            return float(node.value.replace("_", ""))
-        if node.style is None and SEXAGESIMAL.fullmatch(node.value):
-            return node.value
-        try:
-            return yaml.SafeLoader("").construct_object(node)
-        except ValueError:  # a date such as 2026-13-45, or more digits than Python reads
-            return node.value
-
     def fault(self, path: Path, given: str, remedy: str) -> None:
         self.document.faults.append(Fault(dotted(path) or self.name, given, remedy))
+
+
+def scalar(node: yaml.ScalarNode) -> Any:
+    """What YAML says that the text means; the text itself where YAML and Kubernetes differ or nobody can tell."""
+    if node.style is None and FLOAT.fullmatch(node.value):
+        return float(node.value.replace("_", ""))
+    if node.style is None and SEXAGESIMAL.fullmatch(node.value):
+        return node.value
+    try:
+        return yaml.SafeLoader("").construct_object(node)
+    except ValueError:  # a date such as 2026-13-45, or more digits than Python reads
+        return node.value
 
 
 def dotted(path: Path) -> str:

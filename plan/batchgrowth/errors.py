@@ -85,7 +85,7 @@ class ClusterError(BatchGrowthError):
     exit_code = 75
 
 
-class Interrupted(BatchGrowthError):  # noqa: N818  (it ends a run as asked; nothing went wrong)
+class Interrupted(BatchGrowthError):
     """The user stopped the run; its checkpoint is written."""
 
     exit_code = 130

@@ -14,13 +14,9 @@ def learning_rate(rate: LearningRate, initial: int, wanted: int, used: int) -> F
     Linear is that of Goyal et al., 2017: lr0 · used / initial.
     """
     lr0 = exact(rate.initial)
-    match rate.rule:
-        case "Constant":
-            return lr0
-        case "DecayPastMaximum":
-            return lr0 * used / wanted
-        case "Linear":
-            return lr0 * used / initial
+    if rate.rule == "DecayPastMaximum":
+        return lr0 * used / wanted
+    return lr0 * used / initial if rate.rule == "Linear" else lr0
 
 
 def falls_past_maximum(rate: LearningRate) -> bool:

@@ -40,10 +40,7 @@ def make_plan(spec: JobSpec) -> Plan:
     """
     runs: list[_Run] = []
     for run in _runs(spec):
-        if runs and (runs[-1].batch_size, runs[-1].learning_rate) == (run.batch_size, run.learning_rate):
-            runs[-1] = _Run(runs[-1].start, run.end, runs[-1].wanted, run.batch_size, run.learning_rate)
-        else:
-            runs.append(run)
+        runs.append(run)
         if len(runs) > MOST_STAGES:
             raise PlanError(str(_too_many_stages(spec)))
     plan = Plan(

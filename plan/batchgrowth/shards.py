@@ -35,7 +35,7 @@ def shard_runs(shards: int, workers: int) -> tuple[tuple[int, int], ...]:
         earliest = max(bounds[-1] + 1, shards - behind * longest)
         latest = min(bounds[-1] + longest, shards - behind)
         bounds.append(roundest(earliest, latest))
-    bounds += [shards] * (workers - busy + 1)
+    bounds += [shards] * (workers + 1 - len(bounds))
     return tuple(pairwise(bounds))
 
 

@@ -47,7 +47,7 @@ def _convert(node: Schema, defs: Schema) -> Schema:
     if node.get("default") is not None:
         # An empty block is filled by the defaults of its own fields, so each default stands in one place.
         result["default"] = {} if node.get("type") == "object" else node["default"]
-    elif node.get("type") == "object" and "additionalProperties" in node and "default" not in node:
+    elif node.get("type") == "object" and "properties" not in node and "default" not in node:
         result["default"] = {}
     if "items" in node:
         result["items"] = _convert(node["items"], defs)

@@ -1,0 +1,132 @@
+"""One table per policy: where a training is, what batch is wanted there, and until when."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from batchgrowth.learning import learning_rate, warmed
+from batchgrowth.policies import (
+    ConstantPolicy,
+    GeometricPolicy,
+    LinearPolicy,
+    Measurements,
+    MilestonesPolicy,
+    Policy,
+    Until,
+    policy_for,
+)
+from batchgrowth.position import Position
+from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
+from batchgrowth.workers import wanted_workers
+from hypothesis import given
+from hypothesis import strategies as st
+
+CONSTANT = ConstantPolicy(32)
+GEOMETRIC = GeometricPolicy(32, Decimal("1.5"), 5)
+SLOW = GeometricPolicy(32, Decimal("1.0001"), 1)
+LINEAR = LinearPolicy(32, Fraction("0.25"), 10)
+MILESTONES = MilestonesPolicy(32, (10, 20), (64, 256))
+
+
+@pytest.mark.parametrize(
+    ("policy", "position", "wanted", "until"),
+    [
+        (CONSTANT, Position(), 32, Until()),
+        (CONSTANT, Position(999, 99, 9), 32, Until()),
+        (GEOMETRIC, Position(0, 0), 32, Until(epoch=5)),
+        (GEOMETRIC, Position(40, 4, 9), 32, Until(epoch=5)),
+        (GEOMETRIC, Position(50, 5), 48, Until(epoch=10)),
+        (GEOMETRIC, Position(150, 20), 162, Until(epoch=25)),
+        (SLOW, Position(0, 0), 32, Until(epoch=1)),
+        (SLOW, Position(1, 1), 33, Until(epoch=308)),
+        (SLOW, Position(308, 308), 34, Until(epoch=607)),
+        (LINEAR, Position(0), 32, Until(update=10)),
+        (LINEAR, Position(9), 32, Until(update=10)),
+        (LINEAR, Position(10), 35, Until(update=20)),
+        (LINEAR, Position(20), 37, Until(update=30)),
+        (LinearPolicy(32, Fraction("0.01"), 1), Position(1), 33, Until(update=101)),
+        (MILESTONES, Position(0, 9, 5), 32, Until(epoch=10)),
+        (MILESTONES, Position(0, 10), 64, Until(epoch=20)),
+        (MILESTONES, Position(0, 25), 256, Until()),
+    ],
+)
+def test_table(policy: Policy, position: Position, wanted: int, until: Until) -> None:
+    assert wanted == policy.wanted(position, Measurements())
+    assert until == policy.until(position)
+
+
+@given(st.integers(1, 50), st.decimals("1.001", "3", places=3), st.integers(1, 7), st.integers(0, 60))
+def test_geometric_answers_hold_until_they_say(initial: int, factor: Decimal, every: int, epoch: int) -> None:
+    """The exact power rounded up, the same in each epoch before `until`, and larger there."""
+    policy = GeometricPolicy(initial, factor, every)
+    wanted = policy.wanted(Position(0, epoch), Measurements())
+    assert -(-initial * Fraction(factor) ** (epoch // every) // 1) == wanted
+    until = policy.until(Position(0, epoch)).epoch
+    assert until is not None
+    assert wanted == policy.wanted(Position(0, until - 1), Measurements())
+    assert wanted < policy.wanted(Position(0, until), Measurements())
+
+
+@given(st.integers(1, 50), st.fractions("1/100", 9), st.integers(1, 30), st.integers(0, 400))
+def test_linear_answers_hold_until_they_say(initial: int, step: Fraction, every: int, update: int) -> None:
+    policy = LinearPolicy(initial, step, every)
+    wanted = policy.wanted(Position(update), Measurements())
+    until = policy.until(Position(update)).update
+    assert until is not None
+    assert until > update
+    assert wanted == policy.wanted(Position(until - 1), Measurements())
+    assert wanted < policy.wanted(Position(until), Measurements())
+
+
+@pytest.mark.parametrize(
+    ("growth", "policy"),
+    [
+        ({}, CONSTANT),
+        ({"type": "Geometric", "geometric": {"factor": "1.5", "everyEpochs": 5}}, GEOMETRIC),
+        ({"type": "Linear", "linear": {"examplesPerUpdate": "0.25", "everyUpdates": 10}}, LINEAR),
+        (
+            {
+                "type": "Milestones",
+                "milestones": {"steps": [{"epoch": 10, "batchSize": 64}, {"epoch": 20, "batchSize": 256}]},
+            },
+            MILESTONES,
+        ),
+    ],
+)
+def test_the_spec_names_the_policy(growth: dict[str, object], policy: Policy) -> None:
+    batch = Batch.model_validate({"initial": 32, "maximum": 512, "growth": growth})
+    assert policy == policy_for(batch)
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted", "used", "expected"),
+    [
+        ("Constant", 1024, 512, Fraction("0.05")),
+        ("DecayPastMaximum", 512, 512, Fraction("0.05")),
+        ("DecayPastMaximum", 1024, 512, Fraction("0.025")),
+        ("DecayPastMaximum", 16_000, 128, Fraction("0.0004")),
+        ("Linear", 1024, 512, Fraction("0.8")),
+    ],
+)
+def test_learning_rate(rule: str, wanted: int, used: int, expected: Fraction) -> None:
+    rate = LearningRate.model_validate({"initial": "0.05", "rule": rule})
+    assert expected == learning_rate(rate, 32, wanted, used)
+
+
+def test_warmup() -> None:
+    """The first update is one step above the start, and the last one of the ramp is the whole rate."""
+    ramp = Warmup(updates=5)
+    assert 0.3 == warmed(None, 0, 0.3)
+    assert pytest.approx([0.1, 0.2, 0.3, 0.4]) == [warmed(ramp, update, 0.5) for update in range(4)]
+    assert [0.5, 0.5, 0.5] == [warmed(ramp, update, 0.5) for update in (4, 5, 100)]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "minimum", "maximum", "expected"),
+    [(32, 1, 8, 1), (256, 1, 8, 2), (383, 1, 8, 2), (5120, 1, 8, 8), (32, 3, 8, 3), (256, 2, 2, 2)],
+)
+def test_workers(batch_size: int, minimum: int, maximum: int, expected: int) -> None:
+    workers = Workers(examples_per_worker=128, minimum=minimum, maximum=maximum)
+    assert expected == wanted_workers(batch_size, workers)

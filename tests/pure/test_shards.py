@@ -1,0 +1,121 @@
+"""Shards, runs and the one tree: however the leaves are spread, the sum has the same bits."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from batchgrowth.shards import merge_order, roundest, shard_bounds, shard_runs, subtrees
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+counts = st.integers(1, 300)
+
+
+def level_by_level(leaves: list[float]) -> float:
+    """The fixed tree as its definition says: pair neighbours, an odd last one goes up as it is."""
+    while len(leaves) > 1:
+        pairs = [a + b for a, b in zip(leaves[::2], leaves[1::2], strict=False)]
+        leaves = pairs + leaves[2 * len(pairs) :]
+    return leaves[0]
+
+
+def along(nodes: list[tuple[int, int]], leaves: list[float]) -> float:
+    """The sum of leaves: each node by itself, then the merges."""
+    slots = [level_by_level(leaves[lo:hi]) for lo, hi in nodes]
+    for left, right in merge_order(nodes, len(leaves)):
+        slots[left] += slots[right]
+    return slots[0]
+
+
+@given(st.integers(0, 5000), st.integers(1, 700))
+def test_bounds_cut_evenly(examples: int, shard: int) -> None:
+    bounds = shard_bounds(examples, shard)
+    sizes = {b - a for a, b in pairwise(bounds)}
+    assert (0, examples) == (bounds[0], bounds[-1])
+    assert -(-examples // shard) == len(bounds) - 1
+    assert not sizes or (0 < min(sizes) <= max(sizes) <= shard and max(sizes) - min(sizes) <= 1)
+
+
+@given(st.integers(0, 300), st.integers(1, 60))
+def test_runs_cover_all_shards_and_balance(shards: int, workers: int) -> None:
+    runs = shard_runs(shards, workers)
+    assert workers == len(runs)
+    assert [0, *(hi for _, hi in runs)] == [*(lo for lo, _ in runs), shards]
+    sizes = [hi - lo for lo, hi in runs]
+    assert max(sizes) <= -(-shards // workers)
+    assert [size > 0 for size in sizes] == [index < shards for index in range(workers)]
+
+
+@pytest.mark.parametrize(
+    ("shards", "workers", "expected"),
+    [
+        (16, 1, ((0, 16),)),
+        (16, 2, ((0, 8), (8, 16))),
+        (16, 4, ((0, 4), (4, 8), (8, 12), (12, 16))),
+        (16, 3, ((0, 4), (4, 10), (10, 16))),
+        (5, 2, ((0, 2), (2, 5))),
+        (2, 4, ((0, 1), (1, 2), (2, 2), (2, 2))),
+        (0, 2, ((0, 0), (0, 0))),
+    ],
+)
+def test_runs(shards: int, workers: int, expected: tuple[tuple[int, int], ...]) -> None:
+    assert expected == shard_runs(shards, workers)
+
+
+@given(st.integers(1, 500), st.integers(0, 100))
+def test_roundest_has_the_most_trailing_zeros(low: int, span: int) -> None:
+    zeros = {number: (number & -number) for number in range(low, low + span + 1)}
+    assert max(zeros.values()) == zeros[roundest(low, low + span)]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.integers(1, 40))
+def test_any_number_of_workers_gives_the_same_bits(leaves: list[float], workers: int) -> None:
+    runs = shard_runs(len(leaves), workers)
+    nodes = [node for lo, hi in runs for node in subtrees(lo, hi, len(leaves))]
+    assert level_by_level(leaves).hex() == along(nodes, leaves).hex()
+
+
+@settings(max_examples=300)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), st.data())
+def test_any_split_gives_the_same_bits(leaves: list[float], data: st.DataObject) -> None:
+    cuts = data.draw(st.lists(st.integers(0, len(leaves)), max_size=10).map(sorted))
+    nodes = [n for lo, hi in pairwise([0, *cuts, len(leaves)]) for n in subtrees(lo, hi, len(leaves))]
+    assert level_by_level(leaves).hex() == along(nodes, leaves).hex()
+
+
+@given(counts, st.data())
+def test_subtrees_are_the_largest_nodes(shards: int, data: st.DataObject) -> None:
+    """They cover the run in order, each is a node of the tree, and no two of them are brothers."""
+    lo = data.draw(st.integers(0, shards))
+    hi = data.draw(st.integers(lo, shards))
+    nodes = subtrees(lo, hi, shards)
+    tree = {(a, min(a + 2**j, shards)) for j in range(10) for a in range(0, shards, 2**j)}
+    assert list(range(lo, hi)) == [x for a, b in nodes for x in range(a, b)]
+    assert set(nodes) <= tree
+    assert not any((a, d) in tree and (a, d) != (a, b) for (a, b), (_, d) in pairwise(nodes))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shards", "expected"),
+    [
+        ([], 0, ()),
+        ([(0, 1)], 1, ()),
+        ([(0, 1), (1, 2), (2, 3)], 3, ((0, 1), (0, 2))),
+        ([(0, 4), (4, 5)], 5, ((0, 1),)),
+        ([(0, 2), (2, 4), (4, 6), (6, 7)], 7, ((0, 1), (2, 3), (0, 2))),
+    ],
+)
+def test_merge_order(nodes: list[tuple[int, int]], shards: int, expected: tuple[tuple[int, int], ...]) -> None:
+    assert expected == merge_order(nodes, shards)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [[(0, 2)], [(0, 3), (3, 4)], [(0, 4), (0, 4)], [(0, 2), (2, 4), (2, 3)], []],
+    ids=["a gap", "no node", "twice", "overlap", "none"],
+)
+def test_merge_order_refuses_what_is_no_cover(nodes: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="give"):
+        merge_order(nodes, 4)
