@@ -20,6 +20,7 @@ from batchgrowth.plan import make_plan
 from batchgrowth.tables import plan_table, plan_totals
 
 COMMANDS = "batchgrowth.commands"
+INSTALL = "pip install 'batchgrowth[trainer]'"
 
 app = typer.Typer(
     name="batchgrowth",
@@ -92,14 +93,9 @@ def add_command(entry: EntryPoint) -> None:
         missing = error.name
         settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
-        @app.command(
-            entry.name, context_settings=settings, help="Needs the trainer: pip install 'batchgrowth[trainer]'."
-        )
-        def needs_the_trainer(context: typer.Context) -> NoReturn:
-            raise BatchGrowthError(
-                f"batchgrowth {context.info_name} needs the trainer ({missing} is not installed): "
-                "pip install 'batchgrowth[trainer]'"
-            )
+        @app.command(entry.name, context_settings=settings, help=f"Needs the trainer: {INSTALL}.")
+        def ask_for_the_trainer() -> NoReturn:
+            raise ModuleNotFoundError(name=missing)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -115,3 +111,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BatchGrowthError as error:
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        typer.echo(f"batchgrowth {asked} needs the trainer ({error.name} is not installed): {INSTALL}", err=True)
+        sys.exit(BatchGrowthError.exit_code)

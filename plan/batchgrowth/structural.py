@@ -45,8 +45,8 @@ def _convert(node: Schema, defs: Schema) -> Schema:
     if node.get("type") == "integer":
         result["format"] = "int32" if node["maximum"] <= LARGEST_INT32 else "int64"
     if node.get("default") is not None:
-        # An empty block is filled by the defaults of its own fields, so each default stands in one place.
-        result["default"] = {} if node.get("type") == "object" else node["default"]
+        # Written out whole: an API server asks a default's rules before it fills in the defaults of its fields.
+        result["default"] = _without_nothing(node["default"])
     elif node.get("type") == "object" and "properties" not in node and "default" not in node:
         result["default"] = {}
     if "items" in node:
@@ -54,6 +54,12 @@ def _convert(node: Schema, defs: Schema) -> Schema:
     if isinstance(node.get("additionalProperties"), dict):
         result["additionalProperties"] = _convert(node["additionalProperties"], defs)
     return result | _fields(node, defs)
+
+
+def _without_nothing(default: Any) -> Any:
+    if not isinstance(default, dict):
+        return default
+    return {name: _without_nothing(value) for name, value in default.items() if value is not None}
 
 
 def _fields(node: Schema, defs: Schema) -> Schema:
