@@ -54,12 +54,18 @@ class _Slot:
             self.view.copy_(current)
             self.owner._buffers[self.key] = self.view
 
+    def reseat(self) -> None:
+        self.owner._buffers[self.key] = self.view
+
 
 class FlatParameters:
-    """All parameters as one float32 leaf, `vector`, shape (length,); the module's own parameters are views of it."""
+    """All trained parameters as one float32 leaf, `vector`, shape (length,); the module's own are views of it.
+
+    Frozen ones stay where and as they are: weight decay must not reach them, and every process builds the same.
+    """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        named = [(name, p) for name, p in model.named_parameters()]
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.spans, self.length = _lay_out(named)
         self.vector = nn.Parameter(torch.zeros(self.length, device=device), requires_grad=True)
         self.members: list[tuple[nn.Parameter, Span]] = []
@@ -67,8 +73,7 @@ class FlatParameters:
             view = span.of(self.vector.data)
             view.copy_(parameter.data)
             parameter.data = view
-            if parameter.requires_grad:
-                self.members.append((parameter, span))
+            self.members.append((parameter, span))
 
     def gradient_views(self, row: Tensor) -> list[Tensor]:
         """Views of `row`, one per trained parameter, for backward to add into."""
@@ -93,6 +98,7 @@ class FlatBuffers:
         for dtype in sorted({tensor.dtype for _, tensor, _ in homes.values()}, key=str):
             self._adopt(dtype, [home for home in homes.values() if home[1].dtype is dtype], device)
         self.length = sum(v.numel() for v in self.vectors.values())
+        self._unbounded = {dtype for dtype, flat in self.vectors.items() if not torch.isfinite(flat).all()}
 
     def _adopt(
         self, dtype: torch.dtype, homes: list[tuple[str, Tensor, list[tuple[nn.Module, str]]]], device: torch.device
@@ -112,7 +118,9 @@ class FlatBuffers:
         return {dtype: flat.clone() for dtype, flat in self.vectors.items()}
 
     def restore(self, start: dict[torch.dtype, Tensor]) -> None:
-        """Put the vectors back to `start`."""
+        """Put the vectors back to `start`, and themselves into the modules that have replaced them."""
+        for slot in self._slots:
+            slot.reseat()
         for dtype, flat in self.vectors.items():
             flat.copy_(start[dtype])
 
@@ -124,6 +132,8 @@ class FlatBuffers:
         for dtype, flat in self.vectors.items():
             part = out[at : at + flat.numel()]
             part.copy_(flat.float() - start[dtype].float() if dtype is torch.bool else flat - start[dtype])
+            if dtype in self._unbounded:  # a mask of -inf stands still too, though -inf - -inf is no number
+                part.masked_fill_(flat == start[dtype], 0.0)
             part.mul_(examples)
             at += flat.numel()
 
