@@ -1,0 +1,43 @@
+"""Small workloads for the tests of the training loop."""
+
+import torch
+from batchgrowth_trainer.workload import Workload, correct
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+EXAMPLES, TESTS, FEATURES, CLASSES = 90, 300, 6, 3
+
+
+def data(examples: int = EXAMPLES) -> TensorDataset:
+    draw = torch.Generator().manual_seed(11)
+    inputs = torch.randn(examples, FEATURES, generator=draw)
+    return TensorDataset(inputs, (inputs @ torch.randn(FEATURES, CLASSES, generator=draw)).argmax(dim=1))
+
+
+def of(model: nn.Module, examples: int = EXAMPLES) -> Workload:
+    """A workload around any model of 6 inputs and 3 classes."""
+    loss = nn.CrossEntropyLoss(reduction="none")
+    return Workload(
+        model=model, loss=loss, train=data(examples), test=data(TESTS), metrics={"accuracy": correct}, augment=noise
+    )
+
+
+def noise(inputs: Tensor) -> Tensor:
+    return inputs + 0.01 * torch.randn_like(inputs)
+
+
+def net() -> Workload:
+    """Batch norm, dropout and noise on the inputs: everything that could depend on who computes what."""
+    return of(
+        nn.Sequential(
+            nn.Linear(FEATURES, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.25), nn.Linear(8, CLASSES)
+        )
+    )
+
+
+def plain() -> Workload:
+    """Neither batch norm nor anything random."""
+    torch.manual_seed(5)
+    workload = of(nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES)))
+    return Workload(model=workload.model, loss=workload.loss, train=workload.train, test=workload.test,
+                    metrics=workload.metrics)  # fmt: skip
