@@ -79,8 +79,10 @@ class Replica:
         indices = order[step.position.offset : step.position.offset + step.examples]
         start = self.buffers.clone()
         shard = partial(self._shard, step, indices, bounds, start)
-        nodes = [self._node(shard, lo, hi) for lo, hi in subtrees(run[0], run[1], step.shards)]
-        self.buffers.restore(start)
+        try:
+            nodes = [self._node(shard, lo, hi) for lo, hi in subtrees(run[0], run[1], step.shards)]
+        finally:
+            self.buffers.restore(start)
         if stop and nodes:
             nodes[0].row[-1] = 1.0
         return nodes
@@ -137,11 +139,12 @@ class Replica:
         inputs, target = to_device(fetch(self.workload.train, indices), self.device)
         if self.workload.augment is not None:
             inputs = self.workload.augment(inputs)
-        lone = len(indices) == 1  # one example has no variance: batch norm uses its running statistics
-        for norm in self._norms if lone else ():
+        # One example has no variance: batch norm uses its running statistics.
+        resting = [norm for norm in self._norms if norm.training] if len(indices) == 1 else []
+        for norm in resting:
             norm.eval()
         losses = checked(self.workload.loss(predict(self.model, inputs), target), len(indices))
-        for norm in self._norms if lone else ():
+        for norm in resting:
             norm.train()
         return losses.sum()
 
