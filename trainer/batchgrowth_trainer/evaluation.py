@@ -43,10 +43,13 @@ def evaluate(replica: Replica, rank: int, size: int, reduce: Reduce) -> dict[str
 def node_sums(replica: Replica, test: Dataset, layout: Layout, rank: int) -> list[Tensor]:
     """One float64 row (loss, metrics…) for each of this member's nodes of chunks."""
     replica.model.eval()
-    start = replica.buffers.clone()  # a model that writes buffers even now must not make the replicas differ
+    start, sums = replica.buffers.clone(), {}
     with torch.no_grad():
-        sums = {chunk: _chunk_sums(replica, test, chunk) for chunk in range(*layout.runs[rank])}
-    replica.buffers.restore(start)
+        for chunk in range(*layout.runs[rank]):
+            sums[chunk] = _chunk_sums(replica, test, chunk)
+            replica.buffers.restore(
+                start
+            )  # a model that writes buffers even now must not make chunks or members differ
     replica.model.train()
     return [_tree_sum(sums, lo, hi) for lo, hi in layout.nodes[rank]]
 
