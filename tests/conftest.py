@@ -1,5 +1,7 @@
 """What the tests of the trainer share: small jobs, and the promise that nothing is left behind."""
 
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,17 +42,35 @@ def digits_job() -> MakeJob:
     return lambda *overrides: load_manifest(ROOT / "examples" / "digits.yaml", overrides)
 
 
+@pytest.fixture(scope="session")
+def scratch() -> Iterator[Path]:
+    """The folder for temporary files of this test session and of its processes: others' runs are none of its business.
+
+    It has a short path: there are limits to those of sockets.
+    """
+    before = os.environ.get("TMPDIR"), tempfile.tempdir
+    folder = tempfile.mkdtemp(prefix="bg")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    yield Path(folder)
+    tempfile.tempdir = before[1]
+    if before[0] is None:
+        del os.environ["TMPDIR"]
+    else:
+        os.environ["TMPDIR"] = before[0]
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture
-def nothing_left_behind() -> Iterator[None]:
+def nothing_left_behind(scratch: Path) -> Iterator[None]:
     """Fails a test after which one of its processes still runs, or a temporary folder of a run is still there."""
-    before, folders = set(_descendants()), set(_scratch())
+    before = set(_descendants())
     yield
     _, alive = psutil.wait_procs([p for p in _descendants() if p not in before], timeout=15)
     told = [f"{process.pid}: {_command(process)}" for process in alive]
     for process in alive:
         process.kill()
     assert [] == told
-    assert set() == set(_scratch()) - folders
+    assert [] == list(scratch.glob("batchgrowth-*"))
 
 
 def _descendants() -> list[psutil.Process]:
@@ -65,7 +85,3 @@ def _command(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
-
-
-def _scratch() -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob("batchgrowth-*"))

@@ -12,6 +12,7 @@ from batchgrowth_trainer.replica import Replica
 from batchgrowth_trainer.workload import Workload
 
 USER_CODE = Path(__file__).parent / "user_code"
+sys.path.append(str(USER_CODE))  # so that an entrypoint can name small:net, and the tests can import it
 
 MakeReplica = Callable[[BatchGrowthJob, Workload], Replica]
 
@@ -29,12 +30,3 @@ def _one_thread(nothing_left_behind: None) -> Iterator[None]:
 def make_replica() -> MakeReplica:
     """A replica of a job and a workload, on the CPU, at the first update."""
     return lambda job, workload: Replica(job.spec, make_plan(job.spec), workload, torch.device("cpu"))
-
-
-@pytest.fixture
-def user_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The modules of tests/torch/user_code can be imported, by a workload's entrypoint for instance."""
-    monkeypatch.syspath_prepend(str(USER_CODE))
-    yield
-    for path in USER_CODE.glob("*.py"):
-        sys.modules.pop(path.stem, None)
