@@ -1,0 +1,74 @@
+"""`python -m bench`: measures, prints tables, and ends with the targets. The exit code says nothing about speed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from batchgrowth.errors import BatchGrowthError
+from rich.console import Console
+
+from bench import loopback
+
+if TYPE_CHECKING:
+    from bench.results import Results
+
+PAUSES = "pauses"
+
+Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Rounds per case; --quick takes 1.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Tiny counts: does everything run?")]
+Only = Annotated[list[str] | None, typer.Option(metavar="CASE", help="A case's name, or pauses; may be repeated.")]
+Output = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the results here.")]
+Input = Annotated[
+    Path | None, typer.Option("--input", metavar="FILE.json", help="Measure nothing; show these results.")
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")]
+
+
+def bench(
+    rounds: Rounds = 5,
+    quick: Quick = False,
+    only: Only = None,
+    output: Output = None,
+    input_: Input = None,
+    markdown: Markdown = False,
+) -> None:
+    """Measure this project's exchanges beside torch DDP and others: time and bytes per update, pauses at resizes."""
+    from bench import report, results
+
+    try:
+        found = results.read(input_) if input_ else _measure(1 if quick else rounds, quick, only or [])
+    except BatchGrowthError as error:
+        raise typer.BadParameter(str(error)) from error
+    if output:
+        results.write(found, output)
+    if markdown:
+        print(report.markdown(found))
+    else:
+        report.show(found, Console(width=None if sys.stdout.isatty() else 140))
+
+
+def _measure(rounds: int, quick: bool, only: list[str]) -> Results:
+    from bench.cases import cases
+    from bench.results import Results, this_machine
+    from bench.rounds import measure_cases, measure_pauses
+
+    every = {case.name: case for case in cases(quick=quick)}
+    unknown = [name for name in only if name not in every and name != PAUSES]
+    if unknown:
+        raise BatchGrowthError(f"--only {unknown[0]}: no such case; give one of {', '.join([*every, PAUSES])}")
+    progress = Console(stderr=True)
+
+    def tell(text: str) -> None:
+        progress.print(text, style="dim", highlight=False)
+
+    measured = measure_cases([case for name, case in every.items() if name in only or not only], rounds, tell)
+    pauses = measure_pauses(6 if quick else 44, tell) if PAUSES in only or not only else []
+    return Results(this_machine(), quick, measured, pauses)
+
+
+if __name__ == "__main__":
+    loopback.enter_private_network("bench", sys.argv[1:])
+    typer.run(bench)

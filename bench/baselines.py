@@ -1,0 +1,115 @@
+"""The baselines, in plain torch.distributed over gloo: one process, DDP, and two exchanges tensor by tensor.
+
+They are given everything that ours has: model, loss, data, order of the examples, one thread and the same allocator
+settings; and spared what ours does beside (a row of history with the loss per update, a look at a stop flag).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth.spec import JobSpec
+from batchgrowth_trainer.draws import draw_seed, example_order
+from batchgrowth_trainer.loading import load_workload
+from batchgrowth_trainer.workload import Workload, fetch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.cases import DDP, GATHER, ONE, REDUCE
+from bench.loopback import sent_bytes
+
+Exchange = Callable[[list[Tensor]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The mean over the timed updates: milliseconds, and bytes over the loopback interface."""
+
+    ms: float
+    sent: float
+
+
+def measure(system: str, spec: JobSpec, warm: int, rank: int, world: int) -> Sample:
+    """The mean over the updates of the spec's plan that come after the first `warm`, by this rank's clock."""
+    plan, workload = make_plan(spec), _workload(spec)
+    parameters = list(workload.model.parameters())
+    # Every rank draws other dropout masks; the models were made from one seed.
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(workload.model) if system == DDP else workload.model
+    optimizer = torch.optim.SGD(parameters, lr=float(spec.learning_rate.initial), momentum=0.9)
+    model.train()
+    exchange = EXCHANGES[system]
+    began, before = 0.0, 0
+    for update, indices in enumerate(_shares(spec, plan, rank, world)):
+        if update == warm:
+            began, before = _start(world)
+        optimizer.zero_grad()
+        inputs, target = fetch(workload.train, indices)
+        workload.loss(model(inputs), target).mean().backward()  # type: ignore[no-untyped-call]
+        exchange([p.grad for p in parameters if p.grad is not None])
+        optimizer.step()
+    ended = perf_counter()
+    timed = plan.updates - warm
+    _meet(world)
+    return Sample((ended - began) / timed * 1e3, (sent_bytes() - before) / timed)
+
+
+def _start(world: int) -> tuple[float, int]:
+    _meet(world)
+    return perf_counter(), sent_bytes()
+
+
+def _meet(world: int) -> None:
+    if world > 1:
+        dist.barrier()
+
+
+def _workload(spec: JobSpec) -> Workload:
+    return load_workload(
+        spec.workload.entrypoint,
+        spec.workload.arguments,
+        seed=draw_seed(spec.seed, "model") % 2**32,
+        examples=spec.workload.examples,
+    )
+
+
+def _shares(spec: JobSpec, plan: Plan, rank: int, world: int) -> Iterator[Tensor]:
+    """This rank's indices for each update: an equal part of the examples that our systems use for it."""
+    position, epoch, order = Position(), -1, torch.empty(0)
+    while not plan.is_done(position):
+        step = plan.step_at(position)
+        if position.epoch != epoch:
+            epoch, order = position.epoch, example_order(spec.seed, position.epoch, plan.examples_per_epoch)
+        first, last = (step.examples * part // world for part in (rank, rank + 1))
+        yield order[position.offset + first : position.offset + last]
+        position = step.after
+
+
+def _nothing(gradients: list[Tensor]) -> None:
+    """One process has nothing to exchange, and DDP does it within backward."""
+
+
+def _gather_scatter(gradients: list[Tensor]) -> None:
+    """The root gathers each tensor, takes the mean and scatters it (CS744 report, task 2A)."""
+    world, is_root = dist.get_world_size(), dist.get_rank() == 0
+    for gradient in gradients:
+        parts = [torch.empty_like(gradient) for _ in range(world)] if is_root else None
+        dist.gather(gradient, parts, dst=0)
+        mean = torch.stack(parts).mean(0) if parts else None
+        dist.scatter(gradient, None if mean is None else [mean] * world, src=0)
+
+
+def _all_reduce(gradients: list[Tensor]) -> None:
+    """Each tensor by a call of its own (CS744 report, task 2B)."""
+    world = dist.get_world_size()
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        gradient.div_(world)
+
+
+EXCHANGES: dict[str, Exchange] = {DDP: _nothing, ONE: _nothing, GATHER: _gather_scatter, REDUCE: _all_reduce}

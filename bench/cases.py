@@ -1,0 +1,141 @@
+"""What is measured: the cases, each a model with a batch size, and the systems that train it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from batchgrowth.manifest import read_manifest
+from batchgrowth.spec import BatchGrowthJob
+
+WORKERS = 2
+DIGITS = 1437  # examples in the training set of scikit-learn's digits
+
+DDP = "torch DDP"
+ONE = "one process"
+GATHER = "gather/scatter per tensor"
+REDUCE = "all_reduce per tensor"
+BASELINES = (DDP, ONE, GATHER, REDUCE)
+OUR_GATHER = "GatherScatter (ours)"
+OUR_REDUCE = "AllReduce (ours)"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One way to train: a baseline of plain torch, or an exchange of this project with its shard size."""
+
+    name: str
+    exchange: str = ""
+    shard: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One comparison: every system makes the updates of `job`, and those after the first `warm_epochs` are timed.
+
+    `shard` is the shard size of our systems, `fine_shard` one more size that our AllReduce is run with (0: none).
+    """
+
+    model: str
+    batch: int
+    shard: int
+    entrypoint: str
+    arguments: tuple[tuple[str, str], ...]
+    examples: int
+    epochs: int
+    warm_epochs: int
+    why_shard: str
+    fine_shard: int = 0
+
+    @property
+    def name(self) -> str:
+        """As --only takes it."""
+        return f"{self.model}-{self.batch}"
+
+    @property
+    def warm(self) -> int:
+        """Updates before the clock starts."""
+        return self.warm_epochs * -(-self.examples // self.batch)
+
+    def systems(self) -> list[System]:
+        """The systems that are compared, baselines first."""
+        ours = [System(OUR_GATHER, "GatherScatter", self.shard), System(OUR_REDUCE, "AllReduce", self.shard)]
+        fine = [System(f"AllReduce, shard {self.fine_shard} (ours)", "AllReduce", self.fine_shard)]
+        return [*(System(name) for name in BASELINES), *ours, *(fine if self.fine_shard else [])]
+
+    def job(self, system: System | None = None, *, only_warm: bool = False) -> BatchGrowthJob:
+        """The job that one of our systems is given; the baselines take model, data and order of examples from it."""
+        return make_job(
+            self.name,
+            workload={
+                "entrypoint": self.entrypoint,
+                "arguments": dict(self.arguments),
+                "examples": self.examples,
+            },
+            epochs=self.warm_epochs if only_warm else self.epochs,
+            batch={"initial": self.batch, "maximum": self.batch, "shard": system.shard if system else self.shard},
+            exchange={"type": system.exchange if system else "AllReduce"},
+        )
+
+
+def make_job(name: str, **spec: Any) -> BatchGrowthJob:
+    """A job on CPUs with plain momentum, without an evaluation before its end."""
+    spec["workload"]["device"] = "CPU"
+    manifest = {
+        "apiVersion": "batchgrowth.dev/v1alpha1",
+        "kind": "BatchGrowthJob",
+        "metadata": {"name": name},
+        "spec": {
+            "learningRate": {"initial": "0.01", "rule": "DecayPastMaximum"},
+            "optimizer": {"type": "SGD", "sgd": {"momentum": "0.9"}},
+            "workers": {"examplesPerWorker": 1, "minimum": 1, "maximum": 4, "waitSeconds": 60},
+            "evaluation": {"everyEpochs": 1_000_000},
+            **spec,
+        },
+    }
+    return read_manifest(json.dumps(manifest))
+
+
+def _mlp(batch: int, epochs: int, warm_epochs: int, why_shard: str, fine_shard: int = 0) -> Case:
+    return Case(
+        model="mlp",
+        batch=batch,
+        shard=batch // WORKERS,
+        entrypoint="batchgrowth_trainer.workloads.digits:mlp",
+        arguments=(("hidden", "128"),),
+        examples=DIGITS,
+        epochs=epochs,
+        warm_epochs=warm_epochs,
+        why_shard=why_shard,
+        fine_shard=fine_shard,
+    )
+
+
+def _wrn(batch: int, epochs: int, warm_epochs: int) -> Case:
+    """An epoch is one update."""
+    return Case(
+        model="wrn",
+        batch=batch,
+        shard=batch // WORKERS,
+        entrypoint="batchgrowth_trainer.workloads.synthetic:workload",
+        arguments=(("model", "wrn"), ("examples", str(batch)), ("test", "2")),
+        examples=batch,
+        epochs=epochs,
+        warm_epochs=warm_epochs,
+        why_shard="one shard for each worker",
+    )
+
+
+_ONE_EACH = "one shard for each worker"
+_WHOLE_HALVES = (
+    "one shard for each worker: both then compute the same 256 examples at once as a DDP process does; "
+    "the row with shard 32 shows what a finer grain, good for up to 16 workers, costs"
+)
+
+
+def cases(*, quick: bool) -> list[Case]:
+    """The cases of a full run; with `quick`, the same in tiny, to see that everything runs."""
+    if quick:
+        return [_mlp(64, 4, 1, _ONE_EACH), _mlp(512, 20, 2, _WHOLE_HALVES, 32), _wrn(8, 5, 1)]
+    return [_mlp(64, 16, 2, _ONE_EACH), _mlp(512, 110, 10, _WHOLE_HALVES, 32), _wrn(64, 8, 2)]

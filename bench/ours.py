@@ -1,0 +1,58 @@
+"""Our systems: `train` as `batchgrowth run` calls it, on workers of a LocalCluster that stand ready."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchgrowth.plan import Position, make_plan
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.display import Quiet
+from batchgrowth_trainer.history import HistoryRow
+from batchgrowth_trainer.training import Options, train
+
+from bench.cases import WORKERS
+from bench.loopback import sent_bytes
+
+
+class Rows(Quiet):
+    """A display that keeps the rows of the history."""
+
+    def __init__(self) -> None:
+        self.rows: list[HistoryRow] = []
+
+    def row(self, row: HistoryRow) -> None:
+        """Keep it."""
+        self.rows.append(row)
+
+    def ms(self, warm: int) -> float:
+        """From the commit of update `warm` to that of the last, by the clock of the member who reports, per update."""
+        first, last = self.rows[warm - 1], self.rows[-1]
+        return (last.seconds - first.seconds) / (last.update - first.update) * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One run: its rows, and the bytes from before its driver connected to after it had left."""
+
+    rows: Rows
+    sent: int
+
+
+def measure(job: BatchGrowthJob, scheduler: str) -> Trained:
+    """A run with two workers from the first update to the last."""
+    shown, before = Rows(), sent_bytes()
+    told = run(job, scheduler, lambda _: WORKERS, shown)
+    assert told["recoveries"] == 0, "a worker was lost; these times compare nothing"
+    assert {row.workers for row in shown.rows} == {WORKERS}
+    assert [row.update for row in shown.rows] == list(range(1, make_plan(job.spec).updates + 1))
+    return Trained(shown, sent_bytes() - before)
+
+
+def run(job: BatchGrowthJob, scheduler: str, wanted: Callable[[Position], int], display: Quiet) -> dict[str, Any]:
+    """The summary of a run whose results are thrown away."""
+    with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder:
+        return train(job, Options(output_dir=Path(folder) / "run", scheduler=scheduler, wanted=wanted), display)

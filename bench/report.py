@@ -1,0 +1,108 @@
+"""Results as tables, on a terminal or as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.results import Results, percentile, targets
+from bench.rounds import Figures, Measured, Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table of text: the first column is a name, the others are figures."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str = ""
+
+
+def show(results: Results, console: Console) -> None:
+    """Print the tables for a person."""
+    console.print(_about(results), highlight=False)
+    for sheet in _sheets(results):
+        table = Table(title=sheet.title, caption=sheet.note or None, title_justify="left", caption_justify="left")
+        for index, column in enumerate(sheet.columns):
+            table.add_column(column, justify="right" if index else "left", no_wrap=not index)
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table, highlight=False)
+
+
+def markdown(results: Results) -> str:
+    """The same tables for docs/benchmarks.md."""
+    lines = [_about(results), ""]
+    for sheet in _sheets(results):
+        lines += [f"**{sheet.title}**", "", _line(sheet.columns)]
+        lines += [_line(["---", *("---:" for _ in sheet.columns[1:])]), *(_line(row) for row in sheet.rows), ""]
+        lines += [sheet.note, ""] if sheet.note else []
+    return "\n".join(lines).rstrip()
+
+
+def _line(cells: tuple[str, ...] | list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _about(results: Results) -> str:
+    machine = results.machine
+    network = (
+        "a loopback interface of its own" if machine.private_network else "the machine's shared loopback interface"
+    )
+    quick = " Quick mode: these figures only say that everything runs." if results.quick else ""
+    return (
+        f"{machine.processor}, {machine.cores} cores; Python {machine.python}, torch {machine.torch}; {network}.{quick}"
+    )
+
+
+def _sheets(results: Results) -> Iterator[Sheet]:
+    for case in results.cases:
+        yield _case_sheet(case)
+    if results.pauses:
+        yield _pause_sheet(results)
+    words = {True: "met", False: "missed", None: "-"}
+    judged: list[tuple[str, ...]] = [(t.promise, t.measured, words[t.met]) for t in targets(results)]
+    yield Sheet("Targets (medians over the rounds)", ("target", "measured", ""), judged)
+
+
+def _case_sheet(case: Measured) -> Sheet:
+    timed, rounds = case.updates - case.warm, "1 round" if case.rounds == 1 else f"{case.rounds} rounds"
+    title = f"{case.case}: batch {case.batch}, 2 workers, {timed} timed updates after {case.warm}, {rounds}"
+    columns = ("system", "shard", "ms per update: min", "median", "max", "ratio to DDP: min", "median", "max",
+               "bytes per update")  # fmt: skip
+    return Sheet(title, columns, [_row(figures) for figures in case.figures], f"Shard: {case.why_shard}.")
+
+
+def _row(figures: Figures) -> tuple[str, ...]:
+    return (
+        figures.system,
+        str(figures.shard or "-"),
+        *_cells(figures.ms, 2),
+        *_cells(figures.ratio, 3),
+        _size(figures.sent),
+    )
+
+
+def _cells(numbers: Spread, digits: int) -> list[str]:
+    return [f"{number:.{digits}f}" for number in (numbers.least, numbers.middle, numbers.most)]
+
+
+def _size(number: float) -> str:
+    for unit, size in (("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.2f} {unit}"
+    return f"{number:.0f} B"
+
+
+def _pause_sheet(results: Results) -> Sheet:
+    rows = []
+    for one in results.pauses:
+        for what, pauses in (("joins", one.joins), ("leaves", one.leaves)):
+            figures = (*(percentile(pauses, p) for p in (50, 95, 99)), max(pauses))
+            rows.append((f"{one.pattern}, {what}", str(len(pauses)), *(f"{1e3 * f:.1f}" for f in figures)))
+    columns = ("workers", "resizes", "p50", "p95", "p99", "max")
+    return Sheet("Pauses at joins and leaves, workers ready, in ms", columns, rows)

@@ -1,0 +1,118 @@
+"""What a run of the benchmarks found, as one document: written as JSON, read back, and judged against the targets."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from batchgrowth.errors import BatchGrowthError
+from pydantic import TypeAdapter, ValidationError
+
+from bench import loopback
+from bench.cases import OUR_REDUCE
+from bench.pauses import Pauses
+from bench.rounds import Figures, Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where it was measured."""
+
+    processor: str
+    cores: int
+    python: str
+    torch: str
+    private_network: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything found; `quick` figures only say that all of it runs."""
+
+    machine: Machine
+    quick: bool
+    cases: list[Measured]
+    pauses: list[Pauses]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A promise of the project's design, what was measured of it, and whether it was kept; None: not measured."""
+
+    promise: str
+    measured: str
+    met: bool | None
+
+
+def this_machine() -> Machine:
+    """The machine that this process runs on."""
+    return Machine(
+        _processor(),
+        len(os.sched_getaffinity(0)),
+        platform.python_version(),
+        torch.__version__,
+        loopback.is_private(),
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def write(results: Results, file: Path) -> None:
+    """Write the document."""
+    file.write_text(json.dumps(asdict(results), indent=1) + "\n", encoding="utf-8")
+
+
+def read(file: Path) -> Results:
+    """The document in a file that `write` wrote. Raises BatchGrowthError for another."""
+    try:
+        return TypeAdapter(Results).validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise BatchGrowthError(f"--input {file}: no results of the benchmarks; give a file --output wrote") from error
+
+
+def percentile(numbers: list[float], percent: float) -> float:
+    """The percentile, interpolated linearly between the two nearest of the numbers."""
+    return float(np.percentile(numbers, percent))
+
+
+def targets(results: Results) -> list[Target]:
+    """The promises about speed, each with what was measured."""
+    ours = {(one.model, one.batch): f for one in results.cases for f in one.figures if f.system == OUR_REDUCE}
+    found = [_ratio(f"AllReduce at most {most:g} times DDP, {model} {batch}", most, ours.get((model, batch)))
+             for model, batch, most in (("mlp", 64, 1.3), ("mlp", 512, 1.3), ("wrn", 64, 1.05))]  # fmt: skip
+    return [*found, _bytes(ours.get(("wrn", 64))), _pause(results.pauses)]
+
+
+def _ratio(promise: str, most: float, figures: Figures | None) -> Target:
+    if figures is None:
+        return Target(promise, "not measured", None)
+    ratio = figures.ratio
+    told = f"{ratio.middle:.3f} ({ratio.least:.3f} to {ratio.most:.3f})"
+    return Target(promise, told, ratio.middle <= most)
+
+
+def _bytes(figures: Figures | None) -> Target:
+    promise = "AllReduce moves at most 23 MB, wrn 64"
+    if figures is None:
+        return Target(promise, "not measured", None)
+    return Target(promise, f"{figures.sent / 1e6:.2f} MB", figures.sent <= 23e6)
+
+
+def _pause(found: list[Pauses]) -> Target:
+    promise = "95 of 100 pauses at most .25 s, warm"
+    everything = [pause for one in found for pause in (*one.joins, *one.leaves)]
+    if not everything:
+        return Target(promise, "not measured", None)
+    p95 = percentile(everything, 95)
+    return Target(promise, f"{p95 * 1e3:.0f} ms over {len(everything)} resizes", p95 <= 0.25)

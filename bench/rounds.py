@@ -1,0 +1,126 @@
+"""Interleaved rounds: each runs every system once, in another order, so that what slows the machine slows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from batchgrowth.plan import make_plan
+from batchgrowth_trainer.local_cluster import local_cluster
+
+from bench import ours, pauses
+from bench.baselines import Sample
+from bench.cases import DDP, WORKERS, Case, System, cases
+from bench.pauses import Pauses
+from bench.peers import Peers
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The least, the middle and the most of some numbers."""
+
+    least: float
+    middle: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One system in one case, over all rounds; `ratio` is to DDP within a round."""
+
+    system: str
+    shard: int
+    ms: Spread
+    ratio: Spread
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One case: how it was run, and what each system needed."""
+
+    case: str
+    model: str
+    batch: int
+    updates: int
+    warm: int
+    rounds: int
+    why_shard: str
+    figures: list[Figures]
+
+
+def spread(numbers: list[float]) -> Spread:
+    """Their least, median and most."""
+    return Spread(min(numbers), median(numbers), max(numbers))
+
+
+def measure_cases(chosen: list[Case], rounds: int, tell: Tell) -> list[Measured]:
+    """All the chosen cases, each with so many rounds, on one set of processes."""
+    if not chosen:
+        return []
+    spec = chosen[0].job().spec
+    with Peers(spec) as peers, local_cluster(spec, WORKERS) as cluster:
+        return [_measure_case(case, rounds, peers, cluster.scheduler_address, tell) for case in chosen]
+
+
+def measure_pauses(resizes: int, tell: Tell) -> list[Pauses]:
+    """The pauses of every pattern, on one cluster."""
+    found = []
+    with local_cluster(cases(quick=False)[0].job().spec, pauses.MOST_WORKERS) as cluster:
+        for pattern in pauses.PATTERNS:
+            tell(f"pauses: {pattern.name}, {resizes} resizes")
+            found.append(pauses.measure(pattern, cluster.scheduler_address, resizes))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """Where the systems of a case run."""
+
+    case: Case
+    peers: Peers
+    scheduler: str
+
+    def measure(self, system: System) -> Sample:
+        """One turn of one system. What ours sends counts the whole run, its joining and leaving included."""
+        if not system.exchange:
+            return self.peers.measure(system.name, self.case.job().spec, self.case.warm)
+        trained = ours.measure(self.case.job(system), self.scheduler)
+        return Sample(trained.rows.ms(self.case.warm), trained.sent)
+
+    def sent(self, system: System, samples: list[Sample]) -> float:
+        """Bytes per update. Whatever else uses the interface only adds, so the least is nearest to the system's own.
+
+        Of ours, a run of the warm-up alone is taken off: what is left is that of the timed updates.
+        """
+        least = min(sample.sent for sample in samples)
+        if not system.exchange:
+            return least
+        short = min(ours.measure(self.case.job(system, only_warm=True), self.scheduler).sent for _ in range(2))
+        return (least - short) / (make_plan(self.case.job().spec).updates - self.case.warm)
+
+
+def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, tell: Tell) -> Measured:
+    stand, systems = _Stand(case, peers, scheduler), case.systems()
+    samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
+    for number in range(rounds):
+        turn = number % len(systems)
+        for system in [*systems[turn:], *systems[:turn]]:
+            sample = stand.measure(system)
+            samples[system.name].append(sample)
+            tell(f"{case.name}, round {number + 1} of {rounds}: {system.name} {sample.ms:.2f} ms per update")
+    figures = [
+        Figures(
+            system.name,
+            system.shard,
+            spread([sample.ms for sample in samples[system.name]]),
+            spread([mine.ms / ddp.ms for mine, ddp in zip(samples[system.name], samples[DDP], strict=True)]),
+            stand.sent(system, samples[system.name]),
+        )
+        for system in systems
+    ]
+    updates = make_plan(case.job().spec).updates
+    return Measured(case.name, case.model, case.batch, updates, case.warm, rounds, case.why_shard, figures)
