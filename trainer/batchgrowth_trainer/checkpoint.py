@@ -1,8 +1,8 @@
 """Checkpoints that are whole or absent, and that say which job they belong to.
 
 A checkpoint is a folder `update-NNNNNNNNNN` with `state.safetensors` (flat tensors, no pickle) and `manifest.json`.
-It is written under another name, every file is flushed to the disk, the manifest with the state's digest comes last,
-and one rename makes it appear.  A crash at any byte leaves the one before it.
+It is written under another name, every file is flushed to the disk, the manifest with the state's digest and one of
+its own comes last, and one rename makes it appear.  A crash at any byte leaves the one before it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from batchgrowth_trainer.snapshot import Snapshot
 
 FORMAT = 1
 _STATE, _MANIFEST = "state.safetensors", "manifest.json"
-_PREFIX, _UNFINISHED = "update-", ".unfinished-"
+_PREFIX, _UNFINISHED, _DAMAGED = "update-", ".unfinished-", "damaged-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class CheckpointStore:
 
         Raises CheckpointError; the earlier ones are then untouched.
         """
-        target = self.directory / f"{_PREFIX}{snapshot.position.update:010d}"
+        name = f"{_PREFIX}{snapshot.position.update:010d}"
         unfinished = self.directory / f"{_UNFINISHED}{os.getpid()}-{snapshot.position.update:010d}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir()
             size = self._write(unfinished, snapshot, story)
-            shutil.rmtree(target, ignore_errors=True)  # the same update, saved before a recovery
+            target = self._free(name)
             unfinished.rename(target)
             _flush_folder(self.directory)
         except OSError as error:
@@ -63,7 +63,7 @@ class CheckpointStore:
                 f"{self.directory}: the checkpoint of update {snapshot.position.update} could not be written "
                 f"({error.strerror or error}). Earlier checkpoints are intact; make room or give another --output-dir."
             ) from error
-        self._drop_old()
+        self._drop_old(target)
         return size
 
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
@@ -75,10 +75,13 @@ class CheckpointStore:
         damage: list[str] = []
         for folder in reversed(folders):
             try:
-                return self._read(folder)
+                saved = self._read(folder)
             except _Damaged as error:
                 damage.append(f"{folder.name}: {error}")
                 note(f"checkpoint {damage[-1]}; trying the one before it")
+            else:
+                self._set_aside(folders[len(folders) - len(damage) :])
+                return saved
         if not folders:
             return None
         raise CheckpointError(
@@ -109,7 +112,8 @@ class CheckpointStore:
             "mathematics": self._mathematics,
             "story": story,
         }
-        _write_durably(folder / _MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+        sealed = {**manifest, "digest": _digest(manifest)}
+        _write_durably(folder / _MANIFEST, (json.dumps(sealed, indent=2) + "\n").encode())
         _flush_folder(folder)
         return len(state)
 
@@ -145,9 +149,24 @@ class CheckpointStore:
     def _folders(self) -> list[Path]:
         return sorted(self.directory.glob(f"{_PREFIX}*"))
 
-    def _drop_old(self) -> None:
-        for folder in self._folders()[: -self._keep]:
+    def _free(self, name: str) -> Path:
+        """Where the checkpoint of this name can go while one of the same update, saved before, is still there."""
+        first, second = self.directory / name, self.directory / f"{name}.2"
+        if first.exists() and second.exists():
+            shutil.rmtree(first)
+        return second if first.exists() else first
+
+    def _drop_old(self, newest: Path) -> None:
+        same = [folder for folder in self._folders() if folder.stem == newest.stem and folder != newest]
+        for folder in (*same, *[folder for folder in self._folders() if folder not in same][: -self._keep]):
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _set_aside(self, damaged: Sequence[Path]) -> None:
+        """Damaged ones must not count among the newest, which are kept."""
+        for folder in damaged:
+            aside = folder.with_name(_DAMAGED + folder.name)
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
 
 
 class _Damaged(Exception):
@@ -163,9 +182,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise _Damaged(f"{_MANIFEST} is not JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise _Damaged(f"{_MANIFEST} is not of format {FORMAT}")
-    if not {"position", "sha256", "bytes", "mathematics", "story"} <= manifest.keys():
-        raise _Damaged(f"{_MANIFEST} lacks a part")
+    if manifest.pop("digest", None) != _digest(manifest):
+        raise _Damaged(f"{_MANIFEST} is not what was written (other digest)")
     return manifest
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _short(value: object) -> str:
