@@ -33,8 +33,9 @@ def local_cluster(spec: JobSpec, count: int) -> Iterator[LocalCluster]:
             threads_per_worker=1,
             processes=True,
             host=LOOPBACK,
-            dashboard_address=None,
+            dashboard_address=f"{LOOPBACK}:0",  # any free port: two runs must not meet, and Dask knows no "none"
             worker_dashboard_address=None,
+            scheduler_kwargs={"dashboard": False},
             memory_limit=0,
             local_directory=scratch,
             silence_logs=logging.CRITICAL,
