@@ -24,7 +24,7 @@ from batchgrowth_trainer.control import Control
 from batchgrowth_trainer.devices import prepare_process
 from batchgrowth_trainer.evaluation import evaluate
 from batchgrowth_trainer.exchange.group import Group, PeerLost, Seat, form_group, send_state, swap_with_all
-from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.tree import lay_out
 from batchgrowth_trainer.replica import Replica
 from batchgrowth_trainer.run import evaluation_due
@@ -52,11 +52,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a generation ended for one member; `error` is what the workload did wrong, `lost` that a peer went away."""
+    """How a generation ended for one member; `error` is what the workload did wrong, `lost` that a peer went away.
+
+    `untold` are reports that may never have left the member who was to give them, if it is that one who is lost.
+    """
 
     update: int
     lost: str = ""
     error: BatchGrowthError | None = None
+    untold: tuple[dict[str, Any], ...] = ()
 
 
 class Member:
@@ -66,6 +70,7 @@ class Member:
         self.replica = build_replica(spec, plan)
         self.control = Control(self.replica.snapshot)
         self._rows: deque[tuple[float, ...]] = deque(maxlen=_KEPT_ROWS)
+        self.last_evaluation: dict[str, Any] | None = None
         self._idle_since: tuple[int, float] = (-1, 0.0)
 
     def train(self, order: Order, report: Report) -> Outcome:
@@ -82,9 +87,9 @@ class Member:
             _Generation(self, order, group, report).run()
             return Outcome(self.replica.position.update)
         except PeerLost as error:
-            return Outcome(self.replica.position.update, lost=str(error))
+            return Outcome(self.replica.position.update, lost=str(error), untold=self._untold(order))
         except BatchGrowthError as error:
-            return Outcome(self.replica.position.update, error=error)
+            return Outcome(self.replica.position.update, error=error, untold=self._untold(order))
         finally:
             self.control.training(False)
             if group is not None:
@@ -117,6 +122,13 @@ class Member:
         if group.rank in needy:
             self.replica.position = Position(*places[source])
 
+    def _untold(self, order: Order) -> tuple[dict[str, Any], ...]:
+        rows, evaluation = self.rows_after(order.reported), self.last_evaluation
+        told: list[dict[str, Any]] = [{"kind": "rows", "rows": rows, "bytes": 0}] if rows else []
+        if evaluation is not None and evaluation["epoch"] > order.evaluated:
+            told.append(evaluation)
+        return tuple(told)
+
     def remember(self, row: tuple[float, ...]) -> None:
         """Keep an update's row."""
         self._rows.append(row)
@@ -147,6 +159,7 @@ class _Generation:
         self._reported = order.reported
         self._reported_at = time.perf_counter()
         self._evaluated = order.evaluated
+        self._bytes = 0  # sent by all members together since the last report
         self._like = torch.empty(self._replica.length, device=self._replica.device)
 
     def run(self) -> None:
@@ -179,6 +192,7 @@ class _Generation:
         row = (step.position.update + 1, _epochs(replica), step.stage, step.batch_size, step.learning_rate, done.loss,
                self._group.size, compute, exchange, waited, time.time())  # fmt: skip
         self._member.remember(row)
+        self._bytes += bytes_sent(step.shards, self._group.size, self._replica.length)
         if self._reports and now - self._reported_at > _REPORT_SECONDS:
             self._send_rows()
         return done.stop
@@ -200,8 +214,8 @@ class _Generation:
             return
         rows = self._member.rows_after(self._reported)
         if rows:
-            self._report({"kind": "rows", "rows": rows})
-            self._reported = int(rows[-1][0])
+            self._report({"kind": "rows", "rows": rows, "bytes": self._bytes})
+            self._reported, self._bytes = int(rows[-1][0]), 0
         self._reported_at = time.perf_counter()
 
     def _evaluate_if_due(self) -> None:
@@ -211,9 +225,11 @@ class _Generation:
         values = evaluate(replica, self._group.rank, self._group.size, self._reduce)
         self._evaluated = replica.position.epoch
         self._member.mark_idle()
+        told = {"kind": "evaluation", "values": values, "at": time.time(), **asdict(replica.position)}
+        self._member.last_evaluation = told
         if self._reports:
             self._send_rows()
-            self._report({"kind": "evaluation", "values": values, "at": time.time(), **asdict(replica.position)})
+            self._report(told)
 
     def _reduce(self, rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
         return Reduction(self._group)(rows, shards, like).total

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,18 @@ SUMMARY_FILE, CHECKPOINTS, EARLIER, WEIGHTS_FILE, JOB_FILE = (
     "job.yaml",
 )
 _OF_A_RUN = (SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE, EVALUATIONS_FILE, WEIGHTS_FILE, JOB_FILE, "plot.png", "plot.html")
+
+
+@contextmanager
+def told_as_unwritable() -> Iterator[None]:
+    """Turn an OSError of a file that a run writes into a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename} could not be written ({error.strerror}); make room, or give another --output-dir. "
+            "The checkpoints are intact, and --resume goes on from the newest."
+        ) from error
 
 
 class OutputFolder:

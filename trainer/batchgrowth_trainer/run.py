@@ -18,6 +18,7 @@ from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.display import Display
 from batchgrowth_trainer.history import EvaluationRow, History, HistoryRow, ResizeRow
+from batchgrowth_trainer.output import told_as_unwritable
 from batchgrowth_trainer.snapshot import Snapshot
 from batchgrowth_trainer.telemetry import Telemetry
 
@@ -54,21 +55,30 @@ class Run:
         self.story = _story_of(saved)
         self.position = saved.snapshot.position if saved else Position()
         self._history, self._checkpoints, self._display, self._telemetry = history, checkpoints, display, telemetry
-        self._began = time.time() - (float(saved.story["seconds"]) if saved else 0.0)
+        self._before = float(saved.story["seconds"]) if saved else 0.0  # trained before a resume
+        self._began: float | None = None  # by the wall clock, when the first update of this leg began
         self._saved_at, self._save_failed = time.monotonic(), ""
-        self._saved_update = self.position.update
+        self.saved_update = self.position.update
         self._seconds = 0.0
         self._recovered_at, self._fruitless = -1, 0
 
     # --- what the drivers tell --------------------------------------------------------------------------------
 
+    def note_sent(self, count: int) -> None:
+        """Members have sent so many bytes to each other, or to the server and back."""
+        self._telemetry.sent(count)
+
     def note_rows(self, rows: Sequence[Sequence[float]]) -> None:
         """Updates were committed; each row ends with the wall-clock time of its commit. Known ones are ignored."""
         for values in rows:
             update, epoch, stage, batch_size, rate, loss, workers, compute, exchange, wait, at = values
+            if self._began is None:
+                self._began = at - compute - exchange - wait
             row = HistoryRow(int(update), epoch, int(stage), int(batch_size), rate, loss, int(workers),
                              compute, exchange, wait, self._since_began(at))  # fmt: skip
-            if self._history.append(row):
+            with told_as_unwritable():
+                new = self._history.append(row)
+            if new:
                 self._display.row(row)
                 self._telemetry.row(row)
         if rows and int(rows[-1][0]) > self.position.update:
@@ -79,8 +89,9 @@ class Run:
         self.position = self.plan.position_at(update)
 
     def flush(self) -> None:
-        """Have the history on the disk."""
-        self._history.flush()
+        """Have the history on the disk. Raises CheckpointError."""
+        with told_as_unwritable():
+            self._history.flush()
 
     @property
     def reported(self) -> int:
@@ -95,7 +106,9 @@ class Run:
         metrics = {name: value for name, value in values.items() if name != "loss"}
         row = EvaluationRow(position.update, float(position.epoch), self._since_began(at), values["loss"], metrics)
         self.story.accuracy = metrics.get("accuracy", self.story.accuracy)
-        if self._history.append_evaluation(row):
+        with told_as_unwritable():
+            new = self._history.append_evaluation(row)
+        if new:
             self._display.evaluation(row)
             self._telemetry.evaluation(row)
 
@@ -144,7 +157,7 @@ class Run:
             self._telemetry.checkpoint_failed()
             self._display.note(f"checkpoint failed: {error}")
             return
-        self._save_failed, self._saved_update = "", snapshot.position.update
+        self._save_failed, self.saved_update = "", snapshot.position.update
         self._telemetry.checkpoint(time.perf_counter() - began, size)
 
     def check_saved(self) -> None:
@@ -154,7 +167,7 @@ class Run:
 
     def checkpoint_after(self, update: int) -> Saved | None:
         """The newest whole checkpoint, if it is further than `update`: where to begin again when states are lost."""
-        if self._saved_update <= update:
+        if self.saved_update <= update:
             return None
         saved = self._checkpoints.load_latest(self._display.note)
         return saved if saved is not None and saved.snapshot.position.update > update else None
@@ -171,11 +184,12 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds trained so far, those before a resume included."""
-        return time.time() - self._began
+        """Seconds since the first update began, those before a resume included, the time between not."""
+        return self._before + (0.0 if self._began is None else time.time() - self._began)
 
     def _since_began(self, at: float) -> float:
-        self._seconds = max(self._seconds, at - self._began)  # clocks of several machines: never backwards
+        began = at if self._began is None else self._began
+        self._seconds = max(self._seconds, self._before + at - began)  # clocks of several machines: never backwards
         return round(self._seconds, 6)
 
 

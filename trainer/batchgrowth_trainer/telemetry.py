@@ -18,11 +18,12 @@ from batchgrowth_trainer.history import EvaluationRow, HistoryRow
 class Telemetry:
     """Every metric of the trainer, in a registry of its own, so that two runs in one process do not meet."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, epochs: float = 0.0) -> None:
+        """`epochs` are done already, where a run goes on: counters begin at 0 all the same, as after any restart."""
         self.registry = CollectorRegistry()
         self._plan = plan
         self._metrics: dict[str, Any] = {metric.name: _made(metric, self.registry) for metric in TRAINER}
-        self._epoch = 0.0
+        self._epoch = epochs
 
     def row(self, row: HistoryRow) -> None:
         """An update was committed."""

@@ -28,7 +28,7 @@ from batchgrowth_trainer.exchange.gather_scatter import GatherScatterDriver
 from batchgrowth_trainer.exchange.single_process import train_alone
 from batchgrowth_trainer.history import History
 from batchgrowth_trainer.local_cluster import LOOPBACK, local_cluster
-from batchgrowth_trainer.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder
+from batchgrowth_trainer.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, told_as_unwritable
 from batchgrowth_trainer.run import Run
 from batchgrowth_trainer.scaling import Scaler, Scaling
 from batchgrowth_trainer.snapshot import Trained, weights_sha256
@@ -71,6 +71,8 @@ def train(
         checkpoints = CheckpointStore(folder.path / CHECKPOINTS, mathematics(job.spec), job.spec.checkpoint.keep)
         checkpoints.sweep()
         saved = checkpoints.load_latest(shown.note) if options.resume else None
+        if saved is None and options.resume:
+            shown.note(f"there is no checkpoint in {folder.path} to go on from; training starts at the beginning")
         finished = folder.summary()
         if saved is not None and finished is not None and plan.is_done(saved.snapshot.position):
             shown.note(f"{job.metadata.name} is trained already: {folder.path} has the result. "
@@ -92,16 +94,12 @@ def _run(
     display: Display,
     stop_requested: Callable[[], bool],
 ) -> Iterator[Run]:
-    aside = None if saved else folder.set_earlier_run_aside()
-    if aside is not None:
-        display.note(f"an earlier run was here; it is kept in {aside}")
-    telemetry = Telemetry(plan)
+    position = saved.snapshot.position if saved else Position()
+    telemetry = Telemetry(plan, position.epoch + position.offset / plan.examples_per_epoch)
     with ExitStack() as stack:
         endpoint = Endpoint(telemetry.registry, LOOPBACK, options.metrics_port)
         stack.callback(endpoint.close)
-        history = stack.enter_context(History(folder.path))
-        if saved is not None:
-            history.truncate(saved.snapshot.position.update)
+        history = stack.enter_context(_history(folder, saved, display))
         run = Run(
             job.spec, plan, history=history, checkpoints=checkpoints, display=display, telemetry=telemetry,
             wanted=options.wanted or _planned(plan, options.workers), stop_requested=stop_requested, saved=saved,
@@ -110,6 +108,23 @@ def _run(
         stack.callback(display.stop)
         display.note(f"metrics at {endpoint.url}; results go to {folder.path}")
         yield run
+
+
+@contextmanager
+def _history(folder: OutputFolder, saved: Saved | None, display: Display) -> Iterator[History]:
+    """The history that a resume goes on with, or a new one. Raises CheckpointError where it cannot be written."""
+    with told_as_unwritable():
+        aside = None if saved else folder.set_earlier_run_aside()
+        history = History(folder.path)
+        if saved is not None:
+            history.truncate(saved.snapshot.position.update)
+    if aside is not None:
+        display.note(f"an earlier run was here; it is kept in {aside}")
+    try:
+        yield history
+    finally:
+        with told_as_unwritable():
+            history.close()
 
 
 def _planned(plan: Plan, most: int | None) -> Callable[[Position], int]:
@@ -177,9 +192,11 @@ def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Tra
         run.save(trained.snapshot)
     if trained.snapshot is None or not run.plan.is_done(trained.snapshot.position):
         run.check_saved()
-        at = 0 if trained.snapshot is None else trained.snapshot.position.update
+        if not run.saved_update:
+            raise Interrupted("stopped before the first update; there is nothing to resume")
         raise Interrupted(
-            f"stopped after update {at:,}; the checkpoint is in {folder.path}, and --resume goes on from it"
+            f"stopped after update {run.saved_update:,}; the checkpoint is in {folder.path}, "
+            "and --resume goes on from it"
         )
     run.check_saved()
     folder.write(WEIGHTS_FILE, save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()}))

@@ -170,6 +170,7 @@ class AllReduceDriver:
             self._now.heard = time.monotonic()
         if message["kind"] == "rows":
             self._run.note_rows(message["rows"])
+            self._run.note_sent(message["bytes"])
         elif message["kind"] == "evaluation":
             position = Position(message["update"], message["epoch"], message["offset"])
             self._run.note_evaluation(position, message["values"], message["at"])
@@ -186,6 +187,8 @@ class AllReduceDriver:
         self._size = size
 
     def _conclude(self, present: Generation) -> None:
+        for message in present.untold:
+            self._hear(Said(message))
         for outcome in present.outcomes.values():
             if outcome is not None and outcome.error is not None:
                 raise outcome.error

@@ -78,6 +78,8 @@ class GatherScatterDriver:
         if answers is None:
             self._run.note_recovery("a worker went away")
             return
+        sent = len(members) * sum(t.nbytes for t in self._replica.model_tensors().values())
+        self._run.note_sent(sent + sum(row.nbytes for answer in answers for row in answer.rows))
         rows = [torch.from_numpy(np.array(row)).to(self._replica.device) for answer in answers for row in answer.rows]
         done = self._replica.commit(step, add_up(rows, lay_out(step.shards, len(members))))
         self._note(step, members, done.loss, began, [answer.seconds for answer in answers])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from distributed import Future
 
@@ -46,6 +47,12 @@ class Generation:
     def updates(self) -> dict[str, int]:
         """How far each remaining member is."""
         return {address: outcome.update for address, outcome in self.outcomes.items() if outcome is not None}
+
+    @property
+    def untold(self) -> tuple[dict[str, Any], ...]:
+        """What the most advanced of those who lost a peer know, and the one who was to report may not have."""
+        left = [outcome for outcome in self.outcomes.values() if outcome is not None and outcome.untold]
+        return max(left, key=lambda outcome: outcome.update).untold if left else ()
 
     def pause(self) -> float | None:
         """The longest time that a member stood still before this generation; None until all have begun."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -86,6 +87,17 @@ class Reduction:
         if key not in self._buffers:
             self._buffers[key] = torch.empty(length, dtype=like.dtype, device=like.device)
         return self._buffers[key]
+
+
+@lru_cache(maxsize=256)
+def bytes_sent(shards: int, members: int, length: int, item: int = 4) -> int:
+    """Bytes that all members together send in one reduction of rows of so many items."""
+    counts, others = [len(nodes) for nodes in lay_out(shards, members).nodes], members - 1
+    if members == 2 or length * item <= _SHORT_BYTES:
+        return sum(counts) * others * length * item
+    slices = [length * (member + 1) // members - length * member // members for member in range(members)]
+    out = sum(count * (length - own) for count, own in zip(counts, slices, strict=True))
+    return (out + length * others) * item
 
 
 def _packed(rows: Sequence[Tensor]) -> Tensor:
