@@ -20,6 +20,7 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 
 from batchgrowth_trainer import service
+from batchgrowth_trainer.membership import JOINED, LEFT, membership_plugin
 from batchgrowth_trainer.service import Prepared
 
 _CALL_SECONDS = 60.0
@@ -90,21 +91,22 @@ class Crew:
         self.client, self.run_id = client, run_id
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.ready: dict[str, Prepared] = {}
+        self._topic = service.topic(run_id)
         self._arguments = (run_id, spec, plan, tuple(paths))
         self._preparing: dict[str, Future] = {}
 
     def open(self) -> None:
         """Begin to watch, and to prepare every worker that is there."""
-        self.client.subscribe_topic("all", self._on_cluster_event)
-        self.client.subscribe_topic(service.topic(self.run_id), lambda event: self.events.put(Said(event[1])))
+        self.client.subscribe_topic(self._topic, self._on_event)
+        self.client.register_plugin(membership_plugin(self._topic), name=self._topic)
         for address in self.client.scheduler_info()["workers"]:
             self.events.put(Joined(address))
 
     def close(self) -> None:
         """Watch no longer, and free what the members hold."""
-        for topic in ("all", service.topic(self.run_id)):
-            self.client.unsubscribe_topic(topic)
-        self.ask(service.forget, self.run_id, workers=list(self.ready))
+        self.ask(service.forget, self.run_id, workers=list(self.ready), seconds=_ANSWER_SECONDS)
+        self.client.unsubscribe_topic(self._topic)
+        self.client.unregister_scheduler_plugin(self._topic)
 
     def take_note(self, event: Event) -> None:
         """Follow joins and departures. Raises what a workload did wrong while a member was made."""
@@ -212,9 +214,11 @@ class Crew:
         elif future.status == "error":
             self.events.put(Unready(address, future.exception()))
 
-    def _on_cluster_event(self, event: tuple[float, Any]) -> None:
+    def _on_event(self, event: tuple[float, dict[str, Any]]) -> None:
         message = event[1]
-        if isinstance(message, dict) and message.get("action") == "add-worker":
+        if message["kind"] == JOINED:
             self.events.put(Joined(message["worker"]))
-        elif isinstance(message, dict) and message.get("action") == "remove-worker":
+        elif message["kind"] == LEFT:
             self.events.put(Left(message["worker"]))
+        else:
+            self.events.put(Said(message))

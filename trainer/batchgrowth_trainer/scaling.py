@@ -18,6 +18,7 @@ from batchgrowth_trainer.run import Run
 
 _FIRST_LEAD_SECONDS = 10.0
 _LEAD_SLACK = 1.5
+_RELEASE_SLACK = 10.0  # a worker that is wanted again before long is kept
 _SMOOTHING = 0.5
 
 
@@ -47,12 +48,17 @@ class Scaling:
         self._measure_lead()
         if self._scaler is None:
             return
-        now = self._run.position
-        soon = self._pace.position_in(self._lead * _LEAD_SLACK, now, self._run.plan)
-        count = max(self._run.wanted(place) for place in _places(self._run.plan, now, soon))
+        soon, later = self._most(self._lead * _LEAD_SLACK), self._most(self._lead * _RELEASE_SLACK)
+        count = soon if soon > self._asked else max(soon, min(later, self._asked))
         if count != self._asked:
             self._asked, self._asked_at = count, time.monotonic()
             self._scaler.scale(count)
+
+    def _most(self, seconds: float) -> int:
+        """The most workers that the run wants between now and then."""
+        now = self._run.position
+        then = self._pace.position_in(seconds, now, self._run.plan)
+        return max(self._run.wanted(place) for place in _places(self._run.plan, now, then))
 
     def gather(self, attend: Callable[[float], None]) -> list[str]:
         """The members of the next generation, oldest first: as many as wanted, or as are ready.
