@@ -4,20 +4,57 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 INSTALLED := $(VENV)/.installed
+UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check bench crd lock clean
+.PHONY: help install run test check format bench crd docs lock clean
 
 help: ## list the verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 install: $(INSTALLED) ## set up .venv with everything
 
-# The lock names each package by version and digest; uv only makes the download and the copying quick.
+# The lock names each package by version and digest; uv makes the download and the copying quick.
 $(INSTALLED): pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "batchgrowth needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Say which one: make PYTHON=python3.12 …"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "batchgrowth needs Python 3.11 or newer, and $(PYTHON) is not; name one that is: make PYTHON=python3.12 …"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
+	@echo "installing into $(VENV) (torch is large: a minute or more the first time) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(UV) pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
+	@$(UV) pip install --quiet --no-deps --editable .
 	@touch $@
+
+run: $(INSTALLED) ## train the example job on real data, with plots; again: goes on, or says that it is done
+	@$(BIN)/batchgrowth run examples/digits.yaml --resume
+
+check: $(INSTALLED) ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(INSTALLED) ## every tier that this machine can carry; what is skipped says why
+	$(BIN)/pytest tests/pure --cov=batchgrowth --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest tests/torch tests/dask tests/gpu
+
+format: $(INSTALLED) ## put the code into the one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED) ## our exchanges beside torch DDP, side by side, and the pauses (about eight minutes)
+	@$(BIN)/python -m bench
+
+crd: $(INSTALLED) ## write crds/ anew from the spec
+	$(BIN)/batchgrowth crd > crds/batchgrowthjobs.yaml
+
+docs: $(INSTALLED) ## write the generated pages and pictures anew
+	$(BIN)/python docs/generate.py
+
+lock: $(INSTALLED) ## choose versions anew
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
+	  --no-annotate --no-header --upgrade pyproject.toml -o requirements.lock
+
+clean: ## remove what was built here; runs/ stays
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -1,7 +1,5 @@
 """What a person sees while a run trains, on a terminal and in a log."""
 
-# ruff: noqa: SIM300  (expected == actual, as everywhere in these tests)
-
 import io
 import re
 from collections.abc import Iterator

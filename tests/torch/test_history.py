@@ -1,7 +1,5 @@
 """history.csv and evaluations.csv: appended, cut back, read back, and whole after a crash."""
 
-# ruff: noqa: SIM300  (expected == actual, as everywhere in these tests)
-
 import dataclasses
 import errno
 import math

@@ -1,7 +1,5 @@
 """From runs' directories to a PNG and an HTML page that holds everything it needs."""
 
-# ruff: noqa: SIM300  (expected == actual, as everywhere in these tests)
-
 import json
 import math
 import re

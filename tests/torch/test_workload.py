@@ -1,7 +1,5 @@
 """The calls that the training loop makes on a workload: fetch, predict, checked."""
 
-# ruff: noqa: SIM300  (expected == actual, as everywhere in these tests)
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """From an entrypoint to a checked workload; every fault of the user's code is one paragraph that says what to do."""
 
-# ruff: noqa: SIM300  (expected == actual, as everywhere in these tests)
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The examples and what docs/workloads.md says about workloads."""
 
-# ruff: noqa: SIM300  (expected == actual, as everywhere in these tests)
-
 import importlib
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The workloads that ship: digits, CIFAR-10 in its binary format, and synthetic images."""
 
-# ruff: noqa: SIM300  (expected == actual, as everywhere in these tests)
-
 from collections.abc import Iterator
 from pathlib import Path
 

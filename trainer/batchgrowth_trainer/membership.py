@@ -17,7 +17,8 @@ JOINED, LEFT = "joined", "left"
 def membership_plugin(topic: str) -> SchedulerPlugin:
     """A plugin that reports on `topic`.
 
-    Its class is made here so that it travels by value: a scheduler that somebody else started need not have this package.
+    Its class is made here so that it travels by value: a scheduler that somebody else started need not have this
+    package.
     """
     joined, left = JOINED, LEFT
 

@@ -1,0 +1,71 @@
+"""The house keeps its shape."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("operator", "trainer", "plan", "tests")
+
+
+def tracked() -> list[Path]:
+    """Every file that git knows."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_package_shadows_a_standard_module() -> None:
+    """`operator/__init__.py` would take the place of the standard library's operator in every process started here."""
+    stray = [*(ROOT / room / "__init__.py" for room in ROOMS), *(ROOT / "tests").glob("*/__init__.py")]
+
+    assert [] == [path for path in stray if path.exists()]
+
+
+def test_python_starts_at_the_root() -> None:
+    """A process that is started at the root finds the standard library's modules."""
+    code = "import operator, collections; print(operator.__file__)"
+    where = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+
+    assert str(ROOT) not in where.replace(sys.prefix, "")
+
+
+def test_the_lock_covers_what_the_project_needs() -> None:
+    """Each named requirement is pinned, with digests."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"].values()
+    named = [*project["project"]["dependencies"], *(r for extra in extras for r in extra)]
+    named += project["dependency-groups"]["dev"]
+    lock = (ROOT / "requirements.lock").read_text()
+
+    for requirement in named:
+        name = re.split(r"[><=~!\[; ]", requirement)[0].lower().replace("_", "-")
+        assert re.search(rf"^{re.escape(name)}==\S+ .*\\$", lock, re.MULTILINE), name
+    assert "--hash=sha256:" in lock
+
+
+@pytest.mark.parametrize("word", ["/wor" + "k/", "/roo" + "t/", "pythonhosted" + ".org", "pypi" + ".org"])
+def test_no_file_names_a_machine_or_a_registry(word: str) -> None:
+    """What is committed runs anywhere."""
+    binary = {".png", ".bin"}
+    guilty = [path for path in tracked() if path.suffix not in binary and word in path.read_text(errors="replace")]
+
+    assert [] == guilty
+
+
+def test_files_are_short() -> None:
+    """A file of more than 250 lines has a second idea in it."""
+    code = [p for p in tracked() if p.suffix == ".py" and p.parts[len(ROOT.parts)] in ("operator", "trainer", "plan")]
+    long = {str(p.relative_to(ROOT)): lines for p in code if (lines := len(p.read_text().splitlines())) > 250}
+
+    assert {} == long
