@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check format bench crd docs lock clean
+.PHONY: help install run test check format bench generate lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -46,11 +46,9 @@ format: $(INSTALLED) ## put the code into the one format
 bench: $(INSTALLED) ## our exchanges beside torch DDP, side by side, and the pauses (about eight minutes)
 	@$(BIN)/python -m bench
 
-crd: $(INSTALLED) ## write crds/ anew from the spec
+generate: $(INSTALLED) ## write crds/ and docs/metrics.md anew from the code
 	$(BIN)/batchgrowth crd > crds/batchgrowthjobs.yaml
-
-docs: $(INSTALLED) ## write the generated pages and pictures anew
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -c 'from batchgrowth.metrics import metrics_table; print(metrics_table(), end="")' > docs/metrics.md
 
 lock: $(INSTALLED) ## choose versions anew
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \

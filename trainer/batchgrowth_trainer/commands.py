@@ -28,11 +28,11 @@ class ExchangeType(StrEnum):
 
 
 File = Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)]
-Workers = Annotated[int | None, typer.Option(min=1, max=1000, help="Use at most so many workers. [the plan's]")]
-Scheduler = Annotated[str | None, typer.Option(help="Train on an existing Dask cluster. [a cluster on this machine]")]
-Exchange = Annotated[ExchangeType | None, typer.Option(help="How gradients move. [spec.exchange.type]")]
+Workers = Annotated[int | None, typer.Option(min=1, max=1000, help="Use at most so many workers. Default: the plan's.")]
+Scheduler = Annotated[str | None, typer.Option(help="Train on an existing Dask cluster. Default: one on this machine.")]
+Exchange = Annotated[ExchangeType | None, typer.Option(help="How gradients move. Default: spec.exchange.type.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in the output folder.")]
-OutputDir = Annotated[Path | None, typer.Option(help="Where results go. [runs/NAME]")]
+OutputDir = Annotated[Path | None, typer.Option(help="Where results go. Default: runs/NAME.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Another spec.seed.")]
 MetricsPort = Annotated[int, typer.Option(min=0, max=65535, help="Port for Prometheus on 127.0.0.1; 0: any free one.")]
