@@ -18,7 +18,7 @@ from torch import Tensor
 
 # The classes behind torch.distributed's module-level functions: a process may be in groups of several generations, one
 # after another, which the functions' one default group does not allow.  torch ships no type declarations of them.
-c10d: Any = torch.distributed.distributed_c10d
+c10d: Any = torch.distributed
 
 
 class PeerLost(Exception):
