@@ -150,7 +150,7 @@ class Run:
         self._saved_at = time.monotonic()
         began = time.perf_counter()
         try:
-            self._history.flush()
+            self.flush()
             size = self._checkpoints.save(snapshot, self.story_json())
         except (CheckpointError, OSError) as error:
             self._save_failed = str(error)

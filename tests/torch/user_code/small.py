@@ -41,3 +41,12 @@ def plain() -> Workload:
     workload = of(nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES)))
     return Workload(model=workload.model, loss=workload.loss, train=workload.train, test=workload.test,
                     metrics=workload.metrics)  # fmt: skip
+
+
+def diverging() -> Workload:
+    """A loss so steep that the weights run away within a few updates."""
+    return Workload(model=nn.Linear(FEATURES, CLASSES), loss=_steep, train=data())
+
+
+def _steep(output: Tensor, target: Tensor) -> Tensor:
+    return 1000 * output.square().sum(dim=1)

@@ -1,0 +1,239 @@
+"""`train` in one process: the same weights whatever stops it, and a history that is the plan's."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batchgrowth.errors import CheckpointError, Interrupted, PortError, WorkloadError
+from batchgrowth.plan import make_plan
+from batchgrowth_trainer import training
+from batchgrowth_trainer.display import Quiet
+from batchgrowth_trainer.run import Run
+from batchgrowth_trainer.training import Options, train
+
+ADAM = "optimizer={type: Adam, adam: {}}"
+
+
+class Notes(Quiet):
+    """Remembers what a person would have been told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
+def after(updates: int) -> Callable[[], bool]:
+    """Asks to stop when it has been asked so often; one process asks once before each update."""
+    asked = [0]
+
+    def stop() -> bool:
+        asked[0] += 1
+        return asked[0] > updates
+
+    return stop
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "history.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def saved(folder: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[1]) for path in (folder / "checkpoints").iterdir())
+
+
+@pytest.fixture
+def at_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints are always due, not by the clock."""
+    monkeypatch.setattr(Run, "checkpoint_due", lambda run: True)
+
+
+@pytest.mark.parametrize("overrides", [(), (ADAM,)], ids=["sgd", "adam"])
+def test_from_every_checkpoint_the_same_weights_follow(
+    small_job: Any, tmp_path: Path, at_every_update: None, overrides: tuple[str, ...]
+) -> None:
+    job = small_job("checkpoint.keep=100", "workload.entrypoint=small:net", *overrides)
+    whole = train(job, Options(output_dir=tmp_path / "whole"))
+    updates = whole["updates"]
+    assert list(range(updates + 1)) == saved(tmp_path / "whole")
+    for update in range(0, updates, 4):
+        folder = tmp_path / f"from-{update}"
+        shutil.copytree(tmp_path / "whole", folder)
+        (folder / "summary.json").unlink()
+        for path in (folder / "checkpoints").iterdir():
+            if int(path.name.split("-")[1]) > update:
+                shutil.rmtree(path)
+        again = train(job, Options(output_dir=folder, resume=True))
+        assert whole["weightsSha256"] == again["weightsSha256"]
+        assert whole["accuracy"] == again["accuracy"]
+        assert whole["finalLoss"] == again["finalLoss"]
+        assert [row["loss"] for row in rows(tmp_path / "whole")] == [row["loss"] for row in rows(folder)]
+
+
+def test_stopped_and_resumed_again_and_again(small_job: Any, tmp_path: Path) -> None:
+    job = small_job()
+    whole = train(job, Options(output_dir=tmp_path / "whole"))
+    folder = tmp_path / "stopped"
+    assert 24 == whole["updates"]
+    for update in (5, 10, 15, 20):
+        with pytest.raises(Interrupted, match=rf"stopped after update {update}; the checkpoint is in"):
+            train(job, Options(output_dir=folder, resume=True), stop_requested=after(5))
+        assert not (folder / "summary.json").exists()
+    summary = train(job, Options(output_dir=folder, resume=True))
+    assert whole["weightsSha256"] == summary["weightsSha256"]
+    assert list(range(1, whole["updates"] + 1)) == [int(row["update"]) for row in rows(folder)]
+
+
+def test_the_history_is_the_plans(small_job: Any, tmp_path: Path) -> None:
+    """The batch grows, the learning rate falls past the maximum, and rate / batch is that of the wanted batch."""
+    job = small_job("epochs=5")
+    plan = make_plan(job.spec)
+    train(job, Options(output_dir=tmp_path))
+    told = rows(tmp_path)
+    assert plan.updates == len(told)
+    for row in told:
+        stage = plan.stage_at(int(row["update"]) - 1)
+        assert (stage.batch_size, stage.learning_rate) == (int(row["batchSize"]), float(row["learningRate"]))
+        assert pytest.approx(0.05 / stage.wanted) == float(row["learningRate"]) / int(row["batchSize"])
+    assert [8, 16, 32] == sorted({int(row["batchSize"]) for row in told})
+    assert 0.0125 == float(told[-1]["learningRate"])
+    assert 5.0 == float(told[-1]["epoch"])
+
+
+def test_the_seed_decides_and_nothing_else(small_job: Any, tmp_path: Path) -> None:
+    first, again, other = (
+        train(small_job(f"seed={seed}"), Options(output_dir=tmp_path / name))["weightsSha256"]
+        for seed, name in ((3, "first"), (3, "again"), (4, "other"))
+    )
+    assert first == again != other
+
+
+def test_how_often_it_is_evaluated_changes_nothing(small_job: Any, tmp_path: Path) -> None:
+    often = train(small_job(), Options(output_dir=tmp_path / "often"))
+    seldom = train(small_job("evaluation.everyEpochs=3"), Options(output_dir=tmp_path / "seldom"))
+    assert often["weightsSha256"] == seldom["weightsSha256"]
+    assert often["accuracy"] == seldom["accuracy"]
+    with (tmp_path / "seldom" / "evaluations.csv").open() as file:
+        assert [3.0, 4.0] == [float(row["epoch"]) for row in csv.DictReader(file)]
+
+
+def test_the_summary_holds_what_it_promises(small_job: Any, tmp_path: Path) -> None:
+    summary = train(small_job(), Options(output_dir=tmp_path))
+    assert summary == json.loads((tmp_path / "summary.json").read_text())
+    assert {"updates", "examples", "seconds", "finalLoss", "accuracy", "weightsSha256", "resizes", "recoveries"} <= set(
+        summary
+    )
+    assert (360, [], 0) == (summary["examples"], summary["resizes"], summary["recoveries"])
+    last = [row for row in rows(tmp_path) if float(row["epoch"]) > 3]
+    shares = [30 / 90 if int(row["batchSize"]) == 30 else None for row in last]
+    assert len(last) == len(shares)
+    assert min(float(row["loss"]) for row in last) <= summary["finalLoss"] <= max(float(row["loss"]) for row in last)
+
+
+# --- what is in the folder already ----------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_not_trained_again_by_resume(small_job: Any, tmp_path: Path) -> None:
+    notes, summary = Notes(), train(small_job(), Options(output_dir=tmp_path))
+    assert summary == train(small_job(), Options(output_dir=tmp_path, resume=True), notes)
+    assert "is trained already" in notes.told[0]
+
+
+def test_a_run_that_ended_between_checkpoint_and_summary_is_concluded(small_job: Any, tmp_path: Path) -> None:
+    summary = train(small_job(), Options(output_dir=tmp_path))
+    (tmp_path / "summary.json").unlink()
+    again = train(small_job(), Options(output_dir=tmp_path, resume=True))
+    assert summary | {"seconds": again["seconds"]} == again
+
+
+def test_without_resume_the_earlier_run_is_kept_aside(small_job: Any, tmp_path: Path) -> None:
+    notes, summary = Notes(), train(small_job(), Options(output_dir=tmp_path))
+    again = train(small_job("seed=9"), Options(output_dir=tmp_path), notes)
+    assert "an earlier run was here" in notes.told[0]
+    assert summary == json.loads((tmp_path / "earlier" / "1" / "summary.json").read_text())
+    assert summary["weightsSha256"] != again["weightsSha256"]
+
+
+def test_resume_without_a_checkpoint_says_that_it_starts_at_the_beginning(small_job: Any, tmp_path: Path) -> None:
+    notes = Notes()
+    train(small_job(), Options(output_dir=tmp_path, resume=True), notes)
+    assert "there is no checkpoint" in notes.told[0]
+
+
+def test_a_stop_before_the_first_update_says_so(small_job: Any, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match="before the first update"):
+        train(small_job(), Options(output_dir=tmp_path), stop_requested=lambda: True)
+
+
+def test_a_taken_port_leaves_the_earlier_run_where_it_is(
+    small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(small_job(), Options(output_dir=tmp_path))
+
+    def taken(*_: object) -> None:
+        raise PortError("taken")
+
+    monkeypatch.setattr(training, "Endpoint", taken)
+    with pytest.raises(PortError):
+        train(small_job(), Options(output_dir=tmp_path))
+    assert (tmp_path / "summary.json").exists()
+    assert not (tmp_path / "earlier").exists()
+
+
+def test_a_damaged_newest_checkpoint_costs_only_time(small_job: Any, tmp_path: Path, at_every_update: None) -> None:
+    notes, whole = Notes(), train(small_job(), Options(output_dir=tmp_path))
+    (tmp_path / "summary.json").unlink()
+    newest = max((tmp_path / "checkpoints").iterdir()) / "state.safetensors"
+    newest.write_bytes(newest.read_bytes()[:100])
+    again = train(small_job(), Options(output_dir=tmp_path, resume=True), notes)
+    assert whole["weightsSha256"] == again["weightsSha256"]
+    assert "is not what was written (100 of" in notes.told[0]
+
+
+def test_another_model_under_the_same_name_is_refused(
+    small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest is the same and the user's code is not."""
+    with pytest.raises(Interrupted):
+        train(small_job(), Options(output_dir=tmp_path), stop_requested=after(5))
+    import small
+
+    monkeypatch.setattr(small, "net", small.plain)
+    with pytest.raises(CheckpointError, match="written by another model or optimizer"):
+        train(small_job(), Options(output_dir=tmp_path, resume=True))
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
+    small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one may succeed; only a last one that failed is an error."""
+    failing = [True]
+    monkeypatch.setattr(Run, "checkpoint_due", lambda run: run.position.update in (3, 9))
+    save = training.CheckpointStore.save
+
+    def sometimes(store: Any, snapshot: Any, story: Any) -> int:
+        if failing[0] and snapshot.position.update < 5:
+            raise CheckpointError("no room")
+        return save(store, snapshot, story)
+
+    monkeypatch.setattr(training.CheckpointStore, "save", sometimes)
+    notes = Notes()
+    train(small_job(), Options(output_dir=tmp_path), notes)
+    assert ["checkpoint failed: no room"] == [told for told in notes.told if "failed" in told]
+    assert 9 == saved(tmp_path)[0]
+
+
+def test_nan_ends_the_run_and_leaves_the_last_checkpoint(small_job: Any, tmp_path: Path, at_every_update: None) -> None:
+    job = small_job("workload.entrypoint=small:diverging", "checkpoint.keep=2")
+    with pytest.raises(WorkloadError, match=r"is not finite: loss .* lower learningRate\.initial"):
+        train(job, Options(output_dir=tmp_path))
+    assert rows(tmp_path)
+    assert len(rows(tmp_path)) == saved(tmp_path)[-1]
+    with pytest.raises(WorkloadError, match="is not finite"):
+        train(job, Options(output_dir=tmp_path, resume=True))
