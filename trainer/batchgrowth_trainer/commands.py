@@ -123,6 +123,7 @@ def _say_summary(console: Console, told: dict[str, Any]) -> None:
         f"{told['name']}: {told['updates']:,} updates in {told['seconds']:.1f} s{accuracy}, "
         f"training loss {told['finalLoss']:.4f}" + (f", workers {workers}" if workers else ""),
         highlight=False,
+        soft_wrap=True,
     )
     console.print(f"weights SHA-256 {told['weightsSha256']}", highlight=False, soft_wrap=True)
 
