@@ -43,13 +43,17 @@ class Scaling:
         """Workers that the present position should have."""
         return self._run.wanted(self._run.position)
 
-    def tick(self) -> None:
-        """Ask for the workers of now and of the time that a new one needs to become ready."""
+    def tick(self, training: int = 0) -> None:
+        """Ask for the workers of now and of the time that a new one needs to become ready.
+
+        So many of them are `training`: none is let go under its work.
+        """
         self._measure_lead()
         if self._scaler is None:
             return
         soon, later = self._most(self._lead * _LEAD_SLACK), self._most(self._lead * _RELEASE_SLACK)
         count = soon if soon > self._asked else max(soon, min(later, self._asked))
+        count = max(count, training)
         if count != self._asked:
             self._asked, self._asked_at = count, time.monotonic()
             self._scaler.scale(count)

@@ -111,7 +111,7 @@ class AllReduceDriver:
         return plan.updates
 
     def _look_after(self, present: Generation) -> None:
-        self._scaling.tick()
+        self._scaling.tick(len(present.members))
         if not present.stopping and not present.outcomes and self._should_stop(present):
             present.stopping = True
             self._crew.ask(service.request_stop, self._crew.run_id, present.number, workers=present.members[:1])
