@@ -51,6 +51,7 @@ class Options:
     scheduler: str | None = None
     resume: bool = False
     metrics_port: int = 0
+    metrics_host: str = LOOPBACK
     paths: tuple[str, ...] = ()
     wanted: Callable[[Position], int] | None = None
 
@@ -97,7 +98,7 @@ def _run(
     position = saved.snapshot.position if saved else Position()
     telemetry = Telemetry(plan, position.epoch + position.offset / plan.examples_per_epoch)
     with ExitStack() as stack:
-        endpoint = Endpoint(telemetry.registry, LOOPBACK, options.metrics_port)
+        endpoint = Endpoint(telemetry.registry, options.metrics_host, options.metrics_port)
         stack.callback(endpoint.close)
         history = stack.enter_context(_history(folder, saved, display))
         run = Run(

@@ -1,0 +1,82 @@
+"""The trainer of a pod: `python -m batchgrowth_trainer`.
+
+Reads the job and the plan that the operator made, trains on the Dask cluster it is told of, reports progress, and
+always goes on from the newest checkpoint.  The exit code says how it ended (docs/exit-codes.md).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
+from batchgrowth.manifest import load_manifest
+from batchgrowth.plan import make_plan
+from batchgrowth.spec import BatchGrowthJob
+from rich.console import Console
+
+ANYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs; a NetworkPolicy guards it)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    job: Annotated[Path, typer.Option(help="The job, as JSON or YAML.")] = Path("/etc/batchgrowth/job.json"),
+    plan: Annotated[Path, typer.Option(help="The operator's plan.")] = Path("/etc/batchgrowth/plan.json"),
+    output_dir: Annotated[Path, typer.Option(help="Where checkpoints and results go.")] = Path("/checkpoints"),
+    scheduler: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_SCHEDULER")] = None,
+    namespace: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_NAMESPACE")] = None,
+    progress_configmap: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_PROGRESS_CONFIGMAP")] = None,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535)] = 9090,
+) -> None:
+    """Train a job in a pod."""
+    read = load_manifest(job)
+    check_same_plan(read, plan)
+
+    from batchgrowth_trainer.display import make_display
+    from batchgrowth_trainer.interrupts import interrupts
+    from batchgrowth_trainer.progress_sinks import config_map_sink, file_sink
+    from batchgrowth_trainer.reporting import Reporter, Together
+    from batchgrowth_trainer.training import Options, train
+
+    output_dir.mkdir(parents=True, exist_ok=True)
+    sink = file_sink(output_dir / "progress.json")
+    if namespace is not None and progress_configmap is not None:
+        sink = config_map_sink(namespace, progress_configmap)
+    display = Together([make_display(Console()), Reporter(sink, start=int(time.time()))])
+    options = Options(
+        output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port, metrics_host=ANYWHERE
+    )
+    try:
+        with interrupts(lambda: display.note("asked to stop: a checkpoint, then the end")) as asked:
+            train(read, options, display, asked.requested)
+    except KeyboardInterrupt:
+        raise Interrupted("asked twice to stop; the next start goes on from the last checkpoint") from None
+    finally:
+        display.stop()
+
+
+def check_same_plan(job: BatchGrowthJob, path: Path) -> None:
+    """Raise PlanError unless the plan in the file is the one that this version makes of the job."""
+    try:
+        given = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path}: the operator's plan cannot be read ({error}); mount the job's plan there") from error
+    if given != json.loads(json.dumps(make_plan(job.spec).to_json())):
+        raise PlanError(
+            f"{path}: the operator made another plan of this job than this trainer would; "
+            "use images of one version for the operator and spec.image"
+        )
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except BatchGrowthError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)
