@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Protocol
 
 from batchgrowth.errors import ClusterError
@@ -20,6 +21,7 @@ _FIRST_LEAD_SECONDS = 10.0
 _LEAD_SLACK = 1.5
 _RELEASE_SLACK = 10.0  # a worker that is wanted again before long is kept
 _SMOOTHING = 0.5
+_LOOK_SECONDS = 0.05  # an update may take a millisecond; a look at a plan of many stages takes that, too
 
 
 class Scaler(Protocol):
@@ -37,6 +39,7 @@ class Scaling:
         self._asked, self._asked_at = 0, 0.0
         self._lead = _FIRST_LEAD_SECONDS
         self._seen = 0
+        self._looked_at = -_LOOK_SECONDS
         self._pace = _Pace()
 
     def wanted(self) -> int:
@@ -48,6 +51,9 @@ class Scaling:
 
         So many of them are `training`: none is let go under its work.
         """
+        if time.monotonic() - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = time.monotonic()
         self._measure_lead()
         if self._scaler is None:
             return
@@ -124,6 +130,5 @@ def _examples(position: Position, plan: Plan) -> float:
 def _places(plan: Plan, now: Position, soon: Position) -> list[Position]:
     """The present position and the beginning of every stage up to `soon`."""
     reach = soon.epoch + soon.offset / plan.examples_per_epoch
-    starts = [plan.position_at(stage.first_update) for stage in plan.stages
-              if stage.first_update > now.update and stage.epoch_from <= reach]  # fmt: skip
-    return [now, *starts]
+    later = plan.stages[plan.stage_at(now.update).index + 1 :]
+    return [now, *(plan.position_at(stage.first_update) for stage in takewhile(lambda s: s.epoch_from <= reach, later))]
