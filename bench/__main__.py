@@ -65,7 +65,7 @@ def _measure(rounds: int, quick: bool, only: list[str]) -> Results:
         progress.print(text, style="dim", highlight=False)
 
     measured = measure_cases([case for name, case in every.items() if name in only or not only], rounds, tell)
-    pauses = measure_pauses(6 if quick else 44, tell) if PAUSES in only or not only else []
+    pauses = measure_pauses(4 if quick else 44, tell) if PAUSES in only or not only else []
     return Results(this_machine(), quick, measured, pauses)
 
 

@@ -137,5 +137,5 @@ _WHOLE_HALVES = (
 def cases(*, quick: bool) -> list[Case]:
     """The cases of a full run; with `quick`, the same in tiny, to see that everything runs."""
     if quick:
-        return [_mlp(64, 4, 1, _ONE_EACH), _mlp(512, 20, 2, _WHOLE_HALVES, 32), _wrn(8, 5, 1)]
+        return [_mlp(64, 2, 1, _ONE_EACH), _mlp(512, 6, 2, _WHOLE_HALVES, 32), _wrn(8, 4, 1)]
     return [_mlp(64, 16, 2, _ONE_EACH), _mlp(512, 110, 10, _WHOLE_HALVES, 32), _wrn(64, 8, 2)]

@@ -99,7 +99,8 @@ class _Stand:
         least = min(sample.sent for sample in samples)
         if not system.exchange:
             return least
-        short = min(ours.measure(self.case.job(system, only_warm=True), self.scheduler).sent for _ in range(2))
+        job, times = self.case.job(system, only_warm=True), min(len(samples), 2)
+        short = min(ours.measure(job, self.scheduler).sent for _ in range(times))
         return (least - short) / (make_plan(self.case.job().spec).updates - self.case.warm)
 
 

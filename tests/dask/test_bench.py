@@ -1,0 +1,102 @@
+"""The benchmarks run end to end and report every system; how fast it was is nobody's business here."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SYSTEMS = [
+    "torch DDP",
+    "one process",
+    "gather/scatter per tensor",
+    "all_reduce per tensor",
+    "GatherScatter (ours)",
+    "AllReduce (ours)",
+]
+FINE = "AllReduce, shard 32 (ours)"
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory) -> tuple[Path, str]:
+    """The results of a quick run as a file, and what it printed."""
+    file = tmp_path_factory.mktemp("bench") / "results.json"
+    done = bench("--quick", "--output", str(file))
+    assert done.returncode == 0, done.stderr
+    return file, done.stdout
+
+
+@pytest.fixture(scope="module")
+def results(quick):
+    return json.loads(quick[0].read_text())
+
+
+def test_every_system_is_in_every_case(results):
+    found = {case["case"]: [figures["system"] for figures in case["figures"]] for case in results["cases"]}
+    assert {"mlp-64": SYSTEMS, "mlp-512": [*SYSTEMS, FINE], "wrn-8": SYSTEMS} == found
+
+
+def test_times_and_ratios_are_finite_and_in_order(results):
+    for case in results["cases"]:
+        for figures in case["figures"]:
+            for spread in (figures["ms"], figures["ratio"]):
+                least, middle, most = spread["least"], spread["middle"], spread["most"]
+                assert 0 < least <= middle <= most < math.inf, (case["case"], figures["system"])
+
+
+def test_ratios_are_to_ddp(results):
+    for case in results["cases"]:
+        ddp = next(figures for figures in case["figures"] if figures["system"] == "torch DDP")
+        for figures in case["figures"]:
+            assert figures["ms"]["middle"] / ddp["ms"]["middle"] == pytest.approx(figures["ratio"]["middle"])
+
+
+def test_an_exchange_moves_at_least_one_gradient_each_way(results):
+    """4 bytes for each of the 9,610 or 2.75 million parameters, to the other worker and back."""
+    least = {"mlp": 2 * 4 * 9_610, "wrn": 2 * 4 * 2_748_890}
+    for case in results["cases"]:
+        for figures in case["figures"]:
+            enough = least[case["model"]] * 0.9 if figures["system"] != "one process" else 0
+            assert enough <= figures["sent"] < math.inf, (case["case"], figures["system"])
+
+
+def test_pauses_of_joins_and_leaves(results):
+    assert ["mlp 2-1-2", "mlp 4-2-4", "wrn 2-1-2", "wrn 4-2-4"] == [one["pattern"] for one in results["pauses"]]
+    for one in results["pauses"]:
+        assert len(one["joins"]) == len(one["leaves"]) == 2
+        assert all(0 < pause < 60 for pause in (*one["joins"], *one["leaves"]))
+
+
+def test_the_tables_show_it_and_end_with_the_targets(quick):
+    shown = quick[1]
+    for text in (*SYSTEMS, FINE, "wrn 4-2-4, leaves", "AllReduce moves at most 23 MB"):
+        assert text in shown
+    assert shown.index("Pauses at joins") < shown.index("Targets")
+
+
+def test_markdown_of_an_earlier_run(quick):
+    """Measures nothing, so it needs no --quick."""
+    done = bench("--input", str(quick[0]), "--markdown")
+    assert done.returncode == 0, done.stderr
+    assert "| torch DDP | - |" in done.stdout
+    assert "**Targets (medians over the rounds)**" in done.stdout
+
+
+def test_an_unknown_case_is_refused():
+    done = bench("--only", "mlp-63")
+    assert done.returncode == 2
+    assert "mlp-63" in done.stderr
+
+
+def test_a_file_that_is_no_result_is_refused(tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+    done = bench("--input", str(tmp_path / "other.json"))
+    assert done.returncode == 2
+    assert "--output" in done.stderr
