@@ -1,0 +1,95 @@
+"""A real API server for tests: etcd, kube-apiserver and, where wanted, kube-controller-manager. No node, no root."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+from cluster.build import Say, programs_of_the_api_server, silence
+from cluster.certificates import Authority
+from cluster.control_plane import MASTERS, ControlPlane, Ports
+from cluster.errors import ClusterError
+from cluster.ports import LOOPBACK, Endpoint, free_ports
+from cluster.processes import Server, run, until
+from cluster.servers import Servers
+
+
+class ApiServer:
+    """An API server on a free port of the loopback address, for as long as the `with` block.
+
+    `kubeconfig` is a file with the rights of an administrator and `url` the server's address.
+    Without a controller manager, service accounts are not asked for and nothing collects garbage.
+    Raises ClusterError with the server's log if it does not come up.
+    """
+
+    kubeconfig: Path
+    url: str
+
+    def __init__(self, *, controller_manager: bool = False, say: Say = silence) -> None:
+        self._programs = programs_of_the_api_server(say)
+        self._with_controllers = controller_manager
+        if controller_manager and not (self._programs / "kube-controller-manager").is_file():
+            raise ClusterError(
+                f"{self._programs} has no kube-controller-manager; unset KUBEBUILDER_ASSETS to build one"
+            )
+
+    def __enter__(self) -> ApiServer:
+        self._servers = Servers()
+        try:
+            self._start()
+        except BaseException:
+            self._servers.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._servers.close()
+
+    def kubectl(self, *arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+        """What kubectl said, whatever its exit code; `given` is its standard input."""
+        words = [self._programs / "kubectl", "--kubeconfig", self.kubeconfig, *arguments]
+        return run(words, given=given, environment={"KUBECACHEDIR": str(self._servers.folder / "kubectl")})
+
+    def client(self, name: str, user: str, *groups: str) -> Path:
+        """A kubeconfig for another user, who has the rights that RBAC gives."""
+        return self._plane.kubeconfig(name, user, *groups)
+
+    def stop_serving(self) -> None:
+        """The API server ends; etcd and its data stay."""
+        self._servers.stop(self._apiserver)
+
+    def serve_again(self) -> None:
+        """The API server is back on the same port; returns when it is ready."""
+        self._apiserver = self._serve()
+
+    def _start(self) -> None:
+        self._plane = ControlPlane(self._servers.folder, Ports(*free_ports(3)), Authority())
+        self._plane.write()
+        self.kubeconfig, self.url = self._plane.kubeconfig("admin", "admin", MASTERS), self._plane.url
+        etcd = self._servers.start("etcd", self._plane.etcd(self._programs / "etcd"))
+        until("etcd is healthy", lambda: Endpoint(self._plane.ports.etcd).answers("/health"), etcd)
+        self._apiserver = self._serve()
+        if self._with_controllers:
+            self._control()
+
+    def _serve(self) -> Server:
+        # With no pods there is no address at which pods could reach it, and the loopback address may not be one.
+        more = ["--endpoint-reconciler-type=none", f"--bind-address={LOOPBACK}"]
+        if not self._with_controllers:
+            more.append("--disable-admission-plugins=ServiceAccount")
+        server = self._servers.start("kube-apiserver", self._plane.apiserver(self._programs / "kube-apiserver", *more))
+        endpoint = self._plane.endpoint()
+        until("the API server is ready", lambda: endpoint.answers("/readyz"), server)
+        until("it has its namespaces", lambda: endpoint.answers("/api/v1/namespaces/default"), server)
+        return server
+
+    def _control(self) -> None:
+        [port] = free_ports(1)
+        command = self._plane.controller_manager(self._programs / "kube-controller-manager", f"--secure-port={port}")
+        server = self._servers.start("kube-controller-manager", command)
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        endpoint = self._plane.endpoint()
+        until("the controllers are at work", lambda: endpoint.answers(account), server)

@@ -1,0 +1,95 @@
+"""Building programs from Go modules, once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+from cluster.errors import ClusterError
+from cluster.folders import cache
+from cluster.processes import logged, output
+from cluster.recipe import APISERVER, Group
+
+Say = Callable[[str], None]
+ASSETS = "KUBEBUILDER_ASSETS"
+
+
+def silence(text: str) -> None:
+    """Says nothing."""
+
+
+def folder_of(group: Group) -> Path:
+    """Where the group's programs are once they are built."""
+    return cache() / "bin" / f"{group.name}-{group.key()}"
+
+
+def built(group: Group, say: Say) -> Path:
+    """The folder of the group's programs, which are built now if they are not there; ClusterError if that fails."""
+    target = folder_of(group)
+    if target.is_dir():
+        return target
+    if shutil.which("go") is None:
+        raise ClusterError(f"{', '.join(group.programs)}: not built yet, and there is no go; install Go 1.21 or newer")
+    with _alone(target):
+        if not target.is_dir():  # another process may have built it while this one waited
+            _build(group, target, say)
+    return target
+
+
+def programs_of_the_api_server(say: Say) -> Path:
+    """The folder of etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS where that is set, otherwise our own build."""
+    named = os.environ.get(ASSETS)
+    if not named:
+        return built(APISERVER, say)
+    missing = [name for name in ("etcd", "kube-apiserver", "kubectl") if not (Path(named) / name).is_file()]
+    if missing:
+        raise ClusterError(f"{ASSETS}: {named} has no {', '.join(missing)}; name a folder that has, or unset it")
+    return Path(named)
+
+
+def why_no_api_server() -> str | None:
+    """Why the programs of the API server cannot be had here, or nothing where they can."""
+    if os.environ.get(ASSETS) or folder_of(APISERVER).is_dir() or shutil.which("go"):
+        return None
+    return f"needs Go, or {ASSETS}"
+
+
+def _build(group: Group, target: Path, say: Say) -> None:
+    say(f"building {', '.join(group.programs)} from Go modules (minutes the first time) …")
+    began = monotonic()
+    work = Path(tempfile.mkdtemp(prefix=f".{group.name}-", dir=target.parent))
+    try:
+        for name, package in group.programs.items():
+            command = ["nice", "-n", "19", "go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", *group.flags]
+            logged([*command, "-o", work / name, package], work / "build.log", folder=group.folder, environment=_PLAIN)
+        for name, (module, path) in group.files.items():
+            shutil.copyfile(_module_folder(group, module) / path, work / name)
+        work.chmod(0o755)
+        work.rename(target)
+    except BaseException:
+        shutil.rmtree(work)
+        raise
+    say(f"built {', '.join(group.programs)} in {monotonic() - began:.0f} s: {target}")
+
+
+_PLAIN = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+
+
+def _module_folder(group: Group, module: str) -> Path:
+    command = ("go", "-C", group.folder, "list", "-m", "-f", "{{.Dir}}", module)
+    return Path(output(command, environment=_PLAIN).strip())
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """One builder at a time; who comes second finds it done."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,121 @@
+"""The flags and files of etcd, the API server, the controller manager and the scheduler."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.certificates import Authority, signing_key, write_file
+from cluster.kubeconfig import write_kubeconfig
+from cluster.ports import LOOPBACK, Endpoint
+from cluster.processes import Argument
+
+SERVICE_RANGE = "10.96.0.0/16"
+FIRST_SERVICE = "10.96.0.1"
+MASTERS = "system:masters"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the control plane listens on the loopback address."""
+
+    etcd: int
+    etcd_peer: int
+    apiserver: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """Files and command lines of one control plane; nothing here starts anything.
+
+    `address` is where pods reach the API server; the loopback address means that there are no pods.
+    """
+
+    folder: Path
+    ports: Ports
+    authority: Authority
+    address: str = LOOPBACK
+
+    @property
+    def url(self) -> str:
+        """Where clients on this machine reach the API server."""
+        return f"https://{LOOPBACK}:{self.ports.apiserver}"
+
+    def write(self) -> None:
+        """The certificates and keys."""
+        names = (LOOPBACK, FIRST_SERVICE, self.address, "localhost", "kubernetes", "kubernetes.default.svc")
+        self.authority.pair.write(self.folder, "ca")
+        self.authority.server("kube-apiserver", *dict.fromkeys(names)).write(self.folder, "apiserver")
+        self.authority.client("admin", MASTERS).write(self.folder, "admin")
+        write_file(self.folder / "accounts.key", signing_key())
+
+    def kubeconfig(self, name: str, user: str, *groups: str) -> Path:
+        """A kubeconfig for one user, made anew."""
+        pair = self.authority.client(user, *groups)
+        path = self.folder / f"{name}.kubeconfig"
+        return write_kubeconfig(path, self.url, self.authority.pair.certificate, pair)
+
+    def etcd(self, program: Path) -> list[Argument]:
+        """An etcd on loopback ports. It does not wait for the disk: nothing here has to survive a power cut."""
+        client, peer = f"http://{LOOPBACK}:{self.ports.etcd}", f"http://{LOOPBACK}:{self.ports.etcd_peer}"
+        return [
+            program,
+            *("--data-dir", self.folder / "etcd", "--unsafe-no-fsync"),
+            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *(
+                "--listen-peer-urls",
+                peer,
+                "--initial-advertise-peer-urls",
+                peer,
+                "--initial-cluster",
+                f"default={peer}",
+            ),
+        ]
+
+    def apiserver(self, program: Path, *more: str) -> list[Argument]:
+        """kube-apiserver with RBAC, TLS and the admission plug-ins of a real cluster."""
+        return [
+            program,
+            f"--etcd-servers=http://{LOOPBACK}:{self.ports.etcd}",
+            f"--secure-port={self.ports.apiserver}",
+            f"--advertise-address={self.address}",
+            f"--tls-cert-file={self.folder / 'apiserver.crt'}",
+            f"--tls-private-key-file={self.folder / 'apiserver.key'}",
+            f"--client-ca-file={self.folder / 'ca.crt'}",
+            f"--service-account-key-file={self.folder / 'accounts.key'}",
+            f"--service-account-signing-key-file={self.folder / 'accounts.key'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-cluster-ip-range={SERVICE_RANGE}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged",
+            *more,
+        ]
+
+    def controller_manager(self, program: Path, *more: str) -> list[Argument]:
+        """kube-controller-manager without leader election: there is one."""
+        user = "system:kube-controller-manager"
+        return [
+            program,
+            f"--kubeconfig={self.kubeconfig('controller-manager', user)}",
+            f"--service-account-private-key-file={self.folder / 'accounts.key'}",
+            f"--root-ca-file={self.folder / 'ca.crt'}",
+            f"--cluster-signing-cert-file={self.folder / 'ca.crt'}",
+            f"--cluster-signing-key-file={self.folder / 'ca.key'}",
+            "--use-service-account-credentials",
+            "--leader-elect=false",
+            f"--bind-address={LOOPBACK}",
+            *more,
+        ]
+
+    def scheduler(self, program: Path, *more: str) -> list[Argument]:
+        """kube-scheduler, likewise."""
+        kubeconfig = self.kubeconfig("scheduler", "system:kube-scheduler")
+        return [program, f"--kubeconfig={kubeconfig}", "--leader-elect=false", f"--bind-address={LOOPBACK}", *more]
+
+    def endpoint(self) -> Endpoint:
+        """The API server as its administrator sees it."""
+        context = ssl.create_default_context(cafile=self.folder / "ca.crt")
+        context.load_cert_chain(self.folder / "admin.crt", self.folder / "admin.key")
+        return Endpoint(self.ports.apiserver, context)

@@ -1,0 +1,3 @@
+module batchgrowth.dev/cluster/pause
+
+go 1.26.0

@@ -1,0 +1,73 @@
+"""Servers that live as long as a `with` block, or as the process around it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from cluster import watchdog
+from cluster.processes import Argument, Server, start
+
+
+class Servers:
+    """A temporary folder and a process group; both are gone at the end, and also when this process is killed."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="batchgrowth-cluster-"))
+        self._started: list[Server] = []
+        self._watchdog = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", watchdog.__file__, str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+
+    def start(self, name: str, argv: Sequence[Argument]) -> Server:
+        """A server in the group, its log beside the others."""
+        server = start(name, argv, self.folder / f"{name}.log", group=self._watchdog.pid)
+        self._started.append(server)
+        return server
+
+    def stop(self, server: Server, number: int = signal.SIGTERM, seconds: float = 10) -> None:
+        """Ends one server: politely, then by force."""
+        if server.process.poll() is None:
+            server.process.send_signal(number)
+        try:
+            server.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            server.process.kill()
+            server.process.wait()
+
+    def close(self) -> None:
+        """Ends them all, the last one first. Their data is thrown away, so nobody is asked politely."""
+        for server in reversed(self._started):
+            self.stop(server, signal.SIGKILL)
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.close()
+        self._watchdog.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def is_group_alive(group: int) -> bool:
+    """Whether any process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
