@@ -5,9 +5,13 @@ from __future__ import annotations
 from batchgrowth.spec.job import LONGEST_JOB_NAME
 
 __all__ = [
+    "FIELD_MANAGER",
+    "INPUTS",
+    "JOB_KEY",
     "JOB_LABEL",
     "LONGEST_JOB_NAME",
     "MANAGER",
+    "MANIFEST",
     "PLAN_KEY",
     "PROGRESS_KEY",
     "ROLE_LABEL",
@@ -26,14 +30,20 @@ __all__ = [
 ]
 
 MANAGER = "batchgrowth"
+FIELD_MANAGER = "batchgrowth-operator"
 JOB_LABEL = "batchgrowth.dev/job"
 ROLE_LABEL = "batchgrowth.dev/role"
+MANIFEST = "batchgrowth.dev/manifest"
+"""The annotation with the digest of the manifest that a child was last made from."""
+INPUTS = "batchgrowth.dev/inputs"
+"""The annotation with the digest of those inputs whose change makes a child anew; on children that cannot change."""
+JOB_KEY = "job.json"
 PLAN_KEY = "plan.json"
 PROGRESS_KEY = "progress.json"
 
 
 def plan(job: str) -> str:
-    """The ConfigMap that holds the plan under PLAN_KEY."""
+    """The ConfigMap that holds the plan under PLAN_KEY and the job under JOB_KEY."""
     return f"{job}-plan"
 
 

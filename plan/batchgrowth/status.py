@@ -38,6 +38,11 @@ REASONS = {
         "DaskOperatorMissing": "Nobody answers for the DaskCluster; install the Dask operator.",
         "ImagePullFailed": "A node cannot pull the image; the message is the node's.",
         "QuotaExceeded": "A quota of the namespace does not allow the pods.",
+        "Unschedulable": "No node can take a pod; the message is the scheduler's.",
+        "PodBroken": "A pod's container cannot start or keeps ending; the message is the node's.",
+        "PodsRefused": "The API server refuses the pods; the message is its own.",
+        "ChildRefused": "The API server refuses an object of the job; the message is its own.",
+        "NameTaken": "An object that the job needs exists already and is not the job's; the message names it.",
         "Released": "The job is over or suspended, and its cluster is gone.",
     },
     "Training": {
@@ -45,6 +50,7 @@ REASONS = {
         "NotStarted": "The trainer has not committed an update yet.",
         "TrainerRestarting": "The trainer was lost and starts from its last checkpoint.",
         "Ended": "The trainer has ended.",
+        "Paused": "spec.suspend is true.",
     },
     "Resizing": {
         "ScalingUp": "More workers were asked for, for the next stage or a new bound.",
@@ -52,7 +58,7 @@ REASONS = {
         "AtTarget": "As many workers are there as are wanted.",
     },
     "Degraded": {
-        "TooFewWorkers": "Workers are missing for longer than spec.workers.waitSeconds.",
+        "TooFewWorkers": "Workers are missing for longer than spec.workers.waitSeconds, and at least ten seconds.",
         "FullStrength": "Nothing is missing.",
     },
     "Stalled": {
@@ -70,6 +76,7 @@ REASONS = {
         "WorkloadFailed": "The user's code failed; the message is its error.",
         "DataFailed": "The data is missing or not as declared.",
         "CheckpointFailed": "A checkpoint cannot be written or read.",
+        "ManifestRefused": "The trainer refuses the job or its plan; the message is its error.",
         "RestartsExceeded": "The trainer was lost more often than spec.restarts.limit.",
         "DeadlineExceeded": "spec.activeDeadlineSeconds have passed.",
     },
@@ -122,6 +129,14 @@ class WorkersStatus(Model):
 
     desired: Annotated[Count, Field(description="Workers that the plan wants now.")] = 0
     requested: Annotated[Count, Field(description="Replicas asked of the worker Deployment, ahead of a milestone.")] = 0
+    requested_time: Annotated[Time | None, Field(description="When that number last changed, in RFC 3339.")] = None
+    resize_seconds: Annotated[
+        Decimal | None, Field(description="How long the workers asked for last took to come. Unit: seconds.")
+    ] = None
+    lead_seconds: Annotated[
+        Decimal | None,
+        Field(description="How long workers take to come, smoothed: so far ahead they are asked for. Unit: seconds."),
+    ] = None
     ready: Annotated[Count, Field(description="Workers that have joined the cluster.")] = 0
     selector: Annotated[str, Field(max_length=253, description="Label selector of the worker pods.")] = ""
 
@@ -150,6 +165,9 @@ class TrainerStatus(Model):
         LongCount | None, Field(description="Time to the end at the present pace. Unit: seconds.")
     ] = None
     epoch: Annotated[Decimal | None, Field(description="Epochs done, with the part of the present one.")] = None
+    start: Annotated[
+        LongCount | None, Field(description="Which start of the trainer reported; later starts have larger numbers.")
+    ] = None
     update: Annotated[LongCount | None, Field(description="Updates done.")] = None
     loss: Annotated[Decimal | None, Field(description="Training loss of the last report.")] = None
     metrics: Annotated[

@@ -76,6 +76,16 @@ class Workers(Model):
             "seconds. Default: 0, not at all.",
         ),
     ] = 0
+    lead_seconds: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=86_400,
+            description="At most so long before a milestone its workers are asked for on Kubernetes. The operator "
+            "measures how long workers take to come and asks for them that much ahead; 0 asks at the milestone itself. "
+            "Unit: seconds. Default: 300.",
+        ),
+    ] = 300
     template: Annotated[
         dict[str, Any],
         Field(
