@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from distributed import Client, Future
 from distributed.scheduler import KilledWorker
 
 from batchgrowth_trainer import service
+from batchgrowth_trainer.calls import Calls
 from batchgrowth_trainer.membership import JOINED, LEFT, membership_plugin
 from batchgrowth_trainer.service import Prepared
 
@@ -94,17 +96,22 @@ class Crew:
         self._topic = service.topic(run_id)
         self._arguments = (run_id, spec, plan, tuple(paths))
         self._preparing: dict[str, Future] = {}
+        self._calls = Calls(client)
+        self.trouble = ""  # why a worker could not be made ready, if it is nothing of the workload's
 
     def open(self) -> None:
         """Begin to watch, and to prepare every worker that is there."""
         self.client.subscribe_topic(self._topic, self._on_event)
         self.client.register_plugin(membership_plugin(self._topic), name=self._topic)
         for address in self.client.scheduler_info()["workers"]:
+            self._calls.here.add(address)
             self.events.put(Joined(address))
 
     def close(self) -> None:
         """Watch no longer, and free what the members hold."""
-        self.ask(service.forget, self.run_id, workers=list(self.ready), seconds=_ANSWER_SECONDS)
+        here = [address for address in self.ready if address in self._calls.here]
+        self.ask(service.forget, self.run_id, workers=here, seconds=_ANSWER_SECONDS)
+        self._calls.close()
         self.client.unsubscribe_topic(self._topic)
         self.client.unregister_scheduler_plugin(self._topic)
 
@@ -121,6 +128,7 @@ class Crew:
             self._preparing.pop(event.address, None)
             if isinstance(event.error, BatchGrowthError):
                 raise event.error
+            self.trouble = f"{event.address}: {type(event.error).__name__}: {event.error}"
 
     @property
     def preparing(self) -> int:
@@ -143,26 +151,23 @@ class Crew:
         return sorted(self.ready, key=place)
 
     def silent(self, addresses: Sequence[str]) -> list[str]:
-        """Those who do not answer."""
-        return [a for a in addresses if not self.ask(service.answer, workers=[a], seconds=_ANSWER_SECONDS)]
+        """Those who are there and do not answer."""
+        here = [address for address in addresses if address in self._calls.here]
+        return [a for a in here if not self.ask(service.answer, workers=[a], seconds=_ANSWER_SECONDS)]
 
     def restart(self, address: str) -> None:
         """Have its nanny end the worker and start it anew; without a nanny, just count on it no longer."""
         self.events.put(Left(address))
-        try:
-            self.client.sync(
-                self.client._restart_workers, [address], timeout=_CALL_SECONDS, raise_for_error=False,
-                callback_timeout=2 * _CALL_SECONDS,
-            )  # fmt: skip
-        except (ValueError, TimeoutError):
-            return  # no nanny, or one that does not answer either: the exchange's timeout frees the others
+        self._calls.here.discard(address)
+        # Where there is no nanny, or none that answers either, the exchange's timeout frees the others.
+        self._calls.send(self.client._restart_workers([address], timeout=_CALL_SECONDS, raise_for_error=False))
 
     def announce(self, address: str, generation: int) -> Callable[[Future], None]:
         """A callback that puts the end of this worker's task into the queue."""
         return lambda done: self.events.put(Ended(address, generation, done))
 
-    def scatter(self, data: Mapping[str, np.ndarray], addresses: Sequence[str]) -> list[Future]:
-        """One future per worker: the arrays, sent to it directly, under a key of their own.
+    def scatter(self, data: Mapping[str, np.ndarray], addresses: Sequence[str], seconds: float) -> list[Future] | None:
+        """One future per worker: the arrays, sent to it directly, under a key of their own; None where one is gone.
 
         One by one and not as a broadcast: a broadcast's event cannot be sent to whoever watches the cluster's events.
         """
@@ -171,11 +176,18 @@ class Crew:
             sent = [self.client._scatter([data], workers=[a], direct=True, hash=False) for a in addresses]
             return list(await asyncio.gather(*sent))
 
-        return [future for [future] in self.client.sync(all_of_them)]
+        try:
+            sent = self._calls.wait(all_of_them(), addresses, seconds)
+        except (OSError, TimeoutError):
+            return None
+        return None if sent is None else [future for [future] in sent]
 
-    def gather(self, futures: list[Future]) -> list[Any]:
-        """The results of finished tasks, fetched from the workers directly."""
-        return list(self.client.gather(futures, direct=True))
+    def gather(self, futures: Mapping[str, Future], seconds: float) -> list[Any] | None:
+        """The results of the workers' finished tasks, fetched from them directly; None where one is gone."""
+        try:
+            return self._calls.wait(self.client._gather(list(futures.values()), direct=True), futures, seconds)
+        except (CancelledError, KilledWorker, OSError, TimeoutError):
+            return None
 
     def ask(
         self, function: Callable[..., Any], *arguments: Any, workers: list[str], seconds: float = _CALL_SECONDS
@@ -186,12 +198,10 @@ class Crew:
         """
         if not workers:
             return {}
+        asking = self.client._run(function, *arguments, workers=workers, on_error="return")
         try:
-            answers: dict[str, Any] = self.client.sync(
-                self.client._run, function, *arguments, workers=workers, on_error="return",
-                callback_timeout=seconds,
-            )  # fmt: skip
-        except TimeoutError:
+            answers: dict[str, Any] = self._calls.wait(asking, workers, seconds) or {}
+        except (CancelledError, TimeoutError):
             return {}
         except OSError as error:
             raise ClusterError(f"the Dask scheduler does not answer: {error}") from error
@@ -200,10 +210,14 @@ class Crew:
                 raise answer
         return {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
 
+    def tell(self, function: Callable[..., Any], *arguments: Any, worker: str) -> None:
+        """Call a coroutine on the event loop of this worker, and do not wait for it."""
+        self._calls.send(self.client._run(function, *arguments, workers=[worker], on_error="ignore"))
+
     def _prepare(self, address: str) -> None:
         if address in self._preparing or address in self.ready:
             return
-        self.ask(service.abandon_others, self.run_id, workers=[address])
+        self.tell(service.abandon_others, self.run_id, worker=address)
         future = self.submit(address, service.prepare_member, *self._arguments)
         self._preparing[address] = future
         future.add_done_callback(lambda done: self._on_prepared(address, done))
@@ -217,8 +231,10 @@ class Crew:
     def _on_event(self, event: tuple[float, dict[str, Any]]) -> None:
         message = event[1]
         if message["kind"] == JOINED:
+            self._calls.here.add(message["worker"])
             self.events.put(Joined(message["worker"]))
         elif message["kind"] == LEFT:
             self.events.put(Left(message["worker"]))
+            self._calls.here.discard(message["worker"])
         else:
             self.events.put(Said(message))

@@ -87,6 +87,7 @@ class Scaling:
                 raise ClusterError(
                     f"no worker became ready within {waited:.0f} s; look at the workers' logs, or at the scheduler "
                     "whether any worker registered, and try again"
+                    + (f". The last trouble was {self._crew.trouble}" if self._crew.trouble else "")
                 )
             attend(0.05)
         return []

@@ -25,6 +25,7 @@ from batchgrowth_trainer.scaling import Scaling
 from batchgrowth_trainer.snapshot import Trained, from_arrays, to_arrays
 
 _TICK_SECONDS = 0.05
+_ASK_AGAIN_SECONDS = 5.0
 _SILENCE_SECONDS = 10.0  # without a word from a generation, its members are asked whether they live
 
 
@@ -46,8 +47,8 @@ class AllReduceDriver:
         """
         while True:
             members = self._scaling.gather(self._attend)
-            if members:
-                self._restore_if_lost(members)
+            if members and not self._restored_if_lost(members):
+                continue
             if self._run.stop_requested() or self._is_done():
                 trained = self._trained()
                 if trained is not None:
@@ -112,9 +113,10 @@ class AllReduceDriver:
 
     def _look_after(self, present: Generation) -> None:
         self._scaling.tick(len(present.members))
-        if not present.stopping and not present.outcomes and self._should_stop(present):
-            present.stopping = True
-            self._crew.ask(service.request_stop, self._crew.run_id, present.number, workers=present.members[:1])
+        asked = time.monotonic() - present.asked_at < _ASK_AGAIN_SECONDS
+        if not asked and not present.outcomes and self._should_stop(present):
+            present.stopping, present.asked_at = True, time.monotonic()
+            self._crew.tell(service.request_stop, self._crew.run_id, present.number, worker=present.members[0])
         if self._run.checkpoint_due() and not present.stopping and not present.outcomes:
             self._save(present.members[0])
         if time.monotonic() - present.heard > _SILENCE_SECONDS:
@@ -202,15 +204,20 @@ class AllReduceDriver:
 
     # --- the state --------------------------------------------------------------------------------------------
 
-    def _restore_if_lost(self, members: list[str]) -> None:
-        """Give the newest checkpoint to a member, where none of them is as far."""
+    def _restored_if_lost(self, members: list[str]) -> bool:
+        """Give the newest checkpoint to a member, where none of them is as far; False where that member is gone."""
         best = max(self._updates.get(address, 0) for address in members)
         saved = self._run.checkpoint_after(best)
         if saved is not None:
             packed = to_arrays(saved.snapshot)
-            if self._crew.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1]):
-                best = self._updates[members[0]] = saved.snapshot.position.update
+            if not self._crew.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1]):
+                for address in self._crew.silent(members[:1]):
+                    self._crew.restart(address)
+                self._attend(_TICK_SECONDS)
+                return False
+            best = self._updates[members[0]] = saved.snapshot.position.update
         self._run.reach(best)
+        return True
 
     def _save(self, address: str) -> None:
         answers = self._crew.ask(service.take_snapshot, self._crew.run_id, workers=[address])

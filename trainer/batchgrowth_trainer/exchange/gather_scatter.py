@@ -76,6 +76,7 @@ class GatherScatterDriver:
         began = time.perf_counter()
         answers = self._gathered(step, members)
         if answers is None:
+            self._attend(_TICK_SECONDS)  # the news of it, so that nobody counts on it again
             self._run.note_recovery("a worker went away")
             return
         sent = len(members) * sum(t.nbytes for t in self._replica.model_tensors().values())
@@ -89,28 +90,36 @@ class GatherScatterDriver:
         self._number += 1
         present = self._now = _Gathering(self._number)
         tensors = {name: t.detach().cpu().numpy() for name, t in self._replica.model_tensors().items()}
-        models = self._crew.scatter(tensors, members)
+        patience = self._run.spec.exchange.timeout_seconds
+        models = self._crew.scatter(tensors, members, patience)
+        if models is None:
+            self._wake(members)
+            return None
         for rank, (address, model) in enumerate(zip(members, models, strict=True)):
             order = (self._crew.run_id, model, step.position, rank, len(members))
             future = self._crew.submit(address, service.compute_gradients, *order)
             present.futures[address] = future
             future.add_done_callback(self._crew.announce(address, present.number))
         self._note_members(step, members)
-        deadline = time.monotonic() + self._run.spec.exchange.timeout_seconds
+        deadline = time.monotonic() + patience
         while len(present.ended) < len(members) and not present.gone:
             self._attend(_TICK_SECONDS)
             if time.monotonic() > deadline:
-                self._wake(present)
-                deadline = time.monotonic() + self._run.spec.exchange.timeout_seconds
+                self._wake([address for address in members if address not in present.ended])
+                deadline = time.monotonic() + patience
         self._now = None
         if present.gone:
             for future in present.futures.values():
                 future.cancel()
             return None
-        return self._crew.gather([present.futures[address] for address in members])
+        answers = self._crew.gather(present.futures, patience)
+        if answers is None:
+            self._wake(members)
+        return answers
 
-    def _wake(self, present: _Gathering) -> None:
-        for address in self._crew.silent([a for a in present.futures if a not in present.ended]):
+    def _wake(self, members: list[str]) -> None:
+        """A member that does not answer hangs, or is gone; its nanny starts it anew."""
+        for address in self._crew.silent(members):
             self._run.note(f"worker {address} does not answer; it is started anew")
             self._crew.restart(address)
 

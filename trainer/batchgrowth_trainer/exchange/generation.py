@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ class Generation:
     pauses: dict[int, float | None] = field(default_factory=dict)
     first_update: int = 0
     stopping: bool = False
+    asked_at: float = -math.inf  # when it was last asked to stop
 
     @property
     def over(self) -> bool:
