@@ -1,0 +1,61 @@
+"""This tier needs a real API server: KUBEBUILDER_ASSETS, or Go to build one with (minutes, once)."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))  # so that the tests can import cluster
+
+from cluster.apiserver import ApiServer  # noqa: E402
+from cluster.build import programs_of_the_api_server, why_no_api_server  # noqa: E402
+
+CRD = "crds/batchgrowthjobs.yaml"
+Kubectl = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what lies here where there is no API server to be had."""
+    reason = why_no_api_server()
+    for item in items:
+        if reason and "/tests/apiserver/" in item.path.as_posix():
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build before the first test: no test's time limit has room for it."""
+    here = any("/tests/apiserver/" in item.path.as_posix() for item in session.items)
+    if here and not session.config.option.collectonly and why_no_api_server() is None:
+        programs_of_the_api_server(lambda text: print(text, file=sys.stderr))  # noqa: T201
+
+
+@pytest.fixture(scope="session")
+def apiserver() -> Iterator[ApiServer]:
+    """An API server that knows BatchGrowthJobs."""
+    with ApiServer() as server:
+        applied = server.kubectl("apply", "-f", ROOT / CRD)
+        assert 0 == applied.returncode, applied.stderr
+        established = server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / CRD)
+        assert 0 == established.returncode, established.stderr
+        yield server
+
+
+@pytest.fixture
+def kubectl(apiserver: ApiServer) -> Iterator[Kubectl]:
+    """A function: what kubectl says to the API server. The jobs it makes are gone after the test."""
+    yield apiserver.kubectl
+    gone = apiserver.kubectl("delete", "batchgrowthjobs", "--all")
+    assert 0 == gone.returncode, gone.stderr
+
+
+@pytest.fixture
+def digits(kubectl: Kubectl) -> Callable[[], Any]:
+    """The example job, applied; called, it is the job as the server has it now."""
+    applied = kubectl("apply", "-f", ROOT / "examples" / "digits.yaml")
+    assert 0 == applied.returncode, applied.stderr
+    return lambda: json.loads(kubectl("get", "bgj", "digits", "-o", "json").stdout)

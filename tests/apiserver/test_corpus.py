@@ -1,0 +1,60 @@
+"""A real API server judges the corpus as expected.yaml says: kubectl apply, with its strict validation of fields."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.apiserver import ApiServer
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "tests" / "corpus"
+EXPECTED = yaml.safe_load((CORPUS / "expected.yaml").read_text())
+SEEN = [name for name, expected in EXPECTED.items() if expected["schema"] == "sees"]
+
+# A date without quotes is a date for YAML 1.1, which Python reads, and text for kubectl.
+TEXT_FOR_KUBECTL = {"arguments-a-date"}
+# JSON has no infinity: kubectl refuses the file before it knows of fields.
+NAMELESS = {"batch-maximum-infinite"}
+
+
+@pytest.fixture(scope="module")
+def refused(apiserver: ApiServer) -> dict[str, str]:
+    """Bad manifest -> the message that refused it; all in one kubectl, which goes on after an error."""
+    told = apiserver.kubectl("apply", "--dry-run=server", "-f", CORPUS / "bad").stderr
+    parts = re.split(r"corpus/bad/([\w-]+)\.yaml\"?:", told)
+    return dict(zip(parts[1::2], map(printable, parts[2::2]), strict=True))
+
+
+def printable(text: str) -> str:
+    """The text with control characters written as expected.yaml writes them."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f]", lambda found: rf"\x{ord(found[0]):02x}", text)
+
+
+@pytest.mark.parametrize("name", [name for name in SEEN if name not in TEXT_FOR_KUBECTL | NAMELESS])
+def test_refused_with_the_name_of_the_field(refused: dict[str, str], name: str) -> None:
+    field = EXPECTED[name]["names"]
+    assert name in refused
+    assert field == "FILE" or re.search(rf"{re.escape(field)}(?!\w)", refused[name]), refused[name]
+
+
+@pytest.mark.parametrize("name", sorted(NAMELESS))
+def test_refused(refused: dict[str, str], name: str) -> None:
+    assert name in refused
+
+
+@pytest.mark.parametrize("name", sorted(TEXT_FOR_KUBECTL))
+def test_text_for_kubectl(apiserver: ApiServer, name: str) -> None:
+    """What is a date in Python arrives as the text that was written, which is what an argument is."""
+    path = CORPUS / "bad" / f"{name}.yaml"
+    got = apiserver.kubectl("apply", "--dry-run=server", "-o", "jsonpath={.spec.workload.arguments.since}", "-f", path)
+    assert ("2026-01-01", "") == (got.stdout, got.stderr)
+
+
+@pytest.mark.parametrize("folder", ["tests/corpus/good", "examples"])
+def test_good_ones_are_accepted(apiserver: ApiServer, folder: str) -> None:
+    paths = sorted((ROOT / folder).rglob("*.yaml"))
+    applied = apiserver.kubectl("apply", "--dry-run=server", "-R", "-f", ROOT / folder)
+    assert (0, "") == (applied.returncode, applied.stderr)
+    assert len(paths) == applied.stdout.count("created (server dry run)") > 0

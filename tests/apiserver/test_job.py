@@ -1,0 +1,154 @@
+"""A job on a real API server: columns, scale, status, and what may change once it has started."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batchgrowth.crd import COLUMNS, IMMUTABLE
+from batchgrowth.spec import MATHEMATICS
+
+ROOT = Path(__file__).parents[2]
+Kubectl = Callable[..., subprocess.CompletedProcess[str]]
+Digits = Callable[[], Any]
+
+OTHER_MATHEMATICS = {
+    "seed": 1,
+    "workload.entrypoint": "other:workload",
+    "workload.arguments": {"hidden": "32"},
+    "workload.examples": 1436,
+    "epochs": 31,
+    "batch": {"maximum": 1024},
+    "learningRate": {"initial": "0.06"},
+    "optimizer": {"sgd": {"momentum": "0.8"}},
+    "workers.threads": 2,
+}
+SPEED = {
+    "workers.minimum": 2,
+    "workers.maximum": 3,
+    "workers.examplesPerWorker": 64,
+    "workers.template": {"spec": {"nodeSelector": {"pool": "gpu"}}},
+    "exchange.timeoutSeconds": 30,
+    "checkpoint.everySeconds": 60,
+    "evaluation.everyEpochs": 2,
+    "suspend": True,
+    "activeDeadlineSeconds": 600,
+    "restarts.limit": 5,
+    "clusterRetention": "Retain",
+}
+TRAINING = {
+    "phase": "Training",
+    "batch": {"current": 128},
+    "workers": {"ready": 2},
+    "trainerStatus": {
+        "epoch": "10.5",
+        "loss": "0.123",
+        "progressPercentage": 64,
+        "estimatedRemainingSeconds": 17,
+    },
+}
+
+
+def below(path: str, value: object) -> dict[str, Any]:
+    """A merge patch of one field of the spec."""
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return {"spec": value}
+
+
+def at(job: Any, path: str) -> Any:
+    """A field of the spec."""
+    value = job["spec"]
+    for name in path.split("."):
+        value = value.get(name)
+    return value
+
+
+def patch(kubectl: Kubectl, change: object, *more: str) -> subprocess.CompletedProcess[str]:
+    """A merge patch of the job."""
+    return kubectl("patch", "bgj", "digits", "--type=merge", "-p", json.dumps(change), *more)
+
+
+@pytest.fixture
+def started(kubectl: Kubectl, digits: Digits) -> Digits:
+    """The job after the operator has written that it started."""
+    written = patch(kubectl, {"status": {"startTime": "2026-01-01T00:00:00Z"}}, "--subresource=status")
+    assert (0, "") == (written.returncode, written.stderr)
+    return digits
+
+
+def test_columns(kubectl: Kubectl, digits: Digits) -> None:
+    """Name and the eight columns, filled from the status."""
+    assert 0 == patch(kubectl, {"status": TRAINING}, "--subresource=status").returncode
+    head, row = kubectl("get", "bgj").stdout.splitlines()
+    assert ["NAME", *(name.upper() for name, *_ in COLUMNS)] == head.split()
+    assert ["digits", "Training", "128", "2", "10.5", "0.123", "64", "17"] == row.split()[:-1]
+
+
+def test_scale(kubectl: Kubectl, digits: Digits) -> None:
+    """`kubectl scale` sets the upper bound of the workers, within the bounds of the schema."""
+    scaled = kubectl("scale", "bgj/digits", "--replicas=3")
+    refused = kubectl("scale", "bgj/digits", "--replicas=0")
+    assert (0, 3) == (scaled.returncode, digits()["spec"]["workers"]["maximum"])
+    assert 1 == refused.returncode
+    assert "spec.workers.maximum" in refused.stderr
+
+
+def test_scale_reads_the_status(kubectl: Kubectl, digits: Digits) -> None:
+    """What an autoscaler sees: the workers that are there, and their selector."""
+    status = {"workers": {"ready": 2, "selector": "batchgrowth.dev/job=digits"}}
+    assert 0 == patch(kubectl, {"status": status}, "--subresource=status").returncode
+    path = "/apis/batchgrowth.dev/v1alpha1/namespaces/default/batchgrowthjobs/digits/scale"
+    scale = json.loads(kubectl("get", "--raw", path).stdout)
+    assert {"replicas": 4} == scale["spec"]
+    assert {"replicas": 2, "selector": "batchgrowth.dev/job=digits"} == scale["status"]
+
+
+def test_a_user_cannot_write_the_status(kubectl: Kubectl, digits: Digits) -> None:
+    """A status in a manifest is dropped; only the subresource takes it."""
+    patch(kubectl, {"status": {"phase": "Succeeded"}})
+    assert "phase" not in digits().get("status", {})
+
+
+def test_the_status_writer_cannot_write_the_spec(kubectl: Kubectl, digits: Digits) -> None:
+    """What comes through the subresource changes the status alone, and no generation."""
+    patch(kubectl, below("epochs", 7) | {"status": {"phase": "Training"}}, "--subresource=status")
+    job = digits()
+    assert (30, "Training", 1) == (job["spec"]["epochs"], job["status"]["phase"], job["metadata"]["generation"])
+
+
+def test_all_of_the_mathematics_is_tried() -> None:
+    assert set(OTHER_MATHEMATICS) == set(MATHEMATICS)
+
+
+@pytest.mark.parametrize("path", OTHER_MATHEMATICS)
+def test_mathematics_may_change_before_the_start(kubectl: Kubectl, digits: Digits, path: str) -> None:
+    changed = patch(kubectl, below(path, OTHER_MATHEMATICS[path]))
+    assert (0, "") == (changed.returncode, changed.stderr)
+    assert changed.stdout.endswith(" patched\n")
+
+
+@pytest.mark.parametrize("path", OTHER_MATHEMATICS)
+def test_mathematics_is_immutable_after_the_start(kubectl: Kubectl, started: Digits, path: str) -> None:
+    before = started()["spec"]
+    refused = patch(kubectl, below(path, OTHER_MATHEMATICS[path]))
+    assert 1 == refused.returncode
+    assert f"spec.{path}: Invalid value: {IMMUTABLE}" in refused.stderr
+    assert before == started()["spec"]
+
+
+@pytest.mark.parametrize("path", SPEED)
+def test_speed_may_change_after_the_start(kubectl: Kubectl, started: Digits, path: str) -> None:
+    changed = patch(kubectl, below(path, SPEED[path]))
+    assert (0, "") == (changed.returncode, changed.stderr)
+    assert SPEED[path] == at(started(), path)
+
+
+def test_applied_twice_is_applied_once(kubectl: Kubectl, digits: Digits) -> None:
+    """The defaults that the server fills in are no change."""
+    before = digits()["metadata"]
+    assert 0 == kubectl("apply", "-f", ROOT / "examples" / "digits.yaml").returncode
+    after = digits()["metadata"]
+    assert (before["generation"], before["resourceVersion"]) == (after["generation"], after["resourceVersion"])
