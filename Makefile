@@ -37,7 +37,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 
 test: $(INSTALLED) ## every tier that this machine can carry; what is skipped says why
 	$(BIN)/pytest tests/pure --cov=batchgrowth --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/pytest tests/torch tests/dask tests/gpu
+	$(BIN)/pytest tests/apiserver tests/torch tests/dask tests/gpu
 
 format: $(INSTALLED) ## put the code into the one format
 	$(BIN)/ruff format .
