@@ -131,9 +131,9 @@ class Crew:
             self.trouble = f"{event.address}: {type(event.error).__name__}: {event.error}"
 
     @property
-    def preparing(self) -> int:
-        """How many workers are being made ready."""
-        return len(self._preparing)
+    def here(self) -> set[str]:
+        """The workers that are registered, ready or not."""
+        return self._calls.here
 
     def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
         """Run a task on exactly this worker; it is not tried again elsewhere."""

@@ -16,9 +16,35 @@ _PRELOADED = ("torch", "torch._dynamo", "torch.distributed", "sklearn.datasets",
 LOOPBACK = "127.0.0.1"
 
 
+class LocalScaler:
+    """A LocalCluster's number of workers, and what Dask leaves undone about those that die while they start."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._suspects: set[object] = set()
+
+    def scale(self, count: int) -> None:
+        """See Scaler."""
+        self._cluster.scale(count)
+
+    def repair(self) -> None:
+        """See Scaler. A nanny whose worker died before it had registered does not try again."""
+        self._cluster.loop.add_callback(self._repair)
+
+    async def _repair(self) -> None:
+        workers = self._cluster.workers
+        idle = {name for name, nanny in workers.items() if not nanny.is_alive()}
+        given_up = [workers.pop(name) for name in idle & self._suspects]
+        self._suspects = idle  # at the second look it is not one that just starts its worker anew
+        for nanny in given_up:
+            await nanny.close(timeout=2)
+        if given_up:
+            self._cluster.scale(len(self._cluster.worker_spec))
+
+
 @contextmanager
-def local_cluster(spec: JobSpec, count: int) -> Iterator[LocalCluster]:
-    """A cluster of `count` workers that can `scale`; its processes and files are gone at the end."""
+def local_cluster(spec: JobSpec) -> Iterator[LocalCluster]:
+    """A cluster without workers that can `scale`; its processes and files are gone at the end."""
     environment = {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in _environment(spec).items()}
     settings = {
         "distributed.worker.multiprocessing-method": "forkserver",
@@ -29,7 +55,7 @@ def local_cluster(spec: JobSpec, count: int) -> Iterator[LocalCluster]:
     with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings):
         get_mp_context().set_forkserver_preload(list(_PRELOADED))
         cluster = LocalCluster(
-            n_workers=count,
+            n_workers=0,
             threads_per_worker=1,
             processes=True,
             host=LOOPBACK,

@@ -31,6 +31,7 @@ from batchgrowth_trainer.run import evaluation_due
 
 _KEPT_ROWS = 4096  # rows a member remembers, so that its driver misses none when the one who reports dies
 _REPORT_SECONDS = 0.2
+_UNTOLD_SECONDS = 5.0  # older rows have reached the driver long ago
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -54,7 +55,7 @@ class Order:
 class Outcome:
     """How a generation ended for one member; `error` is what the workload did wrong, `lost` that a peer went away.
 
-    `untold` are reports that may never have left the member who was to give them, if it is that one who is lost.
+    `untold` are the last reports, which the member who gives them may have taken with it if it died.
     """
 
     update: int
@@ -85,7 +86,7 @@ class Member:
             group = form_group(order.seat, order.backend)
             self._catch_up(group)
             _Generation(self, order, group, report).run()
-            return Outcome(self.replica.position.update)
+            return Outcome(self.replica.position.update, untold=self._untold(order))
         except PeerLost as error:
             return Outcome(self.replica.position.update, lost=str(error), untold=self._untold(order))
         except BatchGrowthError as error:
@@ -124,6 +125,7 @@ class Member:
 
     def _untold(self, order: Order) -> tuple[dict[str, Any], ...]:
         rows, evaluation = self.rows_after(order.reported), self.last_evaluation
+        rows = [row for row in rows if row[-1] > rows[-1][-1] - _UNTOLD_SECONDS]
         told: list[dict[str, Any]] = [{"kind": "rows", "rows": rows, "bytes": 0}] if rows else []
         if evaluation is not None and evaluation["epoch"] > order.evaluated:
             told.append(evaluation)

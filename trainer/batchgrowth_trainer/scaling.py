@@ -17,6 +17,7 @@ from batchgrowth.plan import Plan, Position
 from batchgrowth_trainer.crew import Crew
 from batchgrowth_trainer.run import Run
 
+_REPAIR_SECONDS = 3.0
 _FIRST_LEAD_SECONDS = 10.0
 _LEAD_SLACK = 1.5
 _RELEASE_SLACK = 10.0  # a worker that is wanted again before long is kept
@@ -30,13 +31,16 @@ class Scaler(Protocol):
     def scale(self, count: int) -> None:
         """Ask for so many workers; does not wait for them."""
 
+    def repair(self) -> None:
+        """Begin anew with workers that will not come by themselves; called every few seconds while some are missing."""
+
 
 class Scaling:
     """Compares what the plan wants with what is there; `scaler` is None where somebody else scales the cluster."""
 
     def __init__(self, run: Run, crew: Crew, scaler: Scaler | None, patience_seconds: float) -> None:
         self._run, self._crew, self._scaler, self._patience = run, crew, scaler, patience_seconds
-        self._asked, self._asked_at = 0, 0.0
+        self._asked, self._asked_at, self._looked_at = 0, 0.0, 0.0
         self._lead = _FIRST_LEAD_SECONDS
         self._seen = 0
         self._looked_at = -_LOOK_SECONDS
@@ -63,6 +67,9 @@ class Scaling:
         if count != self._asked:
             self._asked, self._asked_at = count, time.monotonic()
             self._scaler.scale(count)
+        elif len(self._crew.here) < count and time.monotonic() - self._looked_at > _REPAIR_SECONDS:
+            self._looked_at = time.monotonic()
+            self._scaler.repair()
 
     def _most(self, seconds: float) -> int:
         """The most workers that the run wants between now and then."""

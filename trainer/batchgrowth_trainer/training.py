@@ -27,7 +27,7 @@ from batchgrowth_trainer.exchange.all_reduce import AllReduceDriver
 from batchgrowth_trainer.exchange.gather_scatter import GatherScatterDriver
 from batchgrowth_trainer.exchange.single_process import train_alone
 from batchgrowth_trainer.history import History
-from batchgrowth_trainer.local_cluster import LOOPBACK, local_cluster
+from batchgrowth_trainer.local_cluster import LOOPBACK, LocalScaler, local_cluster
 from batchgrowth_trainer.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, told_as_unwritable
 from batchgrowth_trainer.run import Run
 from batchgrowth_trainer.scaling import Scaler, Scaling
@@ -166,8 +166,8 @@ def _trained_alone(run: Run) -> Trained:
 @contextmanager
 def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None, str, float]]:
     if options.scheduler is None:
-        with local_cluster(run.spec, run.wanted(run.position)) as cluster, Client(cluster) as client:
-            yield client, cluster, LOOPBACK, _LOCAL_PATIENCE_SECONDS
+        with local_cluster(run.spec) as cluster, Client(cluster) as client:
+            yield client, LocalScaler(cluster), LOOPBACK, _LOCAL_PATIENCE_SECONDS
         return
     try:
         client = Client(options.scheduler, timeout=15)

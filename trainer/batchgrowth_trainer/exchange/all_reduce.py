@@ -156,7 +156,8 @@ class AllReduceDriver:
         elif isinstance(event, Said):
             self._hear(event)
         elif isinstance(event, Ended) and self._now is not None and event.generation == self._now.number:
-            self._end(self._now, event.address, None if event.is_lost() else event.future.result())
+            answers = None if event.is_lost() else self._crew.gather({event.address: event.future}, _SILENCE_SECONDS)
+            self._end(self._now, event.address, answers[0] if answers else None)
 
     def _end(self, present: Generation, address: str, outcome: Outcome | None) -> None:
         present.heard = time.monotonic()

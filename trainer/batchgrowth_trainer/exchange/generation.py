@@ -52,7 +52,7 @@ class Generation:
 
     @property
     def untold(self) -> tuple[dict[str, Any], ...]:
-        """What the most advanced of those who lost a peer know, and the one who was to report may not have."""
+        """What the most advanced of them know, and the one who was to report may not have told."""
         left = [outcome for outcome in self.outcomes.values() if outcome is not None and outcome.untold]
         return max(left, key=lambda outcome: outcome.update).untold if left else ()
 
