@@ -1,1 +1,5 @@
-"""Make the cluster match the plan. kopf and the Kubernetes API live here."""
+"""Makes the cluster match the plan: observe, decide purely, write once.
+
+`handlers` and `__main__` alone import kopf; `observe` and `apply` alone talk to the API server. All between them is a
+function of what was seen: `reconcile` and what it calls know neither clock nor network.
+"""

@@ -6,7 +6,7 @@ sentence that the documentation shows.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
@@ -83,7 +83,8 @@ REASONS = {
 }
 """Condition type -> reason -> what it means."""
 
-PHASES = ("Pending", "Training", "Resizing", "Suspended", "Stalled", "Succeeded", "Failed")
+Phase = Literal["Pending", "Training", "Resizing", "Suspended", "Stalled", "Succeeded", "Failed"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 LongCount = Annotated[int, Field(ge=0, le=2**53)]
@@ -201,7 +202,7 @@ class JobStatus(Model):
         LongCount, Field(description="The metadata.generation that this status is about.")
     ] = 0
     phase: Annotated[
-        Literal["Pending", "Training", "Resizing", "Suspended", "Stalled", "Succeeded", "Failed"],
+        Phase,
         Field(description="The conditions in one word, for the eye; programs read the conditions."),
     ] = "Pending"
     start_time: Annotated[

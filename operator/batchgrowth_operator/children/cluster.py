@@ -1,0 +1,61 @@
+"""The DaskCluster: the scheduler and the name that users' tools find; its own workers are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchgrowth import names
+
+from batchgrowth_operator.children.base import child, with_inputs
+from batchgrowth_operator.children.pods import (
+    DASHBOARD_PORT,
+    MOUNTS,
+    SCHEDULER_PORT,
+    container,
+    files_volume,
+    image_inputs,
+    pod_spec,
+    tls_environment,
+)
+from batchgrowth_operator.decision import Manifest
+from batchgrowth_operator.situation import Situation
+
+DASK = "kubernetes.dask.org/v1"
+COMM, HTTP = "tcp-comm", "http-dashboard"
+"""Ports go by name: the DaskCluster's schema takes every port of a probe or service for a string."""
+
+
+def dask_cluster(s: Situation) -> Manifest:
+    """The DaskCluster of the job. The Dask operator never changes a scheduler, so other inputs make it anew."""
+    spec = {
+        "scheduler": {"spec": _scheduler_pod(s), "service": _service(s)},
+        "worker": {"replicas": 0, "spec": {"containers": [container(s, "worker", ["dask", "worker"])]}},
+    }
+    manifest = child(s, DASK, "DaskCluster", names.cluster(s.seen.name), "scheduler", spec=spec)
+    return with_inputs(manifest, image_inputs(s))
+
+
+def _scheduler_pod(s: Situation) -> dict[str, Any]:
+    ports = ["--port", str(SCHEDULER_PORT), "--dashboard-address", f":{DASHBOARD_PORT}"]
+    scheduler = container(
+        s,
+        "scheduler",
+        ["dask", "scheduler", "--protocol", "tls", *ports],
+        env=tls_environment(),
+        ports=[{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": HTTP, "containerPort": DASHBOARD_PORT}],
+        readinessProbe={"tcpSocket": {"port": COMM}, "periodSeconds": 1},
+        resources={"requests": {"cpu": "100m", "memory": "256Mi"}},
+        volumeMounts=MOUNTS,
+    )
+    return pod_spec(s, [scheduler], [files_volume(s, with_plan=False)], automountServiceAccountToken=False)
+
+
+def _service(s: Situation) -> dict[str, Any]:
+    return {
+        "type": "ClusterIP",
+        "selector": {"dask.org/cluster-name": names.cluster(s.seen.name), "dask.org/component": "scheduler"},
+        "ports": [
+            {"name": COMM, "protocol": "TCP", "port": SCHEDULER_PORT, "targetPort": COMM},
+            {"name": HTTP, "protocol": "TCP", "port": DASHBOARD_PORT, "targetPort": HTTP},
+        ],
+    }

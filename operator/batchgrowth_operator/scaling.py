@@ -1,0 +1,123 @@
+"""How many workers to ask for: those of the present stage, and ahead of a milestone those of the next.
+
+Workers take a while to come, so they are asked for that much earlier, and are let go only when they are not wanted
+again before long: a pace that wavers must not make pods come and go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchgrowth import names
+from batchgrowth.plan import Stage
+from batchgrowth.status import WorkersStatus
+
+from batchgrowth_operator.moments import fine_stamp, moment, seconds_since, stamp
+from batchgrowth_operator.observed import Object
+from batchgrowth_operator.overlay import CONTAINER
+from batchgrowth_operator.retention import Cluster, cluster_policy
+from batchgrowth_operator.situation import Mode, Situation, condition
+
+SLACK = 1.5
+"""Workers are asked for earlier than they took by this factor, for they do not always take the same."""
+RELEASE_SLACK = 10.0
+"""Workers that are wanted again within so many lead times are kept."""
+SMOOTHING = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workforce:
+    """The workers wanted now, asked for, and there; `took` where this pass saw the last of those asked for arrive.
+
+    `growth_due_seconds` says when a later stage's workers are to be asked for; None where none are, or no pace is
+    known.
+    """
+
+    desired: int
+    requested: int
+    ready: int
+    requested_time: str
+    took: float | None
+    lead_seconds: float
+    growth_due_seconds: float | None
+
+    def status(self, told: WorkersStatus, selector: str) -> WorkersStatus:
+        """What the status says of them."""
+        return WorkersStatus(
+            desired=self.desired,
+            requested=self.requested,
+            requested_time=self.requested_time,
+            ready=self.ready,
+            resize_seconds=told.resize_seconds if self.took is None else f"{self.took:.3f}",
+            lead_seconds=told.lead_seconds if self.took is None else f"{self.lead_seconds:.3f}",
+            selector=selector,
+        )
+
+
+def workforce(s: Situation) -> Workforce:
+    """The workers of the job in this situation."""
+    told = s.told.workers or WorkersStatus()
+    lead = float(told.lead_seconds) if told.lead_seconds else s.defaults.first_lead_seconds
+    deployment = s.seen.child("Deployment", names.workers(s.seen.name))
+    ready = 0 if cluster_policy(s) is Cluster.RELEASE else _ready(deployment)
+    desired, requested = _counts(s, lead, deployment, told.requested)
+    changed = requested != told.requested or told.requested_time is None
+    took = None if changed else _took(s, told, ready)
+    return Workforce(
+        desired=desired,
+        requested=requested,
+        ready=ready,
+        requested_time=fine_stamp(s.seen.now) if changed else str(told.requested_time),
+        took=took,
+        lead_seconds=lead if took is None else lead + SMOOTHING * (took - lead),
+        growth_due_seconds=_growth_due(s, lead, requested),
+    )
+
+
+def selector(s: Situation) -> str:
+    """The label selector of the job's worker pods."""
+    return names.selector(s.seen.name, CONTAINER)
+
+
+def _ready(deployment: Object | None) -> int:
+    return int(((deployment or {}).get("status") or {}).get("readyReplicas", 0))
+
+
+def _counts(s: Situation, lead: float, deployment: Object | None, asked: int) -> tuple[int, int]:
+    """Workers wanted and to ask for. A job that ends or pauses keeps what it has until its trainer is done."""
+    if s.mode is not Mode.ACTIVE:
+        kept = cluster_policy(s) is Cluster.KEEP and deployment is not None
+        return 0, int(deployment["spec"].get("replicas", 0)) if kept and deployment else 0
+    soon = _most(s, min(lead * SLACK, s.spec.workers.lead_seconds))
+    later = _most(s, lead * RELEASE_SLACK if s.spec.workers.lead_seconds else 0)
+    return s.stage.workers, soon if soon > asked else max(soon, min(later, asked))
+
+
+def _most(s: Situation, seconds: float) -> int:
+    """The most workers that a stage wants which begins within so many seconds."""
+    return max([s.stage.workers, *(stage.workers for stage, due in _ahead(s) if due <= seconds)])
+
+
+def _ahead(s: Situation) -> list[tuple[Stage, float]]:
+    """The stages to come, each with the seconds until it begins at the present pace; none without a pace."""
+    if s.report is None or s.report.seconds_per_update is None:
+        return []
+    pace, age = s.report.seconds_per_update, s.report_age_seconds
+    later = s.plan.stages[s.stage.index + 1 :]
+    return [(stage, max(0.0, (stage.first_update - s.update) * pace - age)) for stage in later]
+
+
+def _growth_due(s: Situation, lead: float, requested: int) -> float | None:
+    window = min(lead * SLACK, s.spec.workers.lead_seconds)
+    due = [due - window for stage, due in _ahead(s) if stage.workers > requested and due > window]
+    return min(due, default=None)
+
+
+def _took(s: Situation, told: WorkersStatus, ready: int) -> float | None:
+    """Seconds from asking until all were there, where they were on their way and now are there; else None."""
+    resizing = condition(s.told, "Resizing")
+    if resizing is None or (resizing.status, resizing.reason) != ("True", "ScalingUp") or ready < told.requested:
+        return None
+    asked = str(told.requested_time)
+    since = max(asked, resizing.last_transition_time, key=moment)
+    return seconds_since(asked if stamp(moment(asked)) == resizing.last_transition_time else since, s.seen.now)

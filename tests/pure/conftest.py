@@ -1,0 +1,178 @@
+"""A Kubernetes as small as a dictionary: it keeps what decisions write, and controllers act when a test says so."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from batchgrowth import names
+from batchgrowth.progress import Progress
+from batchgrowth_operator.decision import Decision
+from batchgrowth_operator.defaults import Defaults
+from batchgrowth_operator.observed import Credentials, Failure, Observed, Ref
+from batchgrowth_operator.reconcile import reconcile
+
+ROOT = Path(__file__).parents[2]
+DEFAULTS = Defaults(image="example/trainer:1")
+START = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+@dataclass
+class World:
+    """One job and what belongs to it. `step` is a pass of the operator; the rest is what others do."""
+
+    job: dict[str, Any]
+    children: dict[Ref, dict[str, Any]] = field(default_factory=dict)
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    failures: tuple[Failure, ...] = ()
+    now: datetime = START
+    events: list[Any] = field(default_factory=list)
+    job_deleted: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.job["metadata"]["name"]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self.job.get("status", {})
+
+    def observed(self) -> Observed:
+        """What the operator sees; deep copies, so that nobody can change the world by what was seen of it."""
+        secret = Ref("Secret", names.tls(self.name))
+        pem = {"ca.crt": "A", "ca.key": "B", "tls.crt": "C", "tls.key": "D"}
+        return Observed(
+            job=copy.deepcopy(self.job),
+            now=self.now,
+            children=copy.deepcopy(self.children),
+            pods=tuple(copy.deepcopy(self.pods)),
+            credentials=None if secret in self.children else Credentials(pem=pem),
+            failures=self.failures,
+        )
+
+    def decide(self) -> Decision:
+        return reconcile(self.observed(), DEFAULTS)
+
+    def step(self) -> Decision:
+        decision = self.decide()
+        for write in self.writes(decision):
+            write()
+        return decision
+
+    def settle(self, passes: int = 6) -> None:
+        """Passes until nothing more is to be written."""
+        for _ in range(passes):
+            if self.step().is_empty:
+                return
+        raise AssertionError(f"still writing after {passes} passes: {self.decide()}")
+
+    def writes(self, decision: Decision) -> list[Any]:
+        """The single writes of a decision, in their order."""
+        writes: list[Any] = []
+        if decision.status is not None:
+            writes.append(lambda: self.job.update(status=copy.deepcopy(decision.status)))
+        writes += [lambda m=m: self._apply(m) for m in decision.apply]
+        writes += [lambda r=r: self.children.pop(r, None) for r in decision.delete]
+        writes += [lambda e=e: self.events.append(e) for e in decision.events]
+        if decision.delete_job:
+            writes.append(lambda: setattr(self, "job_deleted", True))
+        return writes
+
+    def _apply(self, manifest: dict[str, Any]) -> None:
+        ref = Ref(manifest["kind"], manifest["metadata"]["name"])
+        found = self.children.get(ref, {"metadata": {"creationTimestamp": self.now.isoformat()}})
+        self.children[ref] = {**found, **copy.deepcopy(manifest)}
+        self.children[ref]["metadata"] = {**found["metadata"], **copy.deepcopy(manifest["metadata"])}
+
+    # what others do
+
+    def child(self, kind: str, name: str) -> dict[str, Any] | None:
+        return self.children.get(Ref(kind, name))
+
+    @property
+    def deployment(self) -> dict[str, Any] | None:
+        return self.child("Deployment", names.workers(self.name))
+
+    @property
+    def trainer(self) -> dict[str, Any] | None:
+        return self.child("Job", names.trainer(self.name))
+
+    @property
+    def cluster(self) -> dict[str, Any] | None:
+        return self.child("DaskCluster", names.cluster(self.name))
+
+    def wait(self, seconds: float) -> World:
+        self.now += timedelta(seconds=seconds)
+        return self
+
+    def edit(self, **spec: Any) -> World:
+        self.job["spec"] |= spec
+        self.job["metadata"]["generation"] += 1
+        return self
+
+    def workers_ready(self, count: int | None = None) -> World:
+        assert self.deployment is not None
+        self.deployment["status"] = {"readyReplicas": self.deployment["spec"]["replicas"] if count is None else count}
+        return self
+
+    def scheduler_ready(self) -> World:
+        assert self.cluster is not None
+        self.cluster["status"] = {"phase": "Running"}
+        return self
+
+    def trainer_runs(self, **status: Any) -> World:
+        assert self.trainer is not None
+        self.trainer["status"] = {"active": 1, "ready": 1} | status
+        return self
+
+    def trainer_ends(self, kind: str = "Complete", message: str = "") -> World:
+        assert self.trainer is not None
+        self.trainer["status"] = {"conditions": [{"type": kind, "status": "True", "message": message}]}
+        return self
+
+    def report(self, update: int, **values: Any) -> World:
+        """The trainer reports that it has done so many updates."""
+        config_map = self.child("ConfigMap", names.progress(self.name))
+        assert config_map is not None
+        progress = Progress(**({"update": update, "updates": 460, "epoch": update / 45, "epochs": 30, "stage": 0,
+            "batch_size": 32, "learning_rate": 0.05, "workers": 1, "seconds_per_update": 0.01} | values))  # fmt: skip
+        config_map["data"] = {names.PROGRESS_KEY: progress.to_json()}
+        return self
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        """Status and reason of a condition."""
+        found = {c["type"]: (c["status"], c["reason"]) for c in self.status.get("conditions", ())}
+        return found.get(kind, ("", ""))
+
+
+def digits(**spec: Any) -> dict[str, Any]:
+    """examples/digits.yaml as the API server would hand it out."""
+    job = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    job["metadata"] |= {"namespace": "default", "uid": "0000-1111", "generation": 1}
+    job["spec"] |= spec
+    return job
+
+
+@pytest.fixture
+def make_world() -> Any:
+    """A function: a world with examples/digits.yaml in it, with other fields of its spec."""
+    return lambda **spec: World(digits(**spec))
+
+
+@pytest.fixture
+def training_world(make_world: Any) -> Any:
+    """A function: the same, settled, with one worker and the trainer at work."""
+
+    def make(**spec: Any) -> World:
+        world = make_world(**spec)
+        world.settle()
+        world.scheduler_ready().workers_ready().trainer_runs().report(10)
+        world.settle()
+        return world
+
+    return make
