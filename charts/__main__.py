@@ -1,0 +1,32 @@
+"""`python -m charts`: writes what the chart is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from charts import dask_operator
+from charts.folders import CHART
+from charts.made import made
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The Helm chart.")
+
+
+@app.command()
+def generate() -> None:
+    """Write what is made from the code and from values.yaml: CRD, schema, README, dashboard, example."""
+    for path, text in made().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        typer.echo(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+@app.command()
+def vendor() -> None:
+    """Put the Dask operator's chart, out of the installed dask-kubernetes, where Helm looks for it."""
+    typer.echo(dask_operator.vendor(CHART / "charts"))
+
+
+if __name__ == "__main__":
+    app()

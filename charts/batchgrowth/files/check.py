@@ -1,0 +1,72 @@
+"""What `helm test` runs: is the operator up, are the resources known, does the API server tell good jobs from bad?"""
+
+import http.client
+import json
+import os
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+ACCOUNT = Path(os.environ.get("ACCOUNT", "/var/run/secrets/kubernetes.io/serviceaccount"))
+NAMESPACE = (ACCOUNT / "namespace").read_text()
+JOBS = f"/apis/batchgrowth.dev/v1alpha1/namespaces/{NAMESPACE}/batchgrowthjobs?dryRun=All"
+
+
+def ask(method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """The HTTP status and the object that the API server answers with."""
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"])
+    trust = ssl.create_default_context(cafile=ACCOUNT / "ca.crt")
+    connection = http.client.HTTPSConnection(host, port, timeout=10, context=trust)
+    headers = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text()}", "Content-Type": "application/json"}
+    try:
+        connection.request(method, path, json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, json.load(answer)
+    finally:
+        connection.close()
+
+
+def unknown(group: str, resource: str, advice: str) -> str | None:
+    """What is wrong where the API server does not have a resource."""
+    code, answer = ask("GET", f"/apis/{group}")
+    if code == 200 and resource in {entry["name"] for entry in answer["resources"]}:
+        return None
+    return f"{resource} of {group} is not known; {advice}"
+
+
+def operator_down() -> str | None:
+    """What is wrong where no replica of the operator is ready."""
+    name = os.environ["DEPLOYMENT"]
+    code, answer = ask("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}")
+    if code == 200 and answer.get("status", {}).get("availableReplicas", 0):
+        return None
+    return f"no replica of the Deployment {name} is available; look at: kubectl logs -n {NAMESPACE} deployment/{name}"
+
+
+def example_refused() -> str | None:
+    """What is wrong where the example would be refused."""
+    code, answer = ask("POST", JOBS, json.loads(os.environ["EXAMPLE"]))
+    return None if code == 201 else f"the API server says {code}: {answer.get('message')}"
+
+
+def nonsense_taken() -> str | None:
+    """What is wrong where a batch of no examples would be accepted."""
+    job = json.loads(os.environ["EXAMPLE"])
+    job["spec"]["batch"]["initial"] = 0
+    code, _ = ask("POST", JOBS, job)
+    return None if code == 422 else f"the API server says {code} and not 422; is the CRD of this release?"
+
+
+CHECKS = {
+    "the operator is up": operator_down,
+    "BatchGrowthJob is known": lambda: unknown("batchgrowth.dev/v1alpha1", "batchgrowthjobs", "set crds.enabled=true"),
+    "DaskCluster is known": lambda: unknown("kubernetes.dask.org/v1", "daskclusters", "install the Dask operator"),
+    "the example job is good": example_refused,
+    "a bad job is refused": nonsense_taken,
+}
+
+faults = {name: fault for name, check in CHECKS.items() if (fault := check())}
+for name in CHECKS:
+    sys.stdout.write(f"FAIL  {name}: {faults[name]}\n" if name in faults else f"ok    {name}\n")
+sys.exit(1 if faults else 0)

@@ -1,0 +1,98 @@
+"""Pieces of Kubernetes' own API that values take, closed so that a typo in them is refused too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+
+def _object(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "additionalProperties": False, **needed, "properties": properties}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _one_of(*words: str) -> Schema:
+    return {"type": "string", "enum": list(words)}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+TEXT: Schema = {"type": "string"}
+TEXTS: Schema = {"type": "object", "additionalProperties": TEXT}
+SECONDS: Schema = {"type": "integer", "minimum": 0}
+WEIGHT: Schema = {"type": "integer", "minimum": 1, "maximum": 100}
+NAMESPACE: Schema = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
+QUANTITIES: Schema = {
+    "type": "object",
+    "additionalProperties": {"type": ["string", "number"], "pattern": "^[0-9]+(\\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?$"},
+}
+
+_REQUIREMENTS = _list(_object(("key", "operator"), key=TEXT, operator=TEXT, values=_list(TEXT)))
+_SELECTOR = _object(matchLabels=TEXTS, matchExpressions=_REQUIREMENTS)
+_NODES = _object(matchExpressions=_REQUIREMENTS, matchFields=_REQUIREMENTS)
+_PODS = _object(
+    ("topologyKey",),
+    topologyKey=TEXT,
+    labelSelector=_SELECTOR,
+    namespaces=_list(TEXT),
+    namespaceSelector=_SELECTOR,
+    matchLabelKeys=_list(TEXT),
+    mismatchLabelKeys=_list(TEXT),
+)
+
+
+def _pod_affinity() -> Schema:
+    preferred = _object(("weight", "podAffinityTerm"), weight=WEIGHT, podAffinityTerm=_ref("podAffinityTerm"))
+    return _object(
+        requiredDuringSchedulingIgnoredDuringExecution=_list(_ref("podAffinityTerm")),
+        preferredDuringSchedulingIgnoredDuringExecution=_list(preferred),
+    )
+
+
+def _node_affinity() -> Schema:
+    required = _object(("nodeSelectorTerms",), nodeSelectorTerms=_list(_ref("nodeSelectorTerm")))
+    preferred = _object(("weight", "preference"), weight=WEIGHT, preference=_ref("nodeSelectorTerm"))
+    return _object(
+        requiredDuringSchedulingIgnoredDuringExecution=required,
+        preferredDuringSchedulingIgnoredDuringExecution=_list(preferred),
+    )
+
+
+DEFINITIONS: dict[str, Schema] = {
+    "texts": TEXTS,
+    "references": _list(_object(("name",), name={"type": "string", "minLength": 1})),
+    "namespaces": _list(NAMESPACE) | {"uniqueItems": True},
+    "resources": _object(requests=QUANTITIES, limits=QUANTITIES),
+    "tolerations": _list(
+        _object(
+            key=TEXT,
+            operator=_one_of("Exists", "Equal"),
+            value=TEXT,
+            effect=_one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
+            tolerationSeconds=SECONDS,
+        )
+    ),
+    "nodeSelectorTerm": _NODES,
+    "podAffinityTerm": _PODS,
+    "affinity": _object(nodeAffinity=_node_affinity(), podAffinity=_pod_affinity(), podAntiAffinity=_pod_affinity()),
+    "spread": _list(
+        _object(
+            ("maxSkew", "topologyKey", "whenUnsatisfiable"),
+            maxSkew={"type": "integer", "minimum": 1},
+            topologyKey=TEXT,
+            whenUnsatisfiable=_one_of("DoNotSchedule", "ScheduleAnyway"),
+            labelSelector=_SELECTOR,
+            minDomains={"type": "integer", "minimum": 1},
+            matchLabelKeys=_list(TEXT),
+            nodeAffinityPolicy=_one_of("Honor", "Ignore"),
+            nodeTaintsPolicy=_one_of("Honor", "Ignore"),
+        )
+    ),
+}

@@ -1,0 +1,8 @@
+"""Where things are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CHART = ROOT / "charts" / "batchgrowth"

@@ -1,0 +1,48 @@
+"""The queries of the dashboards: PromQL over the metrics of `batchgrowth.metrics`."""
+
+from __future__ import annotations
+
+from batchgrowth import names
+
+from charts.panels import Query
+
+JOB = names.JOB_LABEL.replace(".", "_").replace("/", "_")
+"""The label that Prometheus makes of a pod's label with the job's name."""
+OF_THE_JOB = f'namespace="$namespace", {JOB}="$job"'
+
+
+def latest(metric: str, /, *by: str, **labels: str) -> str:
+    """The largest value over the trainers of the job: one runs, and one that was lost is still remembered a while."""
+    return f"max{_by(by)} ({metric}{_matching(labels)})"
+
+
+def pace(metric: str, *by: str) -> str:
+    """Growth of a counter per second."""
+    return f"sum{_by(by)} (rate({metric}{_matching({})}[$__rate_interval]))"
+
+
+def quantile(metric: str, part: float, *by: str) -> str:
+    """A quantile of everything that the histogram has seen: what it counts is too rare for a window."""
+    return f"histogram_quantile({part}, sum{_by(('le', *by))} ({metric}_bucket{_matching({})}))"
+
+
+def mean(metric: str, *by: str) -> str:
+    """The mean of a histogram over the last scrapes."""
+    return f"{pace(metric + '_sum', *by)} / {pace(metric + '_count', *by)}"
+
+
+def _by(labels: tuple[str, ...]) -> str:
+    return f" by ({', '.join(labels)})" if labels else ""
+
+
+def _matching(labels: dict[str, str]) -> str:
+    more = [f'{name}{condition}"' for name, condition in labels.items()]
+    return "{" + ", ".join([OF_THE_JOB, *more]) + "}"
+
+
+def quantiles(metric: str, by: str = "") -> tuple[Query, ...]:
+    """Median, 95th and 99th percentile."""
+    legend = f"{{{{{by}}}}} " if by else ""
+    return tuple(
+        Query(quantile(metric, part, *filter(None, [by])), f"{legend}p{part * 100:.0f}") for part in (0.5, 0.95, 0.99)
+    )

@@ -1,0 +1,49 @@
+"""values.schema.json: what the chart takes, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from charts import dask_operator
+from charts.definitions import DEFINITIONS
+from charts.values import Value
+
+Schema = dict[str, Any]
+
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
+
+
+def values_schema(values: Iterable[Value]) -> str:
+    """The text of values.schema.json, in the draft that every Helm 3 and most editors know."""
+    schema: Schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart batchgrowth"}
+    schema |= _closed({value.key: _schema(value) for value in values} | {"global": {"type": "object"}})
+    schema["definitions"] = DEFINITIONS
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _schema(value: Value) -> Schema:
+    described = {"description": value.sentence}
+    if "$ref" in value.hint:
+        return described | value.hint
+    if not value.children:
+        return described | {"type": _TYPES[type(value.default)]} | value.hint
+    properties = {child.key: _schema(child) for child in value.children}
+    if value.path == (dask_operator.NAME,):
+        properties = _of_defaults(dask_operator.chart_values())["properties"] | properties
+        properties["global"] = {"type": "object"}
+    return described | _closed(properties)
+
+
+def _closed(properties: dict[str, Schema]) -> Schema:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _of_defaults(default: Any) -> Schema:
+    """As much as the defaults of somebody else's chart tell: its keys and their types."""
+    if default is None:
+        return {}
+    if isinstance(default, dict) and default:
+        return _closed({key: _of_defaults(value) for key, value in default.items()})
+    return {"type": _TYPES[type(default)]}
