@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from batchgrowth.plan import Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.display import Quiet
 from batchgrowth_trainer.history import HistoryRow
+from batchgrowth_trainer.local_cluster import local_cluster
 from batchgrowth_trainer.training import Options, train
 
-from bench.cases import WORKERS
+from bench.cases import WORKERS, cases
 from bench.loopback import sent_bytes
 
 
@@ -40,6 +42,15 @@ class Trained:
 
     rows: Rows
     sent: int
+
+
+@contextmanager
+def workers_ready(count: int) -> Iterator[str]:
+    """The scheduler's address of a cluster of the trainer's own making, with so many workers."""
+    with local_cluster(cases(quick=True)[0].job().spec) as cluster:
+        cluster.scale(count)
+        cluster.wait_for_workers(count, timeout=120)
+        yield cluster.scheduler_address
 
 
 def measure(job: BatchGrowthJob, scheduler: str) -> Trained:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from batchgrowth.plan import make_plan
-from batchgrowth_trainer.local_cluster import local_cluster
 
 from bench import ours, pauses
 from bench.baselines import Sample
-from bench.cases import DDP, WORKERS, Case, System, cases
+from bench.cases import DDP, WORKERS, Case, System
+from bench.ours import workers_ready
 from bench.pauses import Pauses
 from bench.peers import Peers
 
@@ -62,17 +62,17 @@ def measure_cases(chosen: list[Case], rounds: int, tell: Tell) -> list[Measured]
     if not chosen:
         return []
     spec = chosen[0].job().spec
-    with Peers(spec) as peers, local_cluster(spec, WORKERS) as cluster:
-        return [_measure_case(case, rounds, peers, cluster.scheduler_address, tell) for case in chosen]
+    with Peers(spec) as peers, workers_ready(WORKERS) as scheduler:
+        return [_measure_case(case, rounds, peers, scheduler, tell) for case in chosen]
 
 
 def measure_pauses(resizes: int, tell: Tell) -> list[Pauses]:
     """The pauses of every pattern, on one cluster."""
     found = []
-    with local_cluster(cases(quick=False)[0].job().spec, pauses.MOST_WORKERS) as cluster:
+    with workers_ready(pauses.MOST_WORKERS) as scheduler:
         for pattern in pauses.PATTERNS:
             tell(f"pauses: {pattern.name}, {resizes} resizes")
-            found.append(pauses.measure(pattern, cluster.scheduler_address, resizes))
+            found.append(pauses.measure(pattern, scheduler, resizes))
     return found
 
 
