@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
 from cluster import build as building
+from cluster import debian, folders, images
 from cluster.apiserver import ApiServer
 from cluster.errors import ClusterError
+from cluster.local import IN_THE_NODE, NODE_PROCESS, ON_THE_MACHINE, local_cluster
+from cluster.processes import run
 from cluster.recipe import GROUPS, Group
+from cluster.starting import start
+from cluster.stopping import stop
+
+OWN = "BATCHGROWTH_KUBECONFIG"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,20 +36,39 @@ def _group(name: str) -> Group:
     return BY_NAME[name]
 
 
+def _target(name: str) -> str:
+    if name not in images.TARGETS:
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(images.TARGETS)}")
+    return name
+
+
+Groups = Annotated[list[Group] | None, typer.Argument(parser=_group, metavar="[GROUP]…", help=", ".join(BY_NAME))]
+Targets = Annotated[
+    list[str] | None, typer.Argument(parser=_target, metavar="[TARGET]…", help=", ".join(images.TARGETS))
+]
+FakeNodes = Annotated[int, typer.Option(min=0, max=1000, help="How many nodes kwok plays.")]
+Gpus = Annotated[int, typer.Option(min=0, max=64, help="GPUs of each of them.")]
+
+
 def say(text: str) -> None:
     """A line for whoever watches; standard output is for what a script may want to read."""
     typer.echo(text, err=True)
 
 
 @app.command()
-def build(
-    groups: Annotated[
-        list[Group] | None, typer.Argument(parser=_group, metavar="[GROUP]…", help=", ".join(BY_NAME))
-    ] = None,
-) -> None:
+def build(groups: Groups = None) -> None:
     """Build the programs that are not built yet: all, or the groups named."""
     for group in groups or GROUPS:
         typer.echo(building.built(group, say))
+
+
+@app.command()
+def packages() -> None:
+    """Install the Debian packages that a node and the building of images need (root); the only command that does."""
+    log = folders.cache() / "packages.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    installed = debian.install(log)
+    say(f"installed {' '.join(installed)}" if installed else "every package is there")
 
 
 @app.command()
@@ -53,6 +80,68 @@ def apiserver(
         typer.echo(f"export KUBECONFIG={server.kubeconfig}")
         say("an API server for the time being; Enter ends it")
         sys.stdin.readline()
+
+
+@app.command()
+def image(targets: Targets = None) -> None:
+    """Build the project's images that are not built yet (root) and print where their archives are."""
+    for target in targets or images.TARGETS:
+        typer.echo(images.archive_of(target, say))
+
+
+@app.command()
+def up(fake_nodes: FakeNodes = 12, gpus: Gpus = 8) -> None:
+    """Bring a single-node Kubernetes up (root), with fake nodes that have GPUs; print where its kubeconfig is."""
+    if _own():
+        return
+    start(local_cluster(), num_fake=fake_nodes, gpus=gpus, say=say)
+    typer.echo(f"export KUBECONFIG={local_cluster().kubeconfig}")
+
+
+@app.command()
+def load(targets: Targets = None) -> None:
+    """Give the cluster the project's images of this working tree, which are built if they are not yet."""
+    if not local_cluster().is_up():
+        raise ClusterError("no cluster is up; `python -m cluster up` starts one")
+    for target in targets or images.TARGETS:
+        loaded = images.load(local_cluster(), images.archive_of(target, say))
+        say(f"{images.name_of(target)}: {'loaded' if loaded else 'there already'}")
+
+
+@app.command()
+def status() -> None:
+    """Say which servers run, and what the nodes say; exit code 1 where the cluster is not up."""
+    if _own():
+        return
+    cluster = local_cluster()
+    for name in (*ON_THE_MACHINE, NODE_PROCESS, *IN_THE_NODE):
+        process = cluster.process(name)
+        typer.echo(f"{name:24} {f'process {process.pid}' if process else 'not running'}")
+    if not cluster.is_up():
+        raise typer.Exit(1)
+    typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
+    typer.echo(cluster.kubectl("get", "nodes").stdout, nl=False)
+
+
+@app.command()
+def down() -> None:
+    """Take the cluster down (root) and leave nothing but programs and images in the cache; twice is once."""
+    if os.environ.get(OWN):
+        say(f"{OWN} is set: that cluster was not started here and stays")
+    stop(local_cluster())
+
+
+def _own() -> bool:
+    """Whether the user named a cluster of their own; ClusterError where it does not answer."""
+    path = os.environ.get(OWN)
+    if not path:
+        return False
+    answered = run([building.built(BY_NAME["apiserver"], say) / "kubectl", "--kubeconfig", path, "get", "nodes"])
+    if answered.returncode:
+        raise ClusterError(f"{OWN}: the cluster of {path} does not answer: {answered.stderr.strip()}")
+    say(f"{OWN} is set: that cluster is used, and none is started")
+    typer.echo(f"export KUBECONFIG={path}")
+    return True
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from cluster.build import Say, programs_of_the_api_server, silence
 from cluster.certificates import Authority
 from cluster.control_plane import MASTERS, ControlPlane, Ports
 from cluster.errors import ClusterError
-from cluster.ports import LOOPBACK, Endpoint, free_ports
+from cluster.ports import Endpoint, free_ports
 from cluster.processes import Server, run, until
 from cluster.servers import Servers
 
@@ -77,7 +77,7 @@ class ApiServer:
 
     def _serve(self) -> Server:
         # With no pods there is no address at which pods could reach it, and the loopback address may not be one.
-        more = ["--endpoint-reconciler-type=none", f"--bind-address={LOOPBACK}"]
+        more = ["--endpoint-reconciler-type=none"]
         if not self._with_controllers:
             more.append("--disable-admission-plugins=ServiceAccount")
         server = self._servers.start("kube-apiserver", self._plane.apiserver(self._programs / "kube-apiserver", *more))

@@ -36,7 +36,7 @@ def built(group: Group, say: Say) -> Path:
         return target
     if shutil.which("go") is None:
         raise ClusterError(f"{', '.join(group.programs)}: not built yet, and there is no go; install Go 1.21 or newer")
-    with _alone(target):
+    with _alone(group):
         if not target.is_dir():  # another process may have built it while this one waited
             _build(group, target, say)
     return target
@@ -63,6 +63,8 @@ def why_no_api_server() -> str | None:
 def _build(group: Group, target: Path, say: Say) -> None:
     say(f"building {', '.join(group.programs)} from Go modules (minutes the first time) …")
     began = monotonic()
+    for lost in target.parent.glob(f".{group.name}-*"):  # of a build that was killed
+        shutil.rmtree(lost)
     work = Path(tempfile.mkdtemp(prefix=f".{group.name}-", dir=target.parent))
     try:
         for name, package in group.programs.items():
@@ -87,9 +89,10 @@ def _module_folder(group: Group, module: str) -> Path:
 
 
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    """One builder at a time; who comes second finds it done."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_suffix(".lock").open("w") as lock:
+def _alone(group: Group) -> Iterator[None]:
+    """One builder of a group at a time; who comes second finds it done."""
+    path = folder_of(group).with_name(f"{group.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

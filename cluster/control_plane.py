@@ -8,17 +8,16 @@ from pathlib import Path
 
 from cluster.certificates import Authority, signing_key, write_file
 from cluster.kubeconfig import write_kubeconfig
+from cluster.network import FIRST_SERVICE, SERVICE_RANGE
 from cluster.ports import LOOPBACK, Endpoint
 from cluster.processes import Argument
 
-SERVICE_RANGE = "10.96.0.0/16"
-FIRST_SERVICE = "10.96.0.1"
 MASTERS = "system:masters"
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the control plane listens on the loopback address."""
+    """Where the control plane listens; etcd on the loopback address."""
 
     etcd: int
     etcd_peer: int
@@ -29,7 +28,7 @@ class Ports:
 class ControlPlane:
     """Files and command lines of one control plane; nothing here starts anything.
 
-    `address` is where pods reach the API server; the loopback address means that there are no pods.
+    `address` is where the API server listens; with the loopback address no pod can reach it.
     """
 
     folder: Path
@@ -40,7 +39,7 @@ class ControlPlane:
     @property
     def url(self) -> str:
         """Where clients on this machine reach the API server."""
-        return f"https://{LOOPBACK}:{self.ports.apiserver}"
+        return f"https://{self.address}:{self.ports.apiserver}"
 
     def write(self) -> None:
         """The certificates and keys."""
@@ -79,6 +78,7 @@ class ControlPlane:
             program,
             f"--etcd-servers=http://{LOOPBACK}:{self.ports.etcd}",
             f"--secure-port={self.ports.apiserver}",
+            f"--bind-address={self.address}",
             f"--advertise-address={self.address}",
             f"--tls-cert-file={self.folder / 'apiserver.crt'}",
             f"--tls-private-key-file={self.folder / 'apiserver.key'}",
@@ -118,4 +118,4 @@ class ControlPlane:
         """The API server as its administrator sees it."""
         context = ssl.create_default_context(cafile=self.folder / "ca.crt")
         context.load_cert_chain(self.folder / "admin.crt", self.folder / "admin.key")
-        return Endpoint(self.ports.apiserver, context)
+        return Endpoint(self.ports.apiserver, context, self.address)

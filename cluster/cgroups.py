@@ -1,0 +1,40 @@
+"""The control group that all pods of the node are below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MOUNT = Path("/sys/fs/cgroup")
+ROOT_CGROUP = "batchgrowth"
+
+
+def is_version_1() -> bool:
+    """Whether the machine has one hierarchy per controller; Kubernetes wants to be told."""
+    return not (MOUNT / "cgroup.controllers").exists()
+
+
+def make() -> None:
+    """The group, in every hierarchy."""
+    for hierarchy in _hierarchies():
+        (hierarchy / ROOT_CGROUP).mkdir(exist_ok=True)
+    if not is_version_1():
+        every = (MOUNT / "cgroup.controllers").read_text().split()
+        (MOUNT / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in every))
+
+
+def remove() -> None:
+    """Takes the group and everything below it away; its processes are gone by then."""
+    for hierarchy in _hierarchies():
+        top = hierarchy / ROOT_CGROUP
+        if top.is_dir():
+            below = (path for path in top.rglob("*") if path.is_dir())
+            for group in sorted(below, key=lambda path: len(path.parts), reverse=True):
+                group.rmdir()
+            top.rmdir()
+
+
+def _hierarchies() -> list[Path]:
+    if not is_version_1():
+        return [MOUNT]
+    # Some names are links to others, as cpu is to cpu,cpuacct.
+    return [path for path in MOUNT.iterdir() if path.is_dir() and not path.is_symlink() and path.name != "unified"]

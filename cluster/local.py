@@ -1,0 +1,80 @@
+"""The cluster that is up on this machine: its files, its processes, and how to talk to it."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from cluster.build import folder_of
+from cluster.daemons import Daemons
+from cluster.folders import cache, state
+from cluster.processes import Argument, output, run
+from cluster.recipe import GROUPS
+
+NODE_PROCESS = "node"
+IN_THE_NODE = ("containerd", "kubelet", "kube-proxy", "coredns")
+ON_THE_MACHINE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """The one cluster of this user; it may be up or not."""
+
+    folder: Path
+    images: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig with the rights of an administrator."""
+        return self.folder / "admin.kubeconfig"
+
+    @property
+    def daemons(self) -> Daemons:
+        """The servers on the machine, and the first process of the node."""
+        return Daemons(self.folder)
+
+    def exists(self) -> bool:
+        """Whether anything of it is there."""
+        return self.folder.is_dir()
+
+    def is_up(self) -> bool:
+        """Whether every server runs and the API server says that it is ready."""
+        there = all(self.daemons.process(name) for name in ON_THE_MACHINE) and all(map(self.process, IN_THE_NODE))
+        return there and self.kubectl("get", "--raw", "/readyz").returncode == 0
+
+    def process(self, name: str) -> psutil.Process | None:
+        """A server's process, on the machine or in the node, by its name; with it a test can stop or kill it."""
+        if name not in IN_THE_NODE:
+            return self.daemons.process(name)
+        first = self.first_process()
+        try:
+            return next((child for child in first.children() if child.name() == name), None) if first else None
+        except psutil.NoSuchProcess:
+            return None
+
+    def first_process(self) -> psutil.Process | None:
+        """Process 1 of the node's namespaces, as the machine sees it; every container's processes are below it."""
+        outside = self.daemons.process(NODE_PROCESS)
+        return next(iter(outside.children()), None) if outside else None
+
+    def kubectl(self, *arguments: Argument, given: str | None = None) -> subprocess.CompletedProcess[str]:
+        """What kubectl said, whatever its exit code."""
+        return run([programs()["kubectl"], "--kubeconfig", self.kubeconfig, *arguments], given=given)
+
+    def ctr(self, *arguments: Argument) -> str:
+        """What containerd's own client said about the pods' containers and images; ClusterError if it fails."""
+        socket = self.folder / "containerd.sock"
+        return output([programs()["ctr"], "--address", socket, "--namespace", "k8s.io", *arguments])
+
+
+def local_cluster() -> LocalCluster:
+    """The cluster of this user. Images stay in the cache when it is gone."""
+    return LocalCluster(state(), cache() / "containerd")
+
+
+def programs() -> dict[str, Path]:
+    """Where every program is or will be once it is built."""
+    return {name: folder_of(group) / name for group in GROUPS for name in group.programs}

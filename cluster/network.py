@@ -1,0 +1,47 @@
+"""The addresses of the single node, and the commands that make its network.
+
+The node has a network namespace of its own, so that all of this is gone when its processes are.
+A pair of virtual interfaces joins it to the machine; there is no way from a pod to the world outside.
+"""
+
+from __future__ import annotations
+
+HOST_LINK, NODE_LINK = "batchgrowth0", "machine0"
+HOST_ADDRESS, NODE_ADDRESS = "10.231.0.1", "10.231.0.2"
+LINK_PREFIX = 30
+BRIDGE = "pods0"
+POD_RANGE, GATEWAY, POD_PREFIX = "10.231.1.0/24", "10.231.1.1", 24
+SERVICE_RANGE, FIRST_SERVICE = "10.231.64.0/18", "10.231.64.1"
+FAKE_POD_RANGE = "10.231.128.0/17"
+WHOLE_RANGE = "10.231.0.0/16"
+API_PORT = 6443
+
+Command = list[str]
+
+
+def on_the_machine(node_pid: int) -> list[Command]:
+    """Makes the pair, gives one end to the node's namespace, and routes pods and services there."""
+    return [
+        ["ip", "link", "add", HOST_LINK, "type", "veth", "peer", "name", NODE_LINK, "netns", str(node_pid)],
+        ["ip", "address", "add", f"{HOST_ADDRESS}/{LINK_PREFIX}", "dev", HOST_LINK],
+        ["ip", "link", "set", HOST_LINK, "up"],
+        ["ip", "route", "add", POD_RANGE, "via", NODE_ADDRESS],
+        ["ip", "route", "add", SERVICE_RANGE, "via", NODE_ADDRESS],
+    ]
+
+
+def in_the_node() -> list[Command]:
+    """What the node's first process does once its end of the pair is there."""
+    return [
+        ["ip", "link", "set", "lo", "up"],
+        ["ip", "address", "add", f"{NODE_ADDRESS}/{LINK_PREFIX}", "dev", NODE_LINK],
+        ["ip", "link", "set", NODE_LINK, "up"],
+        ["ip", "link", "add", BRIDGE, "type", "bridge"],
+        ["ip", "address", "add", f"{GATEWAY}/{POD_PREFIX}", "dev", BRIDGE],
+        ["ip", "link", "set", BRIDGE, "up"],
+    ]
+
+
+KERNEL_SETTINGS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
+"""Of the node's network namespace; a kernel without br_netfilter has no second one and pods reach services still,
+but not their own."""

@@ -1,0 +1,79 @@
+"""Taking the cluster down so that nothing of it is left but programs and images in the cache."""
+
+from __future__ import annotations
+
+import shutil
+from time import monotonic, sleep
+
+import psutil
+
+from cluster import cgroups, network
+from cluster.debian import program
+from cluster.errors import ClusterError
+from cluster.local import NODE_PROCESS, LocalCluster
+from cluster.processes import run
+
+PATIENCE_SECONDS = 10
+
+
+def stop(cluster: LocalCluster) -> None:
+    """Ends every process and removes every file, mount, interface and control group; twice is once."""
+    if not cluster.exists():
+        return
+    _forget_containers(cluster)
+    _end(cluster)
+    run([program("ip"), "link", "delete", network.HOST_LINK])  # it goes with its namespace, but not at once
+    _remove_cgroups()
+    shutil.rmtree(cluster.folder)
+
+
+def forget_containers(cluster: LocalCluster) -> int:
+    """How many containers containerd remembered and does no more; images stay."""
+    containers = cluster.ctr("containers", "list", "--quiet").split()
+    tasks = cluster.ctr("tasks", "list", "--quiet").split()
+    if tasks:
+        cluster.ctr("tasks", "delete", "--force", *tasks)
+    if containers:
+        cluster.ctr("containers", "delete", *containers)
+    return len(containers)
+
+
+def _forget_containers(cluster: LocalCluster) -> None:
+    """While the kubelet is held still, for it would start them again."""
+    kubelet = cluster.process("kubelet")
+    if kubelet is None or cluster.process("containerd") is None:
+        return
+    kubelet.suspend()
+    try:
+        forget_containers(cluster)
+    except ClusterError:
+        return  # a broken containerd is no reason to stay: `up` looks for containers of earlier days
+
+
+def _end(cluster: LocalCluster) -> None:
+    """Kills them all. With the first process of the node everything in its namespaces ends."""
+    node = cluster.first_process()
+    inside = [node, *node.children(recursive=True)] if node else []
+    named = [process for name in cluster.daemons.names() if (process := cluster.daemons.process(name))]
+    named.sort(key=lambda process: process.name() == NODE_PROCESS)
+    for process in [*named, *inside[:1]]:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    _, alive = psutil.wait_procs([*named, *inside], timeout=PATIENCE_SECONDS)
+    left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    if left:
+        raise ClusterError(f"still running after SIGKILL: {', '.join(f'{p.name()} ({p.pid})' for p in left)}")
+
+
+def _remove_cgroups() -> None:
+    """The kernel lets go of a group a moment after its last process."""
+    end = monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return cgroups.remove()
+        except OSError as error:
+            if monotonic() > end:
+                raise ClusterError(f"control groups are still in use: {error}") from error
+            sleep(0.05)
