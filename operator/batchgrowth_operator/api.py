@@ -1,0 +1,136 @@
+"""A thin client of the API server: the few requests that the operator makes, each counted. Only `observe` and `apply`
+use it.
+
+Paths come from a table and not from discovery: a kind that the server does not have is an answer, not an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchgrowth import names
+from kubernetes import client, config
+from kubernetes.dynamic import DynamicClient
+from kubernetes.dynamic.exceptions import DynamicApiError
+
+from batchgrowth_operator.kinds import EVENTS, KINDS, Kind
+from batchgrowth_operator.observed import Object, Ref
+
+CONNECTIONS = 16
+TIMEOUT_SECONDS = 30
+
+Count = Callable[[str, str, str], None]
+"""Takes verb, resource and status code of a request."""
+
+
+class Refused(Exception):
+    """The API server said no: `code` is its HTTP status, the text its own words."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to get at the API server, for those with a client of their own."""
+
+    server: str
+    ca_path: str | None
+    insecure: bool
+    certificate_path: str | None
+    private_key_path: str | None
+    scheme: str | None
+    token: str | None
+
+
+class Api:
+    """Requests that block; callers run them in threads. Raises Refused, and OSError where no server answers."""
+
+    def __init__(self, connection: client.ApiClient, count: Count) -> None:
+        self._configuration = connection.configuration
+        self._dynamic = DynamicClient(connection, discoverer=lambda *_: None)  # type: ignore[no-untyped-call]
+        self._count = count
+
+    def access(self) -> Access:
+        """The access of now: a token is read anew when it is about to expire."""
+        has = self._configuration
+        scheme, _, token = (has.get_api_key_with_prefix("BearerToken") or "").partition(" ")
+        return Access(
+            server=has.host,
+            ca_path=has.ssl_ca_cert,
+            insecure=not has.verify_ssl,
+            certificate_path=has.cert_file,
+            private_key_path=has.key_file,
+            scheme=scheme or None,
+            token=token or None,
+        )
+
+    def get(self, ref: Ref, namespace: str) -> Object | None:
+        """The object, or None where it is not there."""
+        try:
+            return self._send("get", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name))
+        except Refused as refused:
+            if refused.code == 404:
+                return None
+            raise
+
+    def apply(self, manifest: Object, subresource: str = "") -> Object:
+        """The object after server-side apply; fields that the server does not know are refused, not dropped."""
+        kind, metadata = KINDS[manifest["kind"]], manifest["metadata"]
+        return self._send(
+            "patch",
+            kind,
+            kind.path(metadata["namespace"], metadata["name"], subresource),
+            body=manifest,
+            content_type="application/apply-patch+yaml",
+            field_manager=names.FIELD_MANAGER,
+            force_conflicts="true",
+            query_params=[("fieldValidation", "Strict")],
+        )
+
+    def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
+        """Deletes that very object; nothing happens where it is gone, or another has its name."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
+        try:
+            self._send("delete", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name), body=body)
+        except Refused as refused:
+            if refused.code not in (404, 409):
+                raise
+
+    def post_event(self, namespace: str, event: Object) -> None:
+        """Adds an event."""
+        self._send("post", EVENTS, EVENTS.path(namespace), body=event, field_manager=names.FIELD_MANAGER)
+
+    def _send(self, verb: str, kind: Kind, path: str, **options: Any) -> dict[str, Any]:
+        try:
+            response = self._dynamic.request(verb, path, serialize=False, _request_timeout=TIMEOUT_SECONDS, **options)
+        except DynamicApiError as error:
+            self._count(verb, kind.plural, str(error.status))
+            raise Refused(int(error.status), _words(error)) from error
+        self._count(verb, kind.plural, str(response.status))
+        answer: dict[str, Any] = json.loads(response.data)
+        return answer
+
+
+def connect(kubeconfig: Path | None, count: Count) -> Api:
+    """The API server of the kubeconfig, or without one that of the pod's service account."""
+    configuration = client.Configuration()
+    if kubeconfig is not None:
+        config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+    else:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    configuration.connection_pool_maxsize = CONNECTIONS
+    configuration.retries = False
+    return Api(client.ApiClient(configuration), count)
+
+
+def _words(error: DynamicApiError) -> str:
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, KeyError, TypeError):
+        return str(error.reason)

@@ -1,0 +1,86 @@
+"""kopf's part: it watches, and every event comes down to "look at this job again"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import kopf
+from batchgrowth import names
+
+from batchgrowth_operator.api import Access
+from batchgrowth_operator.kinds import JOBS, KINDS, WATCHED, Kind
+from batchgrowth_operator.passes import Passes
+from batchgrowth_operator.store import Key, Store
+
+INACTIVE_SECONDS = 70
+SERVER_SECONDS = 300
+
+Begin = Callable[[], Passes]
+
+
+def registry_of(store: Store, begin: Begin, access: Callable[[], Access]) -> kopf.OperatorRegistry:
+    """Handlers that feed `store` and wake the passes that `begin` makes.
+
+    Indexing comes before any event, for all kinds: the first pass of a job sees all its children.
+    Nothing here adds a finalizer or an annotation to anybody's object.
+    """
+    registry = kopf.OperatorRegistry()
+    _log_in(registry, access)
+    _start_and_stop(registry, begin)
+    for name, kind in (JOBS | WATCHED).items():
+        _watch(registry, name, kind, store)
+    return registry
+
+
+def settings() -> kopf.OperatorSettings:
+    """Watches by label, which end by themselves now and then; nothing of kopf's own in anybody's object."""
+    chosen = kopf.OperatorSettings()
+    chosen.posting.enabled = False
+    chosen.peering.standalone = True
+    chosen.watching.server_timeout = SERVER_SECONDS
+    chosen.watching.inactivity_timeout = INACTIVE_SECONDS
+    for kind in WATCHED.values():
+        chosen.watching.label_selectors[_where(kind)] = names.JOB_LABEL
+    return chosen
+
+
+def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, store: Store) -> None:
+    async def index(body: kopf.Body, **_: Any) -> None:
+        store.saw(_whole(name, dict(body)))
+
+    async def event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+        body = _whole(name, dict(event["object"]))
+        key: Key = store.gone(body) if event["type"] == "DELETED" else store.saw(body)
+        memo.passes.wake(key)
+
+    kopf.index(*_where(kind), registry=registry, id=f"index-{kind.plural}")(index)
+    kopf.on.event(*_where(kind), registry=registry, id=f"event-{kind.plural}")(event)
+
+
+def _where(kind: Kind) -> tuple[str, ...]:
+    return (kind.group, kind.version, kind.plural) if kind.group else (kind.version, kind.plural)
+
+
+def _whole(name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Objects in lists come without what the list says for all of them."""
+    return {"kind": name, "apiVersion": KINDS[name].api_version} | body
+
+
+def _log_in(registry: kopf.OperatorRegistry, log_in_as: Callable[[], Access]) -> None:
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(**asdict(log_in_as()))
+
+    kopf.on.login(registry=registry)(log_in)
+
+
+def _start_and_stop(registry: kopf.OperatorRegistry, begin: Begin) -> None:
+    async def start(memo: kopf.Memo, **_: Any) -> None:
+        memo.passes = begin()
+
+    async def stop(memo: kopf.Memo, **_: Any) -> None:
+        await memo.passes.stop()
+
+    kopf.on.startup(registry=registry)(start)
+    kopf.on.cleanup(registry=registry)(stop)

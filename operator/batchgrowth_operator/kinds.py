@@ -1,0 +1,45 @@
+"""The kinds that the operator reads and writes, with the paths at which the API server keeps them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from batchgrowth.crd import GROUP, PLURAL, VERSION
+from batchgrowth.spec import KIND
+
+
+class Kind(NamedTuple):
+    """Group (empty for the core), version and plural of a kind."""
+
+    group: str
+    version: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """As manifests have it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        """The URL path of an object, or of all of a namespace."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        return "/".join(filter(None, (root, "namespaces", namespace, self.plural, name, subresource)))
+
+
+JOBS = {KIND: Kind(GROUP, VERSION, PLURAL)}
+WATCHED = {
+    "ConfigMap": Kind("", "v1", "configmaps"),
+    "DaskCluster": Kind("kubernetes.dask.org", "v1", "daskclusters"),
+    "Deployment": Kind("apps", "v1", "deployments"),
+    "Job": Kind("batch", "v1", "jobs"),
+    "NetworkPolicy": Kind("networking.k8s.io", "v1", "networkpolicies"),
+    "Pod": Kind("", "v1", "pods"),
+    "Role": Kind("rbac.authorization.k8s.io", "v1", "roles"),
+    "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
+    "ServiceAccount": Kind("", "v1", "serviceaccounts"),
+}
+"""Children and pods, watched by the label of their job."""
+UNWATCHED = {"Secret": Kind("", "v1", "secrets")}
+"""Read by name alone, so that the operator needs no right to list anybody's secrets."""
+KINDS = JOBS | WATCHED | UNWATCHED
+EVENTS = Kind("", "v1", "events")

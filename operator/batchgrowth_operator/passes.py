@@ -1,0 +1,121 @@
+"""One queue for each job: woken by events, it makes one pass at a time, and another where something came meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from batchgrowth_operator.api import Refused
+from batchgrowth_operator.apply import Outdated, Writer
+from batchgrowth_operator.defaults import Defaults
+from batchgrowth_operator.observe import Observer
+from batchgrowth_operator.observed import Failure
+from batchgrowth_operator.reconcile import reconcile
+from batchgrowth_operator.store import Key
+from batchgrowth_operator.telemetry import Telemetry
+
+GATHER_SECONDS = 0.05
+"""A write is followed by a handful of events; they are worth one look."""
+OUTDATED_SECONDS = 0.2
+FIRST_BACKOFF_SECONDS = 1.0
+LONGEST_BACKOFF_SECONDS = 60.0
+AT_ONCE = 16
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a pass: whether the job is gone, what was refused, and when to look again without an event."""
+
+    gone: bool = False
+    failures: tuple[Failure, ...] = ()
+    look_again_seconds: float | None = None
+    backs_off: bool = False
+
+
+Pass = Callable[[Key, tuple[Failure, ...]], Awaitable[Result]]
+
+
+class Passes:
+    """Wakes passes. A job whose pass failed waits before its next one, whatever events come."""
+
+    def __init__(self, make_pass: Pass) -> None:
+        self._make_pass = make_pass
+        self._woken: dict[Key, asyncio.Event] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    def wake(self, key: Key) -> None:
+        """Something about the job changed."""
+        if key not in self._tasks:
+            self._woken[key] = asyncio.Event()
+            self._tasks[key] = asyncio.create_task(self._attend(key), name=f"{key.namespace}/{key.name}")
+        self._woken[key].set()
+
+    async def stop(self) -> None:
+        """Ends every queue; a write that is under way comes to its end."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _attend(self, key: Key) -> None:
+        woken, result, tries = self._woken[key], Result(), 0
+        try:
+            while not result.gone or woken.is_set():
+                woken.clear()
+                async with self._slots:
+                    result = await self._make_pass(key, result.failures)
+                tries = tries + 1 if result.backs_off else 0
+                await self._rest(woken, result, tries)
+        finally:
+            del self._tasks[key], self._woken[key]
+
+    async def _rest(self, woken: asyncio.Event, result: Result, tries: int) -> None:
+        if result.backs_off:
+            await asyncio.sleep(min(FIRST_BACKOFF_SECONDS * 2 ** (tries - 1), LONGEST_BACKOFF_SECONDS))
+            woken.set()
+        elif not result.gone:
+            try:
+                await asyncio.wait_for(woken.wait(), result.look_again_seconds)
+            except TimeoutError:
+                woken.set()
+            await asyncio.sleep(GATHER_SECONDS)
+
+
+def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry: Telemetry) -> Pass:
+    """A pass: observe, reconcile, apply."""
+
+    async def attempt(key: Key, failures: tuple[Failure, ...]) -> Result:
+        seen = await observer.observe(key, failures)
+        if seen is None:
+            telemetry.forget(key)
+            return Result(gone=True)
+        decision = reconcile(seen, defaults)
+        telemetry.decided(key, seen, decision)
+        if decision.is_empty:
+            return Result(look_again_seconds=decision.look_again_seconds)
+        refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
+        if refused != failures:
+            return Result(failures=refused, look_again_seconds=0, backs_off=bool(refused))
+        return Result(failures=refused, look_again_seconds=decision.look_again_seconds, backs_off=bool(refused))
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+        began, result, outcome = time.monotonic(), "done", Result()
+        try:
+            outcome = await attempt(key, failures)
+        except Outdated:
+            result, outcome = "outdated", Result(failures=failures, look_again_seconds=OUTDATED_SECONDS)
+        except (Refused, OSError) as error:
+            log.warning("%s/%s: the API server does not do as asked: %s", *key, error)
+            result, outcome = "refused", Result(failures=failures, backs_off=True)
+        except Exception:
+            log.exception("%s/%s: a pass failed", *key)
+            result, outcome = "failed", Result(failures=failures, backs_off=True)
+        telemetry.reconciled(result, time.monotonic() - began)
+        return outcome
+
+    return make_pass

@@ -1,0 +1,86 @@
+"""What was last seen of every job and child: written by watches and by the answers to writes, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from batchgrowth import names
+from batchgrowth.spec import KIND
+
+from batchgrowth_operator.observed import Object, Ref, labels_of, ref_of
+
+
+class Key(NamedTuple):
+    """A job."""
+
+    namespace: str
+    name: str
+
+
+def key_of(body: Object) -> Key:
+    """The job that an object is, or belongs to by its label."""
+    metadata = body["metadata"]
+    name = metadata["name"] if body["kind"] == KIND else labels_of(body).get(names.JOB_LABEL, "")
+    return Key(metadata["namespace"], name)
+
+
+class Store:
+    """The newest state seen of each object. Resource versions decide what is newer, never the order of arrival."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, dict[Ref, Object]] = {}
+        self._gone: dict[Key, dict[Ref, int]] = {}
+
+    def saw(self, body: Object) -> Key:
+        """The object is as `body` says, unless something newer is known. Returns the key of its job."""
+        key, ref = key_of(body), ref_of(body)
+        if _version(body) > max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
+            self._objects.setdefault(key, {})[ref] = _trimmed(body)
+        return key
+
+    def read(self, key: Key, body: Object) -> None:
+        """The object belongs to the job, whatever its labels say; it was read just now."""
+        self._objects.setdefault(key, {})[ref_of(body)] = _trimmed(body)
+
+    def gone(self, body: Object) -> Key:
+        """The object is deleted, or lost its label; `body` is its last state. Returns the key of its job."""
+        key, ref = key_of(body), ref_of(body)
+        if _version(body) >= self._known(key, ref):
+            self._objects.get(key, {}).pop(ref, None)
+            self._gone.setdefault(key, {})[ref] = _version(body)
+        if not self._objects.get(key):
+            self._objects.pop(key, None)
+            self._gone.pop(key, None)
+        return key
+
+    def drop(self, key: Key, ref: Ref) -> None:
+        """The object is not there, by the word of the API server."""
+        self._objects.get(key, {}).pop(ref, None)
+
+    def job(self, key: Key) -> Object | None:
+        """The job itself, or None where it is not there."""
+        return self._objects.get(key, {}).get(Ref(KIND, key.name))
+
+    def belongings(self, key: Key) -> Mapping[Ref, Object]:
+        """All that was seen of a job, itself aside."""
+        return {ref: body for ref, body in self._objects.get(key, {}).items() if ref.kind != KIND}
+
+    def jobs(self) -> list[Object]:
+        """Every job."""
+        return [job for key in self._objects if (job := self.job(key)) is not None]
+
+    def _known(self, key: Key, ref: Ref) -> int:
+        found = self._objects.get(key, {}).get(ref)
+        return -1 if found is None else _version(found)
+
+
+def _version(body: Object) -> int:
+    return int(body["metadata"]["resourceVersion"])
+
+
+def _trimmed(body: Object) -> Object:
+    """Without what no decision is made from: a thousand jobs with their pods are to fit into memory."""
+    metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    fields = ("kind", "status") if body["kind"] == "Pod" else body.keys()
+    return {name: body[name] for name in fields if name in body} | {"metadata": metadata}

@@ -1,0 +1,82 @@
+"""The operator's metrics, made from the table in `batchgrowth.metrics`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchgrowth.metrics import OPERATOR, Metric
+from batchgrowth.status import CONDITIONS
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from batchgrowth_operator.decision import Decision
+from batchgrowth_operator.observed import Observed, ref_of
+from batchgrowth_operator.store import Key
+
+STATUSES = ("True", "False", "Unknown")
+
+
+class Telemetry:
+    """Every metric of the operator, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._metrics: dict[str, Any] = {metric.name: _made(metric, self.registry) for metric in OPERATOR}
+        self._states: dict[Key, str] = {}
+        self._resizes: dict[Key, str] = {}
+
+    def request(self, verb: str, resource: str, code: str) -> None:
+        """A request to the API server was answered."""
+        self._metrics["batchgrowth_operator_api_requests_total"].labels(verb, resource, code).inc()
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        """A pass is over."""
+        self._metrics["batchgrowth_operator_reconciles_total"].labels(result).inc()
+        self._metrics["batchgrowth_operator_reconcile_duration_seconds"].observe(seconds)
+
+    def decided(self, key: Key, seen: Observed, decision: Decision) -> None:
+        """A decision is about to be carried out."""
+        written = "written" if decision.status is not None else "unchanged"
+        self._metrics["batchgrowth_operator_status_writes_total"].labels(written).inc()
+        for manifest in decision.apply:
+            if ref_of(manifest) in seen.children:
+                self._metrics["batchgrowth_operator_repairs_total"].labels(manifest["kind"]).inc()
+        if decision.status is not None:
+            self._status(key, decision.status)
+
+    def forget(self, key: Key) -> None:
+        """The job is gone, and its series with it."""
+        if key in self._states:
+            for kind in CONDITIONS:
+                for status in STATUSES:
+                    self._metrics["batchgrowth_operator_job_condition"].remove(*key, kind, status)
+            self._count(key, None)
+
+    def _status(self, key: Key, status: dict[str, Any]) -> None:
+        said = {condition["type"]: condition["status"] for condition in status["conditions"]}
+        gauge = self._metrics["batchgrowth_operator_job_condition"]
+        for kind in CONDITIONS:
+            for value in STATUSES:
+                gauge.labels(*key, kind, value).set(said.get(kind, "Unknown") == value)
+        self._count(key, status["phase"])
+        took, before = (status.get("workers") or {}).get("resizeSeconds"), self._resizes.get(key)
+        if took is not None and took != before:
+            self._resizes[key] = took
+            self._metrics["batchgrowth_operator_workers_ready_duration_seconds"].labels("up").observe(float(took))
+
+    def _count(self, key: Key, state: str | None) -> None:
+        gauge = self._metrics["batchgrowth_operator_jobs"]
+        if key in self._states:
+            gauge.labels(self._states.pop(key)).dec()
+        if state is None:
+            self._resizes.pop(key, None)
+        else:
+            self._states[key] = state
+            gauge.labels(state).inc()
+
+
+def _made(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    if metric.kind == "counter":
+        return Counter(metric.name, metric.help, metric.labels, registry=registry)
+    if metric.kind == "gauge":
+        return Gauge(metric.name, metric.help, metric.labels, registry=registry)
+    return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry)
