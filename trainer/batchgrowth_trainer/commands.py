@@ -5,6 +5,7 @@ Importing this module is quick: torch and Dask are loaded when a command has acc
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -95,6 +96,9 @@ def _train(
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.training import Options, train
 
+    # What is lost is told in a line of our own; Dask's log would tell it in tracebacks.
+    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.path[:0] = [path for path in paths if path not in sys.path]
     options = Options(
         output_dir=directory,

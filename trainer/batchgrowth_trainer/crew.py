@@ -109,11 +109,21 @@ class Crew:
 
     def close(self) -> None:
         """Watch no longer, and free what the members hold."""
+        if self.client.status != "running":
+            return
         here = [address for address in self.ready if address in self._calls.here]
         self.ask(service.forget, self.run_id, workers=here, seconds=_ANSWER_SECONDS)
         self._calls.close()
         self.client.unsubscribe_topic(self._topic)
         self.client.unregister_scheduler_plugin(self._topic)
+
+    def check_connected(self) -> None:
+        """Raise ClusterError where the scheduler is gone: it would have forgotten every task of this run."""
+        if self.client.status != "running":
+            raise ClusterError(
+                "the connection to the Dask scheduler was lost; look whether the scheduler still runs, "
+                "then --resume goes on from the last checkpoint"
+            )
 
     def take_note(self, event: Event) -> None:
         """Follow joins and departures. Raises what a workload did wrong while a member was made."""

@@ -12,7 +12,14 @@ from batchgrowth.spec import JobSpec
 from distributed import LocalCluster
 from distributed.utils import get_mp_context
 
-_PRELOADED = ("torch", "torch._dynamo", "torch.distributed", "sklearn.datasets", "batchgrowth_trainer.service")
+_PRELOADED = (
+    "batchgrowth_trainer.uninterrupted",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "sklearn.datasets",
+    "batchgrowth_trainer.service",
+)
 LOOPBACK = "127.0.0.1"
 
 

@@ -58,6 +58,7 @@ class Scaling:
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = time.monotonic()
+        self._crew.check_connected()
         self._measure_lead()
         if self._scaler is None:
             return
