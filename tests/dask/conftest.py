@@ -1,0 +1,138 @@
+"""Runs over real Dask clusters of this machine, in this process or as the command line."""
+
+import contextlib
+import csv
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from batchgrowth.manifest import load_manifest
+from batchgrowth_trainer.training import Options, train
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
+USER_CODE = Path(__file__).parent / "user_code"
+LONGEST = 120  # seconds that any of these runs may take
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(nothing_left_behind: None) -> None:
+    """No process and no temporary folder is left by any of these tests."""
+
+
+@dataclass
+class Run:
+    """A `batchgrowth run` in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    output: Path
+    others: list[psutil.Process] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        return self.process.wait(timeout=LONGEST)
+
+    def until(self, seen: Callable[[], Any]) -> Any:
+        """What `seen` returns once that is true; fails where the run ends before."""
+        deadline = Deadline()
+        while not (value := seen()):
+            assert self.process.poll() is None, self.text
+            deadline.tick()
+        return value
+
+    def updates(self) -> int:
+        """Updates in the history, as far as it has been written."""
+        return len(rows(self.folder))
+
+    def says(self, text: str) -> bool:
+        return text in self.text
+
+    def workers(self) -> list[psutil.Process]:
+        return workers_of(psutil.Process(self.process.pid))
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """A signal to the command's own process, with its workers remembered so that none is left alone."""
+        self.others = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(number)
+
+
+class Deadline:
+    """Fails when it is over; a tick is a short rest between two looks at another process."""
+
+    def __init__(self, seconds: float = LONGEST) -> None:
+        self._ends = time.monotonic() + seconds
+
+    def tick(self) -> None:
+        assert time.monotonic() < self._ends, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """history.csv, without a line that is not whole yet."""
+    try:
+        text = (folder / "history.csv").read_text()
+    except FileNotFoundError:
+        return []
+    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    """The Dask workers below a process: children of the server that forks them."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for server in process.children():
+            found += [child for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
+    return found
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts `batchgrowth run`; whatever still runs at the end of the test is ended."""
+    runs: list[Run] = []
+
+    def begin(manifest: Path, *arguments: str, folder: Path | None = None) -> Run:
+        folder = folder or tmp_path / f"run-{len(runs)}"
+        output = tmp_path / f"output-{len(runs)}.txt"
+        command = [
+            str(Path(sys.executable).with_name("batchgrowth")),
+            "run",
+            str(manifest),
+            "--output-dir",
+            str(folder),
+            "--no-plots",
+        ]
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [*command, *arguments], stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        runs.append(Run(process, folder, output))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        if run.process.poll() is None:
+            run.kill()
+        run.process.wait(timeout=LONGEST)
+
+
+@pytest.fixture(scope="session")
+def digits_weights() -> Callable[..., str]:
+    """A function: the weights that one process gets for the digits job with these overrides, in this folder."""
+
+    def weights(folder: Path, *overrides: str) -> str:
+        job = load_manifest(DIGITS, [*overrides, "exchange.type=SingleProcess"])
+        return str(train(job, Options(output_dir=folder))["weightsSha256"])
+
+    return weights

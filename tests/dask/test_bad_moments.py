@@ -1,0 +1,147 @@
+"""What goes wrong is one clear paragraph and an exit code that means something; the last checkpoint stays whole."""
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from batchgrowth.errors import (
+    CheckpointError,
+    ClusterError,
+    DataError,
+    PortError,
+    SpecError,
+    WorkloadError,
+)
+
+ROOT = Path(__file__).parents[2]
+USER_CODE = Path(__file__).parent / "user_code"
+EXCHANGES = ["AllReduce", "GatherScatter", "SingleProcess"]
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Callable[[str], Path]:
+    """A function: a manifest of a workload in user_code, beside that code."""
+
+    def write(entrypoint: str, **changes: Any) -> Path:
+        job = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+        job["spec"]["workload"]["entrypoint"] = entrypoint
+        job["spec"] |= {"epochs": 3, "workers": {"minimum": 2, "maximum": 2, "waitSeconds": 30}} | changes
+        folder = tmp_path / "job"
+        if not folder.exists():
+            folder.mkdir()
+            for source in USER_CODE.glob("*.py"):
+                (folder / source.name).write_text(source.read_text())
+        path = folder / "job.yaml"
+        path.write_text(yaml.safe_dump(job))
+        return path
+
+    return write
+
+
+def refused(run: Any, kind: type[Exception], *told: str) -> None:
+    """The run ended with the code of this kind of error, and one paragraph that says all this."""
+    assert kind.exit_code == run.wait(), run.text  # type: ignore[attr-defined]
+    assert "Traceback" not in run.text
+    assert "Warning" not in run.text
+    paragraph = run.text.rstrip().splitlines()[-1]
+    for text in told:
+        assert text in paragraph
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_workload_that_raises_in_its_forward(start: Start, manifest: Any, exchange: str) -> None:
+    """The user's file and line are named, and the rows up to the fault are kept."""
+    run = start(manifest("faulty:forward"), "--exchange", exchange)
+    line = 1 + (USER_CODE / "faulty.py").read_text().splitlines().index(
+        '            raise ValueError("the images are too blue")  # line that the error must name'
+    )
+    refused(run, WorkloadError, "ValueError: the images are too blue", f"faulty.py:{line}, in forward")
+    assert run.updates() >= 15
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_workload_that_produces_nan(start: Start, manifest: Any, exchange: str) -> None:
+    run = start(manifest("faulty:nan"), "--exchange", exchange)
+    refused(run, WorkloadError, "is not finite: loss nan", "lower learningRate.initial")
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_workload_that_returns_the_wrong_thing(start: Start, manifest: Any, exchange: str) -> None:
+    refused(start(manifest("faulty:wrong"), "--exchange", exchange), WorkloadError, "returned a dict", "Workload(")
+
+
+def test_a_loss_of_the_wrong_shape(start: Start, manifest: Any) -> None:
+    refused(start(manifest("faulty:scalar")), WorkloadError, "returned one number for the whole shard")
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_module_that_raises_when_it_is_imported(
+    start: Start, manifest: Any, monkeypatch: pytest.MonkeyPatch, exchange: str
+) -> None:
+    monkeypatch.setenv("FAULT_AT_IMPORT", "no luck")
+    refused(start(manifest("faulty:nan"), "--exchange", exchange), WorkloadError, "import fails: no luck", "faulty.py:")
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_missing_data(start: Start, manifest: Any, exchange: str) -> None:
+    refused(start(manifest("faulty:missing"), "--exchange", exchange), DataError, "/no/such/data.bin")
+
+
+def test_a_module_that_is_not_there(start: Start, manifest: Any) -> None:
+    refused(start(manifest("nowhere:net")), WorkloadError, "no module named 'nowhere'")
+
+
+def test_an_unknown_field(start: Start, manifest: Any) -> None:
+    refused(start(manifest("faulty:nan", bach={"initial": 3})), SpecError, "spec.bach")
+
+
+def test_a_taken_metrics_port(start: Start, manifest: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = start(manifest("faulty:nan"), "--metrics-port", str(port))
+        refused(run, PortError, f"--metrics-port {port}", "or 0 for any free one")
+
+
+def test_no_scheduler(start: Start, manifest: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    run = start(manifest("faulty:nan"), "--scheduler", f"tcp://127.0.0.1:{port}")
+    refused(run, ClusterError, "no Dask scheduler answers there")
+
+
+def test_an_output_folder_that_cannot_be_written(start: Start, manifest: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    run = start(manifest("faulty:nan"), folder=tmp_path / "file" / "run")
+    refused(run, CheckpointError, "--output-dir", "give a folder that can be written")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_output_folder_without_permission(start: Start, manifest: Any, tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    refused(start(manifest("faulty:nan"), folder=tmp_path / "locked" / "run"), CheckpointError, "Permission denied")
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_truncated_and_foreign_checkpoints(start: Start, manifest: Any, exchange: str) -> None:
+    """Another job's checkpoint is refused and left whole; where none is whole, that is an error."""
+    good = manifest("slow_digits:workload", workload={"entrypoint": "slow_digits:workload", "examples": 1437})
+    run = start(good, "--exchange", exchange)
+    assert 0 == run.wait(), run.text
+    weights = json.loads((run.folder / "summary.json").read_text())["weightsSha256"]
+    (run.folder / "summary.json").unlink()
+    foreign = start(good, "--exchange", exchange, "--resume", "--seed", "7", folder=run.folder)
+    refused(foreign, CheckpointError, "belongs to another job", "seed: 0 there, 7 here")
+    again = start(good, "--exchange", exchange, "--resume", folder=run.folder)
+    assert 0 == again.wait(), again.text
+    assert weights == json.loads((run.folder / "summary.json").read_text())["weightsSha256"]
+    (run.folder / "summary.json").unlink()
+    for state in (run.folder / "checkpoints").glob("update-*/state.safetensors"):
+        state.write_bytes(state.read_bytes()[:50])
+    refused(start(good, "--resume", folder=run.folder), CheckpointError, "no checkpoint is whole")

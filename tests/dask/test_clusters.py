@@ -1,0 +1,198 @@
+"""Where the workers come from, who can reach them, and what can be seen from outside while they train."""
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from batchgrowth.errors import ClusterError
+from batchgrowth.metrics import TRAINER
+from batchgrowth_trainer.display import Quiet
+from batchgrowth_trainer.training import Options, train
+from distributed.security import Security
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "examples" / "digits.yaml"
+SHORT = ("epochs=4", "batch.initial=64", "batch.growth.geometric.everyEpochs=1", "workers.waitSeconds=60")
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
+    return digits_weights(tmp_path_factory.mktemp("alone"), *SHORT)
+
+
+def short(*more: str) -> list[str]:
+    return [word for override in (*SHORT, *more) for word in ("--set", override)]
+
+
+def weights(run: Any) -> str:
+    assert 0 == run.wait(), run.text
+    return str(json.loads((run.folder / "summary.json").read_text())["weightsSha256"])
+
+
+# --- an existing cluster --------------------------------------------------------------------------------------------
+
+TLS = ("--tls-ca-file", "--tls-cert", "--tls-key")
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, workers: int, tls: list[str]) -> Iterator[str]:
+    """A scheduler and workers that somebody has started with Dask's own commands; its address."""
+    address = folder / "scheduler.json"
+    common = ["--scheduler-file", str(address), *tls]
+    commands = [["scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]]
+    commands += [["worker", "--host", "127.0.0.1", "--nthreads", "1", "--dashboard-address", "127.0.0.1:0",
+                  "--local-directory", str(folder), "--memory-limit", "0"]] * workers  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for number, command in enumerate(commands):
+            output = stack.enter_context((folder / f"{number}.txt").open("wb"))
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "distributed.cli.dask_" + command[0], *command[1:], *common],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        try:
+            while not address.exists() or not address.read_text().endswith("}"):
+                assert processes[0].poll() is None, (folder / "0.txt").read_text()
+                threading.Event().wait(0.05)
+            yield str(json.loads(address.read_text())["address"])
+        finally:
+            for process in reversed(processes):
+                process.terminate()
+            for process in processes:
+                process.wait(timeout=30)
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+def test_an_existing_cluster(start: Start, tmp_path: Path, expected: str, exchange: str) -> None:
+    with cluster(tmp_path, 2, []) as address:
+        for _ in range(2):  # its workers are used again by the next run
+            run = start(DIGITS, *short(), "--scheduler", address, "--exchange", exchange, "--workers", "2")
+            assert expected == weights(run)
+
+
+def test_an_existing_cluster_behind_tls(
+    digits_job: Any, tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's certificates come from Dask's own configuration, as for every Dask program."""
+    import dask
+
+    security = Security.temporary()
+    files = []
+    for name, text in (
+        ("ca", security.tls_ca_file),
+        ("cert", security.tls_client_cert),
+        ("key", security.tls_client_key),
+    ):
+        (tmp_path / f"{name}.pem").write_text(str(text))
+        files.append(str(tmp_path / f"{name}.pem"))
+    settings = {
+        "distributed.comm.tls.ca-file": files[0],
+        "distributed.comm.tls.client.cert": files[1],
+        "distributed.comm.tls.client.key": files[2],
+    }
+    tls = ["--protocol", "tls", *(word for pair in zip(TLS, files, strict=True) for word in pair)]
+    with cluster(tmp_path, 2, tls) as address, dask.config.set(settings):
+        assert address.startswith("tls://")
+        summary = train(digits_job(*SHORT), Options(output_dir=tmp_path / "run", scheduler=address, workers=2))
+    assert expected == summary["weightsSha256"]
+
+
+def test_a_cluster_that_goes_away_is_worth_another_try(start: Start, tmp_path: Path) -> None:
+    with cluster(tmp_path, 1, []) as address:
+        run = start(DIGITS, "--scheduler", address, "--set", "epochs=5000")
+        run.until(lambda: run.says("epoch 1 of"))
+    assert ClusterError.exit_code == run.wait(), run.text
+    assert "Traceback" not in run.text, run.text
+
+
+# --- who can reach it -----------------------------------------------------------------------------------------------
+
+
+class Watch(Quiet):
+    """Does something once, when the workers have been resized."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act, self.seen = act, 0
+
+    def note(self, text: str) -> None:
+        if "workers 2 → 4" in text:
+            self._act()
+            self.seen += 1
+
+
+def test_everything_listens_on_loopback_only(digits_job: Any, tmp_path: Path) -> None:
+    """Scheduler, workers, nannies, the store of the group, gloo and the metrics."""
+    before = {process.pid for process in [psutil.Process()]}
+    listening: set[tuple[str, int]] = set()
+
+    def look() -> None:
+        own = psutil.Process()
+        for process in [own, *own.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for connection in process.net_connections("inet"):
+                    if connection.status == psutil.CONN_LISTEN:
+                        listening.add((connection.laddr.ip, connection.laddr.port))
+
+    watch = Watch(look)
+    train(digits_job(*SHORT), Options(output_dir=tmp_path), watch)
+    assert before
+    assert 1 == watch.seen
+    assert len(listening) >= 6
+    assert {"127.0.0.1"} == {host for host, _ in listening}
+
+
+def test_two_runs_at_once(start: Start, expected: str) -> None:
+    first, second = start(DIGITS, *short()), start(DIGITS, *short())
+    assert expected == weights(first)
+    assert expected == weights(second)
+    assert "Warning" not in first.text + second.text
+
+
+def test_a_folder_that_another_run_writes_to_is_refused(start: Start) -> None:
+    first = start(DIGITS, "--set", "epochs=3000", "--exchange", "SingleProcess")
+    first.until(lambda: first.says("epoch 1 of"))
+    second = start(DIGITS, folder=first.folder)
+    assert 5 == second.wait()
+    assert "another run is writing there" in second.text
+    first.kill()
+    first.wait()
+
+
+# --- metrics --------------------------------------------------------------------------------------------------------
+
+
+def test_the_metrics_answer_while_it_trains_and_tell_everything(digits_job: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    pages: list[str] = []
+
+    def look() -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            pages.append(answer.read().decode())
+
+    train(digits_job(*SHORT), Options(output_dir=tmp_path, metrics_port=port), Watch(look))
+    [page] = pages
+    untouched = {"batchgrowth_recoveries_total", "batchgrowth_checkpoint_failures_total"}
+    untouched |= {metric.name for metric in TRAINER if metric.name.startswith("batchgrowth_checkpoint")}
+    for metric in TRAINER:
+        values = [float(value) for value in re.findall(rf"^{metric.name}\S* (\S+)$", page, flags=re.MULTILINE)]
+        assert values, metric.name
+        assert metric.name in untouched or any(values), metric.name
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)

@@ -1,0 +1,134 @@
+"""Workers that die or hang at any moment change the clock and nothing else."""
+
+import csv
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from batchgrowth.plan import Position, make_plan
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.training import Options, train
+
+JOB = (
+    "workload.entrypoint=slow_digits:workload",
+    "epochs=6",
+    "batch={initial: 64, maximum: 256, shard: 32, growth: {type: Geometric, geometric: {factor: '2', everyEpochs: 3}}}",
+    "workers.maximum=4",
+)
+
+
+USER_CODE = str(Path(__file__).parent / "user_code")
+sys.path.append(USER_CODE)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
+    """The weights that nobody disturbs."""
+    return digits_weights(tmp_path_factory.mktemp("alone"), *JOB)
+
+
+def options(folder: Path, workers: int) -> Options:
+    return Options(output_dir=folder, paths=(USER_CODE,), wanted=lambda position: workers)
+
+
+def workers() -> list[psutil.Process]:
+    """The Dask workers of this process that live."""
+    found = []
+    for server in psutil.Process().children():
+        for child in server.children():
+            try:
+                if child.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED):
+                    found.append(child)
+            except psutil.NoSuchProcess:
+                continue
+    return found
+
+
+class Hunter:
+    """Sends a signal to a worker chosen by chance, at moments chosen by chance, so often at most."""
+
+    def __init__(self, seed: int, most: int, number: signal.Signals = signal.SIGKILL, pause: float = 1.0) -> None:
+        self.struck = 0
+        self._random, self._most, self._number, self._pause = random.Random(seed), most, number, pause
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._hunt, daemon=True)
+
+    def _hunt(self) -> None:
+        while self.struck < self._most and not self._over.wait(self._random.uniform(0.02, self._pause)):
+            alive = workers()
+            if alive:
+                os.kill(self._random.choice(alive).pid, self._number)
+                self.struck += 1
+
+    @contextmanager
+    def out(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._thread.join()
+
+
+def updates(folder: Path) -> list[int]:
+    with (folder / "history.csv").open() as file:
+        return [int(row["update"]) for row in csv.DictReader(file)]
+
+
+def epochs_evaluated(folder: Path) -> list[float]:
+    with (folder / "evaluations.csv").open() as file:
+        return [float(row["epoch"]) for row in csv.DictReader(file)]
+
+
+def check(folder: Path, job: BatchGrowthJob, summary: dict[str, Any], expected: str) -> None:
+    """The same weights, and a history in which no update and no evaluation is missing."""
+    assert expected == summary["weightsSha256"]
+    assert list(range(1, make_plan(job.spec).updates + 1)) == updates(folder)
+    assert [1, 2, 3, 4, 5, 6] == epochs_evaluated(folder)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+def test_kill_9_of_any_worker_at_any_moment(
+    digits_job: Any, tmp_path: Path, expected: str, exchange: str, seed: int
+) -> None:
+    job, hunter = digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(seed, most=8)
+    with hunter.out():
+        summary = train(job, options(tmp_path, 3))
+    assert hunter.struck >= 2
+    check(tmp_path, job, summary, expected)
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
+    """All dead: training goes on from the last checkpoint, or from the beginning where there is none."""
+    job, hunter = digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(5, 3, pause=2.0)
+    with hunter.out():
+        summary = train(job, options(tmp_path, 1))
+    assert hunter.struck >= 1
+    check(tmp_path, job, summary, expected)
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+def test_a_worker_that_hangs_is_started_anew(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
+    job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10")
+    stopped = threading.Event()
+
+    def wanted(position: Position) -> int:
+        if position.update > 20 and not stopped.is_set():
+            stopped.set()
+            os.kill(random.Random(3).choice(workers()).pid, signal.SIGSTOP)
+        return 2
+
+    summary = train(job, Options(output_dir=tmp_path, paths=(USER_CODE,), wanted=wanted))
+    assert stopped.is_set()
+    assert summary["recoveries"] >= 1
+    check(tmp_path, job, summary, expected)

@@ -1,0 +1,144 @@
+"""The whole run is stopped: once, twice, by a terminal, by Kubernetes, or by kill -9; and goes on where it was."""
+
+import json
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from batchgrowth.errors import Interrupted
+
+ROOT = Path(__file__).parents[2]
+USER_CODE = Path(__file__).parent / "user_code"
+OVERRIDES = ("epochs=3", "batch.initial=128", "batch.growth.geometric.everyEpochs=1")
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """The slow digits job: batch 128 -> 256, two workers, 24 updates of some .1 s."""
+    job = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    spec = job["spec"]
+    spec["workload"] = {"entrypoint": "slow_digits:workload", "examples": 1437, "arguments": {"seconds": "0.05"}}
+    spec |= {"epochs": 3, "workers": {"minimum": 2, "maximum": 2}, "checkpoint": {"everySeconds": 1}}
+    spec["batch"] |= {"initial": 128, "maximum": 256, "growth": {"type": "Geometric",
+                      "geometric": {"factor": "2", "everyEpochs": 2}}}  # fmt: skip
+    (tmp_path / "slow_digits.py").write_text((USER_CODE / "slow_digits.py").read_text())
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
+    """The weights that nobody disturbs; how slow the updates are is no part of them."""
+    import sys
+
+    sys.path.append(str(USER_CODE))
+    return digits_weights(
+        tmp_path_factory.mktemp("alone"), "epochs=3", "workload.entrypoint=slow_digits:workload",
+        "workload.arguments={seconds: '0'}",
+        "batch={initial: 128, maximum: 256, growth: {type: Geometric, geometric: {factor: '2', everyEpochs: 2}}}",
+    )  # fmt: skip
+
+
+def weights(run: Any) -> str:
+    assert 0 == run.wait(), run.text
+    return str(json.loads((run.folder / "summary.json").read_text())["weightsSha256"])
+
+
+def gone(run: Any) -> None:
+    """Every process of the run has ended."""
+    _, alive = psutil.wait_procs(run.others, timeout=20)
+    assert [] == [process.cmdline() for process in alive]
+
+
+def saved(run: Any) -> list[Path]:
+    return sorted((run.folder / "checkpoints").glob("update-*"))
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter", "SingleProcess"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_saves_and_stops_and_resume_finishes(
+    start: Start, manifest: Path, expected: str, exchange: str, number: signal.Signals
+) -> None:
+    run = start(manifest, "--exchange", exchange)
+    run.until(lambda: run.says("epoch 1 of 3"))
+    run.kill(number)
+    assert Interrupted.exit_code == run.wait(), run.text
+    assert "Traceback" not in run.text
+    assert "stopping after this update" in run.text
+    stopped = int(saved(run)[-1].name.split("-")[1].split(".")[0])
+    assert f"stopped after update {stopped}; the checkpoint is in" in " ".join(run.text.split())
+    assert stopped == run.updates()
+    gone(run)
+    assert expected == weights(start(manifest, "--exchange", exchange, "--resume", folder=run.folder))
+
+
+def test_ctrl_c_of_a_terminal_reaches_every_process_and_does_no_harm(
+    start: Start, manifest: Path, expected: str
+) -> None:
+    """A terminal sends the signal to the workers too; they must go on until their update is done."""
+    run = start(manifest)
+    run.until(lambda: run.says("epoch 1 of 3"))
+    run.others = psutil.Process(run.process.pid).children(recursive=True)
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert Interrupted.exit_code == run.wait(), run.text
+    assert "Traceback" not in run.text
+    assert "worker" not in run.text.partition("stopping after this update")[2]
+    gone(run)
+    assert expected == weights(start(manifest, "--resume", folder=run.folder))
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter", "SingleProcess"])
+def test_two_signals_stop_at_once(start: Start, manifest: Path, exchange: str) -> None:
+    run = start(manifest, "--exchange", exchange)
+    run.until(lambda: run.says("epoch 1 of 3"))
+    run.kill(signal.SIGINT)
+    run.until(lambda: run.says("stopping after this update")) if run.process.poll() is None else None
+    run.process.send_signal(signal.SIGINT)
+    assert Interrupted.exit_code == run.process.wait(timeout=30), run.text
+    assert "Traceback" not in run.text
+    gone(run)
+
+
+def test_a_signal_while_the_workers_start(start: Start, manifest: Path) -> None:
+    run = start(manifest)
+    run.until(lambda: run.says("metrics at"))
+    run.kill(signal.SIGINT)
+    assert Interrupted.exit_code == run.wait(), run.text
+    assert "Traceback" not in run.text
+    gone(run)
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+def test_kill_9_of_the_whole_run_and_resume_again_and_again(
+    start: Start, manifest: Path, expected: str, exchange: str, scratch: Path
+) -> None:
+    """No orphan is left, and only what is after the last checkpoint is done again."""
+    draw, run = random.Random(4), None
+    for update in (draw.randint(2, 8), draw.randint(10, 16)):
+        folder = None if run is None else run.folder
+        run = start(manifest, "--exchange", exchange, "--resume", "--set", "checkpoint.everySeconds=1", folder=folder)
+        run.until(lambda update=update, run=run: told_updates(run) >= update or saved(run)[1:])
+        run.kill(signal.SIGKILL)
+        run.wait()
+        gone(run)
+    assert expected == weights(start(manifest, "--exchange", exchange, "--resume", folder=run.folder))
+    for left in scratch.glob("batchgrowth-*"):
+        for path in sorted(left.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        left.rmdir()
+
+
+def told_updates(run: Any) -> int:
+    """The last update that the run has told of in its lines."""
+    words = run.text.replace(",", " ").split()
+    return max((int(words[k + 1]) for k, word in enumerate(words[:-1]) if word == "update" and words[k + 1].isdigit()),
+               default=0)  # fmt: skip

@@ -1,0 +1,113 @@
+"""The same weights, bit for bit, whoever computes them: the worker counts, the exchanges, every schedule."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batchgrowth.plan import Position, make_plan
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.training import Options, train
+
+# Six stages of one epoch, batch 32 -> 243 in shards of at most 32: 123 updates, each epoch with a short last one.
+GROWTH = "growth: {type: Geometric, geometric: {factor: '1.5', everyEpochs: 1}}"
+SHORT = (
+    "epochs=6",
+    f"batch={{initial: 32, maximum: 256, shard: 32, {GROWTH}}}",
+    "workers.waitSeconds=60",
+    "workers.maximum=4",
+)
+KINDS = {
+    "dropout and batch norm": (),
+    "neither": ("workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",),
+    "adam": ("optimizer={type: Adam, adam: {}}", "learningRate.initial=0.001"),
+    "adamw, mlp": (
+        "optimizer={type: AdamW, adamW: {}}",
+        "learningRate.initial=0.001",
+        "workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",
+    ),
+}
+SCHEDULES = {
+    "growing": [1, 2, 2, 3, 4, 4],
+    "shrinking": [4, 4, 3, 2, 1, 1],
+    "up and down": random.Random(8).choices([1, 2, 3, 4], k=6),
+}
+
+Reference = Callable[[BatchGrowthJob], str]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """The weights of one process, by the mathematics of the job."""
+    known: dict[str, str] = {}
+
+    def weights(job: BatchGrowthJob) -> str:
+        spec = job.spec.model_copy(update={"exchange": type(job.spec.exchange)(type="SingleProcess")})
+        key = f"{spec.batch}{spec.optimizer}{spec.learning_rate}{spec.workload}{spec.epochs}"
+        if key not in known:
+            alone = job.model_copy(update={"spec": spec})
+            folder = tmp_path_factory.mktemp("alone")
+            known[key] = train(alone, Options(output_dir=folder))["weightsSha256"]
+        return known[key]
+
+    return weights
+
+
+def by_epoch(counts: list[int]) -> Callable[[Position], int]:
+    return lambda position: counts[min(position.epoch, len(counts) - 1)]
+
+
+def followed(summary: dict[str, Any]) -> list[int]:
+    """The numbers of workers that a run had, one after another."""
+    resizes = summary["resizes"]
+    return [resizes[0]["from"], *(resize["to"] for resize in resizes)] if resizes else []
+
+
+def steps(counts: list[int]) -> list[int]:
+    return [count for index, count in enumerate(counts) if index == 0 or count != counts[index - 1]]
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_any_schedule_of_workers(
+    digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, schedule: str
+) -> None:
+    job = digits_job(*SHORT, f"exchange.type={exchange}")
+    summary = train(job, Options(output_dir=tmp_path, wanted=by_epoch(SCHEDULES[schedule])))
+    assert reference(job) == summary["weightsSha256"]
+    assert steps(SCHEDULES[schedule]) == followed(summary)
+    assert 0 == summary["recoveries"]
+
+
+@pytest.mark.parametrize("kind", list(KINDS)[1:])
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+def test_other_models_and_optimizers(
+    digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, kind: str
+) -> None:
+    job = digits_job(*SHORT, *KINDS[kind], f"exchange.type={exchange}")
+    summary = train(job, Options(output_dir=tmp_path, wanted=by_epoch([2, 3, 1, 4, 4, 2])))
+    assert reference(job) == summary["weightsSha256"]
+    assert [2, 3, 1, 4, 2] == followed(summary)
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_a_cap_on_the_workers(
+    digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, workers: int
+) -> None:
+    """The plan goes 1, 2, 4; the weights are the same with every cap."""
+    job = digits_job("epochs=3", "batch.initial=128", "batch.growth.geometric.everyEpochs=1", "workers.waitSeconds=60",
+                     f"exchange.type={exchange}")  # fmt: skip
+    assert [1, 2, 4] == [stage.workers for stage in make_plan(job.spec).stages]
+    summary = train(job, Options(output_dir=tmp_path, workers=workers))
+    assert reference(job) == summary["weightsSha256"]
+    assert (followed(summary) or [1]) == steps([min(count, workers) for count in (1, 2, 4)])
+
+
+def test_the_digits_job_ends_with_the_weights_it_always_had(digits_job: Any, tmp_path: Path) -> None:
+    """Written down once: whatever changes these bits changes everybody's results."""
+    job = digits_job("epochs=10", "batch.growth.geometric.everyEpochs=2")
+    summary = train(job, Options(output_dir=tmp_path))
+    assert "5bf1942ee2f7feb0f2c829e7a4e5c3e99f4217cd877fddc11445ab54ebeee3da" == summary["weightsSha256"]
+    assert summary["accuracy"] >= 0.97

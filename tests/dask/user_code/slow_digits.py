@@ -1,0 +1,17 @@
+"""The digits net, slowed down a little, so that there is time to kill somebody."""
+
+import time
+
+from batchgrowth_trainer.workload import Workload
+from batchgrowth_trainer.workloads import digits
+from torch import Tensor
+
+
+def workload(seconds: str = "0.01") -> Workload:
+    net = digits.workload(hidden="8")
+
+    def slow(inputs: Tensor) -> Tensor:
+        time.sleep(float(seconds))  # stands for a large model, whose updates take this long
+        return inputs
+
+    return Workload(model=net.model, loss=net.loss, train=net.train, test=net.test, metrics=net.metrics, augment=slow)
