@@ -16,8 +16,6 @@ from batchgrowth_trainer.display import Quiet
 from bench import ours
 from bench.cases import DIGITS, make_job
 
-MOST_WORKERS = 4
-
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
@@ -57,6 +55,7 @@ def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
     told = ours.run(job, scheduler, wanted, Quiet())
     assert told["recoveries"] == 0
     assert len(told["resizes"]) == resizes
+    assert all(r["pauseSeconds"] > 0 for r in told["resizes"]), "somebody was there before every resize"
     joins = [r["pauseSeconds"] for r in told["resizes"] if r["to"] > r["from"]]
     leaves = [r["pauseSeconds"] for r in told["resizes"] if r["to"] < r["from"]]
     return Pauses(pattern.name, joins, leaves)

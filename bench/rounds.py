@@ -67,11 +67,11 @@ def measure_cases(chosen: list[Case], rounds: int, tell: Tell) -> list[Measured]
 
 
 def measure_pauses(resizes: int, tell: Tell) -> list[Pauses]:
-    """The pauses of every pattern, on one cluster."""
+    """The pauses of every pattern, each on a cluster with just the workers that it needs."""
     found = []
-    with workers_ready(pauses.MOST_WORKERS) as scheduler:
-        for pattern in pauses.PATTERNS:
-            tell(f"pauses: {pattern.name}, {resizes} resizes")
+    for pattern in pauses.PATTERNS:
+        tell(f"pauses: {pattern.name}, {resizes} resizes")
+        with workers_ready(pattern.most) as scheduler:
             found.append(pauses.measure(pattern, scheduler, resizes))
     return found
 
