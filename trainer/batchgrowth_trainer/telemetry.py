@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from threading import Thread
 from typing import Any
@@ -88,11 +89,15 @@ class Endpoint:
                 f"--metrics-port {port}: {host}:{port} cannot be opened ({error.strerror}). "
                 "Another run may be using it: give another port, or 0 for any free one."
             ) from error
+        self._address = host, self._server.server_port
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
+        """Stop serving. The server looks up only every half second, or when somebody calls: so somebody calls."""
+        ending = Thread(target=self._server.shutdown)
+        ending.start()
+        socket.create_connection(self._address, timeout=1).close()
+        ending.join()
         self._server.server_close()
         self._thread.join()
 
