@@ -36,5 +36,5 @@ def remove() -> None:
 def _hierarchies() -> list[Path]:
     if not is_version_1():
         return [MOUNT]
-    # Some names are links to others, as cpu is to cpu,cpuacct.
-    return [path for path in MOUNT.iterdir() if path.is_dir() and not path.is_symlink() and path.name != "unified"]
+    # Some names are links to others, as cpu is to cpu,cpuacct. Version 2 may be there too, as "unified".
+    return [path for path in MOUNT.iterdir() if path.is_dir() and not path.is_symlink()]

@@ -45,6 +45,18 @@ class LocalCluster:
         there = all(self.daemons.process(name) for name in ON_THE_MACHINE) and all(map(self.process, IN_THE_NODE))
         return there and self.kubectl("get", "--raw", "/readyz").returncode == 0
 
+    def make_mount_point(self, path: Path) -> None:
+        """The folder, and a note of every folder that had to be made for it."""
+        missing = [each for each in (path, *path.parents) if not each.exists()]
+        with (self.folder / "mount-points").open("a") as note:
+            note.writelines(f"{each}\n" for each in missing)
+        path.mkdir(parents=True, exist_ok=True)
+
+    def made_mount_points(self) -> list[Path]:
+        """The folders that had to be made, the inner ones first."""
+        note = self.folder / "mount-points"
+        return [Path(line) for line in note.read_text().splitlines()] if note.exists() else []
+
     def process(self, name: str) -> psutil.Process | None:
         """A server's process, on the machine or in the node, by its name; with it a test can stop or kill it."""
         if name not in IN_THE_NODE:
@@ -62,7 +74,8 @@ class LocalCluster:
 
     def kubectl(self, *arguments: Argument, given: str | None = None) -> subprocess.CompletedProcess[str]:
         """What kubectl said, whatever its exit code."""
-        return run([programs()["kubectl"], "--kubeconfig", self.kubeconfig, *arguments], given=given)
+        words = [programs()["kubectl"], "--kubeconfig", self.kubeconfig, *arguments]
+        return run(words, given=given, environment={"KUBECACHEDIR": str(self.folder / "kubectl")})
 
     def ctr(self, *arguments: Argument) -> str:
         """What containerd's own client said about the pods' containers and images; ClusterError if it fails."""

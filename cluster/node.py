@@ -15,6 +15,8 @@ from cluster.control_plane import MASTERS, ControlPlane
 from cluster.debian import program
 
 NODE = "real"
+# Where the kubelet and the plug-ins write whatever they are told; the node gets its own.
+PRIVATE_FOLDERS = ("/var/lib/cni", "/var/lib/kubelet", "/var/log/containers")
 PAUSE_IMAGE = "localhost/batchgrowth-pause:dev"
 
 
@@ -43,7 +45,7 @@ class Node:
         (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(self._pod_network()))
         (self.folder / "Corefile").write_text(self._coredns())
         config = {
-            "private_folders": ["/var/lib/cni"],
+            "private_folders": PRIVATE_FOLDERS,
             "link": network.NODE_LINK,
             "network": network.in_the_node(),
             "settings": network.KERNEL_SETTINGS,

@@ -17,7 +17,7 @@ from cluster.errors import ClusterError
 from cluster.folders import cache
 from cluster.images import load, pause_archive
 from cluster.local import NODE_PROCESS, LocalCluster, programs
-from cluster.node import NODE, Node
+from cluster.node import NODE, PRIVATE_FOLDERS, Node
 from cluster.ports import Endpoint, free_ports
 from cluster.processes import Server, output, until
 from cluster.recipe import GROUPS
@@ -66,7 +66,8 @@ def _start_node(cluster: LocalCluster, plane: ControlPlane) -> Server:
     """The node's first process, joined to the machine's network; its servers wait for nobody."""
     config = Node(cluster.folder, cluster.images, programs(), plane).write()
     cgroups.make()
-    Path("/var/lib/cni").mkdir(parents=True, exist_ok=True)
+    for folder in PRIVATE_FOLDERS:
+        cluster.make_mount_point(Path(folder))
     apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net"]
     first = cluster.daemons.start(NODE_PROCESS, [*apart, sys.executable, "-I", node_init.__file__, config])
     until("the node has namespaces", lambda: cluster.first_process() is not None, first)

@@ -24,6 +24,9 @@ def stop(cluster: LocalCluster) -> None:
     _end(cluster)
     run([program("ip"), "link", "delete", network.HOST_LINK])  # it goes with its namespace, but not at once
     _remove_cgroups()
+    for path in cluster.made_mount_points():
+        if path.is_dir():
+            path.rmdir()
     shutil.rmtree(cluster.folder)
 
 
