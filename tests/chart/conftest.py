@@ -1,0 +1,111 @@
+"""This tier needs helm: the cluster's own, or one on the PATH. Some of it installs the chart on a real API server."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))  # so that the tests can import charts and cluster
+
+from charts import dask_operator  # noqa: E402
+from charts.folders import CHART  # noqa: E402
+from cluster.apiserver import ApiServer  # noqa: E402
+from cluster.build import built, folder_of, programs_of_the_api_server, why_no_api_server  # noqa: E402
+from cluster.recipe import KUBERNETES, TOOLS  # noqa: E402
+
+RELEASE = "batchgrowth"
+VARIANTS = {"default": (), **{p.stem.removesuffix("-values"): ("-f", str(p)) for p in CHART.glob("ci/*-values.yaml")}}
+Objects = list[dict[str, Any]]
+Helm = Callable[..., subprocess.CompletedProcess[str]]
+Render = Callable[..., Objects]
+
+
+def _helm() -> str | None:
+    """The helm that is there already."""
+    own = folder_of(TOOLS) / "helm"
+    return str(own) if own.is_file() else shutil.which("helm")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a program that cannot be had here."""
+    no_helm = None if _helm() or shutil.which("go") else "needs helm, or Go to build one"
+    for item in items:
+        if "/tests/chart/" in item.path.as_posix():
+            names = getattr(item, "fixturenames", ())
+            reason = (no_helm if "helm" in names else None) or (why_no_api_server() if "apiserver" in names else None)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build before the first test: no test's time limit has room for it."""
+    names = {n for i in session.items if "/tests/chart/" in i.path.as_posix() for n in getattr(i, "fixturenames", ())}
+    if session.config.option.collectonly:
+        return
+    if "helm" in names and _helm() is None and shutil.which("go"):
+        built(TOOLS, _say)
+    if "apiserver" in names and why_no_api_server() is None:
+        programs_of_the_api_server(_say)
+
+
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """A function: what helm said, whatever its exit code. It leaves nothing in the home folder."""
+    program, home = _helm(), tmp_path_factory.mktemp("helm")
+    assert program is not None
+
+    def call(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        own = {"HOME": str(home), "HELM_CACHE_HOME": str(home), "HELM_CONFIG_HOME": str(home)}
+        words = [program, *map(str, arguments)]
+        return subprocess.run(words, env=own | environment, capture_output=True, text=True, check=False)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The chart with the Dask operator's in it, away from the working tree."""
+    copy = tmp_path_factory.mktemp("chart") / CHART.name
+    shutil.copytree(CHART, copy, ignore=shutil.ignore_patterns("charts"))
+    dask_operator.vendor(copy / "charts")
+    return copy
+
+
+@pytest.fixture(scope="session")
+def render(helm: Helm, chart: Path) -> Render:
+    """A function: the objects that the chart becomes, hooks included, in the namespace `operators`."""
+    known: dict[tuple[str, ...], str] = {}
+
+    def objects(*arguments: str, release: str = RELEASE) -> Objects:
+        words = (release, *arguments)
+        if words not in known:
+            place = (str(chart), "--namespace", "operators", "--kube-version", KUBERNETES)
+            told = helm("template", release, *place, *arguments)
+            assert told.returncode == 0, told.stderr
+            known[words] = told.stdout
+        return [body for body in yaml.safe_load_all(known[words]) if body]
+
+    return objects
+
+
+@pytest.fixture(params=VARIANTS)
+def rendered(request: pytest.FixtureRequest, render: Render) -> Objects:
+    """The objects of the default values, and of each file of values in ci/."""
+    return render(*VARIANTS[request.param])
+
+
+@pytest.fixture(scope="session")
+def apiserver() -> Iterator[ApiServer]:
+    """An API server with its controllers, and no node."""
+    with ApiServer(controller_manager=True) as server:
+        yield server

@@ -1,0 +1,153 @@
+"""The Grafana dashboard: it draws what the job tells, and nothing that nobody tells."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth.metrics import BY_NAME, TRAINER
+
+from charts.folders import CHART
+
+sys.path.append(str(Path(__file__).parent))
+
+from promql import PromQLError, Use, parse
+
+DASHBOARD = json.loads((CHART / "dashboards" / "job.json").read_text())
+PANELS = DASHBOARD["panels"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+JOB = "batchgrowth_dev_job"
+UNITS = {"percentunit", "none", "s", "ops", "Bps", "bytes"}
+KINDS = {"stat", "gauge", "bargauge", "timeseries"}
+
+
+def labels_of(name: str) -> frozenset[str]:
+    """The labels that a series of this name has; empty where no metric makes it."""
+    for suffix in ("_bucket", "_sum", "_count"):
+        metric = BY_NAME.get(name.removesuffix(suffix))
+        if name.endswith(suffix) and metric is not None and metric.kind == "histogram":
+            more = {"le"} if suffix == "_bucket" else set()
+            return frozenset({"namespace", JOB, *metric.labels, *more})
+    metric = BY_NAME.get(name)
+    return frozenset({"namespace", JOB, *metric.labels}) if metric and metric.kind != "histogram" else frozenset()
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_every_expression_is_one(expression: str) -> None:
+    """It parses, it names metrics that there are with labels that they have, and it is about the one job."""
+    uses = parse(expression)
+
+    assert uses
+    for use in uses:
+        assert use.labels <= labels_of(use.name), use
+        assert {"namespace", JOB} <= use.labels, use
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_every_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
+    """Title, description and unit; a legend for every line; the data source of the choice."""
+    assert panel["title"]
+    assert panel["description"].endswith(".")
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["type"] in KINDS
+    assert {"type": "prometheus", "uid": "${datasource}"} == panel["datasource"]
+    for target in panel["targets"]:
+        assert target["legendFormat"]
+        assert target["instant"] is not target["range"]
+        assert (panel["type"] == "timeseries") is target["range"]
+
+
+def test_panels_lie_side_by_side() -> None:
+    """On the grid of 24 columns, no two on one another, each with a number of its own."""
+    cells = [
+        (x, y)
+        for panel in PANELS
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+
+    assert len(cells) == len(set(cells))
+    assert 24 > max(x for x, _ in cells)
+    assert len(PANELS) == len({panel["id"] for panel in PANELS}) == len({panel["title"] for panel in PANELS})
+
+
+def test_batch_and_workers_are_steps_on_one_time_axis() -> None:
+    """The milestones can be seen: one panel with both, no slope between two values."""
+    [panel] = [panel for panel in PANELS if panel["title"] == "Batch and workers"]
+    metrics = {use.name for target in panel["targets"] for use in parse(target["expr"])}
+
+    assert {"batchgrowth_batch_size", "batchgrowth_workers"} == metrics
+    assert "stepAfter" == panel["fieldConfig"]["defaults"]["custom"]["lineInterpolation"]
+    assert ["B"] == [override["matcher"]["options"] for override in panel["fieldConfig"]["overrides"]]
+
+
+def test_every_metric_of_the_trainer_is_drawn() -> None:
+    """The counters of updates aside, of which the progress is the better picture."""
+    drawn = {use.name for expression in EXPRESSIONS for use in parse(expression)}
+    suffixes = ("", "_bucket", "_sum", "_count")
+    missing = {metric.name for metric in TRAINER if not {metric.name + suffix for suffix in suffixes} & drawn}
+
+    assert {"batchgrowth_updates_total"} == missing
+
+
+def test_variables_choose_source_namespace_and_job() -> None:
+    """From the series that there are."""
+    source, namespace, job = DASHBOARD["templating"]["list"]
+
+    assert ("datasource", "prometheus") == (source["type"], source["query"])
+    assert "label_values(batchgrowth_progress_ratio, namespace)" == namespace["query"]["query"]
+    assert f'label_values(batchgrowth_progress_ratio{{namespace="$namespace"}}, {JOB})' == job["query"]["query"]
+    assert ["namespace", "job"] == [namespace["name"], job["name"]]
+
+
+def test_the_job_s_label_is_that_of_its_pods() -> None:
+    """Prometheus turns what a label cannot have into underscores."""
+    assert JOB == names.JOB_LABEL.replace(".", "_").replace("/", "_")
+
+
+def test_the_schema_is_grafana_s_present_one() -> None:
+    """Grafana 12 writes 41; it migrates older ones whenever they are opened."""
+    assert 41 <= DASHBOARD["schemaVersion"]
+    assert {"uid", "title", "tags", "time", "refresh", "templating", "panels"} <= DASHBOARD.keys()
+
+
+def test_the_config_map_carries_it_whole(render: Callable[..., list[dict[str, Any]]]) -> None:
+    """With the label of the sidecar, and Grafana's own braces left alone."""
+    [found] = [body for body in render() if body["metadata"]["name"] == "batchgrowth-dashboard"]
+
+    assert "1" == found["metadata"]["labels"]["grafana_dashboard"]
+    assert DASHBOARD == json.loads(found["data"]["batchgrowth-job.json"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sum(rate(a[5m])",
+        "rate(a)",
+        "rate(a[5 minutes])",
+        "a[5m]",
+        "sum by (x) (a) b",
+        "mean(a)",
+        'a{b="c}',
+        "a{b=c}",
+        "histogram_quantile(0.5, sum by (direction) (a_bucket))",
+        "a +",
+        "1.2.3",
+        "sum(a[5m])",
+        "",
+    ],
+)
+def test_nonsense_is_no_expression(text: str) -> None:
+    """The reader of expressions is not fooled."""
+    with pytest.raises(PromQLError):
+        parse(text)
+
+
+def test_an_expression_is_read() -> None:
+    """Labels are those matched, and those grouped by around the metric."""
+    text = 'histogram_quantile(0.95, sum by (le, part) (rate(a_bucket{job="x"}[5m]))) / 2 - max(b)'
+
+    assert (Use("a_bucket", frozenset({"job", "le", "part"})), Use("b", frozenset())) == parse(text)

@@ -1,0 +1,123 @@
+"""Nobody is given more than is needed."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from batchgrowth_operator.kinds import EVENTS, JOBS, UNWATCHED, WATCHED, Kind
+
+from charts.folders import CHART
+
+Objects = list[dict[str, Any]]
+Render = Callable[..., Objects]
+Grant = tuple[str, str, str]
+"""Group, resource, verb."""
+
+NAMESPACED = ("-f", str(CHART / "ci" / "namespaced-values.yaml"))
+REPLICAS = ("-f", str(CHART / "ci" / "replicas-values.yaml"))
+READ_CRDS = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in ("list", "watch")}
+RELEASED = {"daskclusters", "deployments", "jobs", "batchgrowthjobs"}
+"""What the operator deletes; the rest goes with its owner."""
+
+
+def grants(role: dict[str, Any]) -> set[Grant]:
+    """Everything that a role allows."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def roles_of(objects: Objects, account: str) -> Iterator[dict[str, Any]]:
+    """The roles that are bound to an account of the release's namespace."""
+    roles = {(b["kind"], b["metadata"].get("namespace"), b["metadata"]["name"]): b for b in objects if "rules" in b}
+    for body in objects:
+        if any((s["name"], s["namespace"]) == (account, "operators") for s in body.get("subjects", ())):
+            kind = body["roleRef"]["kind"]
+            place = None if kind == "ClusterRole" else body["metadata"]["namespace"]
+            yield roles[kind, place, body["roleRef"]["name"]]
+
+
+def needed() -> set[Grant]:
+    """The rights for the calls that the operator makes, from its own table of kinds."""
+    read, written = {"list", "watch"}, {"get", "create", "patch"}
+
+    def each(kinds: dict[str, Kind], verbs: set[str]) -> set[Grant]:
+        return {(kind.group, kind.plural, verb) for kind in kinds.values() for verb in verbs}
+
+    children = {name: kind for name, kind in WATCHED.items() if name != "Pod"}
+    released = {name: kind for name, kind in (JOBS | children).items() if kind.plural in RELEASED}
+    [job] = JOBS.values()
+    told = {(job.group, f"{job.plural}/status", "patch"), (EVENTS.group, EVENTS.plural, "create")}
+    return each(JOBS | WATCHED, read) | each(children | UNWATCHED, written) | each(released, {"delete"}) | told
+
+
+def test_no_rule_says_everything(rendered: Objects) -> None:
+    """Not of ours: the Dask operator's chart is another's."""
+    ours = [b for b in rendered if "rules" in b and "dask-kubernetes-operator" not in b["metadata"]["name"]]
+
+    assert ours
+    assert [] == [grant for role in ours for grant in grants(role) if "*" in grant]
+
+
+def test_the_operator_may_do_what_it_does(render: Render) -> None:
+    """The rights are those of the calls in its table, and not one more."""
+    [role] = roles_of(render(), "batchgrowth")
+
+    assert needed() | READ_CRDS == grants(role)
+
+
+def test_namespaces_bound_the_operator(render: Render) -> None:
+    """In each of them the same rights, and beyond them nothing but a look at which CRDs there are."""
+    roles = {role["metadata"].get("namespace"): grants(role) for role in roles_of(render(*NAMESPACED), "batchgrowth")}
+
+    assert {None: READ_CRDS, "team-a": needed(), "team-b": needed()} == roles
+
+
+def test_secrets_are_read_by_name_alone(rendered: Objects) -> None:
+    """Whoever can list Secrets can read them all."""
+    verbs = {verb for role in rendered if "rules" in role for _, what, verb in grants(role) if what == "secrets"}
+
+    assert verbs <= {"get", "create", "patch"}
+
+
+def test_replicas_write_one_lease(render: Render) -> None:
+    """Leases of others cannot be taken."""
+    [role] = [
+        role for role in roles_of(render(*REPLICAS), "batchgrowth") if role["metadata"]["name"].endswith("-lease")
+    ]
+    changing = [rule for rule in role["rules"] if rule["verbs"] != ["create"]]
+
+    assert {"leases"} == {resource for _, resource, _ in grants(role)}
+    assert [["batchgrowth"]] == [rule["resourceNames"] for rule in changing]
+
+
+def test_the_trainer_s_right_can_be_given(render: Render) -> None:
+    """Kubernetes lets nobody give a right that they do not have."""
+    [role] = roles_of(render(), "batchgrowth")
+
+    assert {("", "configmaps", "get"), ("", "configmaps", "patch")} <= grants(role)
+
+
+def test_users(render: Render) -> None:
+    """The cluster's view, edit and admin take the roles in; the status is nobody's below admin."""
+    roles = {
+        label.removeprefix("rbac.authorization.k8s.io/aggregate-to-"): body
+        for body in render()
+        for label, value in body["metadata"].get("labels", {}).items()
+        if label.startswith("rbac.authorization.k8s.io/aggregate-to-") and value == "true"
+    }
+    view, edit, admin = (grants(roles[name]) for name in ("view", "edit", "admin"))
+
+    assert {"get", "list", "watch"} == {verb for _, _, verb in view}
+    assert {"create", "update", "patch", "delete", "deletecollection"} == {verb for _, _, verb in edit}
+    assert {"batchgrowthjobs", "batchgrowthjobs/scale"} == {resource for _, resource, _ in edit}
+    assert {"batchgrowthjobs/status"} == {resource for _, resource, _ in admin}
+    assert {"batchgrowth.dev"} == {group for group, _, _ in view | edit | admin}
+
+
+def test_rights_can_be_left_to_somebody_else(render: Render) -> None:
+    """rbac.create=false binds the operator to nothing."""
+    assert [] == list(roles_of(render("--set", "rbac.create=false"), "batchgrowth"))

@@ -1,0 +1,101 @@
+"""values.yaml says everything, and values.schema.json refuses the rest."""
+
+import copy
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from charts.folders import CHART
+from charts.values import ValuesError, read_values
+
+Helm = Callable[..., subprocess.CompletedProcess[str]]
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+OPEN = {"dashboard.labels", "dask-kubernetes-operator.podSecurityContext"}
+"""Keys below which everything is good: the user's labels, and another chart's business."""
+
+BAD = {
+    "image.pullPolicy=Sometimes": "image.pullPolicy",
+    "image.digest=sha256:12": "image.digest",
+    "image.repository=": "image.repository",
+    "replicaCount=two": "replicaCount",
+    "replicaCount=-1": "replicaCount",
+    "crds.enabled=yes": "crds.enabled",
+    "watch.namespaces=team-a": "watch.namespaces",
+    "watch.namespaces[0]=Team_A": "watch.namespaces",
+    "monitors.interval=15": "monitors.interval",
+    "nodeSelector.pool=true": "nodeSelector.pool",
+    "resources.limits.memory=lots": "resources.limits.memory",
+    "resources.limit.memory=1Gi": "resources",
+    "tolerations[0].efect=NoSchedule": "tolerations",
+    "affinity.nodeAfinity.x=1": "affinity",
+    "imagePullSecrets[0]=registry": "imagePullSecrets",
+    "dask-kubernetes-operator.image.tga=1": "dask-kubernetes-operator.image",
+    "dask-kubernetes-operator.enable=true": "dask-kubernetes-operator",
+    "terminationGracePeriodSeconds=0": "terminationGracePeriodSeconds",
+    "fullnameOverride=Big": "fullnameOverride",
+}
+
+
+def faults(values: Any) -> list[str]:
+    """Where the schema finds something wrong."""
+    validator = jsonschema.Draft7Validator(SCHEMA)
+    return [".".join(map(str, error.absolute_path)) for error in validator.iter_errors(values)]
+
+
+def closed_paths(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every mapping of the defaults that has keys of its own."""
+    if isinstance(values, dict) and ".".join(path) not in OPEN and (values or not path):
+        yield path
+        for key, value in values.items():
+            yield from closed_paths(value, (*path, key))
+
+
+def test_the_schema_is_one() -> None:
+    """It keeps to its own draft."""
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+
+
+def test_the_defaults_are_good() -> None:
+    """As Helm checks them: with an empty `global`."""
+    assert [] == faults(DEFAULTS | {"global": {}})
+
+
+@pytest.mark.parametrize("path", list(closed_paths(DEFAULTS)), ids=lambda path: ".".join(path) or "top")
+def test_a_typo_is_refused_at_every_level(path: tuple[str, ...]) -> None:
+    """A key that no level has is a fault of that level."""
+    values = copy.deepcopy(DEFAULTS)
+    place = values
+    for key in path:
+        place = place[key]
+    place["tpyo"] = {} if path in {("resources", "requests"), ("resources", "limits")} else "1"
+
+    assert [".".join(path)] == [found.removesuffix(".tpyo") for found in faults(values)]
+
+
+@pytest.mark.parametrize("setting", BAD)
+def test_helm_refuses(setting: str, helm: Helm, chart: Path) -> None:
+    """The error of Helm names the key."""
+    told = helm("template", "batchgrowth", chart, "--set", setting)
+
+    assert told.returncode != 0
+    assert "values don't meet the specifications of the schema" in told.stderr
+    assert BAD[setting].split("[")[0].replace(".", "/") in told.stderr
+
+
+def test_a_key_without_a_sentence_is_refused() -> None:
+    """So that nobody forgets to say what a key means."""
+    with pytest.raises(ValuesError, match=r"^watch\.names: no sentence above it"):
+        read_values("# Where.\nwatch:\n  names: x\n")
+
+
+def test_an_empty_default_has_to_tell_what_it_takes() -> None:
+    """Otherwise the schema would have to take anything."""
+    with pytest.raises(ValuesError, match=r"^watch: \[\] does not tell what it takes"):
+        read_values("# Where.\nwatch: []\n")
