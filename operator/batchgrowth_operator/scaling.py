@@ -23,6 +23,8 @@ SLACK = 1.5
 RELEASE_SLACK = 10.0
 """Workers that are wanted again within so many lead times are kept."""
 SMOOTHING = 0.5
+REPORT_SECONDS = 2.0
+"""A trainer that commits updates reports within this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +101,15 @@ def _most(s: Situation, seconds: float) -> int:
 
 
 def _ahead(s: Situation) -> list[tuple[Stage, float]]:
-    """The stages to come, each with the seconds until it begins at the present pace; none without a pace."""
+    """The stages to come, each with the seconds until it begins at the present pace; none without a pace.
+
+    Time since the last report counts, but no more than one update's or one report's: a trainer that stands still
+    comes no nearer.
+    """
     if s.report is None or s.report.seconds_per_update is None:
         return []
-    pace, age = s.report.seconds_per_update, s.report_age_seconds
+    pace = s.report.seconds_per_update
+    age = min(s.report_age_seconds, max(pace, REPORT_SECONDS))
     later = s.plan.stages[s.stage.index + 1 :]
     return [(stage, max(0.0, (stage.first_update - s.update) * pace - age)) for stage in later]
 

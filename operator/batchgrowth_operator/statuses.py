@@ -154,7 +154,7 @@ def _history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
     """The stages that have begun; one between two looks is recorded with the look that found it past."""
     records, index = list(s.told.history), s.stage.index
     last = records[-1].index if records else -1
-    if records and records[-1].resize_seconds is None and w.took is not None and last > 0:
+    if w.took is not None and records and records[-1].resize_seconds is None and _grew(s, last):
         records[-1] = records[-1].model_copy(update={"resize_seconds": f"{w.took:.3f}"})
     if s.report is not None and index != last:
         records += [_record(s, w, begun) for begun in range(last + 1 if index > last else index, index + 1)]
@@ -163,7 +163,6 @@ def _history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
 
 def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
     stage = s.plan.stages[index]
-    grew = index > 0 and stage.workers > s.plan.stages[index - 1].workers
     told = s.told.workers.resize_seconds if s.told.workers else None
     took = told if w.took is None else f"{w.took:.3f}"
     return StageRecord(
@@ -171,5 +170,11 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
         batch_size=stage.batch_size,
         workers=w.ready,
         start_time=fine_stamp(s.seen.now),
-        resize_seconds=took if grew and w.ready >= stage.workers else None,
+        resize_seconds=took if _grew(s, index) and w.ready >= stage.workers else None,
     )
+
+
+def _grew(s: Situation, index: int) -> bool:
+    """Whether a stage wants more workers than the one before; plans change with the bounds, so it may not be there."""
+    stages = s.plan.stages
+    return 0 < index < len(stages) and stages[index].workers > stages[index - 1].workers

@@ -140,7 +140,7 @@ class World:
         config_map = self.child("ConfigMap", names.progress(self.name))
         assert config_map is not None
         progress = Progress(**({"update": update, "updates": 460, "epoch": update / 45, "epochs": 30, "stage": 0,
-            "batch_size": 32, "learning_rate": 0.05, "workers": 1, "seconds_per_update": 0.01} | values))  # fmt: skip
+            "batch_size": 32, "learning_rate": 0.05, "workers": 1, "seconds_per_update": 1.0} | values))  # fmt: skip
         config_map["data"] = {names.PROGRESS_KEY: progress.to_json()}
         return self
 
@@ -166,12 +166,12 @@ def make_world() -> Any:
 
 @pytest.fixture
 def training_world(make_world: Any) -> Any:
-    """A function: the same, settled, with one worker and the trainer at work."""
+    """A function: the same, settled, with the trainer at work and one worker, which took 10 s to come."""
 
     def make(**spec: Any) -> World:
         world = make_world(**spec)
         world.settle()
-        world.scheduler_ready().workers_ready().trainer_runs().report(10)
+        world.wait(10).scheduler_ready().workers_ready().trainer_runs().report(10)
         world.settle()
         return world
 

@@ -12,10 +12,10 @@ from batchgrowth_operator.children.pods import (
     MOUNTS,
     SCHEDULER_PORT,
     container,
+    dask_environment,
     files_volume,
     image_inputs,
     pod_spec,
-    tls_environment,
 )
 from batchgrowth_operator.decision import Manifest
 from batchgrowth_operator.situation import Situation
@@ -41,7 +41,7 @@ def _scheduler_pod(s: Situation) -> dict[str, Any]:
         s,
         "scheduler",
         ["dask", "scheduler", "--protocol", "tls", *ports],
-        env=tls_environment(),
+        env=dask_environment(),
         ports=[{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": HTTP, "containerPort": DASHBOARD_PORT}],
         readinessProbe={"tcpSocket": {"port": COMM}, "periodSeconds": 1},
         resources={"requests": {"cpu": "100m", "memory": "256Mi"}},

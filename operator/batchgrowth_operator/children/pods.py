@@ -100,10 +100,11 @@ def environment(**values: str) -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def tls_environment() -> list[dict[str, Any]]:
-    """Dask's settings for TLS in every role, and nothing but TLS."""
+def dask_environment() -> list[dict[str, Any]]:
+    """A home that can be written to, and Dask's settings for TLS in every role and nothing but TLS."""
     roles = ("SCHEDULER", "WORKER", "CLIENT")
     return environment(
+        HOME="/tmp",  # noqa: S108  (a path inside the container)
         DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME="tls",
         DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION="true",
         DASK_DISTRIBUTED__COMM__TLS__CA_FILE=f"{FILES}/tls/ca.crt",

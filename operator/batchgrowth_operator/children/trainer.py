@@ -12,12 +12,12 @@ from batchgrowth_operator.children.pods import (
     METRICS_PORT,
     MOUNTS,
     container,
+    dask_environment,
     environment,
     files_volume,
     image_inputs,
     pod_spec,
     scheduler_address,
-    tls_environment,
 )
 from batchgrowth_operator.decision import Manifest
 from batchgrowth_operator.situation import Situation
@@ -86,7 +86,6 @@ def _template(s: Situation) -> dict[str, Any]:
 
 def _container(s: Situation) -> dict[str, Any]:
     own = environment(
-        HOME="/tmp",  # noqa: S108
         BATCHGROWTH_NAMESPACE=s.seen.namespace,
         BATCHGROWTH_PROGRESS_CONFIGMAP=names.progress(s.seen.name),
         BATCHGROWTH_SCHEDULER=scheduler_address(s),
@@ -95,7 +94,7 @@ def _container(s: Situation) -> dict[str, Any]:
         s,
         CONTAINER,
         ["python", "-m", "batchgrowth_trainer"],
-        env=[*own, *tls_environment()],
+        env=[*own, *dask_environment()],
         ports=[{"name": "metrics", "containerPort": METRICS_PORT}],
         resources={"requests": {"cpu": "100m", "memory": "512Mi"}},
         volumeMounts=[*MOUNTS, {"name": "checkpoints", "mountPath": CHECKPOINTS}],

@@ -11,11 +11,11 @@ from batchgrowth_operator.children.pods import (
     HEALTH_PORT,
     MOUNTS,
     container,
+    dask_environment,
     environment,
     files_volume,
     pod_spec,
     scheduler_address,
-    tls_environment,
 )
 from batchgrowth_operator.decision import Manifest
 from batchgrowth_operator.overlay import CONTAINER, merged
@@ -47,7 +47,7 @@ def _pod(s: Situation) -> dict[str, Any]:
         s,
         CONTAINER,
         command,
-        env=[pod_name, *_environment(s), *tls_environment()],
+        env=[pod_name, *_environment(s), *dask_environment()],
         ports=[{"name": "health", "containerPort": HEALTH_PORT}],
         readinessProbe={"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 1},
         volumeMounts=MOUNTS,
@@ -67,7 +67,6 @@ def _environment(s: Situation) -> list[dict[str, Any]]:
     """Dask's own malloc settings make training on CPUs 1.8 times slower: freed memory goes back too soon."""
     threads = str(s.spec.workers.threads)
     return environment(
-        HOME="/tmp",  # noqa: S108
         MALLOC_TRIM_THRESHOLD_="1073741824",
         MALLOC_MMAP_THRESHOLD_="33554432",
         OMP_NUM_THREADS=threads,
