@@ -1,0 +1,216 @@
+"""The chart on a real API server with its controllers: installed, tested, uninstalled, installed again."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from charts.folders import CHART, ROOT
+from cluster.apiserver import ApiServer
+
+Helm = Callable[..., subprocess.CompletedProcess[str]]
+Render = Callable[..., list[dict[str, Any]]]
+NAMESPACE = "operators"
+OPERATOR = f"system:serviceaccount:{NAMESPACE}:batchgrowth"
+PATIENCE_SECONDS = 60
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+
+
+def ok(told: subprocess.CompletedProcess[str]) -> str:
+    """What it said, where it went well."""
+    assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+@pytest.fixture(scope="module")
+def notes(apiserver: ApiServer, helm: Helm, chart: Path) -> str:
+    """The chart is installed, in a namespace that takes restricted pods alone; what helm said."""
+    ok(apiserver.kubectl("create", "namespace", NAMESPACE))
+    ok(apiserver.kubectl("label", "namespace", NAMESPACE, RESTRICTED))
+    return install(apiserver, helm, chart)
+
+
+def install(apiserver: ApiServer, helm: Helm, chart: Path, *arguments: str) -> str:
+    """What helm said."""
+    words = ("install", "batchgrowth", chart, "--namespace", NAMESPACE, *arguments)
+    return ok(helm(*words, KUBECONFIG=str(apiserver.kubeconfig)))
+
+
+def objects(apiserver: ApiServer, *arguments: str) -> list[dict[str, Any]]:
+    """What `kubectl get` finds."""
+    found: list[dict[str, Any]] = json.loads(ok(apiserver.kubectl("get", *arguments, "-o", "json")))["items"]
+    return found
+
+
+def may(apiserver: ApiServer, who: str, *what: str) -> bool:
+    """Whether somebody has a right."""
+    return apiserver.kubectl("auth", "can-i", f"--as={who}", *what).stdout.strip() == "yes"
+
+
+def eventually(holds: Callable[[], Any]) -> None:
+    """Waits for controllers; they tell nobody when they are done."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_the_notes_give_the_next_command(notes: str, apiserver: ApiServer) -> None:
+    """Copied into a shell it makes the example job."""
+    manifest = notes.split("<<'EOF'\n")[1].split("\nEOF\n")[0]
+
+    assert "helm test batchgrowth --namespace operators" in notes
+    assert yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text()) == yaml.safe_load(manifest)
+    ok(apiserver.kubectl("apply", "--namespace", "default", "-f", "-", given=manifest))
+
+
+def test_the_pods_are_admitted(notes: str, apiserver: ApiServer) -> None:
+    """The namespace enforces `restricted`, and both Deployments get their pod."""
+
+    def owners() -> set[str]:
+        pods = objects(apiserver, "pods", "--namespace", NAMESPACE)
+        return {pod["metadata"]["labels"]["app.kubernetes.io/name"] for pod in pods}
+
+    eventually(lambda: owners() == {"batchgrowth", "dask-kubernetes-operator"})
+
+
+def test_the_test_s_pod_is_admitted(notes: str, apiserver: ApiServer, render: Render) -> None:
+    """`helm test` is not refused by the profile either."""
+    [pod] = [body for body in render() if body["kind"] == "Pod"]
+    account = [
+        body for body in render() if body["kind"] == "ServiceAccount" and body["metadata"]["name"].endswith("-test")
+    ]
+    ok(apiserver.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(account)))
+
+    ok(apiserver.kubectl("apply", "--dry-run=server", "-f", "-", given=yaml.safe_dump(pod)))
+
+
+def test_the_operator_s_rights(notes: str, apiserver: ApiServer) -> None:
+    """RBAC itself says so."""
+    for right in (
+        "watch batchgrowthjobs -A",
+        "patch batchgrowthjobs --subresource=status",
+        "create secrets -n default",
+    ):
+        assert may(apiserver, OPERATOR, *right.split()), right
+    for right in ("list secrets -A", "patch batchgrowthjobs", "create pods/exec", "get nodes", "delete configmaps"):
+        assert not may(apiserver, OPERATOR, *right.split()), right
+
+
+def test_the_operator_can_give_the_trainer_its_right(notes: str, apiserver: ApiServer) -> None:
+    """Kubernetes refuses who gives what they do not have."""
+
+    def make(verb: str) -> int:
+        words = ("create", "role", f"trainer-{verb}", "--resource=configmaps", "--resource-name=digits-progress")
+        return apiserver.kubectl(*words, f"--verb={verb}", f"--as={OPERATOR}", "--dry-run=server").returncode
+
+    assert (0, 0, 1) == (make("get"), make("patch"), make("update"))
+
+
+def test_users_get_their_rights(notes: str, apiserver: ApiServer) -> None:
+    """The cluster's own roles take the chart's in."""
+    for role in ("view", "edit", "admin"):
+        words = ("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}", "--namespace=default")
+        ok(apiserver.kubectl(*words))
+    eventually(lambda: may(apiserver, "admin", "patch", "batchgrowthjobs", "--subresource=status"))
+
+    told = {
+        (role, right): may(apiserver, role, *right.split())
+        for role in ("view", "edit", "admin")
+        for right in ("list bgj", "create bgj", "patch bgj --subresource=scale", "patch bgj --subresource=status")
+    }
+    assert {
+        ("view", "list bgj"),
+        ("edit", "list bgj"),
+        ("edit", "create bgj"),
+        ("edit", "patch bgj --subresource=scale"),
+        ("admin", "list bgj"),
+        ("admin", "create bgj"),
+        ("admin", "patch bgj --subresource=scale"),
+        ("admin", "patch bgj --subresource=status"),
+    } == {key for key, allowed in told.items() if allowed}
+
+
+@pytest.fixture
+def account(notes: str, apiserver: ApiServer, render: Render, tmp_path: Path) -> Path:
+    """The files that the test's pod would have: those of its account, with its rights."""
+    rights = [
+        body
+        for body in render()
+        if body["kind"] in {"ServiceAccount", "Role", "RoleBinding"} and body["metadata"]["name"] == "batchgrowth-test"
+    ]
+    ok(apiserver.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(rights)))
+    token = ok(apiserver.kubectl("create", "token", "batchgrowth-test", "--namespace", NAMESPACE))
+    [cluster] = yaml.safe_load(apiserver.kubeconfig.read_text())["clusters"]
+    trusted = cluster["cluster"]
+    if "certificate-authority-data" in trusted:
+        authority = base64.b64decode(trusted["certificate-authority-data"]).decode()
+    else:
+        authority = Path(trusted["certificate-authority"]).read_text()
+    for name, text in {"token": token.strip(), "namespace": NAMESPACE, "ca.crt": authority}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def check(apiserver: ApiServer, account: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    """What the program of `helm test` says."""
+    address = urlsplit(apiserver.url)
+    environment = {
+        "ACCOUNT": str(account),
+        "KUBERNETES_SERVICE_HOST": str(address.hostname),
+        "KUBERNETES_SERVICE_PORT": str(address.port),
+        "DEPLOYMENT": "batchgrowth",
+        "EXAMPLE": json.dumps(yaml.safe_load((CHART / "files" / "digits.yaml").read_text())),
+    }
+    words = [sys.executable, CHART / "files" / "check.py"]
+    return subprocess.run(words, env=os.environ | environment | changes, capture_output=True, text=True, check=False)
+
+
+def test_helm_test_tells_what_is_wrong(apiserver: ApiServer, account: Path) -> None:
+    """There is no node, so the operator is not up; all else is well, and nothing is left behind."""
+    told = check(apiserver, account)
+
+    assert 1 == told.returncode, told.stderr
+    assert ["FAIL", "ok", "ok", "ok", "ok"] == [line.split()[0] for line in told.stdout.splitlines()]
+    assert "no replica of the Deployment batchgrowth is available" in told.stdout
+    assert [] == objects(apiserver, "bgj", "--namespace", NAMESPACE)
+
+
+def test_helm_test_tells_bad_jobs(apiserver: ApiServer, account: Path) -> None:
+    """An example that this CRD refuses."""
+    example = yaml.safe_load((CHART / "files" / "digits.yaml").read_text())
+    example["spec"]["epochs"] = 0
+
+    told = check(apiserver, account, EXAMPLE=json.dumps(example))
+
+    assert "FAIL  the example job is good: the API server says 422" in told.stdout
+    assert "spec.epochs" in told.stdout
+
+
+def test_uninstalled_and_installed_again(notes: str, apiserver: ApiServer, helm: Helm, chart: Path) -> None:
+    """The CRD and the jobs stay, all else goes; a new release takes the CRD over and touches no job."""
+    ok(apiserver.kubectl("apply", "-f", ROOT / "examples" / "digits.yaml"))
+    ok(
+        apiserver.kubectl(
+            "delete", "serviceaccount,role,rolebinding", "batchgrowth-test", "-n", NAMESPACE, "--ignore-not-found"
+        )
+    )
+    [before] = objects(apiserver, "bgj", "--namespace", "default")
+    kinds = "deployments,pods,services,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings"
+
+    ok(helm("uninstall", "batchgrowth", "--namespace", NAMESPACE, KUBECONFIG=str(apiserver.kubeconfig)))
+
+    selector = "app.kubernetes.io/instance=batchgrowth"
+    eventually(lambda: [] == objects(apiserver, kinds, "--all-namespaces", "-l", selector))
+    assert [before] == objects(apiserver, "bgj", "--namespace", "default")
+    install(apiserver, helm, chart)
+    assert [before] == objects(apiserver, "bgj", "--namespace", "default")
