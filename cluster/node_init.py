@@ -44,7 +44,7 @@ def prepare_mounts(private_folders: list[str]) -> None:
 
 def prepare_network(link: str, commands: list[list[str]], settings: dict[str, str]) -> None:
     """Waits for the interface that the machine's side hands over, then sets everything up."""
-    while not Path(f"/sys/class/net/{link}").exists() and subprocess.call(["ip", "link", "show", link]):  # noqa: S603, S607
+    while not is_there(link):
         time.sleep(0.02)
     for command in commands:
         run(*command)
@@ -52,6 +52,12 @@ def prepare_network(link: str, commands: list[list[str]], settings: dict[str, st
         path = Path("/proc/sys") / name
         if path.exists():
             path.write_text(value)
+
+
+def is_there(link: str) -> bool:
+    """Whether this namespace has the interface; /sys is still the machine's and does not know."""
+    asked = subprocess.run(["ip", "link", "show", link], capture_output=True, check=False)  # noqa: S603, S607
+    return asked.returncode == 0
 
 
 def start(name: str, argv: list[str], logs: str) -> "subprocess.Popen[bytes]":

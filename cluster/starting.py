@@ -57,7 +57,8 @@ def _start(cluster: LocalCluster, num_fake: int, gpus: int) -> None:
     _start_control_plane(cluster, plane)
     _start_kwok(cluster, num_fake, gpus)
     _load_pause(cluster, first)
-    until("the node is ready", lambda: _is_ready(cluster), first)
+    kubelet = Server("kubelet", first.process, cluster.folder / "kubelet.log")
+    until("the node is ready", lambda: _is_ready(cluster), kubelet)
     account = "/api/v1/namespaces/default/serviceaccounts/default"
     until("the controllers are at work", lambda: plane.endpoint().answers(account), first)
 

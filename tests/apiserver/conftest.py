@@ -14,6 +14,7 @@ sys.path.append(str(ROOT))  # so that the tests can import cluster
 
 from cluster.apiserver import ApiServer  # noqa: E402
 from cluster.build import programs_of_the_api_server, why_no_api_server  # noqa: E402
+from cluster.errors import ClusterError  # noqa: E402
 
 CRD = "crds/batchgrowthjobs.yaml"
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
@@ -31,7 +32,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build before the first test: no test's time limit has room for it."""
     here = any("/tests/apiserver/" in item.path.as_posix() for item in session.items)
     if here and not session.config.option.collectonly and why_no_api_server() is None:
-        programs_of_the_api_server(lambda text: print(text, file=sys.stderr))  # noqa: T201
+        try:
+            programs_of_the_api_server(lambda text: print(text, file=sys.stderr))  # noqa: T201
+        except ClusterError as error:
+            pytest.exit(f"tests/apiserver: {error}", returncode=1)
 
 
 @pytest.fixture(scope="session")
