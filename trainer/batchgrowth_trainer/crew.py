@@ -151,12 +151,13 @@ class Crew:
             function, *arguments, workers=[address], allow_other_workers=False, pure=False, retries=0
         )
 
-    def in_order(self) -> list[str]:
-        """The workers that are ready, in the order of their names where these are numbers, else as they came."""
+    def in_order(self, updates: Mapping[str, int]) -> list[str]:
+        """The workers that are ready: those who are furthest by `updates` first, then by number, else as they came."""
+        best = max(updates.values(), default=0)
 
-        def place(address: str) -> tuple[int, int]:
-            name = self.ready[address].name
-            return (0, int(name)) if name.isdigit() else (1, 0)
+        def place(address: str) -> tuple[bool, int, int]:
+            name, behind = self.ready[address].name, updates.get(address, 0) < best
+            return (behind, 0, int(name)) if name.isdigit() else (behind, 1, 0)
 
         return sorted(self.ready, key=place)
 

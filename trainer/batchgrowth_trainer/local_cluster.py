@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import dask
@@ -30,9 +30,14 @@ class LocalScaler:
         self._cluster = cluster
         self._suspects: set[object] = set()
 
-    def scale(self, count: int) -> None:
-        """See Scaler."""
-        self._cluster.scale(count)
+    def scale(self, count: int, keep: Collection[str]) -> None:
+        """See Scaler. Dask's own choice of whom to let go knows nothing of who trains."""
+        names = list(self._cluster.worker_spec)
+        spare = [name for name in reversed(names) if str(name) not in keep]
+        if count >= len(names):
+            self._cluster.scale(count)
+        else:
+            self._cluster.loop.add_callback(self._cluster.scale_down, spare[: len(names) - count])
 
     def repair(self) -> None:
         """See Scaler. A nanny whose worker died before it had registered does not try again."""

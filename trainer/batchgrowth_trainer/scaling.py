@@ -7,7 +7,7 @@ goes on with those that are there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Protocol
 
@@ -28,8 +28,8 @@ _LOOK_SECONDS = 0.05  # an update may take a millisecond; a look at a plan of ma
 class Scaler(Protocol):
     """A cluster whose number of workers can be set."""
 
-    def scale(self, count: int) -> None:
-        """Ask for so many workers; does not wait for them."""
+    def scale(self, count: int, keep: Collection[str]) -> None:
+        """Ask for so many workers, at least those whose names are in `keep`; does not wait for them."""
 
     def repair(self) -> None:
         """Begin anew with workers that will not come by themselves; called every few seconds while some are missing."""
@@ -40,7 +40,7 @@ class Scaling:
 
     def __init__(self, run: Run, crew: Crew, scaler: Scaler | None, patience_seconds: float) -> None:
         self._run, self._crew, self._scaler, self._patience = run, crew, scaler, patience_seconds
-        self._asked, self._asked_at, self._looked_at = 0, 0.0, 0.0
+        self._asked, self._asked_at, self._repaired_at = 0, 0.0, 0.0
         self._lead = _FIRST_LEAD_SECONDS
         self._seen = 0
         self._looked_at = -_LOOK_SECONDS
@@ -50,10 +50,10 @@ class Scaling:
         """Workers that the present position should have."""
         return self._run.wanted(self._run.position)
 
-    def tick(self, training: int = 0) -> None:
+    def tick(self, members: Sequence[str]) -> None:
         """Ask for the workers of now and of the time that a new one needs to become ready.
 
-        So many of them are `training`: none is let go under its work.
+        `members` train, or are about to: none of them is let go.
         """
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return
@@ -64,12 +64,13 @@ class Scaling:
             return
         soon, later = self._most(self._lead * _LEAD_SLACK), self._most(self._lead * _RELEASE_SLACK)
         count = soon if soon > self._asked else max(soon, min(later, self._asked))
-        count = max(count, training)
+        count = max(count, len(members))
         if count != self._asked:
-            self._asked, self._asked_at = count, time.monotonic()
-            self._scaler.scale(count)
-        elif len(self._crew.here) < count and time.monotonic() - self._looked_at > _REPAIR_SECONDS:
-            self._looked_at = time.monotonic()
+            self._asked = count
+            self._asked_at = self._repaired_at = time.monotonic()
+            self._scaler.scale(count, {self._crew.ready[m].name for m in members if m in self._crew.ready})
+        elif len(self._crew.here) < count and time.monotonic() - self._repaired_at > _REPAIR_SECONDS:
+            self._repaired_at = time.monotonic()
             self._scaler.repair()
 
     def _most(self, seconds: float) -> int:
@@ -78,19 +79,20 @@ class Scaling:
         then = self._pace.position_in(seconds, now, self._run.plan)
         return max(self._run.wanted(place) for place in _places(self._run.plan, now, then))
 
-    def gather(self, attend: Callable[[float], None]) -> list[str]:
-        """The members of the next generation, oldest first: as many as wanted, or as are ready.
+    def gather(self, attend: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
+        """The members of the next generation, the furthest by `updates` first: as many as wanted, or as are ready.
 
         `attend` handles events for at most so many seconds.  Waits for a first worker, and for the others no longer
         than workers.waitSeconds. Raises ClusterError where no worker comes.
         """
         began = time.monotonic()
         while not self._run.stop_requested():
-            self.tick()
-            ready, waited = list(self._crew.ready), time.monotonic() - began
+            members = self._crew.in_order(updates)[: self.wanted()]
+            self.tick(members)
+            waited = time.monotonic() - began
             enough = self.wanted() if waited < self._run.spec.workers.wait_seconds else 1
-            if len(ready) >= enough:
-                return self._crew.in_order()[: self.wanted()]
+            if len(members) >= enough:
+                return members
             if waited > max(self._patience, self._run.spec.workers.wait_seconds):
                 raise ClusterError(
                     f"no worker became ready within {waited:.0f} s; look at the workers' logs, or at the scheduler "

@@ -36,6 +36,7 @@ class AllReduceDriver:
         self._run, self._crew, self._scaling, self._host = run, crew, scaling, host
         self._number = 0
         self._updates: dict[str, int] = {}  # how far each member is that has trained or been restored
+        self._ended_at = time.monotonic()  # the last generation
         self._size = 0  # of the last generation that began
         self._now: Generation | None = None
         self._rendezvous: Rendezvous | None = None
@@ -46,7 +47,7 @@ class AllReduceDriver:
         Raises what a workload did wrong, and ClusterError where no worker comes or they are lost again and again.
         """
         while True:
-            members = self._scaling.gather(self._attend)
+            members = self._scaling.gather(self._attend, self._updates)
             if members and not self._restored_if_lost(members):
                 continue
             if self._run.stop_requested() or self._is_done():
@@ -75,6 +76,7 @@ class AllReduceDriver:
                 self._attend(_TICK_SECONDS)
                 self._look_after(present)
         self._now = self._rendezvous = None
+        self._ended_at = time.monotonic()
         self._conclude(present)
 
     def _order(self, rank: int) -> Order:
@@ -112,7 +114,7 @@ class AllReduceDriver:
         return plan.updates
 
     def _look_after(self, present: Generation) -> None:
-        self._scaling.tick(len(present.members))
+        self._scaling.tick(present.members)
         asked = time.monotonic() - present.asked_at < _ASK_AGAIN_SECONDS
         if not asked and not present.outcomes and self._should_stop(present):
             present.stopping, present.asked_at = True, time.monotonic()
@@ -182,7 +184,7 @@ class AllReduceDriver:
             self._note_resize(self._now, message["update"])
 
     def _note_resize(self, present: Generation, update: int) -> None:
-        pause, size = present.pause(), len(present.members)
+        pause, size = present.pause(time.monotonic() - self._ended_at), len(present.members)
         if pause is None:
             return
         if self._size not in (0, size):

@@ -70,7 +70,7 @@ class GatherScatterDriver:
             self._update(run.plan.step_at(replica.position))
 
     def _update(self, step: Step) -> None:
-        members = self._scaling.gather(self._attend)
+        members = self._scaling.gather(self._attend, {})
         if not members:
             return
         began = time.perf_counter()

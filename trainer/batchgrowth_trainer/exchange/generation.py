@@ -56,8 +56,11 @@ class Generation:
         left = [outcome for outcome in self.outcomes.values() if outcome is not None and outcome.untold]
         return max(left, key=lambda outcome: outcome.update).untold if left else ()
 
-    def pause(self) -> float | None:
-        """The longest time that a member stood still before this generation; None until all have begun."""
+    def pause(self, otherwise: float) -> float | None:
+        """The longest time that a member stood still before this generation; None until all have begun.
+
+        `otherwise` is the driver's own measure, for a generation of newcomers alone.
+        """
         if len(self.pauses) < len(self.members):
             return None
-        return max((pause for pause in self.pauses.values() if pause is not None), default=0.0)
+        return max((pause for pause in self.pauses.values() if pause is not None), default=otherwise)
