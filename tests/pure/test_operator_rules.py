@@ -44,6 +44,7 @@ def message(world: Any, kind: str) -> str:
         ),
         (pod("w-1", **waiting("ContainerCreating")), "WaitingForWorkers", "0 of 1"),
         (pod("w-1"), "WaitingForWorkers", "0 of 1"),
+        (pod("w-1", conditions=[{"type": "PodScheduled", "status": "True"}]), "WaitingForWorkers", "0 of 1"),
     ],
 )
 def test_what_holds_up_a_pod(make_world: MakeWorld, found: Any, reason: str, words: str) -> None:
@@ -63,7 +64,10 @@ def test_what_holds_up_a_pod(make_world: MakeWorld, found: Any, reason: str, wor
 def test_pods_that_are_refused(make_world: MakeWorld, text: str, reason: str) -> None:
     world = make_world()
     world.step()
-    world.deployment["status"] = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": text}]}
+    others = [{"type": "Progressing", "status": "True"}, {"type": "ReplicaFailure", "status": "False"}]
+    world.deployment["status"] = {
+        "conditions": [*others, {"type": "ReplicaFailure", "status": "True", "message": text}]
+    }
     world.settle()
 
     assert ("False", reason) == world.condition("ClusterReady")
