@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from charts.panels import Panel, Query
-from charts.queries import latest, mean, pace, quantiles
+from charts.queries import age, latest, mean, pace, quantiles
 
 NOW = (
     Panel(
@@ -47,7 +47,7 @@ NOW = (
         kind="stat",
         width=4,
         limits=((60, "yellow"), (600, "red")),
-        queries=(Query(f"time() - {latest('batchgrowth_last_progress_timestamp_seconds')}", "since the last update"),),
+        queries=(Query(age("batchgrowth_last_progress_timestamp_seconds"), "since the last update"),),
     ),
     Panel(
         title="Updates done again",
@@ -133,9 +133,7 @@ CHECKPOINTS = (
         title="Age of the checkpoint",
         description="Time since the newest checkpoint was whole: as much would have to be done again.",
         unit="s",
-        queries=(
-            Query(f"time() - {latest('batchgrowth_checkpoint_last_success_timestamp_seconds')}", "since a checkpoint"),
-        ),
+        queries=(Query(age("batchgrowth_checkpoint_last_success_timestamp_seconds"), "since a checkpoint"),),
     ),
     Panel(
         title="Size of the checkpoint",

@@ -16,6 +16,11 @@ def latest(metric: str, /, *by: str, **labels: str) -> str:
     return f"max{_by(by)} ({metric}{_matching(labels)})"
 
 
+def age(metric: str) -> str:
+    """Seconds since a point in time; nothing before there was one."""
+    return f"time() - ({latest(metric)} > 0)"
+
+
 def pace(metric: str, *by: str) -> str:
     """Growth of a counter per second."""
     return f"sum{_by(by)} (rate({metric}{_matching({})}[$__rate_interval]))"

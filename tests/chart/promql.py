@@ -17,7 +17,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 TOKEN = re.compile(
-    r'\s*(?:(\d+(?:\.\d+)?(?![\w.]))|([A-Za-z_:][\w:]*)|("[^"\\]*")|(\[[^\]]*\])|(=~|!~|!=|[-+*/(){},=]))'
+    r'\s*(?:(\d+(?:\.\d+)?(?![\w.]))|([A-Za-z_:][\w:]*)|("[^"\\]*")|(\[[^\]]*\])|(=~|!~|!=|[-+*/(){},=<>]))'
 )
 DURATION = re.compile(r"\[(\d+(ms|s|m|h|d)|\$__rate_interval|\$__range|\$__interval)\]")
 AGGREGATIONS = {"sum", "max", "min", "avg", "count"}
@@ -93,7 +93,7 @@ class _Reader:
 
     def expression(self) -> Parsed:
         left = self._term()
-        while self._next() in {"+", "-", "*", "/"}:
+        while self._next() in {"+", "-", "*", "/", "<", ">"}:
             self._take()
             right = self._term()
             if "range" in {left.kind, right.kind}:

@@ -1,0 +1,81 @@
+"""What a Prometheus without the Prometheus operator is told."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+from batchgrowth import names
+
+from charts.folders import ROOT
+
+Objects = list[dict[str, Any]]
+TARGET = dict[str, str]
+
+
+def relabelled(target: TARGET) -> TARGET | None:
+    """The labels that Prometheus would scrape a pod under; None where it would not."""
+    [job] = yaml.safe_load((ROOT / "charts" / "prometheus.yaml").read_text())["scrape_configs"]
+    labels = dict(target)
+    for rule in job["relabel_configs"]:
+        text = rule.get("separator", ";").join(labels.get(label, "") for label in rule["source_labels"])
+        found = re.fullmatch(rule.get("regex", "(.*)"), text) is not None
+        if rule["action"] == "replace":
+            labels[rule["target_label"]] = text
+        elif found is not (rule["action"] == "keep"):
+            return None
+    return {label: value for label, value in labels.items() if not label.startswith("__meta")}
+
+
+def discovered(labels: dict[str, str], annotations: dict[str, str], phase: str = "Running") -> TARGET:
+    """A pod as Prometheus discovers it."""
+
+    def meta(kind: str, told: dict[str, str]) -> TARGET:
+        return {f"__meta_kubernetes_pod_{kind}_{re.sub(r'[^a-zA-Z0-9_]', '_', k)}": v for k, v in told.items()}
+
+    own = {"ip": "10.0.0.7", "name": "pod", "phase": phase}
+    place = {"__meta_kubernetes_namespace": "team-a", "__address__": "10.0.0.7:1"}
+    return (
+        place
+        | {f"__meta_kubernetes_pod_{k}": v for k, v in own.items()}
+        | meta("label", labels)
+        | meta("annotation", annotations)
+    )
+
+
+SCRAPED = {"prometheus.io/scrape": "true", "prometheus.io/port": "9090"}
+
+
+def test_a_trainer_is_scraped_under_its_job() -> None:
+    """With the labels of the dashboard."""
+    told = relabelled(discovered(names.labels("digits", "trainer"), SCRAPED))
+
+    assert {
+        "__address__": "10.0.0.7:9090",
+        "namespace": "team-a",
+        "pod": "pod",
+        "batchgrowth_dev_job": "digits",
+    } == told
+
+
+def test_the_operator_is_scraped(render: Callable[..., Objects]) -> None:
+    """By the annotations that the chart gives it."""
+    [pod] = [
+        b["spec"]["template"]["metadata"]
+        for b in render()
+        if (b["kind"], b["metadata"]["name"]) == ("Deployment", "batchgrowth")
+    ]
+    told = relabelled(discovered(pod["labels"], pod["annotations"]))
+
+    assert told is not None
+    assert ("10.0.0.7:9090", "") == (told["__address__"], told["batchgrowth_dev_job"])
+
+
+def test_nobody_else_is() -> None:
+    """Neither other people's pods, nor a trainer that is over, nor a worker, which has nothing to tell."""
+    trainer = names.labels("digits", "trainer")
+
+    assert relabelled(discovered({"app.kubernetes.io/part-of": "other"}, SCRAPED)) is None
+    assert relabelled(discovered(trainer, SCRAPED, "Succeeded")) is None
+    assert relabelled(discovered(trainer, {})) is None
+    assert relabelled(discovered(names.labels("digits", "workers"), SCRAPED)) is None
