@@ -37,7 +37,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 
 test: $(INSTALLED) ## every tier that this machine can carry; what is skipped says why
 	$(BIN)/pytest tests/pure --cov=batchgrowth --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/pytest tests/apiserver tests/torch tests/dask tests/gpu
+	$(BIN)/pytest tests/apiserver tests/chart tests/torch tests/dask tests/gpu
 
 format: $(INSTALLED) ## put the code into the one format
 	$(BIN)/ruff format .
@@ -46,9 +46,10 @@ format: $(INSTALLED) ## put the code into the one format
 bench: $(INSTALLED) ## our exchanges beside torch DDP, side by side, and the pauses (about eight minutes)
 	@$(BIN)/python -m bench
 
-generate: $(INSTALLED) ## write crds/ and docs/metrics.md anew from the code
+generate: $(INSTALLED) ## write crds/, docs/metrics.md and the chart's generated files anew from the code
 	$(BIN)/batchgrowth crd > crds/batchgrowthjobs.yaml
 	$(BIN)/python -c 'from batchgrowth.metrics import metrics_table; print(metrics_table(), end="")' > docs/metrics.md
+	$(BIN)/python -m charts generate
 
 lock: $(INSTALLED) ## choose versions anew
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
