@@ -84,9 +84,10 @@ def apiserver(
 
 @app.command()
 def image(targets: Targets = None) -> None:
-    """Build the project's images that are not built yet (root) and print where their archives are."""
+    """Build the project's images that are not built yet (root) and print their archives in the order of import."""
     for target in targets or images.TARGETS:
-        typer.echo(images.archive_of(target, say))
+        for archive in images.archives_of(target, say):
+            typer.echo(archive)
 
 
 @app.command()
@@ -104,7 +105,7 @@ def load(targets: Targets = None) -> None:
     if not local_cluster().is_up():
         raise ClusterError("no cluster is up; `python -m cluster up` starts one")
     for target in targets or images.TARGETS:
-        loaded = images.load(local_cluster(), images.archive_of(target, say))
+        loaded = images.load(local_cluster(), images.archives_of(target, say))
         say(f"{images.name_of(target)}: {'loaded' if loaded else 'there already'}")
 
 

@@ -11,7 +11,9 @@ from time import monotonic
 
 from cluster.build import Say, built, silence
 from cluster.debian import IMAGES, require, root_required
+from cluster.errors import ClusterError
 from cluster.folders import cache
+from cluster.layers import swap_last_layer
 from cluster.local import LocalCluster
 from cluster.node import PAUSE_IMAGE
 from cluster.processes import logged, output, run
@@ -25,6 +27,7 @@ BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv")
 # What the machine knows about certificates and package indexes, a build on it may know too; it stays out of the image.
 OF_THE_MACHINE = ("/etc/ssl/certs", "/etc/pip.conf")
 
+INSTALLED = "/opt/batchgrowth"
 BUD = ("buildah", "bud", "--isolation", "chroot")
 
 
@@ -33,14 +36,25 @@ def name_of(target: str) -> str:
     return f"localhost/batchgrowth-{target}:dev"
 
 
-def archive_of(target: str, say: Say) -> Path:
-    """The archive of the image of this working tree, which is built now if it is not there."""
-    path = cache() / "images" / f"{target}-{_key(_sources())}.tar"
-    if not path.exists():
-        root_required("building an image")
-        require(IMAGES)
-        _build(target, path, say)
-    return path
+def archives_of(target: str, say: Say) -> list[Path]:
+    """The archives of the image of this working tree, in the order of their import; built now if they are not there.
+
+    The first holds everything as it was when the dependencies last changed, the second the project as it is now.
+    """
+    whole = cache() / "images" / f"whole-{target}-{_key(_of_dependencies())}.tar"
+    now = _key([*_of_dependencies(), *_of_the_project()])
+    project = cache() / "images" / f"{target}-{now}.tar"
+    holds = whole.with_suffix(".holds")
+    if not whole.exists():
+        _ready_to_build()
+        _build(target, whole, say)
+        holds.write_text(now)
+    if holds.read_text() == now:
+        return [whole]
+    if not project.exists():
+        _ready_to_build()
+        _build_project(target, whole, project, say)
+    return [whole, project]
 
 
 def pause_archive() -> Path:
@@ -57,32 +71,76 @@ def pause_archive() -> Path:
     return path
 
 
-def load(cluster: LocalCluster, archive: Path) -> bool:
-    """Whether the archive had to be imported: containerd keeps what it has from one cluster to the next."""
-    mark = cluster.images / f"{archive.stem}.loaded"
+def load(cluster: LocalCluster, archives: list[Path]) -> bool:
+    """Whether anything had to be imported: containerd keeps what it has from one cluster to the next.
+
+    The archives are one image's, in order; the last one is the image.
+    """
+    mark = cluster.images / f"{archives[-1].stem}.loaded"
     if mark.exists():
         return False
-    cluster.ctr("images", "import", archive)
-    for older in cluster.images.glob(f"{archive.stem.rpartition('-')[0]}-*.loaded"):
+    try:
+        cluster.ctr("images", "import", archives[-1])
+    except ClusterError:
+        if len(archives) == 1:
+            raise
+        for archive in archives:  # it has not seen the layers that the last one only names
+            cluster.ctr("images", "import", archive)
+    kind = archives[-1].stem.rpartition("-")[0].removeprefix("whole-")
+    for older in (*cluster.images.glob(f"{kind}-*.loaded"), *cluster.images.glob(f"whole-{kind}-*.loaded")):
         older.unlink()
     mark.touch()
     return True
 
 
+def _ready_to_build() -> None:
+    root_required("building an image")
+    require(IMAGES)
+
+
 def _build(target: str, path: Path, say: Say) -> None:
-    base = _base(say)
-    say(f"building the image {name_of(target)} (the trainer's first takes minutes and some gigabytes) …")
+    """The whole image, by the Dockerfile alone."""
+    say(f"building the image {name_of(target)} (the trainer's takes minutes and some gigabytes) …")
     began = monotonic()
+    log = _bud(target, name_of(target), say)
+    _push(name_of(target), path, log)
+    _only(path, f"whole-{target}-*.tar")
+    say(f"built {name_of(target)} in {monotonic() - began:.0f} s: {path}")
+
+
+def _build_project(target: str, whole: Path, path: Path, say: Say) -> None:
+    """The project's layer as the Dockerfile makes it, put in place of the whole image's."""
+    began = monotonic()
+    name, layer = "localhost/batchgrowth-project:dev", path.with_suffix(".layer")
+    log = _bud("project", name, say)
+    with tempfile.TemporaryDirectory() as empty:
+        (Path(empty) / "Dockerfile").write_text(f"FROM scratch\nCOPY --from={name} {INSTALLED} {INSTALLED}\n")
+        logged([*BUD, "-t", f"{name}-layer", empty], log, folder=PROJECT)
+    _push(f"{name}-layer", layer, log)
+    partial = path.with_suffix(".partial")
+    swap_last_layer(whole, layer, partial)
+    layer.unlink()
+    partial.rename(path)
+    _only(path, f"{target}-*.tar")
+    say(f"built the project's layer of {name_of(target)} in {monotonic() - began:.0f} s: {path}")
+
+
+def _bud(target: str, name: str, say: Say) -> Path:
+    """Builds a stage of the Dockerfile under a name; returns the log."""
+    base = _base(say)
     log = cache() / "images" / f"{target}.log"
     log.unlink(missing_ok=True)
     mounts = [word for name in OF_THE_MACHINE if Path(name).exists() for word in ("--volume", f"{name}:{name}:ro")]
-    what = ["--build-arg", f"BASE={base}", "--target", target, "--tag", name_of(target)]
+    what = ["--build-arg", f"BASE={base}", "--target", target, "--tag", name]
     logged([*BUD, "--layers", *mounts, *what, "."], log, folder=PROJECT)
-    _push(name_of(target), path, log)
-    for older in path.parent.glob(f"{target}-*.tar"):
+    return log
+
+
+def _only(path: Path, pattern: str) -> None:
+    """Of the archives of one kind, the newest is enough."""
+    for older in path.parent.glob(pattern):
         if older != path:
             older.unlink()
-    say(f"built {name_of(target)} in {monotonic() - began:.0f} s: {path}")
 
 
 def _base(say: Say) -> str:
@@ -112,13 +170,16 @@ def _push(name: str, path: Path, log: Path) -> None:
     partial.rename(path)
 
 
-def _sources() -> Iterable[Path]:
-    """Every file that decides what is in the images."""
-    yield from (
-        PROJECT / name for name in ("Dockerfile", "pyproject.toml", "requirements.lock", "README.md", "LICENSE")
-    )
-    for room in ("plan", "operator", "trainer"):
-        yield from sorted(path for path in (PROJECT / room).rglob("*.py"))
+def _of_dependencies() -> list[Path]:
+    """The files that decide what the layers below the project's hold."""
+    return [PROJECT / name for name in ("Dockerfile", "pyproject.toml", "requirements.lock")]
+
+
+def _of_the_project() -> list[Path]:
+    """The files that decide what the project's layer holds."""
+    rooms = (PROJECT / room for room in ("plan", "operator", "trainer"))
+    files = [path for room in rooms for path in sorted(room.rglob("*")) if path.is_file()]
+    return [PROJECT / "README.md", PROJECT / "LICENSE", *(path for path in files if "__pycache__" not in path.parts)]
 
 
 def _key(files: Iterable[Path]) -> str:

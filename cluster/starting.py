@@ -113,7 +113,7 @@ def _load_pause(cluster: LocalCluster, first: Server) -> None:
             before.kill()
             until("containerd is back", lambda: cluster.process("containerd") not in (None, before), first)
             until("containerd listens", (cluster.folder / "containerd.sock").is_socket, first)
-    load(cluster, pause_archive())
+    load(cluster, [pause_archive()])
 
 
 def _is_ready(cluster: LocalCluster) -> bool:

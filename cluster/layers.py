@@ -1,0 +1,60 @@
+"""An image whose last layer is another: what changes often travels alone, next to gigabytes that do not."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+Descriptor = dict[str, Any]
+INDEX = "index.json"
+
+
+def swap_last_layer(image: Path, layer: Path, target: Path) -> None:
+    """Writes an OCI archive of the image with its last layer replaced by the only layer of another archive.
+
+    The layers that stay are named in it and not contained: who imports it must have imported `image` before.
+    """
+    with tarfile.open(image) as whole, tarfile.open(layer) as single, tarfile.open(target, "w") as out:
+        index, manifest, config = _parts(whole)
+        _, other, other_config = _parts(single)
+        [manifest["layers"][-1]] = other["layers"]
+        [config["rootfs"]["diff_ids"][-1]] = other_config["rootfs"]["diff_ids"]
+        manifest["config"] |= _add(out, json.dumps(config).encode())
+        index["manifests"][0] |= _add(out, json.dumps(manifest).encode())
+        _add(out, _blob(single, other["layers"][0]))
+        _write(out, INDEX, json.dumps(index).encode())
+        _write(out, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+
+
+def _parts(archive: tarfile.TarFile) -> tuple[Descriptor, Descriptor, Descriptor]:
+    """Index, manifest and configuration."""
+    index = json.loads(_read(archive, INDEX))
+    manifest = json.loads(_blob(archive, index["manifests"][0]))
+    return index, manifest, json.loads(_blob(archive, manifest["config"]))
+
+
+def _add(out: tarfile.TarFile, content: bytes) -> Descriptor:
+    """Digest and size of the content, which is a blob of the archive now."""
+    digest = hashlib.sha256(content).hexdigest()
+    _write(out, f"blobs/sha256/{digest}", content)
+    return {"digest": f"sha256:{digest}", "size": len(content)}
+
+
+def _blob(archive: tarfile.TarFile, descriptor: Descriptor) -> bytes:
+    return _read(archive, f"blobs/{descriptor['digest'].replace(':', '/')}")
+
+
+def _read(archive: tarfile.TarFile, name: str) -> bytes:
+    member = archive.extractfile(name)
+    assert member is not None
+    return member.read()
+
+
+def _write(out: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    out.addfile(entry, io.BytesIO(content))
