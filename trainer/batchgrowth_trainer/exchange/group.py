@@ -21,6 +21,9 @@ from torch import Tensor
 c10d: Any = torch.distributed
 
 
+_FORMING_SECONDS = 10.0  # takes milliseconds where all is well; every member is idle when it is asked to come
+
+
 class PeerLost(Exception):
     """A member of the group died, left, or did not answer in time; the update it happened in has not been committed."""
 
@@ -76,7 +79,8 @@ class GlooGroup:
         self.rank, self.size = seat.rank, seat.size
         options = c10d.ProcessGroupGloo._Options()
         options._devices = [c10d.ProcessGroupGloo.create_device(hostname=seat.address)]
-        options._timeout = timedelta(seconds=seat.timeout_seconds)
+        options._timeout = _forming(seat)
+        self._patience = timedelta(seconds=seat.timeout_seconds)
         with _peer_errors():
             self._group = c10d.ProcessGroupGloo(_store(seat), seat.rank, seat.size, options)
 
@@ -87,7 +91,7 @@ class GlooGroup:
             sends = [self._group.send([t if t.is_cpu else t.cpu()], peer, 0) for peer, t in outgoing.items()]
             receives = [self._group.recv([t], peer, 0) for peer, t in landing.items()]
             for work in (*receives, *sends):
-                work.wait()
+                work.wait(self._patience)
         for peer, tensor in incoming.items():
             if tensor is not landing[peer]:
                 tensor.copy_(landing[peer])
@@ -152,10 +156,13 @@ def send_state(group: Group, source: int, needy: Sequence[int], vectors: Sequenc
             group.swap({}, {source: vector})
 
 
+def _forming(seat: Seat) -> timedelta:
+    """Who has died meanwhile is dialled, and a store that was closed meanwhile too, for all this time."""
+    return timedelta(seconds=min(_FORMING_SECONDS, seat.timeout_seconds))
+
+
 def _store(seat: Seat) -> Any:
-    store = c10d.TCPStore(
-        seat.host, seat.port, is_master=False, timeout=timedelta(seconds=seat.timeout_seconds), wait_for_workers=False
-    )
+    store = c10d.TCPStore(seat.host, seat.port, is_master=False, timeout=_forming(seat), wait_for_workers=False)
     return c10d.PrefixStore(seat.generation, store)
 
 
