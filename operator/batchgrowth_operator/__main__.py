@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import kopf
 from prometheus_client import start_http_server
@@ -29,6 +30,7 @@ def run(settings: Settings) -> None:
     if settings.metrics_port:
         start_http_server(settings.metrics_port, EVERYWHERE, telemetry.registry)
     kopf.configure()
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it has a line for every event of every object
     asyncio.run(
         kopf.operator(
             registry=handlers.registry_of(store, lambda: Passes(make_pass), api.access),

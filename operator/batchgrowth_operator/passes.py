@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from batchgrowth_operator.api import Refused
 from batchgrowth_operator.apply import Outdated, Writer
+from batchgrowth_operator.decision import Decision
 from batchgrowth_operator.defaults import Defaults
 from batchgrowth_operator.observe import Observer
-from batchgrowth_operator.observed import Failure
+from batchgrowth_operator.observed import Failure, ref_of
 from batchgrowth_operator.reconcile import reconcile
 from batchgrowth_operator.store import Key
 from batchgrowth_operator.telemetry import Telemetry
@@ -98,6 +99,7 @@ def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry:
         telemetry.decided(key, seen, decision)
         if decision.is_empty:
             return Result(look_again_seconds=decision.look_again_seconds)
+        log.info("%s/%s: %s", *key, said(decision))
         refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
         if refused != failures:
             return Result(failures=refused, look_again_seconds=0, backs_off=bool(refused))
@@ -119,3 +121,15 @@ def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry:
         return outcome
 
     return make_pass
+
+
+def said(decision: Decision) -> str:
+    """A decision in a line for the log."""
+    parts = ["writes the status"] if decision.status is not None else []
+    if decision.apply:
+        parts.append("applies " + ", ".join("/".join(ref_of(manifest)) for manifest in decision.apply))
+    if decision.delete:
+        parts.append("deletes " + ", ".join(map("/".join, decision.delete)))
+    if decision.delete_job:
+        parts.append("deletes the job")
+    return "; ".join(parts) or "tells of a change"

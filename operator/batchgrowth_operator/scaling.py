@@ -61,7 +61,7 @@ def workforce(s: Situation) -> Workforce:
     told = s.told.workers or WorkersStatus()
     lead = float(told.lead_seconds) if told.lead_seconds else s.defaults.first_lead_seconds
     deployment = s.seen.child("Deployment", names.workers(s.seen.name))
-    ready = 0 if cluster_policy(s) is Cluster.RELEASE else _ready(deployment)
+    ready = 0 if cluster_policy(s) is Cluster.RELEASE else joined(s)
     desired, requested = _counts(s, lead, deployment, told.requested)
     changed = requested != told.requested or told.requested_time is None
     took = None if changed else _took(s, told, ready)
@@ -81,7 +81,9 @@ def selector(s: Situation) -> str:
     return names.selector(s.seen.name, CONTAINER)
 
 
-def _ready(deployment: Object | None) -> int:
+def joined(s: Situation) -> int:
+    """Worker pods that are ready: they join the scheduler as they become so."""
+    deployment = s.seen.child("Deployment", names.workers(s.seen.name))
     return int(((deployment or {}).get("status") or {}).get("readyReplicas", 0))
 
 

@@ -24,7 +24,7 @@ from batchgrowth_operator.moments import fine_stamp, seconds_since, stamp
 from batchgrowth_operator.observed import Observed
 from batchgrowth_operator.retention import Cluster, cluster_policy
 from batchgrowth_operator.rules import RULES, Verdict
-from batchgrowth_operator.scaling import Workforce, selector
+from batchgrowth_operator.scaling import Workforce, joined, selector
 from batchgrowth_operator.situation import Mode, Situation, condition, told_status
 from batchgrowth_operator.trainer_outcome import shortened
 
@@ -168,9 +168,9 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
     return StageRecord(
         index=index,
         batch_size=stage.batch_size,
-        workers=w.ready,
+        workers=joined(s),
         start_time=fine_stamp(s.seen.now),
-        resize_seconds=took if _grew(s, index) and w.ready >= stage.workers else None,
+        resize_seconds=took if _grew(s, index) and joined(s) >= stage.workers else None,
     )
 
 
