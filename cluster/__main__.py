@@ -13,6 +13,7 @@ from cluster import debian, folders, images
 from cluster.apiserver import ApiServer
 from cluster.errors import ClusterError
 from cluster.local import IN_THE_NODE, NODE_PROCESS, ON_THE_MACHINE, local_cluster
+from cluster.locks import alone
 from cluster.processes import run
 from cluster.recipe import GROUPS, Group
 from cluster.starting import start
@@ -86,7 +87,9 @@ def apiserver(
 def image(targets: Targets = None) -> None:
     """Build the project's images that are not built yet (root) and print their archives in the order of import."""
     for target in targets or images.TARGETS:
-        for archive in images.archives_of(target, say):
+        with alone("images"):
+            archives = images.archives_of(target, say)
+        for archive in archives:
             typer.echo(archive)
 
 
@@ -95,7 +98,8 @@ def up(fake_nodes: FakeNodes = 12, gpus: Gpus = 8) -> None:
     """Bring a single-node Kubernetes up (root), with fake nodes that have GPUs; print where its kubeconfig is."""
     if _own():
         return
-    start(local_cluster(), num_fake=fake_nodes, gpus=gpus, say=say)
+    with alone("cluster"):
+        start(local_cluster(), num_fake=fake_nodes, gpus=gpus, say=say)
     typer.echo(f"export KUBECONFIG={local_cluster().kubeconfig}")
 
 
@@ -105,7 +109,8 @@ def load(targets: Targets = None) -> None:
     if not local_cluster().is_up():
         raise ClusterError("no cluster is up; `python -m cluster up` starts one")
     for target in targets or images.TARGETS:
-        loaded = images.load(local_cluster(), images.archives_of(target, say))
+        with alone("images"):
+            loaded = images.load(local_cluster(), images.archives_of(target, say))
         say(f"{images.name_of(target)}: {'loaded' if loaded else 'there already'}")
 
 
@@ -129,7 +134,8 @@ def down() -> None:
     """Take the cluster down (root) and leave nothing but programs and images in the cache; twice is once."""
     if os.environ.get(OWN):
         say(f"{OWN} is set: that cluster was not started here and stays")
-    stop(local_cluster())
+    with alone("cluster"):
+        stop(local_cluster())
 
 
 def _own() -> bool:

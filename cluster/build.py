@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
 from cluster.errors import ClusterError
 from cluster.folders import cache
+from cluster.locks import alone
 from cluster.processes import logged, output
 from cluster.recipe import APISERVER, Group
 
@@ -36,7 +35,7 @@ def built(group: Group, say: Say) -> Path:
         return target
     if shutil.which("go") is None:
         raise ClusterError(f"{', '.join(group.programs)}: not built yet, and there is no go; install Go 1.21 or newer")
-    with _alone(group):
+    with alone(f"bin-{group.name}"):
         if not target.is_dir():  # another process may have built it while this one waited
             _build(group, target, say)
     return target
@@ -63,6 +62,7 @@ def why_no_api_server() -> str | None:
 def _build(group: Group, target: Path, say: Say) -> None:
     say(f"building {', '.join(group.programs)} from Go modules (minutes the first time) …")
     began = monotonic()
+    target.parent.mkdir(parents=True, exist_ok=True)
     for lost in target.parent.glob(f".{group.name}-*"):  # of a build that was killed
         shutil.rmtree(lost)
     work = Path(tempfile.mkdtemp(prefix=f".{group.name}-", dir=target.parent))
@@ -86,13 +86,3 @@ _PLAIN = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
 def _module_folder(group: Group, module: str) -> Path:
     command = ("go", "-C", group.folder, "list", "-m", "-f", "{{.Dir}}", module)
     return Path(output(command, environment=_PLAIN).strip())
-
-
-@contextmanager
-def _alone(group: Group) -> Iterator[None]:
-    """One builder of a group at a time; who comes second finds it done."""
-    path = folder_of(group).with_name(f"{group.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

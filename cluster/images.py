@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import tempfile
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
@@ -41,8 +43,8 @@ def archives_of(target: str, say: Say) -> list[Path]:
 
     The first holds everything as it was when the dependencies last changed, the second the project as it is now.
     """
-    whole = cache() / "images" / f"whole-{target}-{_key(_of_dependencies())}.tar"
-    now = _key([*_of_dependencies(), *_of_the_project()])
+    whole = cache() / "images" / f"whole-{target}-{_key_of(_of_dependencies())}.tar"
+    now = _key_of([*_of_dependencies(), *_digests(_of_the_project())])
     project = cache() / "images" / f"{target}-{now}.tar"
     holds = whole.with_suffix(".holds")
     if not whole.exists():
@@ -104,7 +106,7 @@ def _build(target: str, path: Path, say: Say) -> None:
     began = monotonic()
     log = _bud(target, name_of(target), say)
     _push(name_of(target), path, log)
-    _only(path, f"whole-{target}-*.tar")
+    _only(path, f"whole-{target}-*")
     say(f"built {name_of(target)} in {monotonic() - began:.0f} s: {path}")
 
 
@@ -137,9 +139,9 @@ def _bud(target: str, name: str, say: Say) -> Path:
 
 
 def _only(path: Path, pattern: str) -> None:
-    """Of the archives of one kind, the newest is enough."""
+    """Of the archives of one kind, and what is noted beside them, the newest is enough."""
     for older in path.parent.glob(pattern):
-        if older != path:
+        if older.stem != path.stem:
             older.unlink()
 
 
@@ -161,34 +163,34 @@ def _base(say: Say) -> str:
 
 
 def _push(name: str, path: Path, log: Path) -> None:
-    """The image as an archive, whole or not at all; uncompressed, for it goes no further than this machine."""
+    """The image as an archive, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    push = ("buildah", "push", "--disable-compression", name, f"oci-archive:{partial}:{name}")
-    logged(push, log, folder=path.parent)
+    logged(["buildah", "push", name, f"oci-archive:{partial}:{name}"], log, folder=path.parent)
     partial.rename(path)
 
 
-def _of_dependencies() -> list[Path]:
-    """The files that decide what the layers below the project's hold."""
-    return [PROJECT / name for name in ("Dockerfile", "pyproject.toml", "requirements.lock")]
+def _of_dependencies() -> list[str]:
+    """What decides what the layers below the project's hold; of pyproject.toml only what is to be installed."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    wanted = [project["dependencies"], project["optional-dependencies"]]
+    return [SUITE, *_digests([PROJECT / "Dockerfile", PROJECT / "requirements.lock"]), json.dumps(wanted)]
 
 
 def _of_the_project() -> list[Path]:
     """The files that decide what the project's layer holds."""
     rooms = (PROJECT / room for room in ("plan", "operator", "trainer"))
     files = [path for room in rooms for path in sorted(room.rglob("*")) if path.is_file()]
-    return [PROJECT / "README.md", PROJECT / "LICENSE", *(path for path in files if "__pycache__" not in path.parts)]
+    return [
+        *(PROJECT / name for name in ("pyproject.toml", "README.md", "LICENSE")),
+        *(path for path in files if "__pycache__" not in path.parts),
+    ]
 
 
-def _key(files: Iterable[Path]) -> str:
-    return _key_of([SUITE, *(f"{path.relative_to(PROJECT)}\0{_digest(path)}" for path in files)])
+def _digests(files: Iterable[Path]) -> list[str]:
+    return [f"{path.relative_to(PROJECT)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
 
 
 def _key_of(words: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
