@@ -7,10 +7,10 @@ INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check format bench generate lock clean
+.PHONY: help install run test check format bench generate cluster cluster-down images lock clean
 
 help: ## list the verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 install: $(INSTALLED) ## set up .venv with everything
 
@@ -50,6 +50,16 @@ generate: $(INSTALLED) ## write crds/, docs/metrics.md and the chart's generated
 	$(BIN)/batchgrowth crd > crds/batchgrowthjobs.yaml
 	$(BIN)/python -c 'from batchgrowth.metrics import metrics_table; print(metrics_table(), end="")' > docs/metrics.md
 	$(BIN)/python -m charts generate
+
+cluster: $(INSTALLED) ## a real single-node Kubernetes with fake GPU nodes (root; eleven minutes the first time)
+	@$(BIN)/python -m cluster packages
+	@$(BIN)/python -m cluster up
+
+cluster-down: $(INSTALLED) ## take it down; nothing is left but the cache
+	@$(BIN)/python -m cluster down
+
+images: $(INSTALLED) ## build the images and give them to the cluster
+	@$(BIN)/python -m cluster load
 
 lock: $(INSTALLED) ## choose versions anew
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \

@@ -20,7 +20,8 @@ from batchgrowth.plan import make_plan
 from batchgrowth.tables import plan_table, plan_totals
 
 COMMANDS = "batchgrowth.commands"
-INSTALL = "pip install 'batchgrowth[trainer]'"
+ROOMS = {"plot": "trainer", "run": "trainer", "operator": "operator"}
+"""The commands that other parts bring, and the extra that each part's needs are installed by."""
 
 app = typer.Typer(
     name="batchgrowth",
@@ -93,9 +94,14 @@ def add_command(entry: EntryPoint) -> None:
         missing = error.name
         settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
-        @app.command(entry.name, context_settings=settings, help=f"Needs the trainer: {INSTALL}.")
-        def ask_for_the_trainer() -> NoReturn:
+        @app.command(entry.name, context_settings=settings, help=f"Needs {_room(entry.name)}.")
+        def ask_for_the_room() -> NoReturn:
             raise ModuleNotFoundError(name=missing)
+
+
+def _room(command: str | None) -> str:
+    room = ROOMS.get(command or "", "trainer")
+    return f"the {room}: pip install 'batchgrowth[{room}]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -112,5 +118,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
-        typer.echo(f"batchgrowth {asked} needs the trainer ({error.name} is not installed): {INSTALL}", err=True)
+        typer.echo(f"batchgrowth {asked} needs {_room(asked)}; {error.name} is not installed", err=True)
         sys.exit(BatchGrowthError.exit_code)

@@ -1,10 +1,9 @@
 """The command line: what it prints, its exit codes, and that a user's error is never a traceback."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -109,7 +108,17 @@ def test_the_trainer_is_asked_for_where_it_is_missing(
     monkeypatch.setattr(cli, "entry_points", found(EntryPoint("gone", "no_such_package.commands:run", cli.COMMANDS)))
     code, out, err = run(capsys, "gone", "job.yaml", "--workers", "3")
     assert (1, "") == (code, out)
-    assert err.startswith("batchgrowth gone needs the trainer (no_such_package is not installed): pip install ")
+    assert err.startswith(
+        "batchgrowth gone needs the trainer: pip install 'batchgrowth[trainer]'; no_such_package is not"
+    )
+
+
+def test_each_command_of_another_part_has_an_extra() -> None:
+    """The names in ROOMS are those of the entry points, and the extras those of the project."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+    assert sorted(project["entry-points"][cli.COMMANDS]) == sorted(cli.ROOMS)
+    assert set(cli.ROOMS.values()) <= set(project["optional-dependencies"])
 
 
 def test_an_installed_command_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

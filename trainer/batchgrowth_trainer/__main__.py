@@ -54,7 +54,9 @@ def main(
     )
     try:
         with interrupts(lambda: display.note("asked to stop: a checkpoint, then the end")) as asked:
-            train(read, options, display, asked.requested)
+            told = train(read, options, display, asked.requested)
+        display.stop()
+        display.note(f"weights SHA-256 {told['weightsSha256']}")
     except KeyboardInterrupt:
         raise Interrupted("asked twice to stop; the next start goes on from the last checkpoint") from None
     finally:
