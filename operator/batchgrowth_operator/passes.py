@@ -12,7 +12,7 @@ from batchgrowth_operator.api import Refused
 from batchgrowth_operator.apply import Outdated, Writer
 from batchgrowth_operator.decision import Decision
 from batchgrowth_operator.defaults import Defaults
-from batchgrowth_operator.observe import Observer
+from batchgrowth_operator.observe import REFRESH_SECONDS, Observer
 from batchgrowth_operator.observed import Failure, ref_of
 from batchgrowth_operator.reconcile import reconcile
 from batchgrowth_operator.store import Key
@@ -21,6 +21,7 @@ from batchgrowth_operator.telemetry import Telemetry
 GATHER_SECONDS = 0.05
 """A write is followed by a handful of events; they are worth one look."""
 OUTDATED_SECONDS = 0.2
+LONGEST_REST_SECONDS = REFRESH_SECONDS + 1.0
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 60.0
 AT_ONCE = 16
@@ -81,7 +82,7 @@ class Passes:
             woken.set()
         elif not result.gone:
             try:
-                await asyncio.wait_for(woken.wait(), result.look_again_seconds)
+                await asyncio.wait_for(woken.wait(), result.look_again_seconds or LONGEST_REST_SECONDS)
             except TimeoutError:
                 woken.set()
             await asyncio.sleep(GATHER_SECONDS)
@@ -102,7 +103,7 @@ def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry:
         log.info("%s/%s: %s", *key, said(decision))
         refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
         if refused != failures:
-            return Result(failures=refused, look_again_seconds=0, backs_off=bool(refused))
+            return Result(failures=refused, look_again_seconds=GATHER_SECONDS, backs_off=bool(refused))
         return Result(failures=refused, look_again_seconds=decision.look_again_seconds, backs_off=bool(refused))
 
     async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:

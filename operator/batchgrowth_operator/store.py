@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any, NamedTuple
 
 from batchgrowth import names
@@ -31,32 +32,39 @@ class Store:
     def __init__(self) -> None:
         self._objects: dict[Key, dict[Ref, Object]] = {}
         self._gone: dict[Key, dict[Ref, int]] = {}
+        self._lock = Lock()  # watches write from the event loop, answers from threads
 
     def saw(self, body: Object) -> Key:
         """The object is as `body` says, unless something newer is known. Returns the key of its job."""
         key, ref = key_of(body), ref_of(body)
-        if _version(body) > max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
-            self._objects.setdefault(key, {})[ref] = _trimmed(body)
+        with self._lock:
+            if _version(body) > max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
+                self._objects.setdefault(key, {})[ref] = _trimmed(body)
         return key
 
     def read(self, key: Key, body: Object) -> None:
         """The object belongs to the job, whatever its labels say; it was read just now."""
-        self._objects.setdefault(key, {})[ref_of(body)] = _trimmed(body)
+        ref = ref_of(body)
+        with self._lock:
+            if _version(body) >= max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
+                self._objects.setdefault(key, {})[ref] = _trimmed(body)
 
     def gone(self, body: Object) -> Key:
         """The object is deleted, or lost its label; `body` is its last state. Returns the key of its job."""
         key, ref = key_of(body), ref_of(body)
-        if _version(body) >= self._known(key, ref):
-            self._objects.get(key, {}).pop(ref, None)
-            self._gone.setdefault(key, {})[ref] = _version(body)
-        if not self._objects.get(key):
-            self._objects.pop(key, None)
-            self._gone.pop(key, None)
+        with self._lock:
+            if _version(body) >= self._known(key, ref):
+                self._objects.get(key, {}).pop(ref, None)
+                self._gone.setdefault(key, {})[ref] = _version(body)
+            if not self._objects.get(key):
+                self._objects.pop(key, None)
+                self._gone.pop(key, None)
         return key
 
     def drop(self, key: Key, ref: Ref) -> None:
         """The object is not there, by the word of the API server."""
-        self._objects.get(key, {}).pop(ref, None)
+        with self._lock:
+            self._objects.get(key, {}).pop(ref, None)
 
     def job(self, key: Key) -> Object | None:
         """The job itself, or None where it is not there."""
@@ -64,11 +72,8 @@ class Store:
 
     def belongings(self, key: Key) -> Mapping[Ref, Object]:
         """All that was seen of a job, itself aside."""
-        return {ref: body for ref, body in self._objects.get(key, {}).items() if ref.kind != KIND}
-
-    def jobs(self) -> list[Object]:
-        """Every job."""
-        return [job for key in self._objects if (job := self.job(key)) is not None]
+        with self._lock:
+            return {ref: body for ref, body in self._objects.get(key, {}).items() if ref.kind != KIND}
 
     def _known(self, key: Key, ref: Ref) -> int:
         found = self._objects.get(key, {}).get(ref)

@@ -67,7 +67,7 @@ class World:
     def settle(self, passes: int = 6) -> None:
         """Passes until nothing more is to be written."""
         for _ in range(passes):
-            if self.step().is_empty:
+            if self.step().is_empty or self.job_deleted:
                 return
         raise AssertionError(f"still writing after {passes} passes: {self.decide()}")
 

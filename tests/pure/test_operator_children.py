@@ -187,6 +187,6 @@ def test_errors_that_would_come_again_end_the_trainer(make_world: MakeWorld) -> 
 
     rules = world.trainer["spec"]["podFailurePolicy"]["rules"]
 
-    assert [("FailJob", [2, 3, 4, 5]), ("Ignore", [130])] == [
+    assert [("FailJob", [2, 3, 4, 5]), ("Ignore", [75, 130])] == [
         (rule["action"], rule["onExitCodes"]["values"]) for rule in rules if "onExitCodes" in rule
     ]

@@ -30,7 +30,6 @@ def test_jobs_and_their_belongings() -> None:
 
     assert job(1) == store.job(KEY)
     assert {Ref("Deployment", "digits-workers"): child(2)} == store.belongings(KEY)
-    assert [job(1)] == store.jobs()
     assert None is store.job(Key("default", "other"))
 
 
@@ -71,7 +70,7 @@ def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
     store.gone(child(3))
     store.gone(job(4))
 
-    assert ([], {}, {}) == (store.jobs(), store._objects, store._gone)
+    assert ({}, {}) == (store._objects, store._gone)
 
 
 def test_the_word_of_the_api_server_stands() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.errors import Interrupted
+from batchgrowth.errors import ClusterError, Interrupted
 
 from batchgrowth_operator.children.base import child, with_inputs
 from batchgrowth_operator.children.pods import (
@@ -56,14 +56,14 @@ def _inputs(s: Situation) -> dict[str, Any]:
 
 
 def _failure_rules() -> list[dict[str, Any]]:
-    """Pods that were sent away do not count; errors that would come again end the Job."""
+    """Errors that would come again end the Job; pods that were sent away, or found no cluster yet, do not count."""
 
     def exits(*codes: int) -> dict[str, Any]:
         return {"onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": sorted(codes)}}
 
     return [
         {"action": "FailJob", **exits(*REASONS)},
-        {"action": "Ignore", **exits(Interrupted.exit_code)},
+        {"action": "Ignore", **exits(ClusterError.exit_code, Interrupted.exit_code)},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     ]
 
