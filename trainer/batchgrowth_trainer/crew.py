@@ -10,7 +10,6 @@ import asyncio
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,68 +21,12 @@ from distributed.scheduler import KilledWorker
 
 from batchgrowth_trainer import service
 from batchgrowth_trainer.calls import Calls
+from batchgrowth_trainer.events import Ended, Event, Joined, Left, Ready, Said, Unready
 from batchgrowth_trainer.membership import JOINED, LEFT, membership_plugin
 from batchgrowth_trainer.service import Prepared
 
 _CALL_SECONDS = 60.0
 _ANSWER_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A worker has registered with the scheduler."""
-
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A worker is gone."""
-
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A worker's member can join."""
-
-    address: str
-    prepared: Prepared
-
-
-@dataclass(frozen=True, slots=True)
-class Unready:
-    """A worker's member could not be made."""
-
-    address: str
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A member reports: rows, an evaluation, or that its generation began."""
-
-    message: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A member's task of a generation ended; `future` holds its Outcome or its error."""
-
-    address: str
-    generation: int
-    future: Future
-
-    def is_lost(self) -> bool:
-        """Whether the task is gone with its worker. Raises an error that is nobody's loss but a fault."""
-        if self.future.status == "error":
-            error = self.future.exception()
-            if not isinstance(error, KilledWorker):
-                raise error
-        return bool(self.future.status != "finished")
-
-
-Event = Joined | Left | Ready | Unready | Said | Ended
 
 
 class Crew:

@@ -15,7 +15,8 @@ import torch
 from batchgrowth.plan import Position
 
 from batchgrowth_trainer import service
-from batchgrowth_trainer.crew import Crew, Ended, Event, Left, Said
+from batchgrowth_trainer.crew import Crew
+from batchgrowth_trainer.events import Ended, Event, Left, Said
 from batchgrowth_trainer.exchange.generation import Generation
 from batchgrowth_trainer.exchange.group import Seat
 from batchgrowth_trainer.member import Order, Outcome

@@ -18,8 +18,9 @@ from distributed import Future
 
 from batchgrowth_trainer import service
 from batchgrowth_trainer.building import build_replica
-from batchgrowth_trainer.crew import Crew, Ended, Event, Left
+from batchgrowth_trainer.crew import Crew
 from batchgrowth_trainer.evaluation import evaluate
+from batchgrowth_trainer.events import Ended, Event, Left
 from batchgrowth_trainer.exchange.single_process import only_one
 from batchgrowth_trainer.exchange.tree import add_up, lay_out
 from batchgrowth_trainer.run import Run
