@@ -19,6 +19,8 @@ from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
+_QUIET = {"distributed", "asyncio"}
+
 
 class ExchangeType(StrEnum):
     """What spec.exchange.type may be."""
@@ -97,7 +99,7 @@ def _train(
     from batchgrowth_trainer.training import Options, train
 
     # What is lost is told in a line of our own; Dask's log would tell it in tracebacks.
-    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]:
+    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in _QUIET]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.path[:0] = [path for path in paths if path not in sys.path]
     options = Options(

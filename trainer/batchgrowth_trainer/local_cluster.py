@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import tempfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import dask
 from batchgrowth.spec import JobSpec
@@ -20,6 +21,7 @@ _PRELOADED = (
     "sklearn.datasets",
     "batchgrowth_trainer.service",
 )
+_CLOSE_SECONDS = 5.0
 LOOPBACK = "127.0.0.1"
 
 
@@ -48,10 +50,11 @@ class LocalScaler:
         idle = {name for name, nanny in workers.items() if not nanny.is_alive()}
         given_up = [workers.pop(name) for name in idle & self._suspects]
         self._suspects = idle  # at the second look it is not one that just starts its worker anew
-        for nanny in given_up:
-            await nanny.close(timeout=2)
         if given_up:
             self._cluster.scale(len(self._cluster.worker_spec))
+        for nanny in given_up:
+            with suppress(TimeoutError):  # it may wait for ever for its worker to have started
+                await asyncio.wait_for(nanny.close(timeout=2), _CLOSE_SECONDS)
 
 
 @contextmanager
@@ -89,6 +92,7 @@ def _environment(spec: JobSpec) -> dict[str, str]:
     return {
         "MALLOC_TRIM_THRESHOLD_": "1073741824",
         "MALLOC_MMAP_THRESHOLD_": "33554432",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # that a peer is gone is told in a line of our own, not in torch's stack traces
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,

@@ -7,6 +7,7 @@ milliseconds; nothing of Dask or Kubernetes is asked inside an update.
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -162,6 +163,11 @@ def _forming(seat: Seat) -> timedelta:
 
 
 def _store(seat: Seat) -> Any:
+    try:
+        # A store that its driver has closed refuses at once, which TCPStore itself would not take for an answer.
+        socket.create_connection((seat.host, seat.port), timeout=_forming(seat).total_seconds()).close()
+    except OSError as error:
+        raise PeerLost(f"the generation is over already ({error})") from error
     store = c10d.TCPStore(seat.host, seat.port, is_master=False, timeout=_forming(seat), wait_for_workers=False)
     return c10d.PrefixStore(seat.generation, store)
 
