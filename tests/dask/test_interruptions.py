@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from batchgrowth.errors import Interrupted
 
 ROOT = Path(__file__).parents[2]
 USER_CODE = Path(__file__).parent / "user_code"
-OVERRIDES = ("epochs=3", "batch.initial=128", "batch.growth.geometric.everyEpochs=1")
+sys.path.append(str(USER_CODE))
 
 Start = Callable[..., Any]
 
@@ -38,9 +39,6 @@ def manifest(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
     """The weights that nobody disturbs; how slow the updates are is no part of them."""
-    import sys
-
-    sys.path.append(str(USER_CODE))
     return digits_weights(
         tmp_path_factory.mktemp("alone"), "epochs=3", "workload.entrypoint=slow_digits:workload",
         "workload.arguments={seconds: '0'}",
@@ -63,8 +61,15 @@ def saved(run: Any) -> list[Path]:
     return sorted((run.folder / "checkpoints").glob("update-*"))
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter", "SingleProcess"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("exchange", "number"),
+    [
+        ("AllReduce", signal.SIGINT),
+        ("GatherScatter", signal.SIGINT),
+        ("SingleProcess", signal.SIGINT),
+        ("AllReduce", signal.SIGTERM),
+    ],
+)
 def test_one_signal_saves_and_stops_and_resume_finishes(
     start: Start, manifest: Path, expected: str, exchange: str, number: signal.Signals
 ) -> None:
@@ -101,7 +106,7 @@ def test_two_signals_stop_at_once(start: Start, manifest: Path, exchange: str) -
     run = start(manifest, "--exchange", exchange)
     run.until(lambda: run.says("epoch 1 of 3"))
     run.kill(signal.SIGINT)
-    run.until(lambda: run.says("stopping after this update")) if run.process.poll() is None else None
+    run.until(lambda: run.says("stopping after this update"))
     run.process.send_signal(signal.SIGINT)
     assert Interrupted.exit_code == run.process.wait(timeout=30), run.text
     assert "Traceback" not in run.text
