@@ -37,6 +37,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 
 test: $(INSTALLED) ## every tier that this machine can carry; what is skipped says why
 	$(BIN)/pytest tests/pure --cov=batchgrowth --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools; fi
 	$(BIN)/pytest tests/apiserver tests/chart tests/torch tests/dask tests/gpu
 
 format: $(INSTALLED) ## put the code into the one format
