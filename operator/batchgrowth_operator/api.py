@@ -1,5 +1,5 @@
-"""A thin client of the API server: the few requests that the operator makes, each counted. Only `observe` and `apply`
-use it.
+"""A thin client of the API server: the few requests that the operator makes, each counted. Only `observe`, `apply` and
+`lease` use it.
 
 Paths come from a table and not from discovery: a kind that the server does not have is an answer, not an error.
 """
@@ -17,7 +17,7 @@ from kubernetes import client, config
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import DynamicApiError
 
-from batchgrowth_operator.kinds import EVENTS, KINDS, Kind
+from batchgrowth_operator.kinds import EVENTS, KINDS, LEASES, Kind
 from batchgrowth_operator.observed import Object, Ref
 
 CONNECTIONS = 16
@@ -79,6 +79,18 @@ class Api:
                 return None
             raise
 
+    def list_of(self, kind: str, namespace: str, **selectors: str) -> list[dict[str, Any]]:
+        """The objects of a kind by `label_selector` or `field_selector`; none where the server has no such kind."""
+        place = KINDS[kind]
+        try:
+            found = self._send("get", place, place.path(namespace), **selectors)
+        except Refused as refused:
+            if refused.code == 404:
+                return []
+            raise
+        whole = {"kind": kind, "apiVersion": place.api_version}
+        return [whole | item for item in found["items"]]
+
     def apply(self, manifest: Object, subresource: str = "") -> Object:
         """The object after server-side apply; fields that the server does not know are refused, not dropped."""
         kind, metadata = KINDS[manifest["kind"]], manifest["metadata"]
@@ -105,6 +117,22 @@ class Api:
     def post_event(self, namespace: str, event: Object) -> None:
         """Adds an event."""
         self._send("post", EVENTS, EVENTS.path(namespace), body=event, field_manager=names.FIELD_MANAGER)
+
+    def get_lease(self, namespace: str, name: str) -> Object | None:
+        """The Lease, or None where it is not there."""
+        try:
+            return self._send("get", LEASES, LEASES.path(namespace, name))
+        except Refused as refused:
+            if refused.code == 404:
+                return None
+            raise
+
+    def put_lease(self, lease: Object) -> Object:
+        """The Lease as it is written: made where it has no resource version, else changed if it still has that one."""
+        metadata = lease["metadata"]
+        if "resourceVersion" not in metadata:
+            return self._send("post", LEASES, LEASES.path(metadata["namespace"]), body=lease)
+        return self._send("put", LEASES, LEASES.path(metadata["namespace"], metadata["name"]), body=lease)
 
     def _send(self, verb: str, kind: Kind, path: str, **options: Any) -> dict[str, Any]:
         try:

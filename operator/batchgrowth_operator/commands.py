@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from batchgrowth_operator.settings import Settings
+from batchgrowth_operator.settings import Place, Settings
 
 
 def operator(
@@ -22,6 +24,15 @@ def operator(
     ] = None,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Metrics for Prometheus; 0 for none.")] = 0,
     health_port: Annotated[int, typer.Option(min=0, max=65535, help="An answer for probes; 0 for none.")] = 0,
+    lease: Annotated[
+        str | None, typer.Option(help="Several operators: the name of the Lease that says which of them works.")
+    ] = None,
+    lease_namespace: Annotated[
+        str, typer.Option(envvar="BATCHGROWTH_NAMESPACE", help="The namespace of that Lease.")
+    ] = "default",
+    identity: Annotated[
+        str, typer.Option(envvar="BATCHGROWTH_POD", help="This operator's name in that Lease.", show_default=False)
+    ] = "",
 ) -> None:
     """Run the operator: make the cluster match the plans of its jobs."""
     from batchgrowth_operator.__main__ import run
@@ -33,5 +44,6 @@ def operator(
             namespaces=tuple(namespace or ()),
             metrics_port=metrics_port,
             health_port=health_port,
+            lease=Place(lease_namespace, lease, identity or f"{socket.gethostname()}-{os.getpid()}") if lease else None,
         )
     )

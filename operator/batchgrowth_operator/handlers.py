@@ -16,6 +16,9 @@ from batchgrowth_operator.store import Key, Store
 
 INACTIVE_SECONDS = 70
 SERVER_SECONDS = 300
+BACKOFFS = (0.2, 0.5, 1, 2, 3, 5)
+"""Waits between tries of a request of kopf's. It tries a refused one again, too: an operator of a few namespaces, which
+may not list all namespaces, begins after these."""
 
 Begin = Callable[[], Passes]
 
@@ -39,6 +42,7 @@ def settings() -> kopf.OperatorSettings:
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
     chosen.peering.standalone = True
+    chosen.networking.error_backoffs = BACKOFFS
     chosen.watching.server_timeout = SERVER_SECONDS
     chosen.watching.inactivity_timeout = INACTIVE_SECONDS
     for kind in WATCHED.values():

@@ -43,3 +43,4 @@ UNWATCHED = {"Secret": Kind("", "v1", "secrets")}
 """Read by name alone, so that the operator needs no right to list anybody's secrets."""
 KINDS = JOBS | WATCHED | UNWATCHED
 EVENTS = Kind("", "v1", "events")
+LEASES = Kind("coordination.k8s.io", "v1", "leases")

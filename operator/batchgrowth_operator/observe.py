@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -13,8 +12,8 @@ from batchgrowth.spec import KIND
 
 from batchgrowth_operator import tls
 from batchgrowth_operator.api import Api
-from batchgrowth_operator.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by, labels_of
-from batchgrowth_operator.overlay import CONTAINER
+from batchgrowth_operator.kinds import WATCHED
+from batchgrowth_operator.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by, ref_of
 from batchgrowth_operator.store import Key, Store
 
 REFRESH_SECONDS = 600
@@ -53,27 +52,31 @@ class Observer:
     def _refresh(self, key: Key) -> None:
         """Reads the Secret where it is not known, and everything of the job where that is long ago."""
         first = key not in self._refreshed
-        if first or time.monotonic() - self._refreshed[key] >= REFRESH_SECONDS:
-            for ref in () if first else _doubtful(key, self.store.belongings(key)):
-                self._read(key, ref)
+        due = first or time.monotonic() - self._refreshed[key] >= REFRESH_SECONDS
+        if due and not first:
+            self._list(key, KIND, field_selector=f"metadata.name={key.name}")
+            for kind in WATCHED:
+                self._list(key, kind, label_selector=names.selector(key.name))
+        if due or _secret(key) not in self.store.belongings(key):
+            self._read_secret(key)
+        if due:
             self._refreshed[key] = time.monotonic()
-        elif _secret(key) in self.store.belongings(key):
-            return
-        self._read(key, _secret(key))
 
-    def _read(self, key: Key, ref: Ref) -> None:
-        found = self.api.get(ref, key.namespace)
+    def _list(self, key: Key, kind: str, **selectors: str) -> None:
+        known = [ref for ref in self.store.all_of(key) if ref.kind == kind]
+        found = {ref_of(body): body for body in self.api.list_of(kind, key.namespace, **selectors)}
+        for body in found.values():
+            self.store.read(key, body)
+        for ref in known:
+            if ref not in found:
+                self.store.drop(key, ref)
+
+    def _read_secret(self, key: Key) -> None:
+        found = self.api.get(_secret(key), key.namespace)
         if found is None:
-            self.store.drop(key, ref)
+            self.store.drop(key, _secret(key))
         else:
             self.store.read(key, found)
-
-
-def _doubtful(key: Key, seen: Mapping[Ref, Object]) -> list[Ref]:
-    """The job and what belongs to it; workers that run are many, and none of them holds anything up."""
-    running = [ref for ref, body in seen.items() if ref.kind == "Pod" and body["status"].get("phase") == "Running"]
-    workers = [ref for ref in running if labels_of(seen[ref]).get(names.ROLE_LABEL) == CONTAINER]
-    return [Ref(KIND, key.name), *(ref for ref in seen if ref not in workers and ref != _secret(key))]
 
 
 def _secret(key: Key) -> Ref:

@@ -45,11 +45,20 @@ Pass = Callable[[Key, tuple[Failure, ...]], Awaitable[Result]]
 class Passes:
     """Wakes passes. A job whose pass failed waits before its next one, whatever events come."""
 
-    def __init__(self, make_pass: Pass) -> None:
+    def __init__(self, make_pass: Pass, *, waits: bool = False) -> None:
+        """With `waits` no pass is made before `begin`."""
         self._make_pass = make_pass
+        self._begun = asyncio.Event()
+        self._leading: asyncio.Task[None] | None = None
+        if not waits:
+            self._begun.set()
         self._woken: dict[Key, asyncio.Event] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
+
+    def begin(self) -> None:
+        """From now on passes are made, also those that were woken before."""
+        self._begun.set()
 
     def wake(self, key: Key) -> None:
         """Something about the job changed."""
@@ -58,15 +67,21 @@ class Passes:
             self._tasks[key] = asyncio.create_task(self._attend(key), name=f"{key.namespace}/{key.name}")
         self._woken[key].set()
 
+    def lead(self, leading: asyncio.Task[None]) -> None:
+        """The task that holds the lease ends with the queues."""
+        self._leading = leading
+
     async def stop(self) -> None:
         """Ends every queue; a write that is under way comes to its end."""
-        for task in self._tasks.values():
+        tasks = [*self._tasks.values(), *([self._leading] if self._leading else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _attend(self, key: Key) -> None:
         woken, result, tries = self._woken[key], Result(), 0
         try:
+            await self._begun.wait()
             while not result.gone or woken.is_set():
                 woken.clear()
                 async with self._slots:

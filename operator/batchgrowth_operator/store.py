@@ -72,8 +72,12 @@ class Store:
 
     def belongings(self, key: Key) -> Mapping[Ref, Object]:
         """All that was seen of a job, itself aside."""
+        return {ref: body for ref, body in self.all_of(key).items() if ref.kind != KIND}
+
+    def all_of(self, key: Key) -> Mapping[Ref, Object]:
+        """All that was seen of a job, and the job."""
         with self._lock:
-            return {ref: body for ref, body in self._objects.get(key, {}).items() if ref.kind != KIND}
+            return dict(self._objects.get(key, {}))
 
     def _known(self, key: Key, ref: Ref) -> int:
         found = self._objects.get(key, {}).get(ref)

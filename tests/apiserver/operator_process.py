@@ -1,6 +1,7 @@
 """Runs the operator in the process that runs this file, and ends it with SIGKILL right after its n-th write.
 
-Started by tests with `runpy.run_path`, which gives the globals KUBECONFIG, NAMESPACE and WRITES (0: it lives).
+Started by tests with `runpy.run_path`, which gives the globals KUBECONFIG, NAMESPACE, WRITES (0: it lives) and
+HOLDER (its name in the lease, empty for none).
 """
 
 import os
@@ -10,7 +11,7 @@ from typing import Any
 
 from batchgrowth_operator import api
 from batchgrowth_operator.__main__ import run
-from batchgrowth_operator.settings import Settings
+from batchgrowth_operator.settings import Place, Settings
 
 given: dict[str, Any] = globals()
 
@@ -29,4 +30,12 @@ class Mortal(api.Api):
 
 
 api.Api = Mortal  # type: ignore[misc]
-run(Settings(image="example/trainer:1", kubeconfig=Path(given["KUBECONFIG"]), namespaces=(given["NAMESPACE"],)))
+lease = Place(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
+run(
+    Settings(
+        image="example/trainer:1",
+        kubeconfig=Path(given["KUBECONFIG"]),
+        namespaces=(given["NAMESPACE"],),
+        lease=lease,
+    )
+)

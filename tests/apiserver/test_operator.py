@@ -20,7 +20,7 @@ import yaml
 from batchgrowth import names
 from batchgrowth.progress import Progress
 from batchgrowth_operator.api import Api, connect
-from batchgrowth_operator.kinds import KINDS
+from batchgrowth_operator.kinds import EVENTS, JOBS, KINDS, UNWATCHED, WATCHED, Kind
 from batchgrowth_operator.observed import Ref
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +50,13 @@ class Field:
     namespace: str
     operators: list[Any] = field(default_factory=list)
 
-    def start(self, writes: int = 0) -> Any:
-        given = {"KUBECONFIG": str(self.kubeconfig), "NAMESPACE": self.namespace, "WRITES": writes}
+    def start(self, writes: int = 0, holder: str = "") -> Any:
+        given = {
+            "KUBECONFIG": str(self.kubeconfig),
+            "NAMESPACE": self.namespace,
+            "WRITES": writes,
+            "HOLDER": holder,
+        }
         process = processes.Process(target=runpy.run_path, args=(str(SCRIPT),), kwargs={"init_globals": given})
         process.start()
         self.operators.append(process)
@@ -335,6 +340,53 @@ def test_two_operators_make_one_outcome(ground: Field) -> None:
     time.sleep(3)
 
     assert before == ground.everything()
+
+
+def test_one_of_two_works_and_the_other_takes_over(make_field: Callable[[], Field]) -> None:
+    ground = make_field()
+
+    def holder() -> str:
+        lease = ground.api.get_lease(ground.namespace, "operators")
+        return str(lease["spec"]["holderIdentity"]) if lease else ""
+
+    first = ground.start(holder="first")
+    until(holder, "first")
+    ground.start(holder="second")
+    ground.apply()
+    until(ground.is_complete)
+
+    first.kill()
+    ground.report(440)
+
+    until(ground.replicas, 4)
+    assert "second" == holder()
+
+
+def test_its_rights_are_enough(make_field: Callable[[], Field], apiserver: Any) -> None:
+    """Those for the calls in its table, and a look at which CRDs there are: a whole life needs no others."""
+    read, written = ["list", "watch"], ["list", "watch", "get", "create", "patch"]
+    rules = [_rule(kind, read if name in (JOB.kind, "Pod") else written) for name, kind in (JOBS | WATCHED).items()]
+    rules += [_rule(kind, ["get", "create", "patch"]) for kind in UNWATCHED.values()]
+    rules += [_rule(KINDS[kind], ["delete"]) for kind in ("DaskCluster", "Deployment", "Job", JOB.kind)]
+    rules += [_rule(KINDS[JOB.kind], ["patch"], "/status"), _rule(EVENTS, ["create"])]
+    rules.append({"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": read})
+    name = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "operator-of-tests"}}
+    bound = {
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "operator-of-tests"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "operator"}],
+    }
+    for body in ({"kind": "ClusterRole", "rules": rules}, {"kind": "ClusterRoleBinding", **bound}):
+        applied = apiserver.kubectl("apply", "-f", "-", given=json.dumps(name | body))
+        assert 0 == applied.returncode, applied.stderr
+    ground = make_field()
+    ground.kubeconfig = apiserver.client("operator", "operator")
+    ground.start()
+
+    live(ground)
+
+
+def _rule(kind: Kind, verbs: list[str], subresource: str = "") -> dict[str, list[str]]:
+    return {"apiGroups": [kind.group], "resources": [kind.plural + subresource], "verbs": verbs}
 
 
 def test_the_api_server_goes_and_comes_back(ground: Field, apiserver: Any) -> None:

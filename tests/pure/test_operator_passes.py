@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from batchgrowth import names
 from batchgrowth_operator import passes
 from batchgrowth_operator.api import Refused
 from batchgrowth_operator.apply import Writer
@@ -37,6 +36,10 @@ class FakeApi:
         self.asked.append(("get", ref))
         return copy.deepcopy(self.objects.get(ref))
 
+    def list_of(self, kind: str, namespace: str, label_selector: str = "", field_selector: str = "") -> Any:
+        self.asked.append(("list", Ref(kind, field_selector or label_selector)))
+        return [copy.deepcopy(body) for ref, body in self.objects.items() if ref.kind == kind]
+
     def apply(self, manifest: Any, subresource: str = "") -> Any:
         ref = ref_of(manifest)
         self.asked.append(("apply", ref))
@@ -58,7 +61,7 @@ class FakeApi:
             raise self.refused[Ref("Event", event["reason"])]
 
     def writes(self) -> list[tuple[str, Ref]]:
-        return [(verb, ref) for verb, ref in self.asked if verb != "get"]
+        return [(verb, ref) for verb, ref in self.asked if verb not in ("get", "list")]
 
 
 @dataclass
@@ -197,9 +200,6 @@ def test_everything_is_read_anew_now_and_then(setting: Setting) -> None:
     """A Secret that was deleted, and a child whose deletion no watch told of."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     setting.once()
-    running = {"kind": "Pod", "metadata": {"name": "w", "namespace": "default", "resourceVersion": "1",
-        "labels": names.labels("digits", "worker")}, "status": {"phase": "Running"}}  # fmt: skip
-    setting.store.saw(running)
     asyncio.run(observer.observe(KEY, ()))
     setting.api.asked.clear()
     del setting.api.objects[SECRET], setting.api.objects[PLAN]
@@ -212,7 +212,7 @@ def test_everything_is_read_anew_now_and_then(setting: Setting) -> None:
     assert seen is not None
     assert {SECRET, PLAN}.isdisjoint(seen.children)
     assert seen.credentials is not None
-    assert ("get", Ref("Pod", "w")) not in setting.api.asked
+    assert 11 == len(setting.api.asked)
 
     del setting.api.objects[JOB]
     observer._refreshed[KEY] -= REFRESH_SECONDS
@@ -300,3 +300,26 @@ def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_decisions_in_the_log(decision: Decision, text: str) -> None:
     assert text == said(decision)
+
+
+def test_passes_wait_for_the_lease() -> None:
+    made: list[Key] = []
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+        made.append(key)
+        return Result(gone=True)
+
+    async def scene() -> None:
+        queues = Passes(make_pass, waits=True)
+        queues.lead(asyncio.create_task(asyncio.sleep(60)))
+        queues.wake(KEY)
+        await asyncio.sleep(0.01)
+        assert [] == made
+
+        queues.begin()
+        await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
+        await queues.stop()
+
+    asyncio.run(scene())
+
+    assert [KEY] == made

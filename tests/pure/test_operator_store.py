@@ -80,6 +80,10 @@ def test_the_word_of_the_api_server_stands() -> None:
     store.read(KEY, child(5))
     assert 1 == len(store.belongings(KEY))
 
+    store.read(KEY, child(4))
+    [found] = store.belongings(KEY).values()
+    assert "5" == found["metadata"]["resourceVersion"]
+
     store.drop(KEY, Ref("Deployment", "digits-workers"))
     assert {} == store.belongings(KEY)
 
