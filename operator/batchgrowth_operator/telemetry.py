@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from batchgrowth import names
 from batchgrowth.metrics import OPERATOR, Metric
 from batchgrowth.status import CONDITIONS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from batchgrowth_operator.decision import Decision
-from batchgrowth_operator.observed import Observed, ref_of
+from batchgrowth_operator.observed import Object, Observed, annotations_of, ref_of
 from batchgrowth_operator.store import Key
 
 STATUSES = ("True", "False", "Unknown")
@@ -38,7 +39,8 @@ class Telemetry:
         written = "written" if decision.status is not None else "unchanged"
         self._metrics["batchgrowth_operator_status_writes_total"].labels(written).inc()
         for manifest in decision.apply:
-            if ref_of(manifest) in seen.children:
+            found = seen.children.get(ref_of(manifest))
+            if found is not None and _made_from(found) == _made_from(manifest):
                 self._metrics["batchgrowth_operator_repairs_total"].labels(manifest["kind"]).inc()
         if decision.status is not None:
             self._status(key, decision.status)
@@ -72,6 +74,10 @@ class Telemetry:
         else:
             self._states[key] = state
             gauge.labels(state).inc()
+
+
+def _made_from(body: Object) -> str | None:
+    return annotations_of(body).get(names.MANIFEST)
 
 
 def _made(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:

@@ -37,6 +37,10 @@ def test_a_life_in_metrics(make_world: MakeWorld) -> None:
     told(world, telemetry)
     assert 1 == value(telemetry, "repairs_total", kind="Deployment")
 
+    world.report(440)
+    told(world, telemetry)
+    assert 1 == value(telemetry, "repairs_total", kind="Deployment"), "a change of ours is no repair"
+
     telemetry.forget(KEY)
     telemetry.forget(KEY)
     assert 0 == value(telemetry, "jobs", state="Training")
