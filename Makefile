@@ -36,7 +36,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 test: $(INSTALLED) ## every tier that this machine can carry; what is skipped says why
-	$(BIN)/pytest tests/pure --cov=batchgrowth --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest tests/pure --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools; fi
 	$(BIN)/pytest tests/apiserver tests/chart tests/torch tests/dask tests/gpu
 
