@@ -76,7 +76,7 @@ class Crew:
             self.ready.pop(event.address, None)
             self._preparing.pop(event.address, None)
         elif isinstance(event, Ready) and self._preparing.pop(event.address, None) is not None:
-            self.ready[event.address] = event.prepared
+            self._welcome(event)
         elif isinstance(event, Unready):
             self._preparing.pop(event.address, None)
             if isinstance(event.error, BatchGrowthError):
@@ -176,9 +176,17 @@ class Crew:
         self._preparing[address] = future
         future.add_done_callback(lambda done: self._on_prepared(address, done))
 
+    def _welcome(self, event: Ready) -> None:
+        answers = self.gather({event.address: event.future}, _ANSWER_SECONDS)
+        if answers is not None:
+            self.ready[event.address] = answers[0]
+        elif event.address in self.here:
+            self._prepare(event.address)
+
     def _on_prepared(self, address: str, future: Future) -> None:
+        # Dask has one thread for all callbacks: one that fetched the result of a dead worker would hold up the others.
         if future.status == "finished":
-            self.events.put(Ready(address, future.result()))
+            self.events.put(Ready(address, future))
         elif future.status == "error":
             self.events.put(Unready(address, future.exception()))
 

@@ -8,8 +8,6 @@ from typing import Any
 from distributed import Future
 from distributed.scheduler import KilledWorker
 
-from batchgrowth_trainer.service import Prepared
-
 
 @dataclass(frozen=True, slots=True)
 class Joined:
@@ -27,10 +25,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker's member can join."""
+    """A worker's member can join; `future` holds what there is to know of it."""
 
     address: str
-    prepared: Prepared
+    future: Future
 
 
 @dataclass(frozen=True, slots=True)
