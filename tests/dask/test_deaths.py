@@ -119,7 +119,7 @@ def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: st
 
 @pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 def test_a_worker_that_hangs_is_started_anew(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
-    job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10")
+    job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10", "workers.waitSeconds=60")
     stopped = threading.Event()
 
     def wanted(position: Position) -> int:
