@@ -20,9 +20,16 @@ def client() -> Iterator[Any]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     yield SimpleNamespace(loop=SimpleNamespace(asyncio_loop=loop))
+    asyncio.run_coroutine_threadsafe(cancelled_ones(), loop).result(timeout=10)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+async def cancelled_ones() -> None:
+    """Waits until what was cancelled has ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def never() -> None:
