@@ -68,6 +68,16 @@ class Crew:
                 "then --resume goes on from the last checkpoint"
             )
 
+    def attend(self, seconds: float, handle: Callable[[Event], None]) -> None:
+        """Hand over the events there are, waiting at most so long for the first."""
+        try:
+            event = self.events.get(timeout=seconds)
+            while True:
+                handle(event)
+                event = self.events.get_nowait()
+        except queue.Empty:
+            return
+
     def take_note(self, event: Event) -> None:
         """Follow joins and departures. Raises what a workload did wrong while a member was made."""
         if isinstance(event, Joined):

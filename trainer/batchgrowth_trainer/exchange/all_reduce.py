@@ -7,7 +7,6 @@ its members.  Losing a worker costs the update that was under way; losing all of
 
 from __future__ import annotations
 
-import queue
 import time
 
 import numpy as np
@@ -141,14 +140,7 @@ class AllReduceDriver:
     # --- events -----------------------------------------------------------------------------------------------
 
     def _attend(self, seconds: float) -> None:
-        """Handle the events there are, waiting at most so long for the first."""
-        try:
-            event = self._crew.events.get(timeout=seconds)
-            while True:
-                self._take_note(event)
-                event = self._crew.events.get_nowait()
-        except queue.Empty:
-            return
+        self._crew.attend(seconds, self._take_note)
 
     def _take_note(self, event: Event) -> None:
         self._crew.take_note(event)

@@ -7,7 +7,6 @@ update's gradients.
 
 from __future__ import annotations
 
-import queue
 import time
 from dataclasses import dataclass, field
 
@@ -125,13 +124,7 @@ class GatherScatterDriver:
             self._crew.restart(address)
 
     def _attend(self, seconds: float) -> None:
-        try:
-            event = self._crew.events.get(timeout=seconds)
-            while True:
-                self._take_note(event)
-                event = self._crew.events.get_nowait()
-        except queue.Empty:
-            return
+        self._crew.attend(seconds, self._take_note)
 
     def _take_note(self, event: Event) -> None:
         self._crew.take_note(event)
