@@ -151,7 +151,6 @@ def test_the_operator_knows_its_arguments(variant: tuple[str, ...], render: Rend
     assert parsed["image"]
 
 
-@pytest.mark.xfail(strict=True, reason="the operator has no --lease yet")
 def test_the_operator_knows_the_lease(render: Render) -> None:
     """Several replicas find out by it which of them works."""
     assert "batchgrowth" == parse(operator(render(*values("replicas")))["args"])["lease"]
