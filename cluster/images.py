@@ -43,20 +43,25 @@ def archives_of(target: str, say: Say) -> list[Path]:
 
     The first holds everything as it was when the dependencies last changed, the second the project as it is now.
     """
-    whole = cache() / "images" / f"whole-{target}-{_key_of(_of_dependencies())}.tar"
-    now = _key_of([*_of_dependencies(), *_digests(_of_the_project())])
+    whole, now = whole_archive(target, say), _key_of_now()
     project = cache() / "images" / f"{target}-{now}.tar"
-    holds = whole.with_suffix(".holds")
-    if not whole.exists():
-        _ready_to_build()
-        _build(target, whole, say)
-        holds.write_text(now)
-    if holds.read_text() == now:
+    if whole.with_suffix(".holds").read_text() == now:
         return [whole]
     if not project.exists():
         _ready_to_build()
         _build_project(target, whole, project, say)
     return [whole, project]
+
+
+def whole_archive(target: str, say: Say) -> Path:
+    """The archive with every layer, as the project was when the dependencies last changed; built now if not there."""
+    path = cache() / "images" / f"whole-{target}-{_key_of(_of_dependencies())}.tar"
+    if not path.exists():
+        _ready_to_build()
+        now = _key_of_now()
+        _build(target, path, say)
+        path.with_suffix(".holds").write_text(now)
+    return path
 
 
 def pause_archive() -> Path:
@@ -176,6 +181,10 @@ def _of_dependencies() -> list[str]:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     wanted = [project["dependencies"], project["optional-dependencies"]]
     return [SUITE, *_digests([PROJECT / "Dockerfile", PROJECT / "requirements.lock"]), json.dumps(wanted)]
+
+
+def _key_of_now() -> str:
+    return _key_of([*_of_dependencies(), *_digests(_of_the_project())])
 
 
 def _of_the_project() -> list[Path]:

@@ -11,6 +11,7 @@ from typing import Any
 
 Descriptor = dict[str, Any]
 INDEX = "index.json"
+REFERENCE = "org.opencontainers.image.ref.name"
 
 
 def swap_last_layer(image: Path, layer: Path, target: Path) -> None:
@@ -26,8 +27,35 @@ def swap_last_layer(image: Path, layer: Path, target: Path) -> None:
         manifest["config"] |= _add(out, json.dumps(config).encode())
         index["manifests"][0] |= _add(out, json.dumps(manifest).encode())
         _add(out, _blob(single, other["layers"][0]))
-        _write(out, INDEX, json.dumps(index).encode())
-        _write(out, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+        _close(out, index)
+
+
+def without_last_layer(image: Path, target: Path, name: str, config: Descriptor) -> None:
+    """Writes an OCI archive of the image under another name, without its last layer, to be run as `config` says.
+
+    The layers that stay are named in it and not contained, as in `swap_last_layer`.
+    """
+    with tarfile.open(image) as whole, tarfile.open(target, "w") as out:
+        index, manifest, known = _parts(whole)
+        manifest["layers"].pop()
+        known["rootfs"]["diff_ids"].pop()
+        known["history"].pop(_last_of_a_layer(known["history"]))
+        known["config"] |= config
+        manifest["config"] |= _add(out, json.dumps(known).encode())
+        index["manifests"][0] |= _add(out, json.dumps(manifest).encode())
+        index["manifests"][0]["annotations"] = {REFERENCE: name}
+        _close(out, index)
+
+
+def _last_of_a_layer(history: list[Descriptor]) -> int:
+    """The place of the last step that made a layer; the others only said how the image is run."""
+    return max(place for place, step in enumerate(history) if not step.get("empty_layer"))
+
+
+def _close(out: tarfile.TarFile, index: Descriptor) -> None:
+    """What makes an archive of the blobs."""
+    _write(out, INDEX, json.dumps(index).encode())
+    _write(out, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
 
 
 def _parts(archive: tarfile.TarFile) -> tuple[Descriptor, Descriptor, Descriptor]:
