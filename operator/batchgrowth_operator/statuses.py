@@ -131,7 +131,7 @@ def _checkpoint(s: Situation) -> CheckpointStatus | None:
 
 def _trainer_status(s: Situation) -> TrainerStatus | None:
     told, report = s.told.trainer_status, s.report
-    if report is None or (told is not None and (told.start, told.update) == (report.start, report.update)):
+    if report is None or (told is not None and _told_of(told) == _told_of(report)):
         return told
     return TrainerStatus(
         progress_percentage=int(100 * report.fraction),
@@ -141,8 +141,13 @@ def _trainer_status(s: Situation) -> TrainerStatus | None:
         update=report.update,
         loss=None if report.loss is None else f"{report.loss:.4g}",
         metrics=_metrics(report),
+        weights_sha256=report.weights_sha256,
         last_updated_time=fine_stamp(s.seen.now),
     )
+
+
+def _told_of(known: TrainerStatus | Progress) -> tuple[int | None, int | None, str | None]:
+    return known.start, known.update, known.weights_sha256
 
 
 def _metrics(report: Progress) -> tuple[TrainerMetric, ...]:
@@ -158,7 +163,15 @@ def _history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
         records[-1] = records[-1].model_copy(update={"resize_seconds": f"{w.took:.3f}"})
     if s.report is not None and index != last:
         records += [_record(s, w, begun) for begun in range(last + 1 if index > last else index, index + 1)]
-    return tuple(records[-MOST_HISTORY:])
+    return tuple(_with_pause(record, s.report) for record in records[-MOST_HISTORY:])
+
+
+def _with_pause(record: StageRecord, report: Progress | None) -> StageRecord:
+    """The record with the longest pause that was reported; a restarted trainer knows of its own only."""
+    pause = report.pauses.get(str(record.index), 0.0) if report is not None else 0.0
+    if pause <= float(record.pause_seconds or 0):
+        return record
+    return record.model_copy(update={"pause_seconds": f"{pause:.3f}"})
 
 
 def _record(s: Situation, w: Workforce, index: int) -> StageRecord:

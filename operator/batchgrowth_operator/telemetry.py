@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from batchgrowth import names
+from batchgrowth.conditions import CONDITIONS
 from batchgrowth.metrics import OPERATOR, Metric
-from batchgrowth.status import CONDITIONS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from batchgrowth_operator.decision import Decision

@@ -13,6 +13,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "float": (float, int),
     "float | None": (float, int, type(None)),
     "int | None": (int, type(None)),
+    "str | None": (str, type(None)),
     "Mapping[str, float]": (dict,),
 }
 
@@ -23,7 +24,9 @@ class Progress:
 
     `update` updates of `updates` are done and `epoch` epochs of `epochs`; `start` counts the starts of the trainer
     from 0; `loss` is the mean over the examples since the last report; times are seconds. None says that it is not
-    known (yet): no loss before the first update, no time to the end before a pace is seen, no checkpoint yet.
+    known (yet): no loss before the first update, no time to the end before a pace is seen, no checkpoint yet, and
+    no digest of the weights before the end. `pauses` has, by the index of a stage, the longest time that training
+    stood still in it because workers joined or left.
     """
 
     update: int
@@ -40,6 +43,8 @@ class Progress:
     seconds_per_update: float | None = None
     eta_seconds: float | None = None
     checkpoint_update: int | None = None
+    pauses: Mapping[str, float] = field(default_factory=dict)
+    weights_sha256: str | None = None
 
     def __lt__(self, other: Self) -> bool:
         """Older: from an earlier start of the trainer, or from fewer updates of the same start."""
@@ -52,9 +57,8 @@ class Progress:
 
     def to_json(self) -> str:
         """One line of JSON; a loss that is not a number is null there, for JSON has no NaN."""
-        values = {f.name: _finite(getattr(self, f.name)) for f in fields(self) if f.name != "metrics"}
-        metrics = {name: value for name, value in self.metrics.items() if math.isfinite(value)}
-        return json.dumps(values | {"metrics": metrics}, separators=(",", ":"), allow_nan=False)
+        values = {f.name: _finite(getattr(self, f.name)) for f in fields(self)}
+        return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -84,6 +88,8 @@ def newer(one: Progress | None, other: Progress | None) -> Progress | None:
 
 
 def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: each for name, each in value.items() if math.isfinite(each)}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -91,5 +97,5 @@ def _checked(name: str, kind: str, value: Any) -> Any:
     if not isinstance(value, KINDS[kind]) or isinstance(value, bool):
         raise ValueError(f"progress.{name}: {value!r}; give {kind}")
     if isinstance(value, dict):
-        return {key: _checked(f"metrics.{key}", "float", item) for key, item in value.items()}
+        return {key: _checked(f"{name}.{key}", "float", item) for key, item in value.items()}
     return value

@@ -1,7 +1,6 @@
 """What the operator answers: `status` of a BatchGrowthJob.
 
-Conditions are the truth and `phase` their summary for the eye. Every reason is a constant of this module with a
-sentence that the documentation shows.
+Conditions are the truth and `phase` their summary for the eye; `batchgrowth.conditions` has their words.
 """
 
 from __future__ import annotations
@@ -10,78 +9,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
+from batchgrowth.conditions import CONDITIONS
 from batchgrowth.spec.base import Model
 
 MOST_HISTORY = 64
-
-CONDITIONS = {
-    "Accepted": "The spec has a plan; nothing is created before it does.",
-    "ClusterReady": "The Dask cluster stands and the workers that are wanted now have joined it.",
-    "Training": "The trainer commits updates.",
-    "Resizing": "Workers are on their way in or out.",
-    "Degraded": "The training goes on with fewer workers than the plan wants.",
-    "Stalled": "No update was committed for longer than it should take.",
-    "Suspended": "The job holds no workers because spec.suspend says so.",
-    "Succeeded": "True when every update is done, False when the job failed, Unknown until then.",
-}
-
-REASONS = {
-    "Accepted": {
-        "PlanMade": "The plan is in the ConfigMap of the job.",
-        "PlanImpossible": "The spec is well formed but has no plan; the message says why.",
-        "SpecInvalid": "The spec was stored before a rule that it breaks; the message names the field.",
-    },
-    "ClusterReady": {
-        "AllWorkersJoined": "As many workers have joined as are wanted.",
-        "WaitingForWorkers": "Some workers are still starting.",
-        "WaitingForScheduler": "The scheduler is still starting.",
-        "DaskOperatorMissing": "Nobody answers for the DaskCluster; install the Dask operator.",
-        "ImagePullFailed": "A node cannot pull the image; the message is the node's.",
-        "QuotaExceeded": "A quota of the namespace does not allow the pods.",
-        "Unschedulable": "No node can take a pod; the message is the scheduler's.",
-        "PodBroken": "A pod's container cannot start or keeps ending; the message is the node's.",
-        "PodsRefused": "The API server refuses the pods; the message is its own.",
-        "ChildRefused": "The API server refuses an object of the job; the message is its own.",
-        "NameTaken": "An object that the job needs exists already and is not the job's; the message names it.",
-        "Released": "The job is over or suspended, and its cluster is gone.",
-    },
-    "Training": {
-        "UpdatesCommitted": "Updates are being committed.",
-        "NotStarted": "The trainer has not committed an update yet.",
-        "TrainerRestarting": "The trainer was lost and starts from its last checkpoint.",
-        "Ended": "The trainer has ended.",
-        "Paused": "spec.suspend is true.",
-    },
-    "Resizing": {
-        "ScalingUp": "More workers were asked for, for the next stage or a new bound.",
-        "ScalingDown": "Fewer workers are wanted.",
-        "AtTarget": "As many workers are there as are wanted.",
-    },
-    "Degraded": {
-        "TooFewWorkers": "Workers are missing for longer than spec.workers.waitSeconds, and at least ten seconds.",
-        "FullStrength": "Nothing is missing.",
-    },
-    "Stalled": {
-        "NoProgress": "The last update is long ago; the message says how long.",
-        "ProgressSeen": "Updates come as they should.",
-    },
-    "Suspended": {
-        "BySpec": "spec.suspend is true.",
-        "Checkpointing": "The trainer writes its checkpoint before it stops.",
-        "NotSuspended": "spec.suspend is false.",
-    },
-    "Succeeded": {
-        "Finished": "Every update of the plan is done.",
-        "InProgress": "The job is not over.",
-        "WorkloadFailed": "The user's code failed; the message is its error.",
-        "DataFailed": "The data is missing or not as declared.",
-        "CheckpointFailed": "A checkpoint cannot be written or read.",
-        "ManifestRefused": "The trainer refuses the job or its plan; the message is its error.",
-        "RestartsExceeded": "The trainer was lost more often than spec.restarts.limit.",
-        "DeadlineExceeded": "spec.activeDeadlineSeconds have passed.",
-    },
-}
-"""Condition type -> reason -> what it means."""
 
 Phase = Literal["Pending", "Training", "Resizing", "Suspended", "Stalled", "Succeeded", "Failed"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -180,6 +111,14 @@ class TrainerStatus(Model):
             description="Last values of the workload's metrics, at most 16.",
         ),
     ] = ()
+    weights_sha256: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[0-9a-f]{64}$",
+            max_length=64,
+            description="SHA-256 of the trained weights; the same for every run of this spec, whatever its workers.",
+        ),
+    ] = None
     last_updated_time: Annotated[Time | None, Field(description="When the trainer last reported, in RFC 3339.")] = None
 
 
@@ -192,6 +131,12 @@ class StageRecord(Model):
     start_time: Annotated[Time, Field(description="When it began, in RFC 3339.")]
     resize_seconds: Annotated[
         Decimal | None, Field(description="How long its workers took to come. Unit: seconds.")
+    ] = None
+    pause_seconds: Annotated[
+        Decimal | None,
+        Field(
+            description="The longest time that training stood still in it for workers to join or leave. Unit: seconds."
+        ),
     ] = None
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from batchgrowth.status import REASONS, JobStatus
+from batchgrowth.conditions import REASONS
+from batchgrowth.status import JobStatus
 from batchgrowth_operator.observed import Failure, Ref
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.status import REASONS
+from batchgrowth.conditions import REASONS
 from batchgrowth_operator.observed import Failure, Ref
 
 MakeWorld = Any
@@ -239,6 +239,26 @@ def test_checkpoints_are_told_once(training_world: MakeWorld) -> None:
     world.report(30, checkpoint_update=16).wait(5).settle()
 
     assert ({"update": 16, "time": "2026-11-20T10:00:15Z"}, first) == (first, world.status["checkpoint"])
+
+
+def test_the_digest_of_the_weights_is_told(training_world: MakeWorld) -> None:
+    """The last update is reported before its weights have been hashed."""
+    world = training_world()
+    world.report(460).wait(5).settle()
+    assert "weightsSha256" not in world.status["trainerStatus"]
+
+    world.report(460, weights_sha256="ab" * 32).wait(5).settle()
+
+    assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
+
+
+def test_pauses_are_told_by_stage(training_world: MakeWorld) -> None:
+    """A trainer that was started again knows of its own pauses only."""
+    world = training_world()
+    world.report(300, stage=1, pauses={"0": 0.02, "1": 0.0684}).settle()
+    world.report(310, stage=1, start=1, pauses={"1": 0.03}).wait(5).settle()
+
+    assert ["0.020", "0.068"] == [record["pauseSeconds"] for record in world.status["history"]]
 
 
 def test_the_next_batch_is_told(training_world: MakeWorld) -> None:

@@ -11,6 +11,7 @@ from typing import get_args
 import batchgrowth
 import pytest
 from batchgrowth import JobStatus, Progress, names, status
+from batchgrowth.conditions import CONDITIONS, REASONS
 from batchgrowth.metrics import BY_NAME, METRICS, metrics_table
 from batchgrowth.progress import newer
 from batchgrowth.structural import structural_schema
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PROGRESS = Progress(
     update=10, updates=40, epoch=0.5, epochs=2, stage=1, batch_size=64, learning_rate=0.1, workers=2, loss=1.5,
     metrics={"accuracy": 0.9}, seconds_per_update=0.01, eta_seconds=0.3, checkpoint_update=8,
+    pauses={"1": 0.07}, weights_sha256="ab" * 32,
 )  # fmt: skip
 
 
@@ -86,9 +88,9 @@ def test_newer() -> None:
 
 def test_every_condition_has_its_words() -> None:
     field = status.Condition.model_fields["type"]
-    assert tuple(status.CONDITIONS) == tuple(status.REASONS) == get_args(field.annotation)
+    assert tuple(CONDITIONS) == tuple(REASONS) == get_args(field.annotation)
     assert status.PHASES == get_args(JobStatus.model_fields["phase"].annotation)
-    for reasons in status.REASONS.values():
+    for reasons in REASONS.values():
         assert all(re.fullmatch("[A-Z][A-Za-z]+", reason) and text.endswith(".") for reason, text in reasons.items())
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from batchgrowth.errors import PlanError
-from batchgrowth.plan import make_plan
+from batchgrowth.plan import Position, make_plan
 from batchgrowth.progress import Progress
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import check_same_plan
 from batchgrowth_trainer.display import Quiet
+from batchgrowth_trainer.history import ResizeRow
 from batchgrowth_trainer.progress_sinks import config_map_sink, file_sink
 from batchgrowth_trainer.reporting import Reporter, Together
 from batchgrowth_trainer.training import Options, train
@@ -38,6 +39,21 @@ def test_the_last_report_tells_the_end(tmp_path: Path, small_job: MakeJob) -> No
     assert (7, plan.updates, float(plan.epochs)) == (told[-1].start, told[-1].updates, told[-1].epoch)
     assert (1, 0.0) == (told[-1].workers, told[-1].eta_seconds)
     assert told == sorted(told, key=lambda report: report.update)
+    assert json.loads((tmp_path / "summary.json").read_text())["weightsSha256"] == told[-1].weights_sha256
+    assert plan.updates == told[-1].checkpoint_update
+
+
+def test_the_longest_pause_of_each_stage_is_reported(small_job: MakeJob) -> None:
+    """A pause belongs to the stage of the update that follows it."""
+    plan, told = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: told.append(Progress.from_json(report)))
+    reporter.start("small", plan, Position())
+    second = plan.stages[1].first_update
+    for update, seconds in ((0, 0.1), (second - 1, 0.3), (second, 0.05), (second + 1, 0.04)):
+        reporter.resize(ResizeRow(update, 1, 2, seconds))
+    reporter.stop()
+
+    assert {"0": 0.3, "1": 0.05} == told[-1].pauses
 
 
 def test_a_sink_that_fails_is_tried_again(tmp_path: Path, small_job: MakeJob) -> None:

@@ -9,9 +9,9 @@ from typing import Protocol
 from batchgrowth.plan import Plan, Position
 from rich.console import Console
 
-from batchgrowth_trainer.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.live import Live
-from batchgrowth_trainer.progress_text import duration, shown_metrics
+from batchgrowth_trainer.progress_text import duration, resized, shown_metrics
 
 __all__ = ["Display", "Lines", "Live", "Quiet", "make_display"]
 
@@ -28,8 +28,17 @@ class Display(Protocol):
     def evaluation(self, row: EvaluationRow) -> None:
         """The model was measured on the test set."""
 
+    def resize(self, row: ResizeRow) -> None:
+        """Workers joined or left."""
+
+    def checkpoint(self, update: int) -> None:
+        """The state after so many updates is on the disk."""
+
+    def trained(self, sha256: str) -> None:
+        """Every update is done; these are the weights."""
+
     def note(self, text: str) -> None:
-        """Something happened that is worth a line: workers joined or left, a recovery, a warning."""
+        """Something happened that is worth a line: a recovery, a warning."""
 
     def stop(self) -> None:
         """The run is over, whatever its end; stopping twice is stopping once."""
@@ -51,6 +60,15 @@ class Quiet:
         """Nothing."""
 
     def evaluation(self, row: EvaluationRow) -> None:
+        """Nothing."""
+
+    def resize(self, row: ResizeRow) -> None:
+        """Nothing."""
+
+    def checkpoint(self, update: int) -> None:
+        """Nothing."""
+
+    def trained(self, sha256: str) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:
@@ -97,6 +115,16 @@ class Lines:
             self._end_epoch(f"{test}, ")
         else:
             self._write(f"update {row.update:,}: {test}")
+
+    def resize(self, row: ResizeRow) -> None:
+        """One line."""
+        self.note(resized(row))
+
+    def checkpoint(self, update: int) -> None:
+        """Not worth a line."""
+
+    def trained(self, sha256: str) -> None:
+        """Told by whoever shows the summary."""
 
     def note(self, text: str) -> None:
         """One line."""

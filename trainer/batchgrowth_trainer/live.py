@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from batchgrowth_trainer.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.progress_text import duration, shown_metrics
+from batchgrowth_trainer.history import EvaluationRow, HistoryRow, ResizeRow
+from batchgrowth_trainer.progress_text import duration, resized, shown_metrics
 
 REFRESH_SECONDS = 1 / 8
 # The pace forgets with this half-life, so that the time left follows the workers soon after they change.
@@ -55,6 +55,16 @@ class Live:
     def evaluation(self, row: EvaluationRow) -> None:
         """Keeps the newest measurement for the next redraw."""
         self._evaluation = row
+
+    def resize(self, row: ResizeRow) -> None:
+        """One line above the bar."""
+        self.note(resized(row))
+
+    def checkpoint(self, update: int) -> None:
+        """Not worth a line."""
+
+    def trained(self, sha256: str) -> None:
+        """Told by whoever shows the summary."""
 
     def note(self, text: str) -> None:
         """One line above the bar, which stays."""

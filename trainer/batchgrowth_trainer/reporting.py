@@ -15,7 +15,7 @@ from batchgrowth.plan import Plan, Position
 from batchgrowth.progress import Progress
 
 from batchgrowth_trainer.display import Display
-from batchgrowth_trainer.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.history import EvaluationRow, HistoryRow, ResizeRow
 
 PERIOD_SECONDS = 1.0
 _SMOOTHING = 0.1
@@ -44,6 +44,21 @@ class Together:
         """The model was measured."""
         for display in self._displays:
             display.evaluation(row)
+
+    def resize(self, row: ResizeRow) -> None:
+        """Workers joined or left."""
+        for display in self._displays:
+            display.resize(row)
+
+    def checkpoint(self, update: int) -> None:
+        """A checkpoint is on the disk."""
+        for display in self._displays:
+            display.checkpoint(update)
+
+    def trained(self, sha256: str) -> None:
+        """Every update is done."""
+        for display in self._displays:
+            display.trained(sha256)
 
     def note(self, text: str) -> None:
         """Something happened that is worth a line."""
@@ -113,6 +128,24 @@ class Reporter:
         """The model was measured."""
         assert self._newest is not None
         self._newest = replace(self._newest, metrics=dict(row.metrics))
+
+    def resize(self, row: ResizeRow) -> None:
+        """The longest pause of a stage counts; it belongs to the stage of the update that comes after it."""
+        assert self._newest is not None
+        assert self._plan is not None
+        stage = str(self._plan.stage_at(row.update).index)
+        longest = max(row.pause_seconds, self._newest.pauses.get(stage, 0.0))
+        self._newest = replace(self._newest, pauses={**self._newest.pauses, stage: longest})
+
+    def checkpoint(self, update: int) -> None:
+        """A checkpoint is on the disk."""
+        assert self._newest is not None
+        self._newest = replace(self._newest, checkpoint_update=update)
+
+    def trained(self, sha256: str) -> None:
+        """Every update is done."""
+        assert self._newest is not None
+        self._newest = replace(self._newest, weights_sha256=sha256)
 
     def note(self, text: str) -> None:
         """A note is for people."""

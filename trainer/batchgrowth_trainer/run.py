@@ -118,9 +118,10 @@ class Run:
 
     def note_resize(self, update: int, before: int, after: int, pause_seconds: float) -> None:
         """The members changed at this update boundary."""
-        self.story.resizes.append(ResizeRow(update, before, after, round(pause_seconds, 6)))
+        row = ResizeRow(update, before, after, round(pause_seconds, 6))
+        self.story.resizes.append(row)
         self._telemetry.resize(before, after, pause_seconds)
-        self._display.note(f"update {update:,}: workers {before} → {after}, a pause of {pause_seconds * 1000:.0f} ms")
+        self._display.resize(row)
 
     def note_recovery(self, what: str) -> None:
         """A member was lost and training goes on. Raises ClusterError when that has happened too often in one place."""
@@ -134,6 +135,10 @@ class Run:
                 f"workers were lost {self._fruitless} times at update {self.position.update} without an update "
                 f"in between, last: {what}. Look at the workers' memory and logs; --resume goes on from the checkpoint."
             )
+
+    def note_trained(self, sha256: str) -> None:
+        """Every update is done; these are the weights."""
+        self._display.trained(sha256)
 
     def note(self, text: str) -> None:
         """Something a person should see."""
@@ -158,6 +163,7 @@ class Run:
             self._display.note(f"checkpoint failed: {error}")
             return
         self._save_failed, self.saved_update = "", snapshot.position.update
+        self._display.checkpoint(self.saved_update)
         self._telemetry.checkpoint(time.perf_counter() - began, size)
 
     def check_saved(self) -> None:

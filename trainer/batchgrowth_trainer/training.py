@@ -203,4 +203,5 @@ def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Tra
     folder.write(WEIGHTS_FILE, save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()}))
     told = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))
     folder.write_summary(told)
+    run.note_trained(told["weightsSha256"])
     return told
