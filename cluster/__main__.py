@@ -15,7 +15,7 @@ from cluster.errors import ClusterError
 from cluster.local import IN_THE_NODE, NODE_PROCESS, ON_THE_MACHINE, local_cluster
 from cluster.locks import alone
 from cluster.processes import run
-from cluster.recipe import GROUPS, Group
+from cluster.recipe import ALL, GROUPS, Group
 from cluster.starting import start
 from cluster.stopping import stop
 
@@ -28,7 +28,7 @@ app = typer.Typer(
     help="A real Kubernetes, from Go modules.",
 )
 
-BY_NAME = {group.name: group for group in GROUPS}
+BY_NAME = {group.name: group for group in ALL}
 
 
 def _group(name: str) -> Group:
@@ -58,7 +58,7 @@ def say(text: str) -> None:
 
 @app.command()
 def build(groups: Groups = None) -> None:
-    """Build the programs that are not built yet: all, or the groups named."""
+    """Build the programs that are not built yet: those of a cluster, or the groups named."""
     for group in groups or GROUPS:
         typer.echo(building.built(group, say))
 

@@ -12,7 +12,7 @@ from cluster.build import folder_of
 from cluster.daemons import Daemons
 from cluster.folders import cache, state
 from cluster.processes import Argument, output, run
-from cluster.recipe import GROUPS
+from cluster.recipe import ALL
 
 NODE_PROCESS = "node"
 IN_THE_NODE = ("containerd", "kubelet", "kube-proxy", "coredns")
@@ -90,4 +90,4 @@ def local_cluster() -> LocalCluster:
 
 def programs() -> dict[str, Path]:
     """Where every program is or will be once it is built."""
-    return {name: folder_of(group) / name for group in GROUPS for name in group.programs}
+    return {name: folder_of(group) / name for group in ALL for name in group.programs}

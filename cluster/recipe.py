@@ -111,4 +111,14 @@ TOOLS = Group(
     },
 )
 
+# Of the many ways to find what is to be scraped only the Kubernetes one: the others are clients of every cloud.
+PROMETHEUS = Group(
+    name="prometheus",
+    module="prometheus",
+    programs={name: f"github.com/prometheus/prometheus/cmd/{name}" for name in ("prometheus", "promtool")},
+    flags=("-tags", "remove_all_sd enable_kubernetes_sd", *_SMALL),
+)
+
 GROUPS = (APISERVER, NODE, CONTAINERD, PAUSE, COREDNS, TOOLS)
+"""What a cluster is made of."""
+ALL = (*GROUPS, PROMETHEUS)
