@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
 from batchgrowth.manifest import load_manifest
-from batchgrowth.plan import make_plan
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
@@ -36,12 +36,13 @@ def main(
 ) -> None:
     """Train a job in a pod."""
     read = load_manifest(job)
-    check_same_plan(read, plan)
+    known = check_same_plan(read, plan)
 
     from batchgrowth_trainer.display import make_display
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.progress_sinks import config_map_sink, file_sink
     from batchgrowth_trainer.reporting import Reporter, Together
+    from batchgrowth_trainer.scaling import shards_of
     from batchgrowth_trainer.training import Options, train
 
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -50,8 +51,9 @@ def main(
         sink = config_map_sink(namespace, progress_configmap)
     display = Together([make_display(Console()), Reporter(sink, start=int(time.time()))])
     options = Options(
-        output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port, metrics_host=ANYWHERE
-    )
+        output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port, metrics_host=ANYWHERE,
+        wanted=shards_of(known), patient=True,
+    )  # fmt: skip
     try:
         with interrupts(lambda: display.note("asked to stop: a checkpoint, then the end")) as asked:
             told = train(read, options, display, asked.requested)
@@ -63,17 +65,19 @@ def main(
         display.stop()
 
 
-def check_same_plan(job: BatchGrowthJob, path: Path) -> None:
-    """Raise PlanError unless the plan in the file is the one that this version makes of the job."""
+def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:
+    """The plan of the job; raises PlanError unless that in the file is the same."""
     try:
         given = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise PlanError(f"{path}: the operator's plan cannot be read ({error}); mount the job's plan there") from error
-    if given != json.loads(json.dumps(make_plan(job.spec).to_json())):
+    plan = make_plan(job.spec)
+    if given != json.loads(json.dumps(plan.to_json())):
         raise PlanError(
             f"{path}: the operator made another plan of this job than this trainer would; "
             "use images of one version for the operator and spec.image"
         )
+    return plan
 
 
 if __name__ == "__main__":

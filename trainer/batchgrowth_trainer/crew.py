@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
-from batchgrowth.errors import BatchGrowthError, ClusterError
+from batchgrowth.errors import BatchGrowthError
 from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 from distributed import Client, Future
+from distributed.client import ClosedClientError
 from distributed.scheduler import KilledWorker
 
 from batchgrowth_trainer import service
 from batchgrowth_trainer.calls import Calls
-from batchgrowth_trainer.events import Ended, Event, Joined, Left, Ready, Said, Unready
+from batchgrowth_trainer.connection import SchedulerLost
+from batchgrowth_trainer.events import Ended, Event, Joined, Leaving, Left, Ready, Said, Unready
 from batchgrowth_trainer.membership import JOINED, LEFT, membership_plugin
 from batchgrowth_trainer.service import Prepared
 
 _CALL_SECONDS = 60.0
 _ANSWER_SECONDS = 5.0
+_LOST = (
+    "the connection to the Dask scheduler was lost; look whether the scheduler still runs, "
+    "then --resume goes on from the last checkpoint"
+)
 
 
 class Crew:
@@ -34,8 +40,11 @@ class Crew:
 
     def __init__(self, client: Client, run_id: str, spec: JobSpec, plan: Plan, paths: Sequence[str]) -> None:
         self.client, self.run_id = client, run_id
+        self._connection = client.scheduler_comm  # another one after a reconnection
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.ready: dict[str, Prepared] = {}
+        self.leaving: set[str] = set()  # asked to go: they train on to the end of their generation, and no further
+        self._seen_off: set[str] = set()
         self._topic = service.topic(run_id)
         self._arguments = (run_id, spec, plan, tuple(paths))
         self._preparing: dict[str, Future] = {}
@@ -54,19 +63,16 @@ class Crew:
         """Watch no longer, and free what the members hold."""
         if self.client.status != "running":
             return
-        here = [address for address in self.ready if address in self._calls.here]
+        here = [address for address in (*self.ready, *self.leaving) if address in self._calls.here]
         self.ask(service.forget, self.run_id, workers=here, seconds=_ANSWER_SECONDS)
         self._calls.close()
         self.client.unsubscribe_topic(self._topic)
         self.client.unregister_scheduler_plugin(self._topic)
 
     def check_connected(self) -> None:
-        """Raise ClusterError where the scheduler is gone: it would have forgotten every task of this run."""
-        if self.client.status != "running":
-            raise ClusterError(
-                "the connection to the Dask scheduler was lost; look whether the scheduler still runs, "
-                "then --resume goes on from the last checkpoint"
-            )
+        """Raise SchedulerLost where the scheduler is gone, or was: this run's tasks are forgotten then."""
+        if self.client.status != "running" or self.client.scheduler_comm is not self._connection:
+            raise SchedulerLost(_LOST)
 
     def attend(self, seconds: float, handle: Callable[[Event], None]) -> None:
         """Hand over the events there are, waiting at most so long for the first."""
@@ -82,9 +88,10 @@ class Crew:
         """Follow joins and departures. Raises what a workload did wrong while a member was made."""
         if isinstance(event, Joined):
             self._prepare(event.address)
-        elif isinstance(event, Left):
+        elif isinstance(event, Left | Leaving):
             self.ready.pop(event.address, None)
             self._preparing.pop(event.address, None)
+            self._follow(event)
         elif isinstance(event, Ready) and self._preparing.pop(event.address, None) is not None:
             self._welcome(event)
         elif isinstance(event, Unready):
@@ -93,6 +100,17 @@ class Crew:
                 raise event.error
             self.trouble = f"{event.address}: {type(event.error).__name__}: {event.error}"
 
+    def see_off(self, busy: Collection[str]) -> None:
+        """Let those go who are leaving, but for the busy ones, who train."""
+        for address in self.leaving.difference(busy, self._seen_off):
+            self._seen_off.add(address)
+            self.tell(service.forget, self.run_id, worker=address)
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether somebody who has registered is about to be ready."""
+        return bool(self._preparing)
+
     @property
     def here(self) -> set[str]:
         """The workers that are registered, ready or not."""
@@ -100,9 +118,11 @@ class Crew:
 
     def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
         """Run a task on exactly this worker; it is not tried again elsewhere."""
-        return self.client.submit(
-            function, *arguments, workers=[address], allow_other_workers=False, pure=False, retries=0
-        )
+        where = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
+        try:
+            return self.client.submit(function, *arguments, **where)
+        except ClosedClientError as error:
+            raise SchedulerLost(_LOST) from error
 
     def in_order(self, updates: Mapping[str, int]) -> list[str]:
         """The workers that are ready: those who are furthest by `updates` first, then by number, else as they came."""
@@ -158,7 +178,7 @@ class Crew:
     ) -> dict[str, Any]:
         """Call a coroutine on the event loops of these workers: {address: answer}; who is gone is left out.
 
-        Raises what the function raised, and ClusterError where the scheduler does not answer.
+        Raises what the function raised, and SchedulerLost where the scheduler does not answer.
         """
         if not workers:
             return {}
@@ -168,7 +188,7 @@ class Crew:
         except (CancelledError, TimeoutError):
             return {}
         except OSError as error:
-            raise ClusterError(f"the Dask scheduler does not answer: {error}") from error
+            raise SchedulerLost(f"{_LOST} ({error})") from error
         for answer in answers.values():
             if isinstance(answer, BatchGrowthError):
                 raise answer
@@ -177,6 +197,14 @@ class Crew:
     def tell(self, function: Callable[..., Any], *arguments: Any, worker: str) -> None:
         """Call a coroutine on the event loop of this worker, and do not wait for it."""
         self._calls.send(self.client._run(function, *arguments, workers=[worker], on_error="ignore"))
+
+    def _follow(self, event: Left | Leaving) -> None:
+        if isinstance(event, Left):
+            self.leaving.discard(event.address)
+            self._seen_off.discard(event.address)
+        else:
+            self.leaving.add(event.address)
+            self.tell(service.take_leave, worker=event.address)
 
     def _prepare(self, address: str) -> None:
         if address in self._preparing or address in self.ready:
@@ -208,5 +236,7 @@ class Crew:
         elif message["kind"] == LEFT:
             self.events.put(Left(message["worker"]))
             self._calls.here.discard(message["worker"])
+        elif message["kind"] == service.LEAVING:
+            self.events.put(Leaving(message["worker"]))
         else:
             self.events.put(Said(message))

@@ -37,6 +37,9 @@ class Display(Protocol):
     def trained(self, sha256: str) -> None:
         """Every update is done; these are the weights."""
 
+    def wait_for(self, what: str) -> None:
+        """Training stands still until this is there; the next row ends it."""
+
     def note(self, text: str) -> None:
         """Something happened that is worth a line: a recovery, a warning."""
 
@@ -69,6 +72,9 @@ class Quiet:
         """Nothing."""
 
     def trained(self, sha256: str) -> None:
+        """Nothing."""
+
+    def wait_for(self, what: str) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:
@@ -125,6 +131,10 @@ class Lines:
 
     def trained(self, sha256: str) -> None:
         """Told by whoever shows the summary."""
+
+    def wait_for(self, what: str) -> None:
+        """One line."""
+        self.note(f"waiting for {what}")
 
     def note(self, text: str) -> None:
         """One line."""

@@ -24,6 +24,13 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker has been asked to go, and waits until the others can do without it."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """A worker's member can join; `future` holds what there is to know of it."""
 
@@ -63,4 +70,4 @@ class Ended:
         return bool(self.future.status != "finished")
 
 
-Event = Joined | Left | Ready | Unready | Said | Ended
+Event = Joined | Left | Leaving | Ready | Unready | Said | Ended

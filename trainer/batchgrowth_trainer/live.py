@@ -66,6 +66,10 @@ class Live:
     def trained(self, sha256: str) -> None:
         """Told by whoever shows the summary."""
 
+    def wait_for(self, what: str) -> None:
+        """One line above the bar."""
+        self.note(f"waiting for {what}")
+
     def note(self, text: str) -> None:
         """One line above the bar, which stays."""
         self._console.print(Text(" ".join(text.split()), style="yellow"))

@@ -60,6 +60,11 @@ class Together:
         for display in self._displays:
             display.trained(sha256)
 
+    def wait_for(self, what: str) -> None:
+        """Training stands still."""
+        for display in self._displays:
+            display.wait_for(what)
+
     def note(self, text: str) -> None:
         """Something happened that is worth a line."""
         for display in self._displays:
@@ -118,6 +123,7 @@ class Reporter:
             learning_rate=row.learning_rate,
             workers=row.workers,
             loss=row.loss,
+            waiting_for=None,
             seconds_per_update=self._pace,
             eta_seconds=self._pace / row.batch_size * plan.examples_per_epoch * (plan.epochs - row.epoch),
         )
@@ -146,6 +152,12 @@ class Reporter:
         """Every update is done."""
         assert self._newest is not None
         self._newest = replace(self._newest, weights_sha256=sha256)
+
+    def wait_for(self, what: str) -> None:
+        """Training stands still; told at once, and with the pace that there was."""
+        assert self._newest is not None
+        self._newest = replace(self._newest, waiting_for=what)
+        self._wanted.set()
 
     def note(self, text: str) -> None:
         """A note is for people."""

@@ -61,6 +61,7 @@ class Run:
         self.saved_update = self.position.update
         self._seconds = 0.0
         self._recovered_at, self._fruitless = -1, 0
+        self._waiting_for = ""
 
     # --- what the drivers tell --------------------------------------------------------------------------------
 
@@ -81,6 +82,7 @@ class Run:
             if new:
                 self._display.row(row)
                 self._telemetry.row(row)
+        self._waiting_for = ""
         if rows and int(rows[-1][0]) > self.position.update:
             self.reach(int(rows[-1][0]))
 
@@ -143,6 +145,12 @@ class Run:
     def note(self, text: str) -> None:
         """Something a person should see."""
         self._display.note(text)
+
+    def wait_for(self, what: str) -> None:
+        """Training stands still until this is there; told once, until updates are done again."""
+        if what != self._waiting_for:
+            self._waiting_for = what
+            self._display.wait_for(what)
 
     # --- checkpoints ------------------------------------------------------------------------------------------
 

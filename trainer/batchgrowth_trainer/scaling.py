@@ -23,6 +23,8 @@ _LEAD_SLACK = 1.5
 _RELEASE_SLACK = 10.0  # a worker that is wanted again before long is kept
 _SMOOTHING = 0.5
 _LOOK_SECONDS = 0.05  # an update may take a millisecond; a look at a plan of many stages takes that, too
+_TOGETHER_SECONDS = 1.0  # each joining is a pause, so a newcomer waits that long for those who are about to be ready
+_TELL_SECONDS = 1.0  # a wait that is over sooner is not worth a line
 
 
 class Scaler(Protocol):
@@ -35,6 +37,14 @@ class Scaler(Protocol):
         """Begin anew with workers that will not come by themselves; called every few seconds while some are missing."""
 
 
+def shards_of(plan: Plan) -> Callable[[Position], int]:
+    """As many workers as a batch has shards: where somebody else decides how many there are, all are used.
+
+    More would have nothing to do.
+    """
+    return lambda position: -(-plan.stage_at(position.update).batch_size // plan.shard)
+
+
 class Scaling:
     """Compares what the plan wants with what is there; `scaler` is None where somebody else scales the cluster."""
 
@@ -43,12 +53,40 @@ class Scaling:
         self._asked, self._asked_at, self._repaired_at = 0, 0.0, 0.0
         self._lead = _FIRST_LEAD_SECONDS
         self._seen = 0
+        self._waited_in = -1  # the stage that has waited for its workers; it does so once
+        self._newcomers_since: float | None = None
         self._looked_at = -_LOOK_SECONDS
         self._pace = _Pace()
 
     def wanted(self) -> int:
-        """Workers that the present position should have."""
+        """Workers that the present position should have, or can use where somebody else scales the cluster."""
         return self._run.wanted(self._run.position)
+
+    def ends_at(self, size: int) -> int:
+        """The update before which a group of this size is to end, since another one is wanted or possible from there.
+
+        The plan's last where there is none.
+        """
+        run = self._run
+        here = run.wanted(run.position)
+        for stage in run.plan.stages[run.plan.stage_at(run.position.update).index + 1 :]:
+            wanted = run.wanted(run.plan.position_at(stage.first_update))
+            if wanted != here if self._scaler else min(wanted, len(self._crew.ready)) != size:
+                return stage.first_update
+        return run.plan.updates
+
+    def regroup_due(self, members: Sequence[str]) -> bool:
+        """Whether the members that train should make way for another group: too many, too few, or one is leaving."""
+        wanted = self.wanted()
+        if wanted < len(members) or not self._crew.leaving.isdisjoint(members):
+            return True
+        if min(wanted, len(self._crew.ready)) <= len(members):
+            self._newcomers_since = None
+            return False
+        if self._newcomers_since is None:
+            self._newcomers_since = time.monotonic()
+        enough = wanted <= len(self._crew.ready) or not self._crew.is_preparing
+        return enough or time.monotonic() - self._newcomers_since > _TOGETHER_SECONDS
 
     def tick(self, members: Sequence[str]) -> None:
         """Ask for the workers of now and of the time that a new one needs to become ready.
@@ -59,6 +97,7 @@ class Scaling:
             return
         self._looked_at = time.monotonic()
         self._crew.check_connected()
+        self._crew.see_off(members)
         self._measure_lead()
         if self._scaler is None:
             return
@@ -82,25 +121,41 @@ class Scaling:
     def gather(self, attend: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
         """The members of the next generation, the furthest by `updates` first: as many as wanted, or as are ready.
 
-        `attend` handles events for at most so many seconds.  Waits for a first worker, and for the others no longer
-        than workers.waitSeconds. Raises ClusterError where no worker comes.
+        `attend` handles events for at most so many seconds.  Waits for a first worker, and for the others once in a
+        stage and no longer than workers.waitSeconds. Raises ClusterError where no worker comes.
         """
         began = time.monotonic()
+        stage = self._run.plan.stage_at(self._run.position.update).index
+        patience = 0 if stage == self._waited_in else self._run.spec.workers.wait_seconds
         while not self._run.stop_requested():
             members = self._crew.in_order(updates)[: self.wanted()]
             self.tick(members)
             waited = time.monotonic() - began
-            enough = self.wanted() if waited < self._run.spec.workers.wait_seconds else 1
-            if len(members) >= enough:
+            if len(members) >= (self._awaited() if waited < patience else 1):
+                self._waited_in, self._newcomers_since = stage, None
                 return members
-            if waited > max(self._patience, self._run.spec.workers.wait_seconds):
+            if not members:
+                self._tell_of_waiting(waited)
+            if waited > max(self._patience, patience):
                 raise ClusterError(
                     f"no worker became ready within {waited:.0f} s; look at the workers' logs, or at the scheduler "
-                    "whether any worker registered, and try again"
-                    + (f". The last trouble was {self._crew.trouble}" if self._crew.trouble else "")
+                    f"whether any worker registered, and try again{self._trouble()}"
                 )
             attend(0.05)
         return []
+
+    def _awaited(self) -> int:
+        """The workers that a stage may wait for."""
+        planned = self._run.plan.stage_at(self._run.position.update).workers
+        return self.wanted() if self._scaler else min(self.wanted(), planned)
+
+    def _tell_of_waiting(self, waited: float) -> None:
+        if waited > _TELL_SECONDS:
+            here = len(self._crew.here)
+            self._run.wait_for(f"a worker; {here} registered, none ready{self._trouble()}")
+
+    def _trouble(self) -> str:
+        return f". The last trouble was {self._crew.trouble}" if self._crew.trouble else ""
 
     def _measure_lead(self) -> None:
         self._pace.see(self._run.position, self._run.plan)

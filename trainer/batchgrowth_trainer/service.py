@@ -19,10 +19,13 @@ import numpy as np
 import torch
 from batchgrowth.plan import Plan, Position
 from batchgrowth.spec import JobSpec
-from distributed import get_worker
+from distributed import Worker, get_worker
 
+from batchgrowth_trainer.leave import Leave
 from batchgrowth_trainer.member import Member, Order, Outcome
 from batchgrowth_trainer.snapshot import from_arrays, to_arrays
+
+LEAVING = "leaving"
 
 _MEMBERS: dict[str, Member] = {}
 
@@ -51,6 +54,15 @@ class Gradients:
 def topic(run_id: str) -> str:
     """The Dask event topic of one run."""
     return f"batchgrowth-{run_id}"
+
+
+def _say_leaving(worker: Worker) -> None:
+    for run_id in _MEMBERS:
+        worker.log_event(topic(run_id), {"kind": LEAVING, "worker": worker.address})
+
+
+_LEAVE = Leave(_MEMBERS, _say_leaving)
+dask_setup = _LEAVE.on_sigterm  # Dask calls it where this module is preloaded: dask worker … --preload
 
 
 def member_of(run_id: str) -> Member:
@@ -119,8 +131,13 @@ async def abandon_others(run_id: str) -> None:
         _MEMBERS.pop(other).control.abandoned = True
 
 
+async def take_leave() -> None:
+    """The driver has heard that this worker is leaving: it will be let go by `forget`."""
+    _LEAVE.note_heard()
+
+
 async def forget(run_id: str) -> None:
-    """The run is over: free its replica."""
+    """The run is over, or goes on without this worker: free its replica."""
     _MEMBERS.pop(run_id, None)
 
 

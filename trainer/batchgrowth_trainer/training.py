@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchgrowth.errors import ClusterError, Interrupted
+from batchgrowth.errors import Interrupted
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob, mathematics
 from distributed import Client
-from distributed.utils import get_ip
 from safetensors.torch import save
 
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.checkpoint import CheckpointStore, Saved
+from batchgrowth_trainer.connection import SchedulerLost, connect, host_towards
 from batchgrowth_trainer.crew import Crew
 from batchgrowth_trainer.display import Display, Quiet
 from batchgrowth_trainer.exchange.all_reduce import AllReduceDriver
@@ -35,7 +36,7 @@ from batchgrowth_trainer.snapshot import Trained, weights_sha256
 from batchgrowth_trainer.summary import summary_of
 from batchgrowth_trainer.telemetry import Endpoint, Telemetry
 
-_LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS = 180.0, 600.0
+_LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS = 180.0, 600.0, 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ class Options:
     """What a run may be told beyond its manifest; none of it changes the weights.
 
     `workers` caps the plan's workers; `scheduler` is an existing Dask cluster's address; `paths` are put before
-    sys.path where the workload is imported; `wanted` replaces the plan's number of workers.
+    sys.path where the workload is imported; `wanted` replaces the plan's number of workers.  `patient` waits for the
+    scheduler and for workers as long as it takes, and for a scheduler that was lost, too.
     """
 
     output_dir: Path
@@ -54,6 +56,7 @@ class Options:
     metrics_host: str = LOOPBACK
     paths: tuple[str, ...] = ()
     wanted: Callable[[Position], int] | None = None
+    patient: bool = False
 
 
 def train(
@@ -142,6 +145,16 @@ def _planned(plan: Plan, most: int | None) -> Callable[[Position], int]:
 def _trained(run: Run, options: Options) -> Trained:
     if run.spec.exchange.type == "SingleProcess":
         return _trained_alone(run)
+    while True:
+        try:
+            return _trained_by_workers(run, options)
+        except SchedulerLost as lost:
+            if not options.patient:
+                raise
+            run.note_recovery(str(lost))
+
+
+def _trained_by_workers(run: Run, options: Options) -> Trained:
     with _cluster(run, options) as (client, scaler, host, patience):
         crew = Crew(client, uuid.uuid4().hex, run.spec, run.plan, options.paths)
         scaling = Scaling(run, crew, scaler, patience)
@@ -169,20 +182,11 @@ def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None
         with local_cluster(run.spec) as cluster, Client(cluster) as client:
             yield client, LocalScaler(cluster), LOOPBACK, _LOCAL_PATIENCE_SECONDS
         return
-    try:
-        client = Client(options.scheduler, timeout=15)
-    except (OSError, ValueError) as error:
-        raise ClusterError(
-            f"--scheduler {options.scheduler}: no Dask scheduler answers there ({error}); "
-            "give its address, for example tcp://10.0.0.1:8786 or tls://…"
-        ) from error
-    with client:
-        yield client, None, _host_towards(options.scheduler), _REMOTE_PATIENCE_SECONDS
-
-
-def _host_towards(scheduler: str) -> str:
-    host, _, port = scheduler.split("://")[-1].rpartition(":")
-    return str(get_ip(host.strip("[]"), int(port)))
+    patience, longest = _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS
+    if options.patient:
+        patience = longest = math.inf
+    with connect(options.scheduler, longest, run.stop_requested, run.wait_for) as client:
+        yield client, None, host_towards(options.scheduler), patience
 
 
 # --- what comes of it -------------------------------------------------------------------------------------------------

@@ -99,19 +99,10 @@ class AllReduceDriver:
             seat=seat,
             generation=self._number,
             backend="nccl" if own_gpu_each else "gloo",
-            until=self._until(),
+            until=self._scaling.ends_at(len(members)),
             evaluated=self._run.story.evaluated,
             reported=self._run.reported,
         )
-
-    def _until(self) -> int:
-        """The next update before which the plan wants another number of workers."""
-        plan, here = self._run.plan, self._run.position
-        wanted = self._run.wanted(here)
-        for stage in plan.stages:
-            if stage.first_update > here.update and self._run.wanted(plan.position_at(stage.first_update)) != wanted:
-                return stage.first_update
-        return plan.updates
 
     def _look_after(self, present: Generation) -> None:
         self._scaling.tick(present.members)
@@ -127,8 +118,7 @@ class AllReduceDriver:
     def _should_stop(self, present: Generation) -> bool:
         if self._run.stop_requested():
             return True
-        size, wanted = len(present.members), self._scaling.wanted()
-        return wanted < size or (size < wanted and len(self._crew.ready) > size)
+        return self._scaling.regroup_due(present.members)
 
     def _wake(self, present: Generation) -> None:
         """A member that does not answer hangs: its nanny ends it, which the others feel at once."""
@@ -193,6 +183,7 @@ class AllReduceDriver:
         self._updates |= present.updates
         if self._updates:
             self._run.reach(max(self._updates.values()))
+        self._part_with_leavers()
         if present.lost:
             self._run.note_recovery(present.lost)
             for address in self._crew.silent(list(present.updates)):
@@ -214,6 +205,15 @@ class AllReduceDriver:
             best = self._updates[members[0]] = saved.snapshot.position.update
         self._run.reach(best)
         return True
+
+    def _part_with_leavers(self) -> None:
+        """Count on them no longer; where nobody else has the newest state, it is written down first."""
+        best = max(self._updates.values(), default=0)
+        holders = [address for address, update in self._updates.items() if update == best]
+        if best > self._run.saved_update and self._crew.leaving.issuperset(holders):
+            self._save(holders[0])
+        for address in self._crew.leaving:
+            self._updates.pop(address, None)
 
     def _save(self, address: str) -> None:
         answers = self._crew.ask(service.take_snapshot, self._crew.run_id, workers=[address])

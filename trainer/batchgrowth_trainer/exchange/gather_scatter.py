@@ -17,6 +17,7 @@ from distributed import Future
 
 from batchgrowth_trainer import service
 from batchgrowth_trainer.building import build_replica
+from batchgrowth_trainer.connection import SchedulerLost
 from batchgrowth_trainer.crew import Crew
 from batchgrowth_trainer.evaluation import evaluate
 from batchgrowth_trainer.events import Ended, Event, Left
@@ -59,6 +60,14 @@ class GatherScatterDriver:
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)
+        try:
+            return self._train()
+        except SchedulerLost:
+            run.save(replica.snapshot())  # the state is here, and whoever finds the next scheduler goes on from it
+            raise
+
+    def _train(self) -> Trained:
+        run, replica = self._run, self._replica
         while True:
             if run.evaluation_due(replica.position):
                 run.note_evaluation(replica.position, evaluate(replica, 0, 1, only_one), time.time())

@@ -1,0 +1,61 @@
+"""The way to a Dask scheduler that somebody else runs: it may not be there yet, and it may go away."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+from batchgrowth.errors import ClusterError, Interrupted
+from distributed import Client
+from distributed.utils import get_ip
+
+_CONNECT_SECONDS = 15.0
+_KNOCK_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+
+
+class SchedulerLost(ClusterError):
+    """The scheduler went away, and with it every task of this run."""
+
+
+def connect(address: str, patience: float, stop_requested: Callable[[], bool], tell: Callable[[str], None]) -> Client:
+    """A client of the scheduler at `address`, as soon as it answers; `tell` hears what is being waited for.
+
+    Raises ClusterError where it does not answer within `patience` seconds or the address is none, and Interrupted
+    where a stop is asked for meanwhile.
+    """
+    began, trouble = time.monotonic(), "nothing listens there"
+    try:
+        host, port = host_and_port(address)
+        while not stop_requested():
+            try:
+                socket.create_connection((host, port), timeout=_KNOCK_SECONDS).close()
+                return Client(address, timeout=_CONNECT_SECONDS)
+            except OSError as error:
+                trouble = str(error)
+            if time.monotonic() - began > patience:
+                raise _no_answer(address, trouble)
+            tell(f"the Dask scheduler at {address}")
+            time.sleep(_PAUSE_SECONDS)
+    except ValueError as error:
+        raise _no_answer(address, str(error)) from error
+    raise Interrupted(f"stopped while waiting for the Dask scheduler at {address} ({trouble})")
+
+
+def host_towards(scheduler: str) -> str:
+    """This machine's address on the way to the scheduler."""
+    return str(get_ip(*host_and_port(scheduler)))
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The two parts of tls://host:port, tcp://[host]:port or host:port; ValueError where there is no port."""
+    host, _, port = address.split("://")[-1].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _no_answer(address: str, trouble: str) -> ClusterError:
+    return ClusterError(
+        f"--scheduler {address}: no Dask scheduler answers there ({trouble}); "
+        "give its address, for example tcp://10.0.0.1:8786 or tls://…"
+    )

@@ -1,0 +1,60 @@
+"""A worker that is asked to go, as Kubernetes asks a pod: it says so, and goes when the others can do without it.
+
+The update that is under way is finished, and the driver has the next group formed without this worker before its
+process ends: nothing is lost, and nothing is done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Sized
+from types import FrameType
+from typing import Any
+
+from distributed import Worker
+
+_HEARD_SECONDS = 5.0  # a driver that is there answers at once
+_GRACE_SECONDS = 45.0  # then a pod has its grace period, of which something must be left for the end itself
+_LOOK_SECONDS = 0.02
+
+
+class Leave:
+    """The leave of this process's worker from the runs whose `members` it has; `say` tells all of their drivers."""
+
+    def __init__(self, members: Sized, say: Callable[[Worker], None]) -> None:
+        self._members, self._say = members, say
+        self._heard = False
+        self._task: asyncio.Task[None] | None = None
+
+    def note_heard(self) -> None:
+        """A driver has heard of it and will see to it that the members of its run are forgotten."""
+        self._heard = True
+
+    def on_sigterm(self, worker: Worker) -> None:
+        """Take leave before what SIGTERM does otherwise is done; a second SIGTERM does that at once.
+
+        Nothing, where the worker is none of a process of its own that Dask's command line started.
+        """
+        otherwise = signal.getsignal(signal.SIGTERM)
+        if threading.current_thread() is not threading.main_thread() or not callable(otherwise):
+            return
+        loop = asyncio.get_running_loop()
+
+        def take(number: int, frame: FrameType | None) -> None:
+            signal.signal(number, otherwise)
+            loop.call_soon_threadsafe(begin, number, frame)
+
+        def begin(*signalled: Any) -> None:
+            self._task = loop.create_task(self._take(worker))
+            self._task.add_done_callback(lambda _: otherwise(*signalled))
+
+        signal.signal(signal.SIGTERM, take)
+
+    async def _take(self, worker: Worker) -> None:
+        began = time.monotonic()
+        self._say(worker)
+        while self._members and time.monotonic() - began < (_GRACE_SECONDS if self._heard else _HEARD_SECONDS):
+            await asyncio.sleep(_LOOK_SECONDS)
