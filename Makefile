@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check format bench generate cluster cluster-down images lock clean
+.PHONY: help install run test check format bench generate cluster cluster-down images demo lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -58,6 +58,16 @@ cluster: $(INSTALLED) ## a real single-node Kubernetes with fake GPU nodes (root
 
 cluster-down: $(INSTALLED) ## take it down; nothing is left but the cache
 	@$(BIN)/python -m cluster down
+
+# A KUBECONFIG of the shell is not taken: a demo should come to a cluster by decision only.
+DEMO = $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(KUBECONFIG)) $(if $(VALUES),--values $(VALUES))
+
+demo: $(INSTALLED) ## install the chart on it and train the example job there (yours: make demo KUBECONFIG=FILE VALUES=FILE)
+ifneq ($(origin KUBECONFIG),command line)
+	@$(BIN)/python -m cluster packages
+	@$(BIN)/python -m cluster up
+endif
+	@$(BIN)/python -m cluster.demo $(DEMO)
 
 images: $(INSTALLED) ## build the images and give them to the cluster
 	@$(BIN)/python -m cluster load

@@ -15,6 +15,7 @@ from cluster.errors import ClusterError
 from cluster.local import IN_THE_NODE, NODE_PROCESS, ON_THE_MACHINE, local_cluster
 from cluster.locks import alone
 from cluster.processes import run
+from cluster.prometheus import Prometheus
 from cluster.recipe import ALL, GROUPS, Group
 from cluster.starting import start
 from cluster.stopping import stop
@@ -80,6 +81,17 @@ def apiserver(
     with ApiServer(controller_manager=controllers, say=say) as server:
         typer.echo(f"export KUBECONFIG={server.kubeconfig}")
         say("an API server for the time being; Enter ends it")
+        sys.stdin.readline()
+
+
+@app.command()
+def prometheus(port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 9091) -> None:
+    """Run a Prometheus that scrapes the operator and the trainers of the cluster that is up, until Enter."""
+    if not local_cluster().is_up():
+        raise ClusterError("no cluster is up; `python -m cluster up` starts one")
+    with Prometheus(local_cluster().kubeconfig, port=port, say=say) as server:
+        typer.echo(server.url)
+        say("a Prometheus for the time being; Enter ends it")
         sys.stdin.readline()
 
 
