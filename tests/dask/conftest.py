@@ -2,7 +2,10 @@
 
 import contextlib
 import csv
+import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +17,9 @@ from typing import Any
 import psutil
 import pytest
 from batchgrowth.manifest import load_manifest
+from batchgrowth.plan import make_plan
+from batchgrowth.progress import Progress
+from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.training import Options, train
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -136,3 +142,99 @@ def digits_weights() -> Callable[..., str]:
         return str(train(job, Options(output_dir=folder))["weightsSha256"])
 
     return weights
+
+
+Process = subprocess.Popen[bytes]
+
+
+class Pods:
+    """Scheduler, workers and trainer as pods run them: processes that each write to a file of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.started = folder, list[Process]()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self._port}"
+        self.output = folder / "out"
+
+    def scheduler(self) -> Process:
+        where = ["--host", "127.0.0.1", "--port", str(self._port), "--dashboard-address", "127.0.0.1:0"]
+        return self._start("distributed.cli.dask_scheduler", *where)
+
+    def worker(self) -> Process:
+        how = ["--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self.folder)]
+        how += ["--preload", "batchgrowth_trainer.service", "--no-dashboard", "--host", "127.0.0.1"]
+        return self._start("distributed.cli.dask_worker", self.address, *how)
+
+    def trainer(self, job: BatchGrowthJob) -> Process:
+        (self.folder / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
+        (self.folder / "plan.json").write_text(json.dumps(make_plan(job.spec).to_json()))
+        files = ["--job", "job.json", "--plan", "plan.json", "--output-dir", str(self.output), "--metrics-port", "0"]
+        return self._start("batchgrowth_trainer", *files, "--scheduler", self.address)
+
+    @property
+    def progress(self) -> Progress | None:
+        try:
+            return Progress.from_json((self.output / "progress.json").read_text())
+        except FileNotFoundError:
+            return None
+
+    def is_trained_by(self, workers: int) -> bool:
+        return self.progress is not None and self.progress.workers == workers and not self.progress.waiting_for
+
+    def waits_for(self, what: str) -> bool:
+        return self.progress is not None and what in (self.progress.waiting_for or "")
+
+    def summary(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads((self.output / "summary.json").read_text())
+        return told
+
+    def text(self) -> str:
+        """What all of them wrote."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.txt")))
+
+    def until(self, seen: Callable[[], Any]) -> None:
+        """Returns once `seen` is true."""
+        deadline = Deadline()
+        while not seen():
+            deadline.tick()
+
+    @staticmethod
+    def asked_to_go(*processes: Process) -> list[int]:
+        """Their exit codes after a SIGTERM to all of them at once."""
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        return [process.wait(timeout=LONGEST) for process in processes]
+
+    def updates(self) -> list[int]:
+        """The updates of the history, in its order."""
+        return [int(row["update"]) for row in rows(self.output)]
+
+    def end(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait(timeout=LONGEST)
+
+    def _start(self, module: str, *arguments: str) -> Process:
+        output = self.folder / f"{len(self.started)}-{module}.txt"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=self.folder,
+                env=os.environ | {"PYTHONPATH": str(USER_CODE), "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    """No process yet; those that are started are ended with the test, and what they wrote is in its output."""
+    started = Pods(tmp_path)
+    yield started
+    started.end()
+    sys.stdout.write(started.text())

@@ -19,7 +19,7 @@ def client() -> Iterator[Any]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    yield SimpleNamespace(loop=SimpleNamespace(asyncio_loop=loop))
+    yield SimpleNamespace(loop=SimpleNamespace(asyncio_loop=loop), scheduler_comm=None)
     asyncio.run_coroutine_threadsafe(cancelled_ones(), loop).result(timeout=10)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()

@@ -1,0 +1,90 @@
+"""The trainer among pods that come and go: it uses who is there, waits for who is not, and the weights are the same."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from batchgrowth.errors import Interrupted
+
+JOB = (
+    "epochs=6",
+    "batch={initial: 128, maximum: 128, shard: 32, growth: {type: Constant}}",
+    "workers.maximum=1",
+    "exchange.timeoutSeconds=20",
+)
+SLOW = ("workload.entrypoint=slow_digits:workload", "workload.arguments={seconds: '0.1'}")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
+    """The weights of one process that nobody disturbs."""
+    return digits_weights(tmp_path_factory.mktemp("alone"), *JOB, "workload.arguments={hidden: '8'}")
+
+
+def check(pods: Any, expected: str) -> dict[str, Any]:
+    """The same weights, and each update once in the history."""
+    summary = pods.summary()
+    assert expected == summary["weightsSha256"]
+    assert list(range(1, summary["updates"] + 1)) == pods.updates()
+    return summary
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+def test_workers_come_and_take_their_leave(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
+    """All who are there are used, whatever the plan at the start said; who is asked to go costs nobody an update."""
+    pods.scheduler()
+    first = pods.worker()
+    trainer = pods.trainer(digits_job(*JOB, *SLOW, f"exchange.type={exchange}"))
+    pods.until(lambda: pods.is_trained_by(1))
+    others = [pods.worker() for _ in range(2)]
+    pods.until(lambda: pods.is_trained_by(3))
+
+    assert [0, 0] == pods.asked_to_go(first, others[0])
+    pods.until(lambda: pods.is_trained_by(1))
+
+    assert [0] == pods.asked_to_go(others[1])
+    pods.until(lambda: pods.waits_for("a worker"))
+    pods.worker()
+    assert 0 == trainer.wait(timeout=120)
+    assert 0 == check(pods, expected)["recoveries"]
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+def test_a_scheduler_that_dies_and_comes_back(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
+    scheduler, workers = pods.scheduler(), [pods.worker(), pods.worker()]
+    trainer = pods.trainer(digits_job(*JOB, *SLOW, f"exchange.type={exchange}", "checkpoint.everySeconds=1"))
+    pods.until(lambda: pods.is_trained_by(2) and pods.progress.checkpoint_update)
+
+    scheduler.kill()
+    for worker in workers:
+        worker.wait(timeout=60)
+    pods.until(lambda: pods.waits_for("the Dask scheduler"))
+    pods.scheduler()
+    pods.until(lambda: pods.waits_for("a worker"))
+    pods.worker()
+    assert 0 == trainer.wait(timeout=120)
+    check(pods, expected)
+
+
+def test_a_trainer_that_waits_can_be_asked_to_stop(pods: Any, digits_job: Any) -> None:
+    trainer = pods.trainer(digits_job(*JOB))
+    pods.until(lambda: pods.waits_for("the Dask scheduler"))
+    assert [Interrupted.exit_code] == pods.asked_to_go(trainer)
+
+    pods.scheduler()
+    trainer = pods.trainer(digits_job(*JOB))
+    pods.until(lambda: pods.waits_for("a worker"))
+    assert [Interrupted.exit_code] == pods.asked_to_go(trainer)
+    assert "Traceback" not in pods.text()
+
+
+def test_a_worker_whose_trainer_is_gone_need_not_wait_for_it(pods: Any, digits_job: Any) -> None:
+    pods.scheduler()
+    worker, trainer = pods.worker(), pods.trainer(digits_job(*JOB, *SLOW))
+    pods.until(lambda: pods.is_trained_by(1))
+    trainer.kill()
+    trainer.wait()
+    began = time.monotonic()
+    assert [0] == pods.asked_to_go(worker)
+    assert time.monotonic() - began < 30
