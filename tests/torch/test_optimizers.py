@@ -1,5 +1,7 @@
 """A step over one flat vector is torch's own step over each tensor."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -93,9 +95,20 @@ def test_the_state_is_made_of_what_the_rule_needs_and_never_grows(small_job: Any
             optimizer.step(torch.ones(flat.length), 0.01, update)
         assert names == set(optimizer.state)
         assert all(flat.length == vector.numel() for vector in optimizer.state.values())
-        assert [len(names) + (overrides is ADAM)] == [
-            len(held) for held in optimizer._torch.state.values()
-        ] or not names
+
+
+def test_no_optimizer_loads_torchs_compiler(small_job: Any) -> None:
+    """It takes a second and a hundred megabytes, in every worker, before its first update."""
+    jobs = [small_job(*overrides).model_dump_json(by_alias=True) for overrides in (SGD_NESTEROV, ADAM, ADAMW)]
+    code = f"""
+import sys, torch
+from batchgrowth.manifest import read_manifest
+from batchgrowth_trainer.optimizers import FlatOptimizer
+for job in {jobs!r}:
+    FlatOptimizer(read_manifest(job).spec, torch.nn.Parameter(torch.ones(3))).step(torch.ones(3), 0.1, 0)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert 0 == subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode
 
 
 def test_the_vector_keeps_no_gradient_after_a_step(small_job: Any) -> None:

@@ -1,19 +1,25 @@
-"""torch's own optimizers, each stepping one flat vector; their state is made of flat vectors too.
+"""torch's own steps, over one flat vector; what they remember is made of flat vectors too.
 
 A step depends on nothing but (vector, gradient, state, learning rate, updates done), so a state can be carried to
-another process, or read from a checkpoint, and go on with the same bits.
+another process, or read from a checkpoint, and go on with the same bits.  The steps are torch's functions and not its
+classes: making one of those loads torch's compiler, a second in which a new worker has better things to do.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
-from batchgrowth.spec import SGD, JobSpec
+from batchgrowth.spec import SGD, Adam, JobSpec
 from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 _SGD_STATE = ("momentum_buffer",)
 _ADAM_STATE = ("exp_avg", "exp_avg_sq")
+
+Step = Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
 
 
 class FlatOptimizer:
@@ -21,33 +27,63 @@ class FlatOptimizer:
 
     def __init__(self, spec: JobSpec, vector: nn.Parameter) -> None:
         self._vector = vector
-        self._torch, names = _build(spec, vector)
+        self._step, names = _step_of(spec)
         self.state: dict[str, Tensor] = {name: torch.zeros_like(vector.data) for name in names}
-        self._counts_steps = names == _ADAM_STATE
-        self._torch.state[vector] = {**self.state}
 
+    @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
         """Move the vector by one update; `gradient` is the mean over the batch, shape (length,)."""
-        self._vector.grad = gradient
-        self._torch.param_groups[0]["lr"] = learning_rate
-        if self._counts_steps:
-            self._torch.state[self._vector]["step"] = torch.tensor(float(updates_done))
-        self._torch.step()
-        self._vector.grad = None
+        self._step(self._vector, gradient, self.state, learning_rate, updates_done)
 
 
-def _build(spec: JobSpec, vector: nn.Parameter) -> tuple[torch.optim.Optimizer, tuple[str, ...]]:
-    plain: dict[str, Any] = {"lr": 0.0, "foreach": False}
+def _step_of(spec: JobSpec) -> tuple[Step, tuple[str, ...]]:
+    """The step of the spec's rule, and the names of what it remembers."""
     settings = spec.optimizer.settings
     if isinstance(settings, SGD):
-        momentum = float(settings.momentum)
-        decay = float(settings.weight_decay)
-        sgd = torch.optim.SGD([vector], momentum=momentum, nesterov=settings.nesterov, weight_decay=decay, **plain)
-        return sgd, _SGD_STATE if momentum else ()
-    kind = torch.optim.AdamW if spec.optimizer.type == "AdamW" else torch.optim.Adam
-    betas, epsilon, decay = (
-        (float(settings.beta1), float(settings.beta2)),
-        float(settings.epsilon),
-        float(settings.weight_decay),
+        return partial(_sgd, settings), _SGD_STATE if float(settings.momentum) else ()
+    return partial(_adam, settings, spec.optimizer.type == "AdamW"), _ADAM_STATE
+
+
+def _sgd(
+    settings: SGD, vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, _done: int
+) -> None:
+    sgd(
+        [vector],
+        [gradient],
+        [state.get("momentum_buffer")],
+        foreach=False,
+        lr=learning_rate,
+        momentum=float(settings.momentum),
+        nesterov=settings.nesterov,
+        weight_decay=float(settings.weight_decay),
+        dampening=0.0,
+        maximize=False,
     )
-    return kind([vector], betas=betas, eps=epsilon, weight_decay=decay, **plain), _ADAM_STATE
+
+
+def _adam(
+    settings: Adam,
+    decoupled: bool,
+    vector: Tensor,
+    gradient: Tensor,
+    state: Mapping[str, Tensor],
+    learning_rate: float,
+    done: int,
+) -> None:
+    adam(
+        [vector],
+        [gradient],
+        [state["exp_avg"]],
+        [state["exp_avg_sq"]],
+        [],
+        [torch.tensor(float(done))],
+        foreach=False,
+        lr=learning_rate,
+        beta1=float(settings.beta1),
+        beta2=float(settings.beta2),
+        eps=float(settings.epsilon),
+        weight_decay=float(settings.weight_decay),
+        decoupled_weight_decay=decoupled,
+        amsgrad=False,
+        maximize=False,
+    )
