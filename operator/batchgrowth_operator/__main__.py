@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import kopf
@@ -23,28 +24,53 @@ from batchgrowth_operator.settings import Place, Settings
 from batchgrowth_operator.store import Store
 from batchgrowth_operator.telemetry import Telemetry
 
+FIRST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 30.0
+GOOD_WHILE_SECONDS = 120.0
+"""Watches that lasted so long were not at fault from the beginning."""
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs)
+
+log = logging.getLogger(__name__)
 
 
 def run(settings: Settings) -> None:
     """Runs the operator; returns after SIGTERM or SIGINT."""
-    store, telemetry = Store(), Telemetry()
+    telemetry = Telemetry()
     api = connect(settings.kubeconfig, telemetry.request)
-    make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image=settings.image), telemetry)
     if settings.metrics_port:
         start_http_server(settings.metrics_port, EVERYWHERE, telemetry.registry)
     kopf.configure()
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it has a line for every event of every object
-    asyncio.run(
-        kopf.operator(
-            registry=handlers.registry_of(store, lambda: _begin(make_pass, api, settings.lease), api.access),
-            settings=handlers.settings(),
-            memo=kopf.Memo(),
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
-            standalone=True,
-            liveness_endpoint=f"http://{EVERYWHERE}:{settings.health_port}/healthz" if settings.health_port else None,
+    wait = FIRST_WAIT_SECONDS
+    while True:
+        began = time.monotonic()
+        try:
+            asyncio.run(_watch(settings, api, telemetry))
+        except Exception:
+            log.exception("watching has failed; it begins anew in %g s", wait)
+        else:
+            return
+        time.sleep(wait)
+        wait = (
+            FIRST_WAIT_SECONDS if time.monotonic() - began > GOOD_WHILE_SECONDS else min(2 * wait, LONGEST_WAIT_SECONDS)
         )
+
+
+async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
+    """Watches until a signal comes. Raises what kopf cannot go on after: a kind that went away while it was watched, an
+    API server that refuses for long. What was known by then may be wrong, so nothing of it is kept.
+    """
+    store = Store()
+    telemetry.forget_all()
+    make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image=settings.image), telemetry)
+    await kopf.operator(
+        registry=handlers.registry_of(store, lambda: _begin(make_pass, api, settings.lease), api.access),
+        settings=handlers.settings(namespaced=bool(settings.namespaces)),
+        memo=kopf.Memo(),
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        standalone=True,
+        liveness_endpoint=f"http://{EVERYWHERE}:{settings.health_port}/healthz" if settings.health_port else None,
     )
 
 

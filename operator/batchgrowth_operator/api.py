@@ -114,6 +114,12 @@ class Api:
             if refused.code not in (404, 409):
                 raise
 
+    def warnings(self, namespace: str, uid: str) -> list[dict[str, Any]]:
+        """The events that warn of something about the object with that uid."""
+        about = f"involvedObject.uid={uid},type=Warning"
+        items: list[dict[str, Any]] = self._send("get", EVENTS, EVENTS.path(namespace), field_selector=about)["items"]
+        return items
+
     def post_event(self, namespace: str, event: Object) -> None:
         """Adds an event."""
         self._send("post", EVENTS, EVENTS.path(namespace), body=event, field_manager=names.FIELD_MANAGER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from batchgrowth.conditions import HELD_UP
 from batchgrowth.status import Condition, JobStatus
 
 from batchgrowth_operator.decision import Event
@@ -28,7 +29,9 @@ def _condition_events(told: JobStatus, new: JobStatus) -> Iterator[Event]:
 
 
 def _is_bad(now: Condition) -> bool:
-    return (now.type, now.status) in BAD or (now.type == "ClusterReady" and now.status == "False")
+    return (
+        (now.type, now.status) in BAD or (now.type == "ClusterReady" and now.status == "False") or now.reason in HELD_UP
+    )
 
 
 def _stage_events(told: JobStatus, new: JobStatus) -> Iterator[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -17,8 +18,9 @@ from batchgrowth_operator.store import Key, Store
 INACTIVE_SECONDS = 70
 SERVER_SECONDS = 300
 BACKOFFS = (0.2, 0.5, 1, 2, 3, 5)
-"""Waits between tries of a request of kopf's. It tries a refused one again, too: an operator of a few namespaces, which
-may not list all namespaces, begins after these."""
+"""Waits between tries of a request of kopf's. It tries a refused one again, too."""
+BEGINNING_SECONDS = 5.0
+"""An operator of a few namespaces asks first whether it may list them all, and is to take a no for a no."""
 
 Begin = Callable[[], Passes]
 
@@ -37,12 +39,12 @@ def registry_of(store: Store, begin: Begin, access: Callable[[], Access]) -> kop
     return registry
 
 
-def settings() -> kopf.OperatorSettings:
+def settings(*, namespaced: bool) -> kopf.OperatorSettings:
     """Watches by label, which end by themselves now and then; nothing of kopf's own in anybody's object."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
     chosen.peering.standalone = True
-    chosen.networking.error_backoffs = BACKOFFS
+    chosen.networking.error_backoffs = () if namespaced else BACKOFFS
     chosen.watching.server_timeout = SERVER_SECONDS
     chosen.watching.inactivity_timeout = INACTIVE_SECONDS
     for kind in WATCHED.values():
@@ -80,7 +82,9 @@ def _log_in(registry: kopf.OperatorRegistry, log_in_as: Callable[[], Access]) ->
 
 
 def _start_and_stop(registry: kopf.OperatorRegistry, begin: Begin) -> None:
-    async def start(memo: kopf.Memo, **_: Any) -> None:
+    async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
+        patience = ("error_backoffs", BACKOFFS)
+        asyncio.get_running_loop().call_later(BEGINNING_SECONDS, setattr, settings.networking, *patience)
         memo.passes = begin()
 
     async def stop(memo: kopf.Memo, **_: Any) -> None:

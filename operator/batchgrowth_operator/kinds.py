@@ -36,9 +36,12 @@ WATCHED = {
     "Pod": Kind("", "v1", "pods"),
     "Role": Kind("rbac.authorization.k8s.io", "v1", "roles"),
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
+    "Service": Kind("", "v1", "services"),
     "ServiceAccount": Kind("", "v1", "serviceaccounts"),
 }
-"""Children and pods, watched by the label of their job."""
+"""Children, pods and the scheduler's Service, watched by the label of their job."""
+READ_ONLY = frozenset({"Pod", "Service"})
+"""Those of them that others make."""
 UNWATCHED = {"Secret": Kind("", "v1", "secrets")}
 """Read by name alone, so that the operator needs no right to list anybody's secrets."""
 KINDS = JOBS | WATCHED | UNWATCHED

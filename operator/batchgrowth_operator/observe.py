@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
 
 from batchgrowth_operator import tls
-from batchgrowth_operator.api import Api
+from batchgrowth_operator.api import Api, Refused
 from batchgrowth_operator.kinds import WATCHED
 from batchgrowth_operator.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by, ref_of
 from batchgrowth_operator.store import Key, Store
+from batchgrowth_operator.troubles import WARNINGS_SECONDS, puzzles
 
 REFRESH_SECONDS = 600
-"""Watches do not tell of what went while they were broken, and Secrets are not watched: so often all is read anew."""
+"""Watches do not tell of what went while they were broken: so often all is read anew."""
+SECRET_SECONDS = 30
+"""Secrets are not watched: so often that of a job with a cluster is read, for a new pod does not start without it."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -27,6 +35,8 @@ class Observer:
     api: Api
     store: Store
     _refreshed: dict[Key, float] = field(default_factory=dict)
+    _secret_read: dict[Key, float] = field(default_factory=dict)
+    _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
         """What is known of the job now; None where it is not there."""
@@ -34,33 +44,64 @@ class Observer:
             await asyncio.to_thread(self._refresh, key)
         job = self.store.job(key)
         if job is None:
-            self._refreshed.pop(key, None)
+            for known in (self._refreshed, self._secret_read, self._warned):
+                known.pop(key, None)
             return None
         now, uid = datetime.now(UTC), job["metadata"]["uid"]
         seen = self.store.belongings(key)
         children = {ref: body for ref, body in seen.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
         pods = sorted((body for ref, body in seen.items() if ref.kind == "Pod"), key=lambda p: p["metadata"]["name"])
-        return Observed(
+        observed = Observed(
             job=job,
             now=now,
             children=children,
+            parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), seen),
             pods=tuple(pods),
             credentials=_credentials(key, children.get(_secret(key)), now),
             failures=failures,
         )
+        return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed))
+
+    def rest_seconds(self, key: Key) -> float:
+        """The longest time without a look at the job."""
+        return SECRET_SECONDS if self._has_cluster(key) else REFRESH_SECONDS + 1.0
 
     def _refresh(self, key: Key) -> None:
-        """Reads the Secret where it is not known, and everything of the job where that is long ago."""
+        """Reads the Secret where it is not known or may be gone, and everything of the job where that is long ago."""
         first = key not in self._refreshed
         due = first or time.monotonic() - self._refreshed[key] >= REFRESH_SECONDS
         if due and not first:
             self._list(key, KIND, field_selector=f"metadata.name={key.name}")
             for kind in WATCHED:
                 self._list(key, kind, label_selector=names.selector(key.name))
-        if due or _secret(key) not in self.store.belongings(key):
+        age = time.monotonic() - self._secret_read.get(key, -math.inf)
+        expected = self._has_cluster(key) and age >= SECRET_SECONDS
+        if due or expected or _secret(key) not in self.store.belongings(key):
             self._read_secret(key)
+            self._secret_read[key] = time.monotonic()
         if due:
             self._refreshed[key] = time.monotonic()
+
+    def _has_cluster(self, key: Key) -> bool:
+        return Ref("DaskCluster", names.cluster(key.name)) in self.store.belongings(key)
+
+    def _warnings(self, key: Key, seen: Observed) -> tuple[Object, ...]:
+        """The events about what is held up without a word of its own; those of a moment ago where they were just read.
+
+        They are for people alone: where they may not be read, the job goes on without them.
+        """
+        puzzling = puzzles(seen)
+        if not puzzling:
+            return ()
+        read_at, found = self._warned.get(key, (-math.inf, ()))
+        if time.monotonic() - read_at >= WARNINGS_SECONDS:
+            try:
+                uids = (str(body["metadata"]["uid"]) for body in puzzling)
+                found = tuple(event for uid in uids for event in self.api.warnings(key.namespace, uid))
+            except Refused as refused:
+                log.warning("%s/%s: events cannot be read: %s", *key, refused)
+            self._warned[key] = time.monotonic(), found
+        return found
 
     def _list(self, key: Key, kind: str, **selectors: str) -> None:
         known = [ref for ref in self.store.all_of(key) if ref.kind == kind]
@@ -77,6 +118,11 @@ class Observer:
             self.store.drop(key, _secret(key))
         else:
             self.store.read(key, found)
+
+
+def _parts(cluster: Object | None, seen: Mapping[Ref, Object]) -> Mapping[Ref, Object]:
+    uid = cluster["metadata"]["uid"] if cluster is not None else ""
+    return {ref: body for ref, body in seen.items() if is_owned_by(body, uid)}
 
 
 def _secret(key: Key) -> Ref:

@@ -40,16 +40,19 @@ class Credentials:
 class Observed:
     """Everything that a decision is made from.
 
-    `children` holds what belongs to this job by owner reference; `pods` those that carry its label. `credentials` are
-    there when the Secret is missing or soon too old. `failures` are those of the last pass.
+    `children` holds what belongs to this job by owner reference, `parts` what belongs to its DaskCluster; `pods` are
+    those that carry its label. `credentials` are there when the Secret is missing or soon too old. `failures` are those
+    of the last pass, `warnings` the events about what is held up without a word of its own.
     """
 
     job: Object
     now: datetime
     children: Mapping[Ref, Object] = field(default_factory=dict)
+    parts: Mapping[Ref, Object] = field(default_factory=dict)
     pods: tuple[Object, ...] = ()
     credentials: Credentials | None = None
     failures: tuple[Failure, ...] = ()
+    warnings: tuple[Object, ...] = ()
 
     @property
     def name(self) -> str:

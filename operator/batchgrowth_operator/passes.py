@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from batchgrowth_operator.api import Refused
 from batchgrowth_operator.apply import Outdated, Writer
 from batchgrowth_operator.decision import Decision
 from batchgrowth_operator.defaults import Defaults
-from batchgrowth_operator.observe import REFRESH_SECONDS, Observer
+from batchgrowth_operator.observe import Observer
 from batchgrowth_operator.observed import Failure, ref_of
 from batchgrowth_operator.reconcile import reconcile
 from batchgrowth_operator.store import Key
@@ -21,9 +22,8 @@ from batchgrowth_operator.telemetry import Telemetry
 GATHER_SECONDS = 0.05
 """A write is followed by a handful of events; they are worth one look."""
 OUTDATED_SECONDS = 0.2
-LONGEST_REST_SECONDS = REFRESH_SECONDS + 1.0
 FIRST_BACKOFF_SECONDS = 1.0
-LONGEST_BACKOFF_SECONDS = 60.0
+LONGEST_BACKOFF_SECONDS = 30.0
 AT_ONCE = 16
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a pass: whether the job is gone, what was refused, and when to look again without an event."""
+    """What came of a pass: whether the job is gone, what was refused, and when to look again without an event.
+
+    `look_again_seconds` None waits for an event.
+    """
 
     gone: bool = False
     failures: tuple[Failure, ...] = ()
@@ -97,7 +100,7 @@ class Passes:
             woken.set()
         elif not result.gone:
             try:
-                await asyncio.wait_for(woken.wait(), result.look_again_seconds or LONGEST_REST_SECONDS)
+                await asyncio.wait_for(woken.wait(), result.look_again_seconds)
             except TimeoutError:
                 woken.set()
             await asyncio.sleep(GATHER_SECONDS)
@@ -112,14 +115,15 @@ def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry:
             telemetry.forget(key)
             return Result(gone=True)
         decision = reconcile(seen, defaults)
+        rest = min(observer.rest_seconds(key), decision.look_again_seconds or math.inf)
         telemetry.decided(key, seen, decision)
         if decision.is_empty:
-            return Result(look_again_seconds=decision.look_again_seconds)
+            return Result(look_again_seconds=rest)
         log.info("%s/%s: %s", *key, said(decision))
         refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
         if refused != failures:
             return Result(failures=refused, look_again_seconds=GATHER_SECONDS, backs_off=bool(refused))
-        return Result(failures=refused, look_again_seconds=decision.look_again_seconds, backs_off=bool(refused))
+        return Result(failures=refused, look_again_seconds=rest, backs_off=bool(refused))
 
     async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
         began, result, outcome = time.monotonic(), "done", Result()

@@ -21,10 +21,16 @@ from batchgrowth_operator.observed import Object, Observed, Ref, annotations_of,
 from batchgrowth_operator.retention import Cluster, cluster_policy
 from batchgrowth_operator.rules import degraded_after, seconds_missing, stalled_after
 from batchgrowth_operator.scaling import Workforce, workforce
+from batchgrowth_operator.scheduler import seconds_until_missed
 from batchgrowth_operator.situation import Mode, Situation, seconds_to_deadline, situate, told_status
 from batchgrowth_operator.statuses import next_status, paced, rejected_status
 from batchgrowth_operator.trainer_outcome import outcome_of
-from batchgrowth_operator.troubles import DASK_OPERATOR_PATIENCE_SECONDS
+from batchgrowth_operator.troubles import (
+    DASK_OPERATOR_PATIENCE_SECONDS,
+    WARNINGS_SECONDS,
+    puzzles,
+    seconds_to_a_puzzle,
+)
 
 
 def reconcile(seen: Observed, defaults: Defaults) -> Decision:
@@ -131,9 +137,12 @@ def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
     yield None if missing is None else degraded_after(s) - missing
     yield None if limit is None else limit - s.report_age_seconds
     cluster = s.seen.child("DaskCluster", names.cluster(s.seen.name))
-    if cluster is not None and not (cluster.get("status") or {}).get("phase"):
-        age = seconds_since(cluster["metadata"].get("creationTimestamp"), s.seen.now)
-        yield DASK_OPERATOR_PATIENCE_SECONDS - age
+    if cluster is not None and (_is_going(cluster) or not (cluster.get("status") or {}).get("phase")):
+        since = cluster["metadata"].get("deletionTimestamp") or cluster["metadata"].get("creationTimestamp")
+        yield DASK_OPERATOR_PATIENCE_SECONDS - seconds_since(since, s.seen.now)
+    yield seconds_until_missed(s.seen)
+    yield seconds_to_a_puzzle(s.seen)
+    yield WARNINGS_SECONDS if puzzles(s.seen) else None
 
 
 def _soonest(*waits: float | None) -> float | None:

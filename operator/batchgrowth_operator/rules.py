@@ -9,8 +9,10 @@ from batchgrowth import names
 
 from batchgrowth_operator.moments import seconds_since
 from batchgrowth_operator.scaling import Workforce
+from batchgrowth_operator.scheduler import is_ready
 from batchgrowth_operator.situation import Mode, Situation, condition
-from batchgrowth_operator.troubles import trouble_of
+from batchgrowth_operator.trainer_outcome import last_ending
+from batchgrowth_operator.troubles import cluster_trouble, trainer_trouble
 
 DEGRADED_AFTER_SECONDS = 10
 STALLED_AFTER_SECONDS = 120
@@ -37,27 +39,29 @@ def cluster_ready(s: Situation, w: Workforce) -> Verdict:
     """As many workers as are wanted now, or what keeps them."""
     if s.mode is not Mode.ACTIVE:
         return Verdict("False", "Released")
-    trouble = trouble_of(s.seen)
+    trouble = cluster_trouble(s.seen)
     if w.ready >= w.desired and not s.seen.failures:
         return Verdict("True", "AllWorkersJoined", f"{w.desired} wanted.")
     if trouble is not None:
         return Verdict("False", trouble.reason, trouble.message)
-    cluster = s.seen.child("DaskCluster", names.cluster(s.seen.name))
-    if cluster is None or (cluster.get("status") or {}).get("phase") != "Running":
+    if not is_ready(s.seen):
         return Verdict("False", "WaitingForScheduler")
     return Verdict("False", "WaitingForWorkers", f"{w.ready} of {w.desired} have joined.")
 
 
 def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Updates are being committed."""
+    """Updates are being committed, or what keeps the trainer from it."""
     if s.mode is Mode.OVER:
         return Verdict("False", "Ended")
     if s.mode is Mode.SUSPENDED:
         return Verdict("False", "Paused")
     trainer = s.seen.child("Job", names.trainer(s.seen.name))
     status = (trainer or {}).get("status") or {}
+    trouble = trainer_trouble(s.seen) if not status.get("ready", 0) else None
+    if trouble is not None:
+        return Verdict("False", trouble.reason, trouble.message)
     if status.get("failed", 0) > 0 and not status.get("ready", 0):
-        return Verdict("False", "TrainerRestarting")
+        return Verdict("False", "TrainerRestarting", last_ending(s.seen))
     return Verdict("True", "UpdatesCommitted") if s.update else Verdict("False", "NotStarted")
 
 
@@ -74,7 +78,7 @@ def degraded(s: Situation, w: Workforce) -> Verdict:
     missing = seconds_missing(s, w)
     if missing is None or missing < degraded_after(s):
         return Verdict("False", "FullStrength")
-    trouble = trouble_of(s.seen)
+    trouble = cluster_trouble(s.seen)
     why = f" {trouble.message}" if trouble else ""
     return Verdict("True", "TooFewWorkers", f"{w.ready} of {w.desired} workers are there.{why}"[:1024])
 

@@ -53,6 +53,11 @@ class Telemetry:
                     self._metrics["batchgrowth_operator_job_condition"].remove(*key, kind, status)
             self._count(key, None)
 
+    def forget_all(self) -> None:
+        """What is known of jobs is to be learned anew."""
+        for key in list(self._states):
+            self.forget(key)
+
     def _status(self, key: Key, status: dict[str, Any]) -> None:
         said = {condition["type"]: condition["status"] for condition in status["conditions"]}
         gauge = self._metrics["batchgrowth_operator_job_condition"]

@@ -62,6 +62,12 @@ def outcome_of(seen: Observed) -> Outcome | None:
     return Outcome(False, reason, shortened(message or told))
 
 
+def last_ending(seen: Observed) -> str:
+    """How the trainer ended last: its exit code and the end of what it said; empty where no pod is left of it."""
+    code, message = _last_words(seen)
+    return "" if code is None else shortened(f"exit code {code}: {message}" if message else f"exit code {code}")
+
+
 def shortened(text: str) -> str:
     """The end of a text, where errors have their point, within the bounds of a condition's message."""
     return text if len(text) <= LONGEST_MESSAGE else "…" + text[1 - LONGEST_MESSAGE :]

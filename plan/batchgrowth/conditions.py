@@ -13,6 +13,16 @@ CONDITIONS = {
     "Succeeded": "True when every update is done, False when the job failed, Unknown until then.",
 }
 
+HELD_UP = {
+    "ReferenceMissing": "Pods need a claim, secret, config map or account that is not there; the message names it.",
+    "ImagePullFailed": "A node cannot pull the image; the message is the node's.",
+    "QuotaExceeded": "A quota of the namespace does not allow the pods.",
+    "Unschedulable": "No node can take a pod; the message is the scheduler's.",
+    "PodBroken": "A pod's container cannot start or keeps ending; the message is the node's.",
+    "PodsRefused": "The API server refuses the pods; the message is its own.",
+}
+"""What may keep pods from running: those of the cluster, and the trainer's."""
+
 REASONS = {
     "Accepted": {
         "PlanMade": "The plan is in the ConfigMap of the job.",
@@ -24,11 +34,7 @@ REASONS = {
         "WaitingForWorkers": "Some workers are still starting.",
         "WaitingForScheduler": "The scheduler is still starting.",
         "DaskOperatorMissing": "Nobody answers for the DaskCluster; install the Dask operator.",
-        "ImagePullFailed": "A node cannot pull the image; the message is the node's.",
-        "QuotaExceeded": "A quota of the namespace does not allow the pods.",
-        "Unschedulable": "No node can take a pod; the message is the scheduler's.",
-        "PodBroken": "A pod's container cannot start or keeps ending; the message is the node's.",
-        "PodsRefused": "The API server refuses the pods; the message is its own.",
+        **HELD_UP,
         "ChildRefused": "The API server refuses an object of the job; the message is its own.",
         "NameTaken": "An object that the job needs exists already and is not the job's; the message names it.",
         "Released": "The job is over or suspended, and its cluster is gone.",
@@ -37,6 +43,7 @@ REASONS = {
         "UpdatesCommitted": "Updates are being committed.",
         "NotStarted": "The trainer has not committed an update yet.",
         "TrainerRestarting": "The trainer was lost and starts from its last checkpoint.",
+        **HELD_UP,
         "Ended": "The trainer has ended.",
         "Paused": "spec.suspend is true.",
     },

@@ -20,8 +20,9 @@ import yaml
 from batchgrowth import names
 from batchgrowth.progress import Progress
 from batchgrowth_operator.api import Api, connect
-from batchgrowth_operator.kinds import EVENTS, JOBS, KINDS, UNWATCHED, WATCHED, Kind
+from batchgrowth_operator.kinds import EVENTS, JOBS, KINDS, READ_ONLY, UNWATCHED, WATCHED, Kind
 from batchgrowth_operator.observed import Ref
+from batchgrowth_operator.scheduler import SETTLED_AFTER_SECONDS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "operator_process.py"
@@ -30,6 +31,7 @@ WORKERS = Ref("Deployment", "digits-workers")
 TRAINER = Ref("Job", "digits-trainer")
 CLUSTER = Ref("DaskCluster", "digits")
 PLAN = Ref("ConfigMap", "digits-plan")
+SERVICES = KINDS["Service"]
 CHILDREN = [
     PLAN, Ref("ConfigMap", "digits-progress"), Ref("Secret", "digits-tls"), Ref("ServiceAccount", "digits-trainer"),
     Ref("Role", "digits-progress"), Ref("RoleBinding", "digits-progress"), Ref("NetworkPolicy", "digits"),
@@ -98,6 +100,25 @@ class Field:
         wanted = self.get(WORKERS)["spec"]["replicas"]
         self.patch(WORKERS, {"status": {"replicas": wanted, "readyReplicas": wanted}}, "status")
 
+    def make_scheduler(self) -> None:
+        """What the Dask operator does for a new DaskCluster, as far as it is not done."""
+        owner = self.get(CLUSTER)["metadata"]
+        place = {"name": "digits-scheduler", "namespace": self.namespace, "labels": owner["labels"]}
+        place["ownerReferences"] = [{"apiVersion": "v1", "kind": "x", "name": owner["name"], "uid": owner["uid"]}]
+        pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        specs = {
+            "Deployment": {"selector": {"matchLabels": {"a": "b"}}, "template": pod},
+            "Service": {"ports": [{"port": 8786}]},
+        }
+        for kind, spec in specs.items():
+            if self.get(Ref(kind, "digits-scheduler")) is None:
+                self.api._send(
+                    "post", KINDS[kind], KINDS[kind].path(self.namespace), body={"metadata": place, "spec": spec}
+                )
+        ready = {"status": {"replicas": 1, "readyReplicas": 1}}
+        self.patch(Ref("Deployment", "digits-scheduler"), ready, "status")
+        self.patch(CLUSTER, {"status": {"phase": "Running"}})
+
     def trainer_ends(self) -> None:
         said = {"status": "True", "lastTransitionTime": "2026-11-20T10:00:00Z", "lastProbeTime": None}
         conditions = [{"type": kind, **said} for kind in ("SuccessCriteriaMet", "Complete")]
@@ -128,9 +149,9 @@ class Field:
         return before
 
 
-def until(holds: Callable[[], Any], wanted: Any = True) -> None:
-    """Returns when it holds; fails with what was there instead after half a minute."""
-    end = time.monotonic() + PATIENCE_SECONDS
+def until(holds: Callable[[], Any], wanted: Any = True, seconds: float = PATIENCE_SECONDS) -> None:
+    """Returns when it holds; fails with what was there instead after so many seconds."""
+    end = time.monotonic() + seconds
     while (found := holds()) != wanted and time.monotonic() < end:
         time.sleep(0.05)
     assert wanted == found
@@ -263,9 +284,9 @@ def test_bounds_change_midway(ground: Field) -> None:
     until(ground.replicas, 3)
 
 
-@pytest.mark.parametrize("ref", [ref for ref in CHILDREN if ref.kind != "Secret"], ids="/".join)
+@pytest.mark.parametrize("ref", CHILDREN, ids="/".join)
 def test_a_child_that_is_deleted_comes_back(ground: Field, ref: Ref) -> None:
-    """A Secret does so too, within ten minutes: nobody watches Secrets."""
+    """A Secret does so within half a minute: nobody watches Secrets."""
     ground.apply()
     until(ground.is_complete)
     before = ground.rest()[1 + CHILDREN.index(ref)]["metadata"]["uid"]
@@ -274,7 +295,7 @@ def test_a_child_that_is_deleted_comes_back(ground: Field, ref: Ref) -> None:
 
     ground.delete(ref)
 
-    until(lambda: (ground.get(ref) or {"metadata": {"uid": before}})["metadata"]["uid"] != before)
+    until(lambda: (ground.get(ref) or {"metadata": {"uid": before}})["metadata"]["uid"] != before, seconds=60)
 
 
 def test_a_child_that_is_changed_or_loses_its_label_is_repaired(ground: Field) -> None:
@@ -329,6 +350,41 @@ def test_without_the_dask_operator_s_crds(
     until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
 
 
+def test_the_dask_operator_s_crd_goes_while_it_is_watched(ground: Field, apiserver: Any, dask_crds: list[Path]) -> None:
+    """And comes back: the watch of it has ended for good by then, and the operator has not."""
+    ground.apply()
+    until(ground.is_complete)
+    [crd] = [path for path in dask_crds if "daskcluster" in path.name]
+    assert 0 == apiserver.kubectl("delete", "-f", crd).returncode
+    try:
+        until(lambda: ground.condition("ClusterReady"), ("False", "DaskOperatorMissing"))
+    finally:
+        assert 0 == apiserver.kubectl("apply", "--server-side", "-f", crd).returncode
+
+    until(ground.is_complete, seconds=60)
+    until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
+    ground.delete(CLUSTER)
+    until(ground.is_complete)
+    assert ground.operators[0].is_alive()
+
+
+def test_a_part_of_the_scheduler_that_is_deleted_is_asked_for(ground: Field) -> None:
+    """The Dask operator makes what is not there of a DaskCluster in phase Created, and nothing ever again."""
+    ground.apply()
+    until(ground.is_complete)
+    ground.make_scheduler()
+    until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForWorkers"))
+    time.sleep(SETTLED_AFTER_SECONDS)
+    assert "Running" == ground.get(CLUSTER)["status"]["phase"]
+
+    ground.api._send("delete", SERVICES, SERVICES.path(ground.namespace, "digits-scheduler"))
+
+    until(lambda: ground.get(CLUSTER)["status"]["phase"], "Created")
+    ground.make_scheduler()
+    ground.rest()
+    assert "Running" == ground.get(CLUSTER)["status"]["phase"]
+
+
 def test_two_operators_make_one_outcome(ground: Field) -> None:
     ground.start()
     ground.apply()
@@ -365,7 +421,9 @@ def test_one_of_two_works_and_the_other_takes_over(make_field: Callable[[], Fiel
 def test_its_rights_are_enough(make_field: Callable[[], Field], apiserver: Any) -> None:
     """Those for the calls in its table, and a look at which CRDs there are: a whole life needs no others."""
     read, written = ["list", "watch"], ["list", "watch", "get", "create", "patch"]
-    rules = [_rule(kind, read if name in (JOB.kind, "Pod") else written) for name, kind in (JOBS | WATCHED).items()]
+    rules = [
+        _rule(kind, read if name in {JOB.kind, *READ_ONLY} else written) for name, kind in (JOBS | WATCHED).items()
+    ]
     rules += [_rule(kind, ["get", "create", "patch"]) for kind in UNWATCHED.values()]
     rules += [_rule(KINDS[kind], ["delete"]) for kind in ("DaskCluster", "Deployment", "Job", JOB.kind)]
     rules += [_rule(KINDS[JOB.kind], ["patch"], "/status"), _rule(EVENTS, ["create"])]

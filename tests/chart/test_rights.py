@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from batchgrowth_operator.kinds import EVENTS, JOBS, UNWATCHED, WATCHED, Kind
+from batchgrowth_operator.kinds import EVENTS, JOBS, READ_ONLY, UNWATCHED, WATCHED, Kind
 
 from charts.folders import CHART
 
@@ -47,10 +47,11 @@ def needed() -> set[Grant]:
     def each(kinds: dict[str, Kind], verbs: set[str]) -> set[Grant]:
         return {(kind.group, kind.plural, verb) for kind in kinds.values() for verb in verbs}
 
-    children = {name: kind for name, kind in WATCHED.items() if name != "Pod"}
+    children = {name: kind for name, kind in WATCHED.items() if name not in READ_ONLY}
     released = {name: kind for name, kind in (JOBS | children).items() if kind.plural in RELEASED}
     [job] = JOBS.values()
-    told = {(job.group, f"{job.plural}/status", "patch"), (EVENTS.group, EVENTS.plural, "create")}
+    told = {(job.group, f"{job.plural}/status", "patch")}
+    told |= {(EVENTS.group, EVENTS.plural, verb) for verb in ("create", "list")}
     return each(JOBS | WATCHED, read) | each(children | UNWATCHED, written) | each(released, {"delete"}) | told
 
 

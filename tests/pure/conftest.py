@@ -28,7 +28,9 @@ class World:
 
     job: dict[str, Any]
     children: dict[Ref, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     pods: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
     failures: tuple[Failure, ...] = ()
     now: datetime = START
     events: list[Any] = field(default_factory=list)
@@ -50,9 +52,11 @@ class World:
             job=copy.deepcopy(self.job),
             now=self.now,
             children=copy.deepcopy(self.children),
+            parts=copy.deepcopy(self.parts) if (self.cluster or {}).get("status") else {},  # theirs who made it
             pods=tuple(copy.deepcopy(self.pods)),
             credentials=None if secret in self.children else Credentials(pem=pem),
             failures=self.failures,
+            warnings=tuple(copy.deepcopy(self.warnings)),
         )
 
     def decide(self) -> Decision:
@@ -123,6 +127,11 @@ class World:
     def scheduler_ready(self) -> World:
         assert self.cluster is not None
         self.cluster["status"] = {"phase": "Running"}
+        name = names.scheduler(self.name)
+        self.parts = {
+            Ref("Deployment", name): {"metadata": {"name": name}, "status": {"readyReplicas": 1}},
+            Ref("Service", name): {"metadata": {"name": name}},
+        }
         return self
 
     def trainer_runs(self, **status: Any) -> World:

@@ -11,11 +11,12 @@ from batchgrowth_operator.api import Refused
 from batchgrowth_operator.apply import Writer
 from batchgrowth_operator.decision import Decision, Event
 from batchgrowth_operator.defaults import Defaults
-from batchgrowth_operator.observe import REFRESH_SECONDS, Observer
+from batchgrowth_operator.observe import REFRESH_SECONDS, SECRET_SECONDS, Observer
 from batchgrowth_operator.observed import Failure, Ref, ref_of
 from batchgrowth_operator.passes import Passes, Result, passes_of, said
 from batchgrowth_operator.store import Key, Store
 from batchgrowth_operator.telemetry import Telemetry
+from batchgrowth_operator.troubles import WARNINGS_SECONDS
 
 KEY = Key("default", "digits")
 JOB = Ref("BatchGrowthJob", "digits")
@@ -29,6 +30,7 @@ class FakeApi:
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     refused: dict[Ref, Refused] = field(default_factory=dict)
+    happened: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, Ref]] = field(default_factory=list)
     version: int = 100
 
@@ -54,6 +56,12 @@ class FakeApi:
     def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
         self.asked.append(("delete", ref))
         self.objects.pop(ref, None)
+
+    def warnings(self, namespace: str, uid: str) -> Any:
+        self.asked.append(("list", Ref("Event", uid)))
+        if Ref("Event", "") in self.refused:
+            raise self.refused[Ref("Event", "")]
+        return list(self.happened.get(uid, ()))
 
     def post_event(self, namespace: str, event: Any) -> None:
         self.asked.append(("post", Ref("Event", event["reason"])))
@@ -89,7 +97,7 @@ def setting(make_world: Any) -> Setting:
 
 
 def test_one_pass_makes_everything_and_the_next_nothing(setting: Setting) -> None:
-    assert Result(look_again_seconds=None) == setting.once()
+    assert Result(look_again_seconds=REFRESH_SECONDS + 1) == setting.once()
     made = setting.api.writes()
     assert [("apply", JOB)] == made[:1]
     assert 11 == len([verb for verb, _ in made if verb == "apply"])
@@ -212,11 +220,58 @@ def test_everything_is_read_anew_now_and_then(setting: Setting) -> None:
     assert seen is not None
     assert {SECRET, PLAN}.isdisjoint(seen.children)
     assert seen.credentials is not None
-    assert 11 == len(setting.api.asked)
+    assert 12 == len(setting.api.asked)
 
     del setting.api.objects[JOB]
     observer._refreshed[KEY] -= REFRESH_SECONDS
     assert None is asyncio.run(observer.observe(KEY, ()))
+
+
+def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> None:
+    """Nobody watches Secrets, and no new pod starts without its own."""
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    asyncio.run(observer.observe(KEY, ()))
+    assert REFRESH_SECONDS < observer.rest_seconds(KEY)
+    setting.once()
+    asyncio.run(observer.observe(KEY, ()))
+    setting.api.asked.clear()
+    del setting.api.objects[SECRET]
+
+    observer._secret_read[KEY] -= SECRET_SECONDS
+    seen = asyncio.run(observer.observe(KEY, ()))
+
+    assert seen is not None
+    assert seen.credentials is not None
+    assert [("get", SECRET)] == setting.api.asked
+    assert SECRET_SECONDS == observer.rest_seconds(KEY)
+
+
+def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    """Now and then, and those of before count where they may not be read."""
+    setting.once()
+    labels = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "worker"}
+    metadata = {"name": "w", "namespace": "default", "uid": "uid of w", "labels": labels, "resourceVersion": "500"}
+    metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    pod = {"kind": "Pod", "metadata": metadata, "status": {"phase": "Pending"}}
+    setting.store.saw(pod)
+    setting.api.happened["uid of w"] = [{"reason": "FailedMount"}]
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+
+    def warnings() -> Any:
+        seen = asyncio.run(observer.observe(KEY, ()))
+        assert seen is not None
+        return seen.warnings
+
+    assert ({"reason": "FailedMount"},) == warnings()
+    setting.api.happened["uid of w"].clear()
+    assert ({"reason": "FailedMount"},) == warnings()
+    observer._warned[KEY] = (observer._warned[KEY][0] - WARNINGS_SECONDS, observer._warned[KEY][1])
+    setting.api.refused[Ref("Event", "")] = Refused(403, "no")
+    assert ({"reason": "FailedMount"},) == warnings()
+    assert "default/digits: events cannot be read: no" in caplog.text
+    observer._warned[KEY] = (observer._warned[KEY][0] - WARNINGS_SECONDS, observer._warned[KEY][1])
+    del setting.api.refused[Ref("Event", "")]
+    assert () == warnings()
 
 
 def test_events_while_a_pass_runs_make_one_more(monkeypatch: pytest.MonkeyPatch) -> None:

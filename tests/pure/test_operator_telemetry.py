@@ -41,7 +41,7 @@ def test_a_life_in_metrics(make_world: MakeWorld) -> None:
     told(world, telemetry)
     assert 1 == value(telemetry, "repairs_total", kind="Deployment"), "a change of ours is no repair"
 
-    telemetry.forget(KEY)
+    telemetry.forget_all()
     telemetry.forget(KEY)
     assert 0 == value(telemetry, "jobs", state="Training")
     assert None is value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True")

@@ -38,5 +38,9 @@
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
+# Whether the scheduler that the Dask operator made is still all there.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [list, watch]
 {{- end }}

@@ -18,6 +18,7 @@ from batchgrowth_operator.children.pods import (
     pod_spec,
 )
 from batchgrowth_operator.decision import Manifest
+from batchgrowth_operator.scheduler import MAKE_PARTS, lacks_parts
 from batchgrowth_operator.situation import Situation
 
 DASK = "kubernetes.dask.org/v1"
@@ -26,12 +27,17 @@ COMM, HTTP = "tcp-comm", "http-dashboard"
 
 
 def dask_cluster(s: Situation) -> Manifest:
-    """The DaskCluster of the job. The Dask operator never changes a scheduler, so other inputs make it anew."""
+    """The DaskCluster of the job. The Dask operator never changes a scheduler, so other inputs make it anew.
+
+    Nor does it miss one: it is told when a part was deleted, and makes that part again and no other.
+    """
     spec = {
         "scheduler": {"spec": _scheduler_pod(s), "service": _service(s)},
         "worker": {"replicas": 0, "spec": {"containers": [container(s, "worker", ["dask", "worker"])]}},
     }
     manifest = child(s, DASK, "DaskCluster", names.cluster(s.seen.name), "scheduler", spec=spec)
+    if lacks_parts(s.seen):
+        manifest["status"] = {"phase": MAKE_PARTS}
     return with_inputs(manifest, image_inputs(s))
 
 
