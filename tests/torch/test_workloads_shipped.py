@@ -13,6 +13,8 @@ from batchgrowth_trainer.workloads import digits
 from batchgrowth_trainer.workloads.cifar10 import PADDING, TEST_FILES, TRAIN_FILES, crop_and_flip, normalised
 from batchgrowth_trainer.workloads.vgg import vgg11
 from batchgrowth_trainer.workloads.wide_resnet import wide_resnet
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -55,6 +57,15 @@ def test_no_digit_is_in_both_parts() -> None:
     train, test = digits.split()
     rows = torch.cat([train.tensors[0], test.tensors[0]]).flatten(1)
     assert 1797 == len(rows) == len(torch.unique(rows, dim=0))
+
+
+def test_digits_and_their_split_are_scikit_learns() -> None:
+    theirs = load_digits()
+    chosen = train_test_split(range(1797), test_size=360, stratify=theirs.target, random_state=0)
+    for indices, (images, labels) in zip(chosen, (part.tensors for part in digits.split()), strict=True):
+        expected = torch.tensor(theirs.images[sorted(indices)] / 16, dtype=torch.float32)
+        assert torch.equal(expected.unsqueeze(1), images)
+        assert theirs.target[sorted(indices)].tolist() == labels.tolist()
 
 
 def test_digits_are_images_of_grey_levels_from_0_to_1() -> None:

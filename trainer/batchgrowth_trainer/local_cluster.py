@@ -16,9 +16,7 @@ from distributed.utils import get_mp_context
 _PRELOADED = (
     "batchgrowth_trainer.uninterrupted",
     "torch",
-    "torch._dynamo",
     "torch.distributed",
-    "sklearn.datasets",
     "batchgrowth_trainer.service",
 )
 _CLOSE_SECONDS = 5.0

@@ -5,10 +5,13 @@ E. Alpaydin and C. Kaynak, *Optical Recognition of Handwritten Digits*, UCI Mach
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from torch import Tensor, nn
+from batchgrowth.errors import DataError
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from batchgrowth_trainer.workload import Workload, correct
@@ -17,6 +20,17 @@ from batchgrowth_trainer.workloads.arguments import share, whole
 TEST_EXAMPLES = 360
 BRIGHTEST = 16.0
 CLASSES = 10
+
+# A bit for each example, the lowest that of the first: whether it is for testing. The choice is that of scikit-learn's
+# train_test_split(range(1797), test_size=TEST_EXAMPLES, stratify=labels, random_state=0).
+_TEST = int(
+    "a8251c80484240414030058109010615108420243402654411004100c14080701601032203209414cc008405082100807008"
+    "0000981003c0101c008100411080007160200403013200100108106386a1d021000a5018250542020001220068408156ec21"
+    "6202200100838202404012180520100210d0000000501965043c8015c100212440009023704000080c001202a00008051002"
+    "080023a0120004018100001b2002000000500502429224a822041150100005088140051f0420489809005029000800483460"
+    "140024008010005800a042c900826000020824ac11200000",
+    16,
+)
 
 
 def workload(hidden: str = "64", dropout: str = "0.2") -> Workload:
@@ -41,16 +55,21 @@ def split() -> tuple[TensorDataset, TensorDataset]:
 
     The split is stratified by class and always the same, whatever the job's seed.
     """
-    digits = load_digits()
-    images = torch.tensor(digits.images / BRIGHTEST, dtype=torch.float32).unsqueeze(1)
-    labels = torch.tensor(digits.target, dtype=torch.int64)
-    train, test = train_test_split(range(len(labels)), test_size=TEST_EXAMPLES, stratify=digits.target, random_state=0)
-    return _subset(images, labels, train), _subset(images, labels, test)
+    table = np.loadtxt(_file(), delimiter=",", dtype=np.float64)
+    images = torch.tensor(table[:, :-1].reshape(-1, 1, 8, 8) / BRIGHTEST, dtype=torch.float32)
+    labels = torch.tensor(table[:, -1], dtype=torch.int64)
+    chosen = torch.tensor([bool(_TEST >> index & 1) for index in range(len(labels))])
+    return TensorDataset(images[~chosen], labels[~chosen]), TensorDataset(images[chosen], labels[chosen])
 
 
-def _subset(images: Tensor, labels: Tensor, indices: list[int]) -> TensorDataset:
-    chosen = torch.tensor(sorted(indices))
-    return TensorDataset(images[chosen], labels[chosen])
+def _file() -> Path:
+    """scikit-learn's file; importing scikit-learn for it takes a second in which a worker could train."""
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise DataError(
+            "digits: the images come with scikit-learn, which is not installed; install batchgrowth[trainer]"
+        )
+    return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 
 def conv_net(channels: int, dropout: float) -> nn.Sequential:
