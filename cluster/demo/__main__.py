@@ -28,6 +28,7 @@ from cluster.recipe import APISERVER
 
 EXAMPLE = ROOT / "examples" / "digits.yaml"
 INTERRUPTED = 130
+WIDTH_OF_A_LOG = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ def demo(
 ) -> None:
     """Install the chart, apply the job and watch it until it is done; exit code 1 where it fails, 130 on Ctrl-C."""
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH_OF_A_LOG
     name = load_manifest(manifest).metadata.name
     cluster = _cluster(kubeconfig)
     reader = Reader(cluster.kubeconfig)
@@ -107,8 +110,10 @@ def _there(reader: Reader, name: str, namespace: str) -> Seen:
 
 def _watched(console: Console, reader: Reader, first: Seen, *, known: bool) -> Seen:
     if known:
-        done = "is done, and is not trained again" if first.is_over else "is there already, and is watched from here on"
-        console.print(Text(f"the job {first.name} of the namespace {first.namespace} {done}", style="yellow"))
+        now = "is done, and is not trained again" if first.is_over else "is there already, and is watched from here on"
+        console.print(Text(f"the job {first.name} of the namespace {first.namespace} {now}\n", style="yellow"))
+    if first.is_over:
+        return first
     try:
         return watched(reader, first, view(console))
     except KeyboardInterrupt:

@@ -18,7 +18,7 @@ MOST_EVENTS = 6
 MOST_WORKERS_DRAWN = 40
 MARKS = {"done": ("✓", "green"), "now": ("▶", "bold cyan"), "failed": ("✗", "bold red"), "to come": (" ", "dim")}
 COLOURS = {"Succeeded": "bold green", "Failed": "bold red", "Stalled": "bold red", "Training": "bold cyan"}
-COLUMNS = ("stage", "epochs", "batch", "workers", "began at", "lasted", "workers came in", "longest pause")
+COLUMNS = ("stage", "epochs", "batch", "workers", "began at", "lasted", "came in", "pause")
 
 
 def picture(seen: Seen, now: datetime, trouble: str = "") -> RenderableType:

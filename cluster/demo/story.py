@@ -65,8 +65,8 @@ def _result(seen: Seen) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("trained", words.numbers(seen.status) or "nothing")
-    table.add_row("restarts", str(seen.status.restarts))
+    table.add_row("restarts", f"{seen.status.restarts} of the trainer")
     if told is not None and told.weights_sha256 is not None:
-        table.add_row("weights", Text(f"SHA-256 {told.weights_sha256}", style="bold"))
-        table.add_row("", "the same for any number of workers, and for `batchgrowth run` of this job")
+        table.add_row("SHA-256", Text(told.weights_sha256, style="bold"))
+        table.add_row("", "of the weights: the same for any number of workers, and for `batchgrowth run`")
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -84,7 +85,7 @@ class Lines:
             key = (str(event.at), event.reason, event.message)
             if key not in self._told:
                 self._told.add(key)
-                self._line(f"{self._at(seen)}  {event.reason}: {event.message}")
+                self._line(f"{_after(seen, event.at)}  {event.reason}: {event.message}")
         status = seen.status
         done = (status.trainer_status.progress_percentage if status.trainer_status else None) or 0
         told = (status.phase, status.stage, words.workers(status), done // 10)
@@ -92,10 +93,12 @@ class Lines:
             self._last = told
             batch = status.batch.current if status.batch else seen.plan.stages[0].batch_size
             parts = (status.phase, f"batch {batch:,}", words.workers(status), words.numbers(status), words.left(status))
-            self._line(f"{self._at(seen)}  {'  '.join(part for part in parts if part)}")
-
-    def _at(self, seen: Seen) -> str:
-        return f"{((seen.ended or now()) - seen.applied).total_seconds():7.1f} s"
+            self._line(f"{_after(seen, seen.ended or now())}  {'  '.join(part for part in parts if part)}")
 
     def _line(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
+
+
+def _after(seen: Seen, at: datetime) -> str:
+    """Seconds since the apply."""
+    return f"{(at - seen.applied).total_seconds():7.1f} s"
