@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError, PlanError
@@ -163,15 +164,18 @@ def _history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
         records[-1] = records[-1].model_copy(update={"resize_seconds": f"{w.took:.3f}"})
     if s.report is not None and index != last:
         records += [_record(s, w, begun) for begun in range(last + 1 if index > last else index, index + 1)]
-    return tuple(_with_pause(record, s.report) for record in records[-MOST_HISTORY:])
+    return tuple(_as_reported(record, s.report) for record in records[-MOST_HISTORY:])
 
 
-def _with_pause(record: StageRecord, report: Progress | None) -> StageRecord:
-    """The record with the longest pause that was reported; a restarted trainer knows of its own only."""
-    pause = report.pauses.get(str(record.index), 0.0) if report is not None else 0.0
-    if pause <= float(record.pause_seconds or 0):
+def _as_reported(record: StageRecord, report: Progress | None) -> StageRecord:
+    """The record with the most workers and the longest pause told so far: a restarted trainer knows of its own only."""
+    if report is None:
         return record
-    return record.model_copy(update={"pause_seconds": f"{pause:.3f}"})
+    crew, pause = (told.get(str(record.index), 0) for told in (report.crews, report.pauses))
+    news: dict[str, Any] = {"workers": max(int(crew), record.workers)}
+    if pause > float(record.pause_seconds or 0):
+        news["pause_seconds"] = f"{pause:.3f}"
+    return record.model_copy(update=news)
 
 
 def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
@@ -181,7 +185,7 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
     return StageRecord(
         index=index,
         batch_size=stage.batch_size,
-        workers=joined(s),
+        workers=0,
         start_time=fine_stamp(s.seen.now),
         resize_seconds=took if _grew(s, index) and joined(s) >= stage.workers else None,
     )

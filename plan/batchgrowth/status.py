@@ -127,7 +127,7 @@ class StageRecord(Model):
 
     index: Annotated[Count, Field(description="Index of the stage in the plan, from 0.")]
     batch_size: Annotated[Count, Field(description="Its batch size. Unit: examples.")]
-    workers: Annotated[Count, Field(description="Workers that it began with.")]
+    workers: Annotated[Count, Field(description="The most workers that trained in it at once.")]
     start_time: Annotated[Time, Field(description="When it began, in RFC 3339.")]
     resize_seconds: Annotated[
         Decimal | None, Field(description="How long its workers took to come. Unit: seconds.")

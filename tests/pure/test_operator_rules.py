@@ -256,13 +256,13 @@ def test_the_digest_of_the_weights_is_told(training_world: MakeWorld) -> None:
     assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
 
 
-def test_pauses_are_told_by_stage(training_world: MakeWorld) -> None:
+def test_workers_and_pauses_are_told_by_stage(training_world: MakeWorld) -> None:
     """A trainer that was started again knows of its own pauses only."""
     world = training_world()
-    world.report(300, stage=1, pauses={"0": 0.02, "1": 0.0684}).settle()
-    world.report(310, stage=1, start=1, pauses={"1": 0.03}).wait(5).settle()
+    world.report(300, stage=1, crews={"0": 1, "1": 2}, pauses={"0": 0.02, "1": 0.0684}).settle()
+    world.report(310, stage=1, start=1, crews={"1": 1}, pauses={"1": 0.03}).wait(5).settle()
 
-    assert ["0.020", "0.068"] == [record["pauseSeconds"] for record in world.status["history"]]
+    assert [(1, "0.020"), (2, "0.068")] == [(r["workers"], r["pauseSeconds"]) for r in world.status["history"]]
 
 
 def test_the_next_batch_is_told(training_world: MakeWorld) -> None:

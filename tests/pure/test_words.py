@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PROGRESS = Progress(
     update=10, updates=40, epoch=0.5, epochs=2, stage=1, batch_size=64, learning_rate=0.1, workers=2, loss=1.5,
     metrics={"accuracy": 0.9}, seconds_per_update=0.01, eta_seconds=0.3, checkpoint_update=8,
-    pauses={"1": 0.07}, weights_sha256="ab" * 32,
+    crews={"1": 2}, pauses={"1": 0.07}, weights_sha256="ab" * 32,
 )  # fmt: skip
 
 

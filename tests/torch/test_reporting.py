@@ -38,6 +38,7 @@ def test_the_last_report_tells_the_end(tmp_path: Path, small_job: MakeJob) -> No
     assert (0, plan.updates) == (told[0].update, told[-1].update)
     assert (7, plan.updates, float(plan.epochs)) == (told[-1].start, told[-1].updates, told[-1].epoch)
     assert (1, 0.0) == (told[-1].workers, told[-1].eta_seconds)
+    assert {str(stage.index): 1 for stage in plan.stages} == told[-1].crews
     assert told == sorted(told, key=lambda report: report.update)
     assert json.loads((tmp_path / "summary.json").read_text())["weightsSha256"] == told[-1].weights_sha256
     assert plan.updates == told[-1].checkpoint_update

@@ -114,8 +114,12 @@ class Reporter:
         assert plan is not None
         took = row.compute_seconds + row.exchange_seconds + row.wait_seconds
         self._pace = took if not self._pace else self._pace + _SMOOTHING * (took - self._pace)
+        stage, crews = str(row.stage), last.crews
+        if row.workers > crews.get(stage, 0):
+            crews = {**crews, stage: row.workers}
         self._newest = replace(
             last,
+            crews=crews,
             update=row.update,
             epoch=row.epoch,
             stage=row.stage,

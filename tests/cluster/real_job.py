@@ -1,0 +1,126 @@
+"""A BatchGrowthJob on a real cluster, as a test drives and watches it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+Object = dict[str, Any]
+
+
+class Kubectl(Protocol):
+    """What kubectl said, whatever its exit code."""
+
+    def __call__(self, *arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+        """`given` goes to its standard input."""
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """Standard output of a command that went well."""
+    assert 0 == done.returncode, done.stderr
+    return done.stdout
+
+
+def until(what: str, ready: Callable[[], Any], seconds: float, explain: Callable[[], str] = str) -> Any:
+    """The first true answer; fails with the explanation if there is none in time."""
+    end = time.monotonic() + seconds
+    while True:
+        answer = ready()
+        if answer:
+            return answer
+        assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s\n{explain()}"
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class RealJob:
+    """One job of one namespace; it may not exist (yet, or any more)."""
+
+    kubectl: Kubectl
+    namespace: str
+    name: str
+
+    def in_namespace(self, *arguments: str | Path, given: str | None = None) -> str:
+        """What kubectl said about this namespace; fails where it failed."""
+        return said(self.kubectl("--namespace", self.namespace, *arguments, given=given))
+
+    def objects(self, kind: str, *arguments: str) -> list[Object]:
+        """The namespace's objects of a kind."""
+        found: list[Object] = json.loads(self.in_namespace("get", kind, *arguments, "--output", "json"))["items"]
+        return found
+
+    def get(self) -> Object:
+        """The job as the API server has it."""
+        found: Object = json.loads(self.in_namespace("get", "batchgrowthjob", self.name, "--output", "json"))
+        return found
+
+    @property
+    def status(self) -> Object:
+        """Empty before the operator has seen the job."""
+        found: Object = self.get().get("status") or {}
+        return found
+
+    @property
+    def update(self) -> int:
+        """Updates done, as the trainer's own last report has it: the status follows a little later."""
+        return int(self.report().get("update", 0))
+
+    def report(self) -> Object:
+        """The trainer's last report; empty before the first."""
+        listed = self.objects("configmap", "--field-selector", f"metadata.name={self.name}-progress")
+        text = (listed[0].get("data") or {}).get("progress.json") if listed else None
+        return dict(json.loads(text)) if text else {}
+
+    def condition(self, kind: str) -> Object:
+        """The condition of that type; empty where there is none."""
+        return next((c for c in self.status.get("conditions", ()) if c["type"] == kind), {})
+
+    def pods(self, role: str) -> list[Object]:
+        """The job's pods of a role that are not on their way out."""
+        wanted = f"batchgrowth.dev/job={self.name},batchgrowth.dev/role={role}"
+        if role == "scheduler":
+            wanted = f"dask.org/cluster-name={self.name},dask.org/component=scheduler"
+        return [pod for pod in self.objects("pod", "--selector", wanted) if "deletionTimestamp" not in pod["metadata"]]
+
+    def patch(self, **spec: Any) -> None:
+        """Edits the spec as a user does."""
+        patch = json.dumps({"spec": spec})
+        self.in_namespace("patch", "batchgrowthjob", self.name, "--type", "merge", "--patch", patch)
+
+    def reaches(self, update: int, seconds: float = 120) -> None:
+        """Returns when so many updates are done; fails where the job ends before, or does not come so far."""
+
+        def there() -> bool:
+            assert self.status.get("phase") != "Failed", self.story()
+            return self.update >= update
+
+        until(f"update {update} of {self.name}", there, seconds, self.story)
+
+    def succeeds(self, seconds: float = 240) -> Object:
+        """The status of the job when it has succeeded; fails where it fails."""
+
+        def over() -> Object:
+            status = self.status
+            assert status.get("phase") != "Failed", self.story()
+            return status if status.get("phase") == "Succeeded" else {}
+
+        found: Object = until(f"the end of {self.name}", over, seconds, self.story)
+        return found
+
+    def story(self) -> str:
+        """Everything that explains why the job is where it is."""
+        commands: Sequence[Sequence[str]] = (
+            ("get", "batchgrowthjob", self.name, "--output", "yaml"),
+            ("get", "pods,deployments,jobs", "--output", "wide"),
+            ("get", "events", "--sort-by", ".lastTimestamp"),
+            ("logs", f"job/{self.name}-trainer", "--tail", "40"),
+            ("logs", f"deployment/{self.name}-workers", "--tail", "20"),
+        )
+        told = [self.kubectl("--namespace", self.namespace, *command) for command in commands]
+        operator = self.kubectl("--namespace", "batchgrowth-system", "logs", "deployment/batchgrowth", "--tail", "20")
+        return "\n\n".join((done.stdout or done.stderr)[-6000:] for done in (*told, operator))

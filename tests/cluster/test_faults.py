@@ -1,0 +1,248 @@
+"""Whatever happens to a job on a real cluster, it ends with the weights of an undisturbed run."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from real_job import Kubectl, RealJob, said, until
+
+from cluster.local import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+EPOCHS, EVERY_EPOCHS = 150, 30
+KUBELET_STOPPED_SECONDS, API_SERVER_STOPPED_SECONDS = 60, 30
+
+MakeJob = Callable[..., RealJob]
+Local = Callable[[str], str]
+
+
+def example(name: str, **parts: Any) -> dict[str, Any]:
+    """The digits job, but long enough for something to happen to it: five stages, workers 1, 2 and 4."""
+    body: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    body["metadata"]["name"] = name
+    body["spec"]["epochs"] = EPOCHS
+    body["spec"]["batch"]["growth"]["geometric"]["everyEpochs"] = EVERY_EPOCHS
+    body["spec"].update(parts)
+    return body
+
+
+FIRST, SECOND, THIRD, FOURTH = (sum(45 * EVERY_EPOCHS // 2**n for n in range(stage)) for stage in range(4))
+"""The updates, near enough, with which the stages begin."""
+
+
+@pytest.fixture
+def undisturbed(local_sha256: Local) -> str:
+    """The digest of the weights of this job without any cluster; neither its name nor where it saves is part of it."""
+    return local_sha256(yaml.safe_dump(example("undisturbed")))
+
+
+@pytest.fixture
+def claim(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[str]:
+    """A PersistentVolumeClaim of the test's namespace, on a folder of this machine."""
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    for path in (folder, tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        path.chmod(0o777)
+    size = {"storage": "1Gi"}
+    node = {"key": "metadata.name", "operator": "In", "values": ["real"]}
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": namespace}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": namespace},
+        "spec": common
+        | {
+            "capacity": size,
+            "local": {"path": str(folder)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [node]}]}},
+        }
+        | {"persistentVolumeReclaimPolicy": "Retain"},
+    }
+    asked = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "checkpoints", "namespace": namespace},
+        "spec": common | {"resources": {"requests": size}},
+    }
+    said(kubectl("create", "--filename", "-", given=yaml.safe_dump_all([volume, asked])))
+    yield "checkpoints"
+    said(kubectl("delete", "persistentvolume", namespace, "--wait=false"))
+
+
+def checkpointed(claim: str) -> dict[str, Any]:
+    return {"checkpoint": {"volume": {"claimName": claim}, "everySeconds": 2, "keep": 2}}
+
+
+def delete(job: RealJob, pod: dict[str, Any], *arguments: str) -> None:
+    job.in_namespace("delete", "pod", pod["metadata"]["name"], "--wait=false", *arguments)
+
+
+def test_a_worker_pod_is_deleted(job: MakeJob, undisturbed: str) -> None:
+    digits = job(example("worker-deleted"))
+    digits.reaches(SECOND + 50)
+
+    delete(digits, digits.pods("worker")[0])
+
+    assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
+
+
+def test_the_kernel_kills_a_worker(job: MakeJob, undisturbed: str, installed: LocalCluster) -> None:
+    """As when the node has no memory left: SIGKILL from the machine, and the pod's container ends with 137."""
+    digits = job(example("worker-killed"))
+    digits.reaches(SECOND + 50)
+    pod = digits.pods("worker")[0]
+
+    process_of(installed, pod).send_signal(signal.SIGKILL)
+
+    assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
+
+
+def process_of(cluster: LocalCluster, pod: dict[str, Any]) -> psutil.Process:
+    """The first process of the pod's container, as the machine sees it."""
+    container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+    listed = [line.split() for line in cluster.ctr("tasks", "list").splitlines()]
+    inside = next(int(line[1]) for line in listed if line[0] == container)
+    first = cluster.first_process()
+    assert first is not None
+    below = [process for process in first.children(recursive=True) if inside_number(process.pid) == inside]
+    assert 1 == len(below), (inside, below)
+    return below[0]
+
+
+def inside_number(pid: int) -> int:
+    """The number that a process has in the node's own namespace, which is the second of those it has."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    numbers = next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
+    return int(numbers[1]) if len(numbers) > 1 else 0
+
+
+def test_the_trainer_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) -> None:
+    """Another one goes on from the last checkpoint, which the first has written on its way out."""
+    digits = job(example("trainer-deleted", **checkpointed(claim)))
+    digits.reaches(SECOND + 50)
+    before, pod = digits.report(), digits.pods("trainer")[0]
+
+    delete(digits, pod)
+
+    until("a new trainer's report", lambda: digits.report()["start"] > before["start"], 90, digits.story)
+    assert digits.report()["update"] >= before["update"]
+    status = digits.succeeds()
+    assert undisturbed == status["trainerStatus"]["weightsSha256"]
+    assert 0 == status["restarts"], "a pod that somebody deleted is not the job's fault"
+
+
+def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, installed: LocalCluster) -> None:
+    """Nobody asked it to leave: the last checkpoint is some updates back, and they are done again."""
+    digits = job(example("trainer-killed", **checkpointed(claim)))
+    digits.reaches(SECOND + 50)
+    before, pod = digits.report(), digits.pods("trainer")[0]
+
+    process_of(installed, pod).send_signal(signal.SIGKILL)
+
+    until("a new trainer's report", lambda: digits.report()["start"] > before["start"], 120, digits.story)
+    assert digits.report()["update"] > 0
+    status = digits.succeeds()
+    assert undisturbed == status["trainerStatus"]["weightsSha256"]
+    assert 1 == status["restarts"]
+
+
+def test_the_scheduler_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) -> None:
+    digits = job(example("scheduler-deleted", **checkpointed(claim)))
+    digits.reaches(SECOND + 50)
+
+    delete(digits, digits.pods("scheduler")[0])
+
+    assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
+
+
+def test_the_operator_is_away_at_a_milestone(job: MakeJob, undisturbed: str, kubectl: Kubectl) -> None:
+    """It is killed before the second stage and comes back in the third; training did not wait."""
+
+    def scaled(replicas: int) -> None:
+        said(kubectl("--namespace", "batchgrowth-system", "scale", "deployment/batchgrowth", f"--replicas={replicas}"))
+
+    digits = job(example("no-operator"))
+    digits.reaches(SECOND // 3)
+    scaled(0)
+    try:
+        pods = ("delete", "pod", "--selector=app.kubernetes.io/name=batchgrowth", "--grace-period=0", "--force")
+        said(kubectl("--namespace", "batchgrowth-system", *pods))
+        until("the third stage", lambda: digits.report()["stage"] == 2, 200, digits.story)
+    finally:
+        scaled(1)
+    status = digits.succeeds()
+
+    assert undisturbed == status["trainerStatus"]["weightsSha256"]
+    assert [0, 1, 2, 3, 4] == [record["index"] for record in status["history"]]
+
+
+def test_the_kubelet_is_stopped_for_a_minute(job: MakeJob, undisturbed: str, installed: LocalCluster) -> None:
+    """The node looks dead and is not; what runs there goes on."""
+    digits = job(example("no-kubelet"))
+    digits.reaches(SECOND // 2)
+    kubelet = installed.process("kubelet")
+    assert kubelet is not None
+
+    kubelet.suspend()
+    try:
+        time.sleep(KUBELET_STOPPED_SECONDS)
+    finally:
+        kubelet.resume()
+
+    assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
+    node_is_ready(installed)
+
+
+def node_is_ready(cluster: LocalCluster) -> None:
+    said(cluster.kubectl("wait", "--for=condition=Ready", "node/real", "--timeout=90s"))
+
+
+def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str, installed: LocalCluster) -> None:
+    """Nobody can be told of progress, and nobody waits for that."""
+    digits = job(example("no-api"))
+    digits.reaches(SECOND // 2)
+    server = installed.process("kube-apiserver")
+    assert server is not None
+
+    server.suspend()
+    try:
+        time.sleep(API_SERVER_STOPPED_SECONDS)
+    finally:
+        server.resume()
+
+    assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
+
+
+def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> None:
+    digits = job(example("suspended", **checkpointed(claim)))
+    digits.reaches(SECOND + 50)
+
+    digits.patch(suspend=True)
+    until("a job without pods", lambda: not any(map(digits.pods, ("worker", "trainer", "scheduler"))), 90, digits.story)
+    stood = digits.status
+    assert "Suspended" == stood["phase"]
+    assert stood["checkpoint"]["update"] >= SECOND + 50
+    digits.patch(suspend=False)
+
+    status = digits.succeeds()
+    assert undisturbed == status["trainerStatus"]["weightsSha256"]
+    assert 0 == status["restarts"]
+
+
+def test_the_most_workers_are_changed_twice(job: MakeJob, undisturbed: str) -> None:
+    """Down to one and up to three in mid-run; training uses what there is."""
+    digits = job(example("bounds"))
+    digits.reaches(SECOND + 20)
+    bounds = example("bounds")["spec"]["workers"]
+
+    digits.patch(workers=bounds | {"maximum": 1})
+    until("training with one worker", lambda: digits.report()["workers"] == 1, 60, digits.story)
+    digits.patch(workers=bounds | {"maximum": 3})
+    until("training with more workers", lambda: digits.report()["workers"] > 1, 60, digits.story)
+
+    assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
