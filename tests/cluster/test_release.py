@@ -1,0 +1,150 @@
+"""What goes and what stays: a job, a namespace, the release; and a release that comes back or changes."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from real_job import Kubectl, RealJob, said, until
+
+from cluster import release
+from cluster.local import LocalCluster
+from cluster.release import NAMESPACE, RELEASE
+
+ROOT = Path(__file__).parents[2]
+A_MINUTE = 60
+# The API server makes these in every namespace, and forgets events by itself.
+OF_EVERY_NAMESPACE = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
+MakeJob = Callable[..., RealJob]
+Object = dict[str, Any]
+
+
+def long_job(epochs: int = 100, milestone: int = 80) -> Object:
+    """Digits with one worker for minutes, and with two after the milestone."""
+    manifest: Object = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    growth = {"type": "Geometric", "geometric": {"factor": "8", "everyEpochs": milestone}}
+    manifest["spec"] |= {"epochs": epochs, "checkpoint": {"everySeconds": 5}}
+    manifest["spec"]["batch"] |= {"growth": growth, "maximum": 256}
+    return manifest
+
+
+def everything(kubectl: Kubectl, namespace: str) -> set[str]:
+    """Every object of the namespace, of all kinds that the API server has; empty where the namespace is not there."""
+    kinds = said(kubectl("api-resources", "--namespaced", "--verbs=list,delete", "--output=name")).split()
+    wanted = ",".join(kind for kind in kinds if not kind.startswith("events"))
+    found = said(kubectl("--namespace", namespace, "get", wanted, "--output=name", "--ignore-not-found"))
+    return set(found.split()) - OF_EVERY_NAMESPACE
+
+
+def pods(job: RealJob) -> set[tuple[str, int]]:
+    """Which pods train, and how often their containers were started anew."""
+    return {
+        (pod["metadata"]["uid"], status["restartCount"])
+        for role in ("trainer", "worker", "scheduler")
+        for pod in job.pods(role)
+        for status in pod["status"].get("containerStatuses", ())
+    }
+
+
+@pytest.fixture
+def reinstalled(installed: LocalCluster) -> Iterator[LocalCluster]:
+    """A cluster whose release a test may take away or change; afterwards it is there as it was."""
+    yield installed
+    release.install(installed)
+
+
+def test_a_deleted_job_leaves_nothing(kubectl: Kubectl, job: MakeJob) -> None:
+    """While it trains: pods, Dask cluster, secrets and rights are gone within a minute."""
+    digits = job(long_job())
+    digits.reaches(1)
+    assert len(everything(kubectl, digits.namespace)) > 10
+
+    digits.in_namespace("delete", "batchgrowthjob", digits.name, "--wait=false")
+
+    until("nothing is left", lambda: not everything(kubectl, digits.namespace), A_MINUTE, digits.story)
+
+
+def test_a_namespace_goes_while_a_job_trains(kubectl: Kubectl, job: MakeJob) -> None:
+    """The finalizers of others hold nothing up: it is gone within a minute."""
+    digits = job(long_job())
+    digits.reaches(1)
+
+    said(kubectl("delete", "namespace", digits.namespace, "--wait=false"))
+
+    def gone() -> bool:
+        return not said(kubectl("get", "namespace", digits.namespace, "--ignore-not-found", "--output=name"))
+
+    until("the namespace is gone", gone, A_MINUTE, lambda: said(kubectl("get", "namespace", "--output=yaml")))
+
+
+def test_a_job_outlives_the_release(reinstalled: LocalCluster, kubectl: Kubectl, job: MakeJob) -> None:
+    """Uninstalled, CRD and job stay and the training goes on; installed again, the operator takes the job up."""
+    digits = job(long_job())
+    digits.reaches(1)
+    uid, before = digits.get()["metadata"]["uid"], pods(digits)
+
+    release.uninstall(reinstalled)
+
+    assert not said(kubectl("--namespace", NAMESPACE, "get", "deployments,pods", "--output=name"))
+    said(kubectl("get", "crd", "batchgrowthjobs.batchgrowth.dev"))
+    there = digits.update
+    until("training goes on", lambda: digits.update > there + 10, A_MINUTE, digits.story)
+    told = digits.status["trainerStatus"]["update"]
+
+    release.install(reinstalled)
+
+    until("it is told of again", lambda: digits.status["trainerStatus"]["update"] > told, A_MINUTE, digits.story)
+    assert before == pods(digits) or len(digits.pods("worker")) > 1
+    assert before <= pods(digits)
+    status = digits.succeeds()
+    assert 0 == status["restarts"]
+    assert uid == digits.get()["metadata"]["uid"]
+    assert 2 == status["history"][-1]["workers"], "the milestone came after the operator did"
+
+
+def test_a_job_deleted_without_a_dask_operator(reinstalled: LocalCluster, kubectl: Kubectl, job: MakeJob) -> None:
+    """Its DaskCluster waits for the one who put a finalizer on it; docs/chart.md has the command that lets it go."""
+    digits = job(long_job())
+    digits.reaches(1)
+    release.uninstall(reinstalled)
+
+    digits.in_namespace("delete", "batchgrowthjob", digits.name, "--wait=false")
+
+    held = lambda: [each for each in digits.objects("daskcluster") if "deletionTimestamp" in each["metadata"]]  # noqa: E731
+    [cluster] = until("the DaskCluster is held", held, A_MINUTE)
+    assert cluster["metadata"]["finalizers"]
+    release_finalizers(digits, cluster["metadata"]["name"])
+    until("nothing is left", lambda: not everything(kubectl, digits.namespace), A_MINUTE, digits.story)
+
+
+def release_finalizers(job: RealJob, cluster: str) -> None:
+    """As docs/chart.md says it."""
+    text = (ROOT / "docs" / "chart.md").read_text()
+    patch = '{"metadata":{"finalizers":null}}'
+    assert f"--type merge --patch '{patch}'" in text
+    job.in_namespace("patch", "daskcluster", cluster, "--type", "merge", "--patch", patch)
+
+
+def test_helm_test_passes(installed: LocalCluster) -> None:
+    """In a pod of its own, which asks for everything that the release brings."""
+    assert "Phase:          Succeeded" in release.check(installed)
+
+
+def test_an_upgrade_changes_the_operator_alone(reinstalled: LocalCluster, kubectl: Kubectl, job: MakeJob) -> None:
+    """Two replicas and other resources, while a job trains: one of the two works, and the job's pods stay."""
+    digits = job(long_job())
+    digits.reaches(1)
+    before = pods(digits)
+
+    release.install(reinstalled, values={"replicaCount": 2, "resources": {"limits": {"memory": "640Mi"}}})
+
+    found: Object = json.loads(said(kubectl("--namespace", NAMESPACE, "get", "deployment", RELEASE, "--output=json")))
+    [container] = found["spec"]["template"]["spec"]["containers"]
+    assert (2, "640Mi") == (found["status"]["readyReplicas"], container["resources"]["limits"]["memory"])
+    told = digits.status["trainerStatus"]["update"]
+    until("it is told of", lambda: digits.status["trainerStatus"]["update"] > told, A_MINUTE, digits.story)
+    assert before <= pods(digits)
+    lease = said(kubectl("--namespace", NAMESPACE, "get", "lease", RELEASE, "--output=jsonpath={.spec.holderIdentity}"))
+    assert lease.startswith(RELEASE)
