@@ -71,7 +71,7 @@ def workforce(s: Situation) -> Workforce:
         ready=ready,
         requested_time=fine_stamp(s.seen.now) if changed else str(told.requested_time),
         took=took,
-        lead_seconds=lead if took is None else lead + SMOOTHING * (took - lead),
+        lead_seconds=lead if took is None else _next_lead(s, told, took),
         growth_due_seconds=_growth_due(s, lead, requested),
     )
 
@@ -120,6 +120,25 @@ def _growth_due(s: Situation, lead: float, requested: int) -> float | None:
     window = min(lead * SLACK, s.spec.workers.lead_seconds)
     due = [due - window for stage, due in _ahead(s) if stage.workers > requested and due > window]
     return min(due, default=None)
+
+
+def _next_lead(s: Situation, told: WorkersStatus, took: float) -> float:
+    """The first time that workers took is all that is known; later ones are smoothed."""
+    seconds = _without_the_wait_for_a_node(s, took)
+    if told.lead_seconds is None:
+        return seconds
+    return float(told.lead_seconds) + SMOOTHING * (seconds - float(told.lead_seconds))
+
+
+def _without_the_wait_for_a_node(s: Situation, took: float) -> float:
+    """Nodes that were full say nothing of how long a worker takes to start."""
+    placed = [
+        str(condition["lastTransitionTime"])
+        for pod in s.seen.pods_of(CONTAINER)
+        for condition in (pod.get("status") or {}).get("conditions") or ()
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True"
+    ]
+    return min(took, seconds_since(max(placed), s.seen.now)) if placed else took
 
 
 def _took(s: Situation, told: WorkersStatus, ready: int) -> float | None:

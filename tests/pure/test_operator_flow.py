@@ -172,6 +172,25 @@ def test_the_lead_time_is_measured(training_world: MakeWorld) -> None:
     assert [None, None, None, "4.000"] == [record.get("resizeSeconds") for record in world.status["history"]]
 
 
+@pytest.mark.parametrize(("placed", "lead"), [(None, "4.000"), (8, "2.000")])
+def test_the_first_worker_tells_the_lead_time(make_world: MakeWorld, placed: int | None, lead: str) -> None:
+    """No guess is mixed in; the time for which no node had room is left out."""
+    world = make_world()
+    world.settle()
+    pod = {"kind": "Pod", "metadata": {"name": "w", "labels": names.labels("digits", "worker")}, "status": {}}
+    if placed is not None:
+        world.wait(placed - 2)
+        at = (world.now).isoformat()
+        pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at}]}
+        world.wait(2)
+    else:
+        world.wait(4)
+    world.pods = [pod]
+    world.scheduler_ready().workers_ready().trainer_runs().settle()
+
+    assert lead == world.status["workers"]["leadSeconds"]
+
+
 def test_a_resize_that_ends_after_its_milestone_is_told_too(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(399, seconds_per_update=1.0).step()

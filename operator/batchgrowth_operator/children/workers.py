@@ -41,7 +41,7 @@ def worker_deployment(s: Situation, replicas: int) -> Manifest:
 def _pod(s: Situation) -> dict[str, Any]:
     command = ["dask", "worker", scheduler_address(s), "--protocol", "tls", "--no-nanny", "--nthreads", "1"]
     command += ["--name", "$(POD_NAME)", "--memory-limit", "0", "--local-directory", "/tmp"]  # noqa: S108
-    command += ["--preload", "batchgrowth_trainer.service"]  # torch is there before the worker says that it is ready
+    command += ["--preload", "batchgrowth_trainer.worker_pod"]  # torch is there before the worker says that it is ready
     command += ["--no-dashboard", "--dashboard-address", f":{HEALTH_PORT}", "--death-timeout", "120"]
     pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     worker = container(
