@@ -98,7 +98,7 @@ class AllReduceDriver:
         return Order(
             seat=seat,
             generation=self._number,
-            backend="nccl" if own_gpu_each else "gloo",
+            backend="nccl" if own_gpu_each else "tcp",
             until=self._scaling.ends_at(len(members)),
             evaluated=self._run.story.evaluated,
             reported=self._run.reported,

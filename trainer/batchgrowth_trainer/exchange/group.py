@@ -8,7 +8,6 @@ milliseconds; nothing of Dask or Kubernetes is asked inside an update.
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +15,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from batchgrowth_trainer.exchange.mesh import Mesh
 
 # The classes behind torch.distributed's module-level functions: a process may be in groups of several generations, one
 # after another, which the functions' one default group does not allow.  torch ships no type declarations of them.
@@ -73,34 +74,28 @@ class LoneGroup:
         """Nothing to let go of."""
 
 
-class GlooGroup:
-    """Peers on CPUs, over TCP. Tensors of another device are carried through the CPU."""
+class TcpGroup:
+    """Peers on CPUs. Tensors of another device are carried through the CPU."""
 
     def __init__(self, seat: Seat) -> None:
         self.rank, self.size = seat.rank, seat.size
-        options = c10d.ProcessGroupGloo._Options()
-        options._devices = [c10d.ProcessGroupGloo.create_device(hostname=seat.address)]
-        options._timeout = _forming(seat)
-        self._patience = timedelta(seconds=seat.timeout_seconds)
+        self._patience = seat.timeout_seconds
         with _peer_errors():
-            self._group = c10d.ProcessGroupGloo(_store(seat), seat.rank, seat.size, options)
+            self._mesh = Mesh(_store(seat), seat.rank, seat.size, seat.address, _forming(seat).total_seconds())
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """See Group. Raises PeerLost."""
         landing = {peer: tensor if tensor.is_cpu else tensor.cpu() for peer, tensor in incoming.items()}
+        sends = {peer: _bytes_of(tensor.cpu()) for peer, tensor in outgoing.items()}
         with _peer_errors():
-            sends = [self._group.send([t if t.is_cpu else t.cpu()], peer, 0) for peer, t in outgoing.items()]
-            receives = [self._group.recv([t], peer, 0) for peer, t in landing.items()]
-            for work in (*receives, *sends):
-                work.wait(self._patience)
+            self._mesh.swap(sends, {peer: _bytes_of(tensor) for peer, tensor in landing.items()}, self._patience)
         for peer, tensor in incoming.items():
             if tensor is not landing[peer]:
                 tensor.copy_(landing[peer])
 
     def close(self) -> None:
-        """Close every connection; in a thread, because gloo takes its time over it."""
-        group, self._group = self._group, None
-        threading.Thread(target=_drop, args=([group],), daemon=True).start()
+        """Close every connection."""
+        self._mesh.close()
 
 
 class NcclGroup:
@@ -131,13 +126,13 @@ class NcclGroup:
 
 
 def form_group(seat: Seat, backend: str) -> Group:
-    """The group of this seat's generation, once every member has come. `backend` is "gloo" or "nccl".
+    """The group of this seat's generation, once every member has come. `backend` is "tcp" or "nccl".
 
     Raises PeerLost where a member does not come in time.
     """
     if seat.size == 1:
         return LoneGroup()
-    return NcclGroup(seat) if backend == "nccl" else GlooGroup(seat)
+    return NcclGroup(seat) if backend == "nccl" else TcpGroup(seat)
 
 
 def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
@@ -172,16 +167,17 @@ def _store(seat: Seat) -> Any:
     return c10d.PrefixStore(seat.generation, store)
 
 
-def _drop(held: list[object]) -> None:
-    held.clear()
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous tensor."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy().data
 
 
 class _peer_errors:  # noqa: N801 - reads as a block
-    """torch reports a lost peer as one of several kinds of RuntimeError; here it is PeerLost."""
+    """A lost peer is an OSError of a connection, and one of several kinds of RuntimeError of torch; here PeerLost."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RuntimeError):
-            raise PeerLost(str(error).splitlines()[0][:300]) from error
+        if isinstance(error, (RuntimeError, OSError)):
+            raise PeerLost(str(error).partition("\n")[0][:300]) from error
