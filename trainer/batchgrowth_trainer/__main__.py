@@ -7,6 +7,7 @@ always goes on from the newest checkpoint.  The exit code says how it ended (doc
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -42,20 +43,22 @@ def main(
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.progress_sinks import config_map_sink, file_sink
     from batchgrowth_trainer.reporting import Reporter, Together
-    from batchgrowth_trainer.scaling import shards_of
-    from batchgrowth_trainer.training import Options, train
 
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warning for a peer whose address has no name
     output_dir.mkdir(parents=True, exist_ok=True)
     sink = file_sink(output_dir / "progress.json")
     if namespace is not None and progress_configmap is not None:
         sink = config_map_sink(namespace, progress_configmap)
     display = Together([make_display(Console()), Reporter(sink, start=int(time.time()))])
-    options = Options(
-        output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port, metrics_host=ANYWHERE,
-        wanted=shards_of(known), patient=True,
-    )  # fmt: skip
     try:
         with interrupts(lambda: display.note("asked to stop: a checkpoint, then the end")) as asked:
+            from batchgrowth_trainer.scaling import shards_of
+            from batchgrowth_trainer.training import Options, train
+
+            options = Options(
+                output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
+                metrics_host=ANYWHERE, wanted=shards_of(known), patient=True,
+            )  # fmt: skip
             told = train(read, options, display, asked.requested)
         display.stop()
         display.note(f"weights SHA-256 {told['weightsSha256']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable
@@ -41,6 +42,23 @@ def connect(address: str, patience: float, stop_requested: Callable[[], bool], t
     except ValueError as error:
         raise _no_answer(address, str(error)) from error
     raise Interrupted(f"stopped while waiting for the Dask scheduler at {address} ({trouble})")
+
+
+async def until_it_listens(address: str) -> None:
+    """Returns when somebody listens at the address.
+
+    Dask's own tries become rarer with every failure, and a scheduler that comes late would be found much later still.
+    """
+    host, port = host_and_port(address)
+    while True:
+        try:
+            async with asyncio.timeout(_KNOCK_SECONDS):
+                _, connection = await asyncio.open_connection(host, port)
+        except (OSError, TimeoutError):
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            connection.close()
+            return
 
 
 def host_towards(scheduler: str) -> str:

@@ -8,24 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sized
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distributed import Worker
+if TYPE_CHECKING:
+    from distributed import Worker
 
 _HEARD_SECONDS = 5.0  # a driver that is there answers at once
 _GRACE_SECONDS = 45.0  # then a pod has its grace period, of which something must be left for the end itself
 _LOOK_SECONDS = 0.02
 
 
-class Leave:
-    """The leave of this process's worker from the runs whose `members` it has; `say` tells all of their drivers."""
+def exit_when_asked() -> None:
+    """Let SIGTERM end this process, as long as it has nothing to lose."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
-    def __init__(self, members: Sized, say: Callable[[Worker], None]) -> None:
-        self._members, self._say = members, say
+
+class Leave:
+    """The leave of this process's worker from the runs whose `members` it has.
+
+    `say` tells all of their drivers; `abandon` has the members stop at their next update boundary all the same.
+    """
+
+    def __init__(self, members: Sized, say: Callable[[Worker], None], abandon: Callable[[], None]) -> None:
+        self._members, self._say, self._abandon = members, say, abandon
         self._heard = False
         self._task: asyncio.Task[None] | None = None
 
@@ -58,3 +69,4 @@ class Leave:
         self._say(worker)
         while self._members and time.monotonic() - began < (_GRACE_SECONDS if self._heard else _HEARD_SECONDS):
             await asyncio.sleep(_LOOK_SECONDS)
+        self._abandon()

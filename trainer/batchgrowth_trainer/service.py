@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +61,12 @@ def _say_leaving(worker: Worker) -> None:
         worker.log_event(topic(run_id), {"kind": LEAVING, "worker": worker.address})
 
 
-_LEAVE = Leave(_MEMBERS, _say_leaving)
-dask_setup = _LEAVE.on_sigterm  # Dask calls it where this module is preloaded: dask worker … --preload
+def _abandon(run_ids: Iterable[str]) -> None:
+    for run_id in run_ids:
+        _MEMBERS.pop(run_id).control.abandoned = True
+
+
+LEAVE = Leave(_MEMBERS, _say_leaving, lambda: _abandon(tuple(_MEMBERS)))
 
 
 def member_of(run_id: str) -> Member:
@@ -127,13 +131,12 @@ async def take_result(run_id: str) -> tuple[Packed, dict[str, np.ndarray]]:
 
 async def abandon_others(run_id: str) -> None:
     """A new driver is here: members of earlier runs end at their next update boundary and are forgotten."""
-    for other in [key for key in _MEMBERS if key != run_id]:
-        _MEMBERS.pop(other).control.abandoned = True
+    _abandon([key for key in _MEMBERS if key != run_id])
 
 
 async def take_leave() -> None:
     """The driver has heard that this worker is leaving: it will be let go by `forget`."""
-    _LEAVE.note_heard()
+    LEAVE.note_heard()
 
 
 async def forget(run_id: str) -> None:
