@@ -137,7 +137,7 @@ class Watch(Quiet):
 
 
 def test_everything_listens_on_loopback_only(digits_job: Any, tmp_path: Path) -> None:
-    """Scheduler, workers, nannies, the store of the group, gloo and the metrics."""
+    """Scheduler, workers, nannies, the store of the group and the metrics."""
     before = {process.pid for process in [psutil.Process()]}
     listening: set[tuple[str, int]] = set()
 
