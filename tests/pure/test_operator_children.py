@@ -73,6 +73,15 @@ def test_pods_speak_nothing_but_tls(make_world: MakeWorld, role: str) -> None:
     assert "/etc/batchgrowth/tls/ca.crt" == told["DASK_DISTRIBUTED__COMM__TLS__CA_FILE"]
 
 
+@pytest.mark.parametrize("role", ["scheduler", "trainer", "worker"])
+def test_pods_ask_for_a_share_of_a_busy_node(make_world: MakeWorld, role: str) -> None:
+    """The kernel lets a pod without a request wait for all others: a worker then loads torch for half a minute."""
+    world = make_world()
+    world.settle()
+    [container] = pod_specs(world)[role]["containers"]
+    assert "100m" == container["resources"]["requests"]["cpu"]
+
+
 def test_only_the_trainer_may_call_the_api_server(make_world: MakeWorld) -> None:
     world = make_world()
     world.settle()
@@ -165,7 +174,8 @@ def test_the_template_is_laid_over_the_workers(make_world: MakeWorld) -> None:
 
     assert {"team": "red", names.JOB_LABEL: "digits"}.items() <= pod["metadata"]["labels"].items()
     assert ({"pool": "gpu"}, [{"operator": "Exists"}]) == (pod["spec"]["nodeSelector"], pod["spec"]["tolerations"])
-    assert ({"limits": {"nvidia.com/gpu": 1}}, "WARN") == (worker["resources"], environment(worker)["NCCL_DEBUG"])
+    resources = {"requests": {"cpu": "100m"}, "limits": {"nvidia.com/gpu": 1}}
+    assert (resources, "WARN") == (worker["resources"], environment(worker)["NCCL_DEBUG"])
     assert "dask" == worker["command"][0]
 
 
