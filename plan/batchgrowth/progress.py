@@ -25,7 +25,8 @@ class Progress:
     `update` updates of `updates` are done and `epoch` epochs of `epochs`; `start` counts the starts of the trainer
     from 0; `loss` is the mean over the examples since the last report; times are seconds. None says that it is not
     known (yet): no loss before the first update, no time to the end before a pace is seen, no checkpoint yet, and
-    no digest of the weights before the end. `waiting_for` says what training stands still for, where it does.
+    no digest of the weights before the end. `workers` train, and `ready` could: they have joined and loaded what they
+    need. `waiting_for` says what training stands still for, where it does.
     By the index of a stage, `crews` has the most workers that trained in it, and `pauses` the longest time that
     training stood still in it because workers joined or left.
     """
@@ -44,6 +45,7 @@ class Progress:
     seconds_per_update: float | None = None
     eta_seconds: float | None = None
     checkpoint_update: int | None = None
+    ready: int | None = None
     waiting_for: str | None = None
     crews: Mapping[str, float] = field(default_factory=dict)
     pauses: Mapping[str, float] = field(default_factory=dict)

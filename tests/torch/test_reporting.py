@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -16,7 +17,7 @@ from batchgrowth.progress import Progress
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import check_same_plan
 from batchgrowth_trainer.display import Quiet
-from batchgrowth_trainer.history import ResizeRow
+from batchgrowth_trainer.history import HistoryRow, ResizeRow
 from batchgrowth_trainer.progress_sinks import config_map_sink, file_sink
 from batchgrowth_trainer.reporting import Reporter, Together
 from batchgrowth_trainer.training import Options, train
@@ -55,6 +56,21 @@ def test_the_longest_pause_of_each_stage_is_reported(small_job: MakeJob) -> None
     reporter.stop()
 
     assert {"0": 0.3, "1": 0.05} == told[-1].pauses
+
+
+def test_what_is_waited_for_is_reported_until_updates_are_done_again(small_job: MakeJob) -> None:
+    plan, told = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: told.append(Progress.from_json(report)))
+    display = Together([Quiet(), reporter])
+    display.start("small", plan, Position())
+    display.wait_for("a worker")
+    while not (told and told[-1].waiting_for):
+        time.sleep(0.01)
+    assert "a worker" == told[-1].waiting_for
+    display.ready(2)
+    display.row(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
+    display.stop()
+    assert (None, 2, 2) == (told[-1].waiting_for, told[-1].ready, told[-1].workers)
 
 
 def test_a_sink_that_fails_is_tried_again(tmp_path: Path, small_job: MakeJob) -> None:

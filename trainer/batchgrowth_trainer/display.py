@@ -37,6 +37,9 @@ class Display(Protocol):
     def trained(self, sha256: str) -> None:
         """Every update is done; these are the weights."""
 
+    def ready(self, workers: int) -> None:
+        """So many workers could train now."""
+
     def wait_for(self, what: str) -> None:
         """Training stands still until this is there; the next row ends it."""
 
@@ -72,6 +75,9 @@ class Quiet:
         """Nothing."""
 
     def trained(self, sha256: str) -> None:
+        """Nothing."""
+
+    def ready(self, workers: int) -> None:
         """Nothing."""
 
     def wait_for(self, what: str) -> None:
@@ -131,6 +137,9 @@ class Lines:
 
     def trained(self, sha256: str) -> None:
         """Told by whoever shows the summary."""
+
+    def ready(self, workers: int) -> None:
+        """Not worth a line: those who train are told of."""
 
     def wait_for(self, what: str) -> None:
         """One line."""

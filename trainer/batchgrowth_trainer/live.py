@@ -66,6 +66,9 @@ class Live:
     def trained(self, sha256: str) -> None:
         """Told by whoever shows the summary."""
 
+    def ready(self, workers: int) -> None:
+        """Not worth a line: those who train are shown."""
+
     def wait_for(self, what: str) -> None:
         """One line above the bar."""
         self.note(f"waiting for {what}")

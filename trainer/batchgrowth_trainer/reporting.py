@@ -60,6 +60,11 @@ class Together:
         for display in self._displays:
             display.trained(sha256)
 
+    def ready(self, workers: int) -> None:
+        """So many workers could train now."""
+        for display in self._displays:
+            display.ready(workers)
+
     def wait_for(self, what: str) -> None:
         """Training stands still."""
         for display in self._displays:
@@ -156,6 +161,12 @@ class Reporter:
         """Every update is done."""
         assert self._newest is not None
         self._newest = replace(self._newest, weights_sha256=sha256)
+
+    def ready(self, workers: int) -> None:
+        """Told at once: whoever asked for workers measures how long they took."""
+        assert self._newest is not None
+        self._newest = replace(self._newest, ready=workers)
+        self._wanted.set()
 
     def wait_for(self, what: str) -> None:
         """Training stands still; told at once, and with the pace that there was."""

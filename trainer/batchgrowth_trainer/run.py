@@ -146,6 +146,10 @@ class Run:
         """Something a person should see."""
         self._display.note(text)
 
+    def note_ready(self, workers: int) -> None:
+        """So many workers could train now."""
+        self._display.ready(workers)
+
     def wait_for(self, what: str) -> None:
         """Training stands still until this is there; told once, until updates are done again."""
         if what != self._waiting_for:

@@ -160,6 +160,8 @@ class Scaling:
     def _measure_lead(self) -> None:
         self._pace.see(self._run.position, self._run.plan)
         ready = len(self._crew.ready)
+        if ready != self._seen:
+            self._run.note_ready(ready)
         if ready > self._seen and self._asked_at and ready <= self._asked:
             took = time.monotonic() - self._asked_at
             self._lead += _SMOOTHING * (took - self._lead)
