@@ -16,8 +16,8 @@ It brings the Dask operator along, for clusters that have none yet.
 
 ```console
 $ python -m charts vendor
-$ helm install batchgrowth charts/batchgrowth --namespace batchgrowth --create-namespace --wait
-$ helm test batchgrowth --namespace batchgrowth
+$ helm install batchgrowth charts/batchgrowth --namespace batchgrowth-system --create-namespace --wait
+$ helm test batchgrowth --namespace batchgrowth-system
 $ kubectl apply -f examples/digits.yaml
 $ kubectl get bgj --watch
 ```
