@@ -1,22 +1,28 @@
 """This tier needs a real API server: KUBEBUILDER_ASSETS, or Go to build one with (minutes, once)."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth_operator.api import connect
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT))  # so that the tests can import cluster
+sys.path += [str(ROOT), str(Path(__file__).parent)]  # so that the tests can import cluster and operator_field
+
+from operator_field import Field, processes, until  # noqa: E402
 
 from cluster.apiserver import ApiServer  # noqa: E402
 from cluster.build import programs_of_the_api_server, why_no_api_server  # noqa: E402
 from cluster.errors import ClusterError  # noqa: E402
 
 CRD = "crds/batchgrowthjobs.yaml"
+NUMBERS = count()
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -63,3 +69,49 @@ def digits(kubectl: Kubectl) -> Callable[[], Any]:
     applied = kubectl("apply", "-f", ROOT / "examples" / "digits.yaml")
     assert 0 == applied.returncode, applied.stderr
     return lambda: json.loads(kubectl("get", "bgj", "digits", "-o", "json").stdout)
+
+
+@pytest.fixture(scope="session")
+def preloaded() -> None:
+    """Operators are forked from a process that has imported everything: each starts in a moment."""
+    processes.set_forkserver_preload(["batchgrowth_operator.__main__", "kopf", "cryptography.x509"])
+
+
+@pytest.fixture(scope="session")
+def dask_crds(apiserver: ApiServer) -> list[Path]:
+    """The Dask operator's CRDs, from its wheel."""
+    found = importlib.util.find_spec("dask_kubernetes")
+    assert found is not None
+    [package] = found.submodule_search_locations or []
+    crds = sorted(Path(package).glob("operator/deployment/helm/*/crds/*.yaml"))
+    for crd in crds:
+        applied = apiserver.kubectl("apply", "--server-side", "-f", crd)
+        assert 0 == applied.returncode, applied.stderr
+    until(lambda: apiserver.kubectl("get", "daskclusters").returncode, 0)
+    return crds
+
+
+@pytest.fixture
+def make_field(apiserver: ApiServer, dask_crds: list[Path], preloaded: None) -> Iterator[Callable[[], Field]]:
+    """A function: a new namespace."""
+    made: list[Field] = []
+    api = connect(apiserver.kubeconfig, lambda *_: None)
+
+    def make() -> Field:
+        namespace = f"operator-{next(NUMBERS)}"
+        created = apiserver.kubectl("create", "namespace", namespace)
+        assert 0 == created.returncode, created.stderr
+        made.append(Field(api, apiserver.kubeconfig, namespace))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def ground(make_field: Callable[[], Field]) -> Field:
+    """A new namespace, and an operator at work in it."""
+    made = make_field()
+    made.start()
+    return made

@@ -1,7 +1,7 @@
 """Runs the operator in the process that runs this file, and ends it with SIGKILL right after its n-th write.
 
-Started by tests with `runpy.run_path`, which gives the globals KUBECONFIG, NAMESPACE, WRITES (0: it lives) and
-HOLDER (its name in the lease, empty for none).
+Started by tests with `runpy.run_path`, which gives the globals KUBECONFIG, NAMESPACE, WRITES (0: it lives), HOLDER (its
+name in the lease, empty for none) and CALLS (a file for the method and URL of each request, empty for none).
 """
 
 import os
@@ -9,6 +9,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import urllib3.connectionpool
 from batchgrowth_operator import api
 from batchgrowth_operator.__main__ import run
 from batchgrowth_operator.settings import Place, Settings
@@ -29,6 +31,22 @@ class Mortal(api.Api):
         return answer
 
 
+def record(module: Any, name: str, url_at: int) -> None:
+    """Writes down the arguments of a client's one function for requests; `url_at` is the URL's place among them."""
+    send = getattr(module, name)
+
+    def recorded(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        url = options["url"] if "url" in options else arguments[url_at]
+        with Path(given["CALLS"]).open("a") as calls:
+            calls.write(f"{method.upper()} {url}\n")
+        return send(self, method, *arguments, **options)
+
+    setattr(module, name, recorded)
+
+
+if given["CALLS"]:
+    record(aiohttp.ClientSession, "_request", 0)  # kopf's
+    record(urllib3.connectionpool.HTTPConnectionPool, "urlopen", 0)  # ours
 api.Api = Mortal  # type: ignore[misc]
 lease = Place(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
 run(

@@ -1,0 +1,160 @@
+"""How much the operator needs for many jobs: `python -m bench.operator_scale --jobs 200`.
+
+A real API server holds the jobs and what the operator makes of them; there are no nodes, so no pod ever runs.
+Told is how long it took until every job had all its children, and then, for a while in which nobody changes anything,
+the operator's processor time, its memory, and what it asked of the API server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import psutil
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from cluster.apiserver import ApiServer
+
+ROOT = Path(__file__).parents[1]
+NAMESPACE = "scale"
+MIB = 2**20
+PATIENCE_SECONDS = 900
+
+
+def main() -> None:
+    """Prints one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--idle-seconds", type=float, default=60)
+    parser.add_argument("--suspended", action="store_true", help="jobs that want no cluster")
+    given = parser.parse_args()
+    with ApiServer() as server:
+        _prepare(server)
+        with _operator(server) as (process, port):
+            began = time.monotonic()
+            _make_jobs(server, given.jobs, suspended=given.suspended)
+            made = time.monotonic() - began
+            _wait_for_rest(port, process)
+            result = {
+                "jobs": given.jobs,
+                "suspended": given.suspended,
+                "jobs_applied_seconds": round(made, 1),
+                "everything_made_seconds": round(time.monotonic() - began, 1),
+                "cpu_seconds_until_then": round(_cpu_seconds(process), 1),
+                "trainer_jobs": _count(server, "jobs"),
+                **_idle(process, port, given.idle_seconds),
+            }
+    sys.stdout.write(json.dumps(result, indent=2) + "\n")
+
+
+def _prepare(server: ApiServer) -> None:
+    """The CRDs, ours and the Dask operator's, and a namespace."""
+    found = importlib.util.find_spec("dask_kubernetes")
+    if found is None:
+        raise SystemExit("needs dask-kubernetes: make install")
+    [package] = found.submodule_search_locations or []
+    dask = sorted(Path(package).glob("operator/deployment/helm/*/crds/*.yaml"))
+    for crd in (ROOT / "crds" / "batchgrowthjobs.yaml", *dask):
+        _said(server.kubectl("apply", "--server-side", "-f", crd))
+    for kind in ("batchgrowthjobs", "daskclusters"):
+        while server.kubectl("get", kind).returncode != 0:  # a definition is served a moment after it is there
+            time.sleep(0.1)
+    _said(server.kubectl("create", "namespace", NAMESPACE))
+
+
+@contextmanager
+def _operator(server: ApiServer) -> Iterator[tuple[psutil.Process, int]]:
+    """An operator of the whole cluster, in a process of its own, and the port of its metrics."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    words = ["--image", "example/trainer:1", "--kubeconfig", server.kubeconfig, "--metrics-port", str(port)]
+    with subprocess.Popen([sys.executable, "-m", "batchgrowth_operator", *words], stderr=subprocess.DEVNULL) as started:
+        try:
+            yield psutil.Process(started.pid), port
+        finally:
+            started.terminate()
+
+
+def _make_jobs(server: ApiServer, number: int, *, suspended: bool) -> None:
+    body: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    body["spec"]["suspend"] = suspended
+    names = [{"name": f"job-{index:04}", "namespace": NAMESPACE} for index in range(number)]
+    items = [body | {"metadata": name} for name in names]
+    _said(server.kubectl("create", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})))
+
+
+def _wait_for_rest(port: int, process: psutil.Process) -> None:
+    """Returns when the operator has not written for a while in which verdicts still change with time."""
+    end, before, since = time.monotonic() + PATIENCE_SECONDS, -1.0, time.monotonic()
+    while time.monotonic() - since < 35:
+        if time.monotonic() > end or not process.is_running():
+            raise SystemExit(f"the operator has not come to rest within {PATIENCE_SECONDS} s")
+        time.sleep(1)
+        written = sum(count for (verb, _), count in _requests(port).items() if verb != "get")
+        if written != before:
+            before, since = written, time.monotonic()
+
+
+def _idle(process: psutil.Process, port: int, seconds: float) -> dict[str, Any]:
+    before, cpu, began = _requests(port), _cpu_seconds(process), time.monotonic()
+    memory = []
+    while time.monotonic() - began < seconds:
+        memory.append(process.memory_info().rss / MIB)
+        time.sleep(1)
+    requests = _requests(port)
+    requests.subtract(before)
+    took = time.monotonic() - began
+    return {
+        "idle_seconds": round(took, 1),
+        "idle_cores": round((_cpu_seconds(process) - cpu) / took, 4),
+        "idle_writes": sum(count for (verb, _), count in requests.items() if verb != "get"),
+        "idle_reads_per_second": round(sum(n for (verb, _), n in requests.items() if verb == "get") / took, 1),
+        "memory_mib": round(max(memory), 1),
+    }
+
+
+def _requests(port: int) -> Counter[tuple[str, str]]:
+    """Requests of the operator so far, by verb and resource; nothing before it answers."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "batchgrowth_operator_api_requests_total":
+                counts[sample.labels["verb"], sample.labels["resource"]] += int(sample.value)
+    return counts
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _count(server: ApiServer, kind: str) -> int:
+    return len(_said(server.kubectl("get", kind, "--namespace", NAMESPACE, "-o", "name")).splitlines())
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The operator dies, has a twin, or loses the API server or a kind it watches: the end is the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from operator_field import CLUSTER, TRAINER, Field, live, until
+
+
+def test_without_the_dask_operator_s_crds(
+    make_field: Callable[[], Field], apiserver: Any, dask_crds: list[Path]
+) -> None:
+    """An operator that starts before the Dask operator is installed says what is missing, and goes on once it is."""
+    [crd] = [path for path in dask_crds if "daskcluster" in path.name]
+    assert 0 == apiserver.kubectl("delete", "-f", crd).returncode
+    ground = make_field()
+    try:
+        ground.start()
+        ground.apply()
+        until(lambda: ground.condition("ClusterReady"), ("False", "DaskOperatorMissing"))
+        assert None is ground.get(TRAINER)
+    finally:
+        assert 0 == apiserver.kubectl("apply", "--server-side", "-f", crd).returncode
+
+    until(ground.is_complete)
+    until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
+
+
+def test_the_dask_operator_s_crd_goes_while_it_is_watched(ground: Field, apiserver: Any, dask_crds: list[Path]) -> None:
+    """And comes back: the watch of it has ended for good by then, and the operator has not."""
+    ground.apply()
+    until(ground.is_complete)
+    [crd] = [path for path in dask_crds if "daskcluster" in path.name]
+    assert 0 == apiserver.kubectl("delete", "-f", crd).returncode
+    try:
+        until(lambda: ground.condition("ClusterReady"), ("False", "DaskOperatorMissing"))
+    finally:
+        assert 0 == apiserver.kubectl("apply", "--server-side", "-f", crd).returncode
+
+    until(ground.is_complete, seconds=60)
+    until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
+    ground.delete(CLUSTER)
+    until(ground.is_complete)
+    assert ground.operators[0].is_alive()
+
+
+def test_two_operators_make_one_outcome(ground: Field) -> None:
+    ground.start()
+    ground.apply()
+    until(ground.is_complete)
+    ground.report(440)
+    until(ground.replicas, 4)
+    before = ground.rest()
+
+    time.sleep(3)
+
+    assert before == ground.everything()
+
+
+def test_one_of_two_works_and_the_other_takes_over(make_field: Callable[[], Field]) -> None:
+    ground = make_field()
+
+    def holder() -> str:
+        lease = ground.api.get_lease(ground.namespace, "operators")
+        return str(lease["spec"]["holderIdentity"]) if lease else ""
+
+    first = ground.start(holder="first")
+    until(holder, "first")
+    ground.start(holder="second")
+    ground.apply()
+    until(ground.is_complete)
+
+    first.kill()
+    ground.report(440)
+
+    until(ground.replicas, 4)
+    assert "second" == holder()
+
+
+def test_the_api_server_goes_and_comes_back(ground: Field, apiserver: Any) -> None:
+    ground.apply()
+    until(ground.is_complete)
+    apiserver.stop_serving()
+    time.sleep(3)
+    apiserver.serve_again()
+
+    ground.report(440)
+
+    until(ground.replicas, 4)
+
+
+def comparable(objects: list[Any]) -> tuple[list[str], Any]:
+    """Without what differs from run to run: times, identities, keys."""
+    kept = copy.deepcopy([o for o in objects if o is not None])
+    for each in kept:
+        place = each["metadata"].pop("namespace")
+        each["metadata"] = {k: each["metadata"][k] for k in ("name", "labels", "annotations") if k in each["metadata"]}
+        if each["kind"] == "Secret":
+            each["data"] = sorted(each["data"])
+        each.update(json.loads(json.dumps(each).replace(place, "NAMESPACE")))
+    text = json.dumps([{k: v for k, v in each.items() if k != "metadata"} for each in kept], default=str)
+    return [each["metadata"]["name"] for each in kept], _without_times(json.loads(text))
+
+
+def _without_times(value: Any) -> Any:
+    passing = ("Time", "Seconds", "uid")
+    if isinstance(value, dict):
+        return {k: _without_times(v) for k, v in value.items() if not k.endswith(passing)}
+    return [_without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def test_an_operator_that_is_killed_after_any_write(make_field: Callable[[], Field]) -> None:
+    """One life for each write of the undisturbed one: killed right after it, another operator takes over."""
+    whole = make_field()
+    whole.start()
+    live(whole)
+    expected = comparable(whole.rest())
+    whole.stop()
+    for writes in count(1):
+        ground = make_field()
+        mortal = ground.start(writes)
+        _take_over(ground, mortal)
+        live(ground)
+        assert expected == comparable(ground.rest()), f"killed after write {writes}"
+        died = mortal.exitcode is not None
+        ground.stop()
+        if not died:
+            assert writes > 15
+            return
+
+
+def _take_over(ground: Field, mortal: Any) -> None:
+    def watch() -> None:
+        mortal.join()
+        if mortal.exitcode == -9:
+            ground.start()
+
+    threading.Thread(target=watch, daemon=True).start()
