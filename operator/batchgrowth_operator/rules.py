@@ -36,11 +36,11 @@ def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
 
 
 def cluster_ready(s: Situation, w: Workforce) -> Verdict:
-    """As many workers as are wanted now, or what keeps them."""
+    """A scheduler, and as many workers as are wanted now; or what keeps them."""
     if s.mode is not Mode.ACTIVE:
         return Verdict("False", "Released")
     trouble = cluster_trouble(s.seen)
-    if w.ready >= w.desired and not s.seen.failures:
+    if w.ready >= w.desired and is_ready(s.seen) and not s.seen.failures:
         return Verdict("True", "AllWorkersJoined", f"{w.desired} wanted.")
     if trouble is not None:
         return Verdict("False", trouble.reason, trouble.message)

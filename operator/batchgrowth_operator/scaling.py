@@ -62,16 +62,18 @@ def workforce(s: Situation) -> Workforce:
     lead = float(told.lead_seconds) if told.lead_seconds else s.defaults.first_lead_seconds
     deployment = s.seen.child("Deployment", names.workers(s.seen.name))
     ready = 0 if cluster_policy(s) is Cluster.RELEASE else joined(s)
+    took = _took(s, told, ready)
+    if took is not None:
+        lead = _next_lead(s, told, took)
     desired, requested = _counts(s, lead, deployment, told.requested)
     changed = requested != told.requested or told.requested_time is None
-    took = None if changed else _took(s, told, ready)
     return Workforce(
         desired=desired,
         requested=requested,
         ready=ready,
         requested_time=fine_stamp(s.seen.now) if changed else str(told.requested_time),
         took=took,
-        lead_seconds=lead if took is None else _next_lead(s, told, took),
+        lead_seconds=lead,
         growth_due_seconds=_growth_due(s, lead, requested),
     )
 

@@ -84,7 +84,10 @@ def _of_container(pod: str, container: Object) -> Iterator[Trouble]:
     reason = waiting.get("reason")
     ending = _ending(container)
     if reason in _PULL:
-        yield _sorted("ImagePullFailed", pod, str(waiting.get("message") or reason))
+        said = str(waiting.get("message") or reason)
+        yield _sorted(
+            "ImagePullFailed", pod, said.partition("ErrImagePull: ")[2] or said
+        )  # the same while it backs off
     elif ending is not None and not container.get("ready"):
         yield _sorted("PodBroken", pod, ending)
     elif reason in _BROKEN:

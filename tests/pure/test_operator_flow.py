@@ -370,6 +370,16 @@ def test_a_new_operator_image_leaves_running_jobs_alone(training_world: MakeWorl
     assert "example/trainer:0" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
 
 
+def test_an_image_that_is_taken_back_before_training_began(make_world: MakeWorld) -> None:
+    """It was wrong, perhaps: what the job would have had without it is what it gets."""
+    world = make_world(image="example/wrong:1")
+    world.settle()
+    world.edit(image=None).settle()
+
+    assert "example/trainer:1" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert "example/trainer:1" == world.deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
 def test_what_is_on_its_way_out_is_waited_for(training_world: MakeWorld) -> None:
     world = training_world()
     for child in (world.cluster, world.deployment):

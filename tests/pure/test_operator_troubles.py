@@ -26,6 +26,10 @@ def container(**status: Any) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "worker", "ready": False, **status}]}
 
 
+def pulling(reason: str, words: str) -> dict[str, Any]:
+    return {"waiting": {"reason": reason, "message": words}}
+
+
 def unschedulable(message: str) -> dict[str, Any]:
     return {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable", "message": message}]}
 
@@ -56,6 +60,12 @@ def waiting_world(make_world: MakeWorld) -> Any:
             pod("w", **unschedulable('0/3 nodes: persistentvolumeclaim "data" not found. not found')),
             "ReferenceMissing",
             "Make the persistentvolumeclaim data, or take it out of the job.",
+        ),
+        (pod("w", **container(state=pulling("ErrImagePull", "no host"))), "ImagePullFailed", "w: no host. Give"),
+        (
+            pod("w", **container(state=pulling("ImagePullBackOff", 'Back-off pulling "x": ErrImagePull: no host'))),
+            "ImagePullFailed",
+            "w: no host. Give",
         ),
         (
             pod("w", **container(restartCount=3, state=BACK_OFF, lastState=KILLED)),
@@ -244,6 +254,8 @@ def test_a_part_of_the_scheduler_that_is_gone_is_asked_for(training_world: MakeW
 
 
 def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
+    """Workers that are there have nobody to join."""
+    waiting_world.workers_ready()
     waiting_world.parts[Ref("Deployment", "digits-scheduler")]["status"] = {
         "conditions": [{"type": "ReplicaFailure", "status": "True", "message": 'serviceaccount "x" not found'}]
     }

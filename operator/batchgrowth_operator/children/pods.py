@@ -38,9 +38,11 @@ MOUNTS = [
 
 
 def image(s: Situation) -> str:
-    """spec.image; without it the image that the job began with, so that a new operator does not change it midway."""
+    """spec.image; without it the image that training began with, so that a new operator does not change it midway."""
     if s.spec.image is not None:
         return s.spec.image
+    if not s.update:
+        return s.defaults.image
     for kind, name in (("Job", names.trainer(s.seen.name)), ("Deployment", names.workers(s.seen.name))):
         found = s.seen.child(kind, name)
         if found is not None:
