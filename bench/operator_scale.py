@@ -80,7 +80,7 @@ def _operator(server: ApiServer) -> Iterator[tuple[psutil.Process, int]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    words = ["--image", "example/trainer:1", "--kubeconfig", server.kubeconfig, "--metrics-port", str(port)]
+    words = ["--image", "example/trainer:1", "--kubeconfig", str(server.kubeconfig), "--metrics-port", str(port)]
     with subprocess.Popen([sys.executable, "-m", "batchgrowth_operator", *words], stderr=subprocess.DEVNULL) as started:
         try:
             yield psutil.Process(started.pid), port
