@@ -214,3 +214,20 @@ def test_uninstalled_and_installed_again(notes: str, apiserver: ApiServer, helm:
     assert [before] == objects(apiserver, "bgj", "--namespace", "default")
     install(apiserver, helm, chart)
     assert [before] == objects(apiserver, "bgj", "--namespace", "default")
+
+
+def test_rid_of_everything(notes: str, apiserver: ApiServer, helm: Helm) -> None:
+    """The commands of docs/chart.md, in their order; the release of this file has another namespace."""
+    text = (ROOT / "docs" / "chart.md").read_text().split("To be rid of everything:")[1]
+    commands = [line.removeprefix("$ ") for line in text.split("```")[1].splitlines() if line.startswith("$ ")]
+
+    for words in (command.replace("batchgrowth-system", NAMESPACE).split() for command in commands):
+        if words[0] == "helm":
+            ok(helm(*words[1:], KUBECONFIG=str(apiserver.kubeconfig)))
+        else:
+            ok(apiserver.kubectl(*words[1:]))
+
+    assert ["kubectl", "kubectl", "helm", "kubectl"] == [command.split()[0] for command in commands]
+    found = ok(apiserver.kubectl("get", "crds", "--output", "name")).split()
+    assert found
+    assert not [name for name in found if "batchgrowth" in name]

@@ -1,0 +1,86 @@
+"""What docs/kubernetes.md tells a user to type, typed."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster import release
+from cluster.local import LocalCluster, programs
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+ENDLESS = ("--watch", "port-forward")
+LOOK_SECONDS = 6
+LONGEST_SECONDS = 300
+
+
+def commands(section: str) -> list[str]:
+    """The commands of a section's console blocks, in their order."""
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture
+def shell(installed: LocalCluster, namespace: str, tmp_path: Path) -> dict[str, str]:
+    """The environment of a user whose kubectl looks at the test's namespace."""
+    kubeconfig = tmp_path / "kubeconfig"
+    shutil.copyfile(installed.kubeconfig, kubeconfig)
+    kubectl = programs()["kubectl"]
+    words = [kubectl, "--kubeconfig", kubeconfig, "config", "set-context", "--current", "--namespace", namespace]
+    subprocess.run(words, check=True, capture_output=True)
+    places = [str(programs()[name].parent) for name in ("kubectl", "helm")]
+    own = {f"HELM_{kind}_HOME": str(tmp_path) for kind in ("CACHE", "CONFIG", "DATA")}
+    path = os.pathsep.join([*places, os.environ["PATH"]])
+    return os.environ | own | {"PATH": path, "KUBECONFIG": str(kubeconfig), "KUBECACHEDIR": str(tmp_path / "cache")}
+
+
+def typed(command: str, shell: dict[str, str]) -> str:
+    """What the command said; fails where it failed, and where one that runs until Ctrl-C ended by itself."""
+    endless = any(word in command for word in ENDLESS)
+    line = f"timeout --signal=INT {LOOK_SECONDS} {command}" if endless else command
+    words = ("bash", "-euo", "pipefail", "-c", line)
+    done = subprocess.run(
+        words, cwd=ROOT, env=shell, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS
+    )
+    assert (124 if endless else 0) == done.returncode, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_installing(installed: LocalCluster, shell: dict[str, str], tmp_path: Path) -> None:
+    """With a user's file of values, which names the images."""
+    values = tmp_path / "values.yaml"
+    values.write_text(json.dumps(release.load_images(installed)))
+    wanted = [command for command in commands("Install") if not command.startswith("make ")]
+
+    told = [typed(command.replace("my-values.yaml", str(values)), shell) for command in wanted]
+
+    assert 3 == len(told)
+    assert "STATUS: deployed" in told[1]
+    assert "Phase:          Succeeded" in told[2]
+
+
+def test_training(shell: dict[str, str]) -> None:
+    """From apply to delete: each command says what the page says that it does."""
+    apply, watch, wait, describe, sha256, history, delete = commands("Train")
+
+    typed(apply, shell)
+    assert re.search(r"^NAME +STATUS +BATCH +WORKERS +EPOCH +LOSS +PROGRESS +ETA +AGE$", typed(watch, shell), re.M)
+    typed(wait, shell)
+    assert "Finished" in typed(describe, shell)
+    assert re.fullmatch(r"[0-9a-f]{64}", typed(sha256, shell))
+    batches = [line.split()[0] for line in typed(history, shell).splitlines()]
+    assert ["32", "64", "128", "256", "512"] == list(dict.fromkeys(batches))
+    typed(delete, shell)
+
+
+def test_metrics_by_eye(shell: dict[str, str]) -> None:
+    """The port is forwarded until Ctrl-C."""
+    [forward] = commands("Metrics")
+
+    assert "Forwarding from 127.0.0.1:9090" in typed(forward, shell)
