@@ -17,6 +17,7 @@ import pytest
 from batchgrowth.errors import ClusterError
 from batchgrowth.metrics import TRAINER
 from batchgrowth_trainer.display import Quiet
+from batchgrowth_trainer.history import ResizeRow
 from batchgrowth_trainer.training import Options, train
 from distributed.security import Security
 
@@ -130,8 +131,8 @@ class Watch(Quiet):
     def __init__(self, act: Callable[[], None]) -> None:
         self._act, self.seen = act, 0
 
-    def note(self, text: str) -> None:
-        if "workers 2 → 4" in text:
+    def resize(self, row: ResizeRow) -> None:
+        if (2, 4) == (row.from_workers, row.to_workers):
             self._act()
             self.seen += 1
 
