@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from batchgrowth.manifest import read_manifest
+from batchgrowth.plan import make_plan
 from real_job import RealJob
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +22,8 @@ def test_the_example_as_a_user_runs_it(job: Callable[..., RealJob], local_sha256
     status = digits.succeeds()
 
     assert "1 2 4" == " ".join(str(count) for count, _ in itertools.groupby(r["workers"] for r in status["history"]))
-    assert [32, 64, 128, 256, 512] == [record["batchSize"] for record in status["history"]]
+    stages = make_plan(read_manifest(manifest).spec).stages
+    assert [stage.batch_size for stage in stages] == [record["batchSize"] for record in status["history"]]
     pauses = [float(record["pauseSeconds"]) for record in status["history"] if "pauseSeconds" in record]
     assert pauses
     assert max(pauses[1:]) <= PAUSE_SECONDS, pauses  # new pods take seconds; the training does not wait for them

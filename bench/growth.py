@@ -1,0 +1,228 @@
+"""`python -m bench.growth`: how long workers take to come when a milestone is crossed, beside a bare `kubectl scale`.
+
+A job is applied on the cluster of `make cluster`, its workers on the nodes that kwok plays, one GPU each, where pods
+are Ready at once: what is left is the operator's own time and Kubernetes'. The trainer's progress is played here, since
+no trainer can have workers that compute nothing. In the same round the same pods are grown by an API write of
+`replicas` to a copy of the Deployment, which nobody watches.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from batchgrowth import names
+from batchgrowth.manifest import read_manifest
+from batchgrowth.plan import make_plan
+from batchgrowth.progress import Progress
+from batchgrowth.stages import Plan, Stage
+from kubernetes import client, config, watch
+from rich.console import Console
+from rich.table import Table
+
+from cluster import fake_nodes, release
+from cluster.local import LocalCluster, local_cluster
+
+GPUS, NODES = 8, 16
+READY_SECONDS = 120
+GROUP_VERSION = "batchgrowth.dev", "v1alpha1"
+TEMPLATE = {
+    "spec": {
+        "nodeSelector": {"type": "kwok"},
+        "tolerations": [{"key": fake_nodes.ANNOTATION, "operator": "Exists"}],
+        "containers": [{"name": "worker", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+    }
+}
+
+
+def manifest(maximum: int) -> dict[str, Any]:
+    """A job of 128 examples a worker, whose batch grows fivefold from 128 up to `maximum`."""
+    return {
+        "apiVersion": "/".join(GROUP_VERSION),
+        "kind": "BatchGrowthJob",
+        "metadata": {"name": f"to-{maximum}"},
+        "spec": {
+            "workload": {"entrypoint": "batchgrowth_trainer.workloads.cifar10_wrn:workload", "examples": 50000},
+            "epochs": 200,
+            "batch": {
+                "initial": 128,
+                "maximum": maximum,
+                "shard": 128,
+                "growth": {"type": "Geometric", "geometric": {"factor": "5", "everyEpochs": 50}},
+            },
+            "learningRate": {"initial": "0.1", "rule": "DecayPastMaximum"},
+            "optimizer": {"type": "SGD", "sgd": {"momentum": "0.9"}},
+            "workers": {"examplesPerWorker": 128, "minimum": 1, "maximum": 125, "template": TEMPLATE},
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The API server, by the client that the operator uses too."""
+
+    core: client.CoreV1Api
+    apps: client.AppsV1Api
+    custom: client.CustomObjectsApi
+    namespace: str
+
+    def deployments(self, **selectors: str) -> Iterator[Any]:
+        """Those that are there, and each as it changes, for as long as anything may take here."""
+        stream: Any = watch.Watch().stream  # type: ignore[no-untyped-call]
+        for event in stream(
+            self.apps.list_namespaced_deployment, self.namespace, timeout_seconds=READY_SECONDS, **selectors
+        ):
+            yield event["object"]
+
+    @contextmanager
+    def workers_ready(self, deployment: str, count: int) -> Iterator[list[float]]:
+        """Within it something makes the Deployment grow or shrink; then one number: seconds until so many are ready."""
+        told: list[float] = []
+        began = time.monotonic()
+        yield told
+        for found in self.deployments(field_selector=f"metadata.name={deployment}"):
+            status, wanted = found.status, found.spec.replicas
+            if (wanted, status.ready_replicas or 0, status.replicas or 0) == (count, count, count):
+                told.append(time.monotonic() - began)
+                return
+        raise TimeoutError(f"{deployment} did not come to {count} workers in {READY_SECONDS} s")
+
+    def scale(self, deployment: str, replicas: int) -> None:
+        """What `kubectl scale` writes."""
+        self.apps.patch_namespaced_deployment_scale(deployment, self.namespace, {"spec": {"replicas": replicas}})
+
+
+def api_of(cluster: LocalCluster, namespace: str) -> Api:
+    """The cluster's API server, with the rights of an administrator."""
+    made = config.new_client_from_config(str(cluster.kubeconfig))  # type: ignore[no-untyped-call]
+    return Api(client.CoreV1Api(made), client.AppsV1Api(made), client.CustomObjectsApi(made), namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedJob:
+    """A job whose progress is told by whoever holds this, in place of its trainer."""
+
+    api: Api
+    name: str
+    plan: Plan
+
+    def cross(self, stage: Stage, start: int) -> None:
+        """Report that the stage begins; `start` makes the report newer than those of another start."""
+        progress = Progress(
+            update=stage.first_update, updates=self.plan.updates, epoch=float(stage.epoch_from),
+            epochs=self.plan.epochs, stage=stage.index, batch_size=stage.batch_size,
+            learning_rate=stage.learning_rate, workers=stage.workers, start=start,
+        )  # fmt: skip
+        body = {"data": {names.PROGRESS_KEY: progress.to_json()}}
+        self.api.core.patch_namespaced_config_map(names.progress(self.name), self.api.namespace, body)
+
+    def status(self) -> dict[str, Any]:
+        """What the operator says of it now."""
+        words = (*GROUP_VERSION, self.api.namespace, "batchgrowthjobs", self.name)
+        found: Any = self.api.custom.get_namespaced_custom_object(*words)
+        return dict(found["status"])
+
+    def grown(self, stage: Stage, start: int) -> float:
+        """Seconds from the report that the stage begins until all its workers are ready."""
+        with self.api.workers_ready(names.workers(self.name), stage.workers) as seconds:
+            self.cross(stage, start)
+        return seconds[0]
+
+
+def play(api: Api, maximum: int) -> PlayedJob:
+    """The job, applied, with its first worker ready and its own trainer kept from telling anything."""
+    body = manifest(maximum)
+    api.custom.create_namespaced_custom_object(*GROUP_VERSION, api.namespace, "batchgrowthjobs", body)
+    name = body["metadata"]["name"]
+    for deployment in api.deployments():
+        if deployment.metadata.name == names.workers(name) and deployment.status.ready_replicas:
+            return PlayedJob(api, name, make_plan(read_manifest(json.dumps(body)).spec))
+    raise TimeoutError(f"{name} has no worker after {READY_SECONDS} s")
+
+
+def copy_of(api: Api, deployment: str) -> str:
+    """The name of a Deployment with the same pods, which belongs to nobody and has one of them."""
+    found: Any = api.apps.read_namespaced_deployment(deployment, api.namespace)
+    own = {"batchgrowth.dev/copy": deployment}
+    found.metadata = client.V1ObjectMeta(name=f"{deployment}-copy")
+    found.spec.replicas, found.spec.selector = 1, client.V1LabelSelector(match_labels=own)
+    found.spec.template.metadata.labels = own
+    found.status = None
+    with api.workers_ready(f"{deployment}-copy", 1):
+        api.apps.create_namespaced_deployment(api.namespace, found)
+    return f"{deployment}-copy"
+
+
+@contextmanager
+def namespace_of_its_own(cluster: LocalCluster) -> Iterator[Api]:
+    """A namespace for the bench, which goes with everything in it; enough fake nodes are there."""
+    given = cluster.kubectl("apply", "--filename", "-", given=fake_nodes.manifests(NODES, GPUS))
+    assert given.returncode == 0, given.stderr
+    api = api_of(cluster, f"growth-{secrets.token_hex(3)}")
+    api.core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=api.namespace)))
+    try:
+        yield api
+    finally:
+        api.core.delete_namespace(api.namespace)
+
+
+Figures = dict[str, tuple[list[float], list[float]]]
+
+
+def measure(api: Api, job: PlayedJob, rounds: int) -> Figures:
+    """By step, seconds by the operator and by bare scaling, one of each in every round, taking turns."""
+    copy, figures = copy_of(api, names.workers(job.name)), Figures()
+    stages = [stage for before, stage in zip(job.plan.stages, job.plan.stages[1:], strict=False)
+              if stage.workers > before.workers]  # fmt: skip
+    start = int(time.time())
+    for turn in range(rounds):
+        before = job.plan.stages[0]
+        for stage in stages:
+            ours, bare = figures.setdefault(f"{before.workers} → {stage.workers}", ([], []))
+            for own in (True, False) if turn % 2 else (False, True):
+                if own:
+                    ours.append(job.grown(stage, start + 2 * turn))
+                else:
+                    with api.workers_ready(copy, stage.workers) as seconds:
+                        api.scale(copy, stage.workers)
+                    bare.append(seconds[0])
+            before = stage
+        with api.workers_ready(copy, 1):
+            api.scale(copy, 1)
+        job.grown(job.plan.stages[0], start + 2 * turn + 1)
+    return figures
+
+
+def table(figures: Figures) -> Table:
+    """Each step's seconds as min, median and max, and the medians' ratio."""
+    made = Table("workers", "operator (s)", "bare scale (s)", "ratio", title="from the milestone to all Ready")
+    for step, (ours, bare) in figures.items():
+        ratio = statistics.median(ours) / statistics.median(bare)
+        made.add_row(step, _spread(ours), _spread(bare), f"{ratio:.2f}")
+    return made
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    return f"{min(seconds):.2f} / {statistics.median(seconds):.2f} / {max(seconds):.2f}"
+
+
+def bench(rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each job.")] = 5) -> None:
+    """Measure how long workers take to come at a milestone, beside a bare `kubectl scale` of the same pods."""
+    cluster = local_cluster()
+    if not cluster.is_up():
+        raise typer.BadParameter("no cluster is up; `make cluster` starts one")
+    release.install(cluster)
+    for maximum in (5120, 16000):
+        with namespace_of_its_own(cluster) as api:
+            Console().print(f"batch 128 → {maximum}", table(measure(api, play(api, maximum), rounds)))
+
+
+if __name__ == "__main__":
+    typer.run(bench)
