@@ -18,7 +18,7 @@ from batchgrowth_operator.api import Api, Refused
 from batchgrowth_operator.kinds import WATCHED
 from batchgrowth_operator.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by, ref_of
 from batchgrowth_operator.store import Key, Store
-from batchgrowth_operator.troubles import WARNINGS_SECONDS, puzzles
+from batchgrowth_operator.troubles import puzzles, seconds_between_warnings
 
 REFRESH_SECONDS = 600
 """Watches do not tell of what went while they were broken: so often all is read anew."""
@@ -90,13 +90,13 @@ class Observer:
 
         They are for people alone: where they may not be read, the job goes on without them.
         """
-        puzzling = puzzles(seen)
-        if not puzzling:
+        pause = seconds_between_warnings(seen)
+        if pause is None:
             return ()
         read_at, found = self._warned.get(key, (-math.inf, ()))
-        if time.monotonic() - read_at >= WARNINGS_SECONDS:
+        if time.monotonic() - read_at >= pause:
             try:
-                uids = (str(body["metadata"]["uid"]) for body in puzzling)
+                uids = (str(body["metadata"]["uid"]) for body in puzzles(seen))
                 found = tuple(event for uid in uids for event in self.api.warnings(key.namespace, uid))
             except Refused as refused:
                 log.warning("%s/%s: events cannot be read: %s", *key, refused)

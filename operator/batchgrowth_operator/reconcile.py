@@ -27,8 +27,7 @@ from batchgrowth_operator.statuses import next_status, paced, rejected_status
 from batchgrowth_operator.trainer_outcome import outcome_of
 from batchgrowth_operator.troubles import (
     DASK_OPERATOR_PATIENCE_SECONDS,
-    WARNINGS_SECONDS,
-    puzzles,
+    seconds_between_warnings,
     seconds_to_a_puzzle,
 )
 
@@ -142,7 +141,7 @@ def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
         yield DASK_OPERATOR_PATIENCE_SECONDS - seconds_since(since, s.seen.now)
     yield seconds_until_missed(s.seen)
     yield seconds_to_a_puzzle(s.seen)
-    yield WARNINGS_SECONDS if puzzles(s.seen) else None
+    yield seconds_between_warnings(s.seen)
 
 
 def _soonest(*waits: float | None) -> float | None:

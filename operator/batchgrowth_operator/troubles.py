@@ -19,7 +19,8 @@ PUZZLED_AFTER_SECONDS = 8.0
 """A pod that waits for so long, and says nothing of why, is worth a look at its events."""
 MOST_PUZZLES = 3
 WARNINGS_SECONDS = 10.0
-"""So often the events about puzzles are read anew."""
+MOST_WARNINGS_SECONDS = 60.0
+"""So often the events about puzzles are read anew: rarely where they are old."""
 
 
 def cluster_trouble(seen: Observed) -> Trouble | None:
@@ -38,6 +39,12 @@ def puzzles(seen: Observed) -> tuple[Object, ...]:
     Nobody but the events about them knows.
     """
     return tuple(_puzzles(seen))[:MOST_PUZZLES]
+
+
+def seconds_between_warnings(seen: Observed) -> float | None:
+    """Seconds from one look at the events about puzzles to the next; None where there are none."""
+    ages = [_age(body, seen.now) for body in puzzles(seen)]
+    return min(MOST_WARNINGS_SECONDS, max(WARNINGS_SECONDS, min(ages) / 4)) if ages else None
 
 
 def seconds_to_a_puzzle(seen: Observed) -> float | None:

@@ -16,7 +16,7 @@ from batchgrowth_operator.observed import Failure, Ref, ref_of
 from batchgrowth_operator.passes import Passes, Result, passes_of, said
 from batchgrowth_operator.store import Key, Store
 from batchgrowth_operator.telemetry import Telemetry
-from batchgrowth_operator.troubles import WARNINGS_SECONDS
+from batchgrowth_operator.troubles import MOST_WARNINGS_SECONDS
 
 KEY = Key("default", "digits")
 JOB = Ref("BatchGrowthJob", "digits")
@@ -265,11 +265,11 @@ def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest
     assert ({"reason": "FailedMount"},) == warnings()
     setting.api.happened["uid of w"].clear()
     assert ({"reason": "FailedMount"},) == warnings()
-    observer._warned[KEY] = (observer._warned[KEY][0] - WARNINGS_SECONDS, observer._warned[KEY][1])
+    observer._warned[KEY] = (observer._warned[KEY][0] - MOST_WARNINGS_SECONDS, observer._warned[KEY][1])
     setting.api.refused[Ref("Event", "")] = Refused(403, "no")
     assert ({"reason": "FailedMount"},) == warnings()
     assert "default/digits: events cannot be read: no" in caplog.text
-    observer._warned[KEY] = (observer._warned[KEY][0] - WARNINGS_SECONDS, observer._warned[KEY][1])
+    observer._warned[KEY] = (observer._warned[KEY][0] - MOST_WARNINGS_SECONDS, observer._warned[KEY][1])
     del setting.api.refused[Ref("Event", "")]
     assert () == warnings()
 

@@ -185,6 +185,8 @@ def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
     assert "pods digits-trainer-… is forbidden: exceeded quota: q. Raise the quota" in before
     assert waiting_world.decide().is_empty
     assert 10 == waiting_world.decide().look_again_seconds
+    assert 30 == waiting_world.wait(112).decide().look_again_seconds
+    assert 60 == waiting_world.wait(1000).decide().look_again_seconds
 
 
 def test_a_restart_is_told_with_the_last_words(training_world: MakeWorld) -> None:
