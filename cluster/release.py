@@ -59,8 +59,9 @@ def install(
 
 
 def uninstall(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RELEASE) -> str:
-    """What helm said once what the release made is gone; its CRD, and with it every job, stays."""
-    return helm(cluster, "uninstall", release, "--namespace", namespace, "--wait", "--timeout", PATIENCE)
+    """What helm said once what the release made is gone, its pods too; its CRD, and with it every job, stays."""
+    words = ("uninstall", release, "--namespace", namespace, "--wait", "--cascade", "foreground")
+    return helm(cluster, *words, "--timeout", PATIENCE)
 
 
 def check(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RELEASE) -> str:
