@@ -49,7 +49,8 @@ def _scheduler_pod(s: Situation) -> dict[str, Any]:
         ["dask", "scheduler", "--protocol", "tls", *ports],
         env=dask_environment(),
         ports=[{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": HTTP, "containerPort": DASHBOARD_PORT}],
-        readinessProbe={"tcpSocket": {"port": COMM}, "periodSeconds": 1},
+        # Not the port that speaks TLS: the scheduler would log a failed handshake every second.
+        readinessProbe={"httpGet": {"path": "/health", "port": HTTP}, "periodSeconds": 1},
         resources={"requests": {"cpu": "100m", "memory": "256Mi"}},
         volumeMounts=MOUNTS,
     )
