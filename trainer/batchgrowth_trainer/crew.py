@@ -67,7 +67,8 @@ class Crew:
         self.ask(service.forget, self.run_id, workers=here, seconds=_ANSWER_SECONDS)
         self._calls.close()
         self.client.unsubscribe_topic(self._topic)
-        self.client.unregister_scheduler_plugin(self._topic)
+        if self.client.scheduler_comm is self._connection:  # one that came back has no plugin of ours
+            self.client.unregister_scheduler_plugin(self._topic)
 
     def check_connected(self) -> None:
         """Raise SchedulerLost where the scheduler is gone, or was: this run's tasks are forgotten then."""
