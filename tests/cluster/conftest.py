@@ -113,7 +113,7 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     yield name
     said(kubectl("--namespace", name, "delete", "batchgrowthjobs", "--all", "--wait=false"))
     said(kubectl("--namespace", name, "delete", "pods", "--all", "--grace-period=1", "--wait=false"))
-    said(kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=90s"))
+    said(kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false"))
 
 
 @pytest.fixture
