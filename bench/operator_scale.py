@@ -2,7 +2,8 @@
 
 A real API server holds the jobs and what the operator makes of them; there are no nodes, so no pod ever runs.
 Told is how long it took until every job had all its children, and then, for a while in which nobody changes anything,
-the operator's processor time, its memory, and what it asked of the API server.
+the operator's processor time, its memory, and what it asked of the API server. Then an operator is started that finds
+all of it there: how long it takes until it has looked at every job, and the most memory that it ever had.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 NAMESPACE = "scale"
 MIB = 2**20
 PATIENCE_SECONDS = 900
+SETTLE_SECONDS = 10
 
 
 def main() -> None:
@@ -55,7 +57,10 @@ def main() -> None:
                 "cpu_seconds_until_then": round(_cpu_seconds(process), 1),
                 "trainer_jobs": _count(server, "jobs"),
                 **_idle(process, port, given.idle_seconds),
+                "peak_memory_mib": _peak(process),
             }
+        with _operator(server) as (process, port):
+            result |= _restart(process, port, given.jobs)
     sys.stdout.write(json.dumps(result, indent=2) + "\n")
 
 
@@ -126,19 +131,49 @@ def _idle(process: psutil.Process, port: int, seconds: float) -> dict[str, Any]:
     }
 
 
+def _restart(process: psutil.Process, port: int, jobs: int) -> dict[str, Any]:
+    began = time.monotonic()
+    while _passes(port) < jobs:
+        if time.monotonic() - began > PATIENCE_SECONDS or not process.is_running():
+            raise SystemExit(f"the second operator has not looked at all jobs within {PATIENCE_SECONDS} s")
+        time.sleep(0.2)
+    took = time.monotonic() - began
+    time.sleep(SETTLE_SECONDS)
+    return {
+        "restart_seconds": round(took, 1),
+        "restart_memory_mib": round(process.memory_info().rss / MIB, 1),
+        "restart_peak_memory_mib": _peak(process),
+    }
+
+
+def _peak(process: psutil.Process) -> float:
+    """The most memory that the process ever had resident, as Linux knows it."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith("VmHWM"))
+
+
+def _passes(port: int) -> int:
+    return sum(_samples(port, "batchgrowth_operator_reconciles_total").values())
+
+
 def _requests(port: int) -> Counter[tuple[str, str]]:
     """Requests of the operator so far, by verb and resource; nothing before it answers."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for labels, value in _samples(port, "batchgrowth_operator_api_requests_total").items():
+        said = dict(labels)
+        counts[said["verb"], said["resource"]] += value
+    return counts
+
+
+def _samples(port: int, name: str) -> dict[tuple[tuple[str, str], ...], int]:
+    """The values of a counter by its labels; none before the operator answers."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             text = answer.read().decode()
     except OSError:
-        return Counter()
-    counts: Counter[tuple[str, str]] = Counter()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == "batchgrowth_operator_api_requests_total":
-                counts[sample.labels["verb"], sample.labels["resource"]] += int(sample.value)
-    return counts
+        return {}
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {tuple(sample.labels.items()): int(sample.value) for sample in samples if sample.name == name}
 
 
 def _cpu_seconds(process: psutil.Process) -> float:

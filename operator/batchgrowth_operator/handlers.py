@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import kopf
 from batchgrowth import names
 
 from batchgrowth_operator.api import Access
+from batchgrowth_operator.framework import kopf
 from batchgrowth_operator.kinds import JOBS, KINDS, WATCHED, Kind
 from batchgrowth_operator.passes import Passes
-from batchgrowth_operator.store import Key, Store
+from batchgrowth_operator.store import Store, key_of
 
 INACTIVE_SECONDS = 70
 SERVER_SECONDS = 300
@@ -21,6 +21,9 @@ BACKOFFS = (0.2, 0.5, 1, 2, 3, 5)
 """Waits between tries of a request of kopf's. It tries a refused one again, too."""
 BEGINNING_SECONDS = 5.0
 """An operator of a few namespaces asks first whether it may list them all, and is to take a no for a no."""
+IDLE_SECONDS = 1.0
+"""So long kopf has a task, with the newest body, for each object that changed."""
+HEAVY = frozenset({"spec", "status", "data"})
 
 Begin = Callable[[], Passes]
 
@@ -28,7 +31,8 @@ Begin = Callable[[], Passes]
 def registry_of(store: Store, begin: Begin, access: Callable[[], Access]) -> kopf.OperatorRegistry:
     """Handlers that feed `store` and wake the passes that `begin` makes.
 
-    Indexing comes before any event, for all kinds: the first pass of a job sees all its children.
+    Indexing comes before any event, of one object and, at the beginning, of all kinds: the first pass of a job sees all
+    its children.
     Nothing here adds a finalizer or an annotation to anybody's object.
     """
     registry = kopf.OperatorRegistry()
@@ -45,6 +49,7 @@ def settings(*, namespaced: bool) -> kopf.OperatorSettings:
     chosen.posting.enabled = False
     chosen.peering.standalone = True
     chosen.networking.error_backoffs = () if namespaced else BACKOFFS
+    chosen.queueing.idle_timeout = IDLE_SECONDS
     chosen.watching.server_timeout = SERVER_SECONDS
     chosen.watching.inactivity_timeout = INACTIVE_SECONDS
     for kind in WATCHED.values():
@@ -55,14 +60,22 @@ def settings(*, namespaced: bool) -> kopf.OperatorSettings:
 def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, store: Store) -> None:
     async def index(body: kopf.Body, **_: Any) -> None:
         store.saw(_whole(name, dict(body)))
+        _empty(body)
 
     async def event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
         body = _whole(name, dict(event["object"]))
-        key: Key = store.gone(body) if event["type"] == "DELETED" else store.saw(body)
-        memo.passes.wake(key)
+        memo.passes.wake(store.gone(body) if event["type"] == "DELETED" else key_of(body))
 
     kopf.index(*_where(kind), registry=registry, id=f"index-{kind.plural}")(index)
     kopf.on.event(*_where(kind), registry=registry, id=f"event-{kind.plural}")(event)
+
+
+def _empty(body: Mapping[str, Any]) -> None:
+    """Leaves of an object what names it: kopf has every single one in its hands until it has seen them all."""
+    body["metadata"].pop("managedFields", None)
+    for field in HEAVY & body.keys():
+        if isinstance(body[field], dict):
+            body[field].clear()
 
 
 def _where(kind: Kind) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Observer:
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
         """What is known of the job now; None where it is not there."""
-        if self.store.job(key) is not None:
+        if Ref(KIND, key.name) in self.store.refs(key):
             await asyncio.to_thread(self._refresh, key)
         job = self.store.job(key)
         if job is None:
@@ -76,14 +76,14 @@ class Observer:
                 self._list(key, kind, label_selector=names.selector(key.name))
         age = time.monotonic() - self._secret_read.get(key, -math.inf)
         expected = self._has_cluster(key) and age >= SECRET_SECONDS
-        if due or expected or _secret(key) not in self.store.belongings(key):
+        if due or expected or _secret(key) not in self.store.refs(key):
             self._read_secret(key)
             self._secret_read[key] = time.monotonic()
         if due:
             self._refreshed[key] = time.monotonic()
 
     def _has_cluster(self, key: Key) -> bool:
-        return Ref("DaskCluster", names.cluster(key.name)) in self.store.belongings(key)
+        return Ref("DaskCluster", names.cluster(key.name)) in self.store.refs(key)
 
     def _warnings(self, key: Key, seen: Observed) -> tuple[Object, ...]:
         """The events about what is held up without a word of its own; those of a moment ago where they were just read.
@@ -104,7 +104,7 @@ class Observer:
         return found
 
     def _list(self, key: Key, kind: str, **selectors: str) -> None:
-        known = [ref for ref in self.store.all_of(key) if ref.kind == kind]
+        known = [ref for ref in self.store.refs(key) if ref.kind == kind]
         found = {ref_of(body): body for body in self.api.list_of(kind, key.namespace, **selectors)}
         for body in found.values():
             self.store.read(key, body)

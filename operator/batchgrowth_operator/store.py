@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import zlib
+from collections.abc import Collection, Mapping
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -26,11 +28,23 @@ def key_of(body: Object) -> Key:
     return Key(metadata["namespace"], name)
 
 
+class Packed(NamedTuple):
+    """An object's resource version, and the object as compressed JSON: a tenth of what it takes as dictionaries."""
+
+    version: int
+    text: bytes
+
+    def unpacked(self) -> Object:
+        """The object."""
+        body: Object = json.loads(zlib.decompress(self.text))
+        return body
+
+
 class Store:
     """The newest state seen of each object. Resource versions decide what is newer, never the order of arrival."""
 
     def __init__(self) -> None:
-        self._objects: dict[Key, dict[Ref, Object]] = {}
+        self._objects: dict[Key, dict[Ref, Packed]] = {}
         self._gone: dict[Key, dict[Ref, int]] = {}
         self._lock = Lock()  # watches write from the event loop, answers from threads
 
@@ -39,7 +53,7 @@ class Store:
         key, ref = key_of(body), ref_of(body)
         with self._lock:
             if _version(body) > max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
-                self._objects.setdefault(key, {})[ref] = _trimmed(body)
+                self._objects.setdefault(key, {})[ref] = _packed(body)
         return key
 
     def read(self, key: Key, body: Object) -> None:
@@ -47,7 +61,7 @@ class Store:
         ref = ref_of(body)
         with self._lock:
             if _version(body) >= max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
-                self._objects.setdefault(key, {})[ref] = _trimmed(body)
+                self._objects.setdefault(key, {})[ref] = _packed(body)
 
     def gone(self, body: Object) -> Key:
         """The object is deleted, or lost its label; `body` is its last state. Returns the key of its job."""
@@ -68,28 +82,32 @@ class Store:
 
     def job(self, key: Key) -> Object | None:
         """The job itself, or None where it is not there."""
-        return self._objects.get(key, {}).get(Ref(KIND, key.name))
+        found = self._objects.get(key, {}).get(Ref(KIND, key.name))
+        return None if found is None else found.unpacked()
+
+    def refs(self, key: Key) -> Collection[Ref]:
+        """Which objects were seen of a job, the job among them."""
+        with self._lock:
+            return tuple(self._objects.get(key, ()))
 
     def belongings(self, key: Key) -> Mapping[Ref, Object]:
         """All that was seen of a job, itself aside."""
-        return {ref: body for ref, body in self.all_of(key).items() if ref.kind != KIND}
-
-    def all_of(self, key: Key) -> Mapping[Ref, Object]:
-        """All that was seen of a job, and the job."""
         with self._lock:
-            return dict(self._objects.get(key, {}))
+            found = list(self._objects.get(key, {}).items())
+        return {ref: packed.unpacked() for ref, packed in found if ref.kind != KIND}
 
     def _known(self, key: Key, ref: Ref) -> int:
         found = self._objects.get(key, {}).get(ref)
-        return -1 if found is None else _version(found)
+        return -1 if found is None else found.version
 
 
 def _version(body: Object) -> int:
     return int(body["metadata"]["resourceVersion"])
 
 
-def _trimmed(body: Object) -> Object:
+def _packed(body: Object) -> Packed:
     """Without what no decision is made from: a thousand jobs with their pods are to fit into memory."""
     metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     fields = ("kind", "status") if body["kind"] == "Pod" else body.keys()
-    return {name: body[name] for name in fields if name in body} | {"metadata": metadata}
+    kept = {name: body[name] for name in fields if name in body} | {"metadata": metadata}
+    return Packed(_version(body), zlib.compress(json.dumps(kept, separators=(",", ":")).encode(), 1))

@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchgrowth import names
 from batchgrowth.conditions import CONDITIONS
 from batchgrowth.metrics import OPERATOR, Metric
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from batchgrowth_operator.decision import Decision
 from batchgrowth_operator.observed import Object, Observed, annotations_of, ref_of
 from batchgrowth_operator.store import Key
 
 STATUSES = ("True", "False", "Unknown")
+CONDITION = "batchgrowth_operator_job_condition"
+
+
+class Conditions(Collector):
+    """The conditions of all jobs as one metric, whose series are made when they are asked for.
+
+    There are two dozen for each job: as objects of prometheus_client they take more memory than all else of it.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._states: dict[Key, tuple[int, ...]] = {}  # an index of STATUSES for each of CONDITIONS
+
+    def set(self, key: Key, said: Mapping[str, str]) -> None:
+        """What the job's conditions are; those that were never said are unknown."""
+        self._states[key] = tuple(STATUSES.index(said.get(kind, "Unknown")) for kind in CONDITIONS)
+
+    def remove(self, key: Key) -> None:
+        """The job is gone."""
+        del self._states[key]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """One gauge of 0 and 1 for each job, condition and status."""
+        family = GaugeMetricFamily(self._metric.name, self._metric.help, labels=self._metric.labels)
+        for key, states in list(self._states.items()):
+            for kind, state in zip(CONDITIONS, states, strict=True):
+                for index, status in enumerate(STATUSES):
+                    family.add_metric([*key, kind, status], float(index == state))
+        yield family
 
 
 class Telemetry:
@@ -48,9 +80,7 @@ class Telemetry:
     def forget(self, key: Key) -> None:
         """The job is gone, and its series with it."""
         if key in self._states:
-            for kind in CONDITIONS:
-                for status in STATUSES:
-                    self._metrics["batchgrowth_operator_job_condition"].remove(*key, kind, status)
+            self._metrics[CONDITION].remove(key)
             self._count(key, None)
 
     def forget_all(self) -> None:
@@ -60,10 +90,7 @@ class Telemetry:
 
     def _status(self, key: Key, status: dict[str, Any]) -> None:
         said = {condition["type"]: condition["status"] for condition in status["conditions"]}
-        gauge = self._metrics["batchgrowth_operator_job_condition"]
-        for kind in CONDITIONS:
-            for value in STATUSES:
-                gauge.labels(*key, kind, value).set(said.get(kind, "Unknown") == value)
+        self._metrics[CONDITION].set(key, said)
         self._count(key, status["phase"])
         took, before = (status.get("workers") or {}).get("resizeSeconds"), self._resizes.get(key)
         if took is not None and took != before:
@@ -85,7 +112,11 @@ def _made_from(body: Object) -> str | None:
     return annotations_of(body).get(names.MANIFEST)
 
 
-def _made(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+def _made(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram | Conditions:
+    if metric.name == CONDITION:
+        conditions = Conditions(metric)
+        registry.register(conditions)
+        return conditions
     if metric.kind == "counter":
         return Counter(metric.name, metric.help, metric.labels, registry=registry)
     if metric.kind == "gauge":

@@ -100,6 +100,20 @@ def test_what_no_decision_needs_is_not_kept() -> None:
     assert "managedFields" not in kept[Ref("Deployment", "digits-workers")]["metadata"]
 
 
+def test_what_is_kept_takes_little_room() -> None:
+    """And what is handed out is nobody else's."""
+    store = Store()
+    store.saw(child(1, spec={"containers": [{"name": f"c{n}", "image": "example/x:1"} for n in range(50)]}))
+    [packed] = store._objects[KEY].values()
+    assert len(packed.text) < 500
+
+    [first] = store.belongings(KEY).values()
+    first["spec"]["containers"].clear()
+
+    [second] = store.belongings(KEY).values()
+    assert 50 == len(second["spec"]["containers"])
+
+
 def test_an_object_without_a_label_belongs_to_nobody() -> None:
     assert Key("default", "") == key_of({"kind": "Pod", "metadata": {"name": "x", "namespace": "default"}})
 
