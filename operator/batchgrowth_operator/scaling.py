@@ -12,7 +12,7 @@ from batchgrowth import names
 from batchgrowth.plan import Stage
 from batchgrowth.status import WorkersStatus
 
-from batchgrowth_operator.moments import fine_stamp, moment, seconds_since, stamp
+from batchgrowth_operator.moments import fine_stamp, moment, seconds_since
 from batchgrowth_operator.observed import Object
 from batchgrowth_operator.overlay import CONTAINER
 from batchgrowth_operator.retention import Cluster, cluster_policy
@@ -84,9 +84,15 @@ def selector(s: Situation) -> str:
 
 
 def joined(s: Situation) -> int:
-    """Worker pods that are ready: they join the scheduler as they become so."""
+    """Workers that could train: those that the trainer counts, of pods that are ready.
+
+    A pod is ready before its worker has registered and loaded what it needs, and the trainer learns late of a pod that
+    is gone. Where no trainer tells, the pods count.
+    """
     deployment = s.seen.child("Deployment", names.workers(s.seen.name))
-    return int(((deployment or {}).get("status") or {}).get("readyReplicas", 0))
+    pods = int(((deployment or {}).get("status") or {}).get("readyReplicas", 0))
+    told = s.report.ready if s.report is not None and s.is_trainer_running else None
+    return pods if told is None else min(pods, told)
 
 
 def _counts(s: Situation, lead: float, deployment: Object | None, asked: int) -> tuple[int, int]:
@@ -134,20 +140,31 @@ def _next_lead(s: Situation, told: WorkersStatus, took: float) -> float:
 
 def _without_the_wait_for_a_node(s: Situation, took: float) -> float:
     """Nodes that were full say nothing of how long a worker takes to start."""
-    placed = [
-        str(condition["lastTransitionTime"])
-        for pod in s.seen.pods_of(CONTAINER)
-        for condition in (pod.get("status") or {}).get("conditions") or ()
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "True"
-    ]
+    placed = _since(s, "PodScheduled")
     return min(took, seconds_since(max(placed), s.seen.now)) if placed else took
 
 
+def _since(s: Situation, kind: str) -> list[str]:
+    """Since when that condition holds of the worker pods of which it does."""
+    return [
+        str(condition["lastTransitionTime"])
+        for pod in s.seen.pods_of(CONTAINER)
+        for condition in (pod.get("status") or {}).get("conditions") or ()
+        if condition.get("type") == kind and condition.get("status") == "True"
+    ]
+
+
 def _took(s: Situation, told: WorkersStatus, ready: int) -> float | None:
-    """Seconds from asking until all were there, where they were on their way and now are there; else None."""
+    """Seconds from asking until all were there, where they were on their way and now are there; else None.
+
+    Where some were missing again later, it is from then on, if a pod came since: workers that only had to meet another
+    trainer say nothing of how long a worker takes to come.
+    """
     resizing = condition(s.told, "Resizing")
     if resizing is None or (resizing.status, resizing.reason) != ("True", "ScalingUp") or ready < told.requested:
         return None
-    asked = str(told.requested_time)
-    since = max(asked, resizing.last_transition_time, key=moment)
-    return seconds_since(asked if stamp(moment(asked)) == resizing.last_transition_time else since, s.seen.now)
+    asked, missing = str(told.requested_time), resizing.last_transition_time
+    if moment(asked) >= moment(missing):
+        return seconds_since(asked, s.seen.now)
+    came = _since(s, "Ready")
+    return seconds_since(missing, s.seen.now) if not came or moment(max(came)) >= moment(missing) else None

@@ -1,0 +1,53 @@
+"""How long workers take to come, where a trainer tells how many could train."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from batchgrowth import names
+
+MakeWorld = Any
+
+
+def test_workers_are_there_when_the_trainer_says_so(training_world: MakeWorld) -> None:
+    """A pod is ready before its worker has registered and loaded what it needs."""
+    world = training_world()
+    world.report(386, seconds_per_update=1.0, ready=1).step()
+    world.wait(4).workers_ready().settle()
+    assert ("True", "ScalingUp") == world.condition("Resizing")
+    assert (1, 2) == (world.status["workers"]["ready"], world.status["workers"]["requested"])
+
+    world.wait(2).report(388, seconds_per_update=1.0, ready=2).settle()
+
+    workers = world.status["workers"]
+    assert (2, "6.000", "8.000") == (workers["ready"], workers["resizeSeconds"], workers["leadSeconds"])
+
+
+def test_what_an_ended_trainer_said_of_workers_does_not_count(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(386, seconds_per_update=1.0, ready=1).step()
+
+    world.trainer_runs(active=0, ready=0).wait(4).workers_ready().settle()
+
+    assert 2 == world.status["workers"]["ready"]
+
+
+@pytest.mark.parametrize(("came", "took"), [(9, None), (10, "3.000"), (12, "3.000")])
+def test_workers_that_meet_another_trainer_are_no_resize(
+    training_world: MakeWorld, came: int, took: str | None
+) -> None:
+    """They were ready all along; where a pod came since, it is one."""
+    world = training_world()
+    before = world.status["workers"]["leadSeconds"]
+    at = (world.now + timedelta(seconds=came)).isoformat()
+    conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": at}]
+    labels = names.labels("digits", "worker")
+    world.pods = [{"metadata": {"name": "w", "labels": labels}, "status": {"conditions": conditions}}]
+    world.wait(10).report(11, start=1, ready=0).settle()
+    assert ("True", "ScalingUp") == world.condition("Resizing")
+
+    world.wait(3).report(11, start=1, ready=1).settle()
+
+    assert ("False", "AtTarget") == world.condition("Resizing")
+    assert (before != world.status["workers"]["leadSeconds"]) == (took is not None)
+    assert (took or "10.000") == world.status["workers"]["resizeSeconds"]
