@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable
 
-import kopf
 from prometheus_client import start_http_server
 
 from batchgrowth_operator import handlers
@@ -17,9 +16,11 @@ from batchgrowth_operator.api import Api, connect
 from batchgrowth_operator.apply import Writer
 from batchgrowth_operator.commands import operator
 from batchgrowth_operator.defaults import Defaults
+from batchgrowth_operator.framework import kopf
 from batchgrowth_operator.lease import hold
 from batchgrowth_operator.observe import Observer
 from batchgrowth_operator.passes import Pass, Passes, passes_of
+from batchgrowth_operator.refusals import ToldOnce, words_of
 from batchgrowth_operator.settings import Place, Settings
 from batchgrowth_operator.store import Store
 from batchgrowth_operator.telemetry import Telemetry
@@ -39,21 +40,31 @@ def run(settings: Settings) -> None:
     api = connect(settings.kubeconfig, telemetry.request)
     if settings.metrics_port:
         start_http_server(settings.metrics_port, EVERYWHERE, telemetry.registry)
-    kopf.configure()
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it has a line for every event of every object
+    _log()
     wait = FIRST_WAIT_SECONDS
     while True:
         began = time.monotonic()
         try:
             asyncio.run(_watch(settings, api, telemetry))
-        except Exception:
-            log.exception("watching has failed; it begins anew in %g s", wait)
+        except Exception as error:
+            words = words_of(error)
+            if words is None:
+                log.exception("watching has failed; it begins anew in %g s", wait)
+            else:
+                log.error("%s; watching begins anew in %g s", words, wait)
         else:
             return
         time.sleep(wait)
         wait = (
             FIRST_WAIT_SECONDS if time.monotonic() - began > GOOD_WHILE_SECONDS else min(2 * wait, LONGEST_WAIT_SECONDS)
         )
+
+
+def _log() -> None:
+    kopf.configure()
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it has a line for every event of every object
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(ToldOnce())
 
 
 async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:

@@ -1,0 +1,79 @@
+"""An operator whose account lacks a right."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from operator_field import PLAN, Field, until
+from test_operator_rights import rules_of_the_chart
+
+from cluster.apiserver import ApiServer
+
+
+def without(resource: str, verb: str) -> list[dict[str, Any]]:
+    """The rules of the chart, but for one right."""
+    whole = [
+        {"apiGroups": rule["apiGroups"], "resources": [each], "verbs": rule["verbs"]}
+        for rule in rules_of_the_chart()
+        for each in rule["resources"]
+    ]
+    return [r | {"verbs": [v for v in r["verbs"] if (r["resources"], v) != ([resource], verb)]} for r in whole]
+
+
+def grant(server: ApiServer, user: str, rules: list[dict[str, Any]]) -> None:
+    group = "rbac.authorization.k8s.io"
+    name = {"apiVersion": f"{group}/v1", "metadata": {"name": user}}
+    bound = {
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": user},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }
+    for body in ({"kind": "ClusterRole", "rules": rules}, {"kind": "ClusterRoleBinding", **bound}):
+        applied = server.kubectl("apply", "-f", "-", given=json.dumps(name | body))
+        assert 0 == applied.returncode, applied.stderr
+
+
+@contextmanager
+def operator(kubeconfig: Path, namespace: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    words = ["--image", "example/trainer:1", "--kubeconfig", str(kubeconfig), "--namespace", namespace]
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen([sys.executable, "-m", "batchgrowth_operator", *words], stderr=stderr) as started,
+    ):
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+def test_a_right_that_is_missing_is_told_in_a_line(
+    make_field: Callable[[], Field], apiserver: ApiServer, tmp_path: Path, verb: str
+) -> None:
+    """It names verb and resource, and what would do; the operator lives on, and works as soon as it may."""
+    ground, user, log = make_field(), f"lacks-{verb}", tmp_path / "log"
+    grant(apiserver, user, without("pods", verb))
+    kubeconfig = apiserver.client(user, user)
+    ground.apply()
+
+    def told() -> list[str]:
+        return [line for line in log.read_text().splitlines() if f"cannot {verb} resource" in line]
+
+    with operator(kubeconfig, ground.namespace, log) as process:
+        until(lambda: len(told()) >= 2, seconds=60)
+        for line in told():
+            assert 'resource "pods"' in line
+            assert "the roles of the chart have all that it needs; watching begins anew in" in line
+        assert [] == re.findall("Traceback|Request attempt", log.read_text())
+        assert None is process.poll()
+
+        grant(apiserver, user, rules_of_the_chart())
+
+        until(lambda: ground.get(PLAN) is not None, seconds=60)
