@@ -29,6 +29,8 @@ FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
 GOOD_WHILE_SECONDS = 120.0
 """Watches that lasted so long were not at fault from the beginning."""
+HEARD_AFTER_SECONDS = 0.2
+"""kopf sets handlers of signals of its own while it starts; ours take their place."""
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs)
 
 log = logging.getLogger(__name__)
@@ -74,18 +76,29 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     store = Store()
     telemetry.forget_all()
     make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image=settings.image), telemetry)
-    await kopf.operator(
-        registry=handlers.registry_of(store, lambda: _begin(make_pass, api, settings.lease), api.access),
-        settings=handlers.settings(namespaced=bool(settings.namespaces)),
-        memo=kopf.Memo(),
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
-        standalone=True,
-        liveness_endpoint=f"http://{EVERYWHERE}:{settings.health_port}/healthz" if settings.health_port else None,
-    )
+    stop = asyncio.Event()
+    try:
+        await kopf.operator(
+            registry=handlers.registry_of(store, lambda: _begin(make_pass, api, settings.lease, stop), api.access),
+            settings=handlers.settings(namespaced=bool(settings.namespaces)),
+            memo=kopf.Memo(),
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            standalone=True,
+            stop_flag=stop,
+            liveness_endpoint=f"http://{EVERYWHERE}:{settings.health_port}/healthz" if settings.health_port else None,
+        )
+    except Exception:
+        if not stop.is_set():
+            raise
+        log.warning("watching failed while it was stopped", exc_info=True)
 
 
-def _begin(make_pass: Pass, api: Api, lease: Place | None) -> Passes:
+def _begin(make_pass: Pass, api: Api, lease: Place | None, stop: asyncio.Event) -> Passes:
+    """The passes. Soon signals set `stop`: kopf forgets that one came if watching fails while it stops."""
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.call_later(HEARD_AFTER_SECONDS, loop.add_signal_handler, name, stop.set)
     passes = Passes(make_pass, waits=lease is not None)
     if lease is not None:
         passes.lead(asyncio.create_task(_lead(api, lease, passes.begin), name="lease"))
