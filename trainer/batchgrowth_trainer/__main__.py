@@ -20,7 +20,11 @@ from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
+from batchgrowth_trainer.last_resort import end_within
+
 ANYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs; a NetworkPolicy guards it)
+
+_END_SECONDS = 5.0  # all is written by then; a connection to a scheduler that is gone may be waited for, or a thread
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -83,9 +87,22 @@ def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:
     return plan
 
 
-if __name__ == "__main__":
+def _exit_code() -> int:
+    """The exit code of the command, once it is over."""
     try:
         app()
     except BatchGrowthError as error:
         print(error, file=sys.stderr)  # noqa: T201
-        sys.exit(error.exit_code)
+        return error.exit_code
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
+
+
+if __name__ == "__main__":
+    code = 1
+    try:
+        code = _exit_code()
+    finally:
+        end_within(_END_SECONDS, code)
+    sys.exit(code)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
 from distributed import Client
@@ -20,9 +20,13 @@ Answer = TypeVar("Answer")
 
 
 class Calls:
-    """Coroutines on the client's event loop; `here` are the workers that are registered with the scheduler."""
+    """Coroutines on the client's event loop; `here` are the workers that are registered with the scheduler.
 
-    def __init__(self, client: Client) -> None:
+    `check` raises where there is nothing to wait for any longer.
+    """
+
+    def __init__(self, client: Client, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self.here: set[str] = set()
         self._under_way: set[concurrent.futures.Future[Any]] = set()
@@ -30,14 +34,17 @@ class Calls:
     def wait(self, work: Coroutine[Any, Any, Answer], workers: Collection[str], seconds: float) -> Answer | None:
         """What the work returns; None where one of these workers leaves before that, or the time is over.
 
-        Raises what the work raises.
+        Raises what the work or the check raises.
         """
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         ends = time.monotonic() + seconds
-        while not concurrent.futures.wait([running], timeout=_LOOK_SECONDS).done:
-            if time.monotonic() > ends or not self.here.issuperset(workers):
-                running.cancel()
-                return None
+        try:
+            while not concurrent.futures.wait([running], timeout=_LOOK_SECONDS).done:
+                if time.monotonic() > ends or not self.here.issuperset(workers):
+                    return None
+                self._check()
+        finally:
+            running.cancel()  # nothing, where it is done
         return running.result()
 
     def send(self, work: Coroutine[Any, Any, Any]) -> None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from batchgrowth.errors import ClusterError, Interrupted
 from distributed import Client
 from distributed.utils import get_ip
 
-_CONNECT_SECONDS = 15.0
+_CONNECT_SECONDS = 10.0
+_CLOSE_SECONDS = 5.0
 _KNOCK_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
+
+LOST = (
+    "the connection to the Dask scheduler was lost; look whether the scheduler still runs, "
+    "then --resume goes on from the last checkpoint"
+)
 
 
 class SchedulerLost(ClusterError):
@@ -42,6 +49,19 @@ def connect(address: str, patience: float, stop_requested: Callable[[], bool], t
     except ValueError as error:
         raise _no_answer(address, str(error)) from error
     raise Interrupted(f"stopped while waiting for the Dask scheduler at {address} ({trouble})")
+
+
+@contextmanager
+def connection(
+    address: str, patience: float, stop_requested: Callable[[], bool], tell: Callable[[str], None]
+) -> Iterator[Client]:
+    """The client that `connect` makes, closed at the end; a scheduler that does not answer holds nobody up for long."""
+    client = connect(address, patience, stop_requested, tell)
+    try:
+        yield client
+    finally:
+        with suppress(TimeoutError):
+            client.close(timeout=_CLOSE_SECONDS)
 
 
 async def until_it_listens(address: str) -> None:

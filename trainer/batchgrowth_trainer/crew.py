@@ -22,24 +22,29 @@ from distributed.scheduler import KilledWorker
 
 from batchgrowth_trainer import service
 from batchgrowth_trainer.calls import Calls
-from batchgrowth_trainer.connection import SchedulerLost
+from batchgrowth_trainer.connection import LOST, SchedulerLost
 from batchgrowth_trainer.events import Ended, Event, Joined, Leaving, Left, Ready, Said, Unready
-from batchgrowth_trainer.membership import JOINED, LEFT, membership_plugin
+from batchgrowth_trainer.membership import JOINED, LEFT
+from batchgrowth_trainer.roll import Roll
 from batchgrowth_trainer.service import Prepared
 
 _CALL_SECONDS = 60.0
 _ANSWER_SECONDS = 5.0
-_LOST = (
-    "the connection to the Dask scheduler was lost; look whether the scheduler still runs, "
-    "then --resume goes on from the last checkpoint"
-)
 
 
 class Crew:
     """Knows who is ready, in the order in which they came; puts every change into `events`."""
 
-    def __init__(self, client: Client, run_id: str, spec: JobSpec, plan: Plan, paths: Sequence[str]) -> None:
-        self.client, self.run_id = client, run_id
+    def __init__(
+        self,
+        client: Client,
+        run_id: str,
+        spec: JobSpec,
+        plan: Plan,
+        paths: Sequence[str],
+        stop_requested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.client, self.run_id, self._stop_requested = client, run_id, stop_requested
         self._connection = client.scheduler_comm  # another one after a reconnection
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.ready: dict[str, Prepared] = {}
@@ -48,32 +53,36 @@ class Crew:
         self._topic = service.topic(run_id)
         self._arguments = (run_id, spec, plan, tuple(paths))
         self._preparing: dict[str, Future] = {}
-        self._calls = Calls(client)
+        self._calls = Calls(client, self.check_connected)
+        self._roll = Roll(client, self._calls, self.events.put)
         self.trouble = ""  # why a worker could not be made ready, if it is nothing of the workload's
 
     def open(self) -> None:
-        """Begin to watch, and to prepare every worker that is there."""
-        self.client.subscribe_topic(self._topic, self._on_event)
-        self.client.register_plugin(membership_plugin(self._topic), name=self._topic)
-        for address in self.client.scheduler_info()["workers"]:
-            self._calls.here.add(address)
-            self.events.put(Joined(address))
+        """Begin to watch, and to prepare every worker that is there. Raises SchedulerLost."""
+        self._roll.open(self._topic, self._on_event)
 
     def close(self) -> None:
         """Watch no longer, and free what the members hold."""
-        if self.client.status != "running":
-            return
-        here = [address for address in (*self.ready, *self.leaving) if address in self._calls.here]
-        self.ask(service.forget, self.run_id, workers=here, seconds=_ANSWER_SECONDS)
-        self._calls.close()
-        self.client.unsubscribe_topic(self._topic)
-        if self.client.scheduler_comm is self._connection:  # one that came back has no plugin of ours
-            self.client.unregister_scheduler_plugin(self._topic)
+        try:
+            self.check_connected()
+            here = [address for address in (*self.ready, *self.leaving) if address in self._calls.here]
+            self.ask(service.forget, self.run_id, workers=here, seconds=_ANSWER_SECONDS)
+            self._roll.close(self._topic)
+        except (SchedulerLost, OSError):
+            return  # then nobody knows of this run any longer
+        finally:
+            self._calls.close()
 
     def check_connected(self) -> None:
-        """Raise SchedulerLost where the scheduler is gone, or was: this run's tasks are forgotten then."""
+        """Look who is there; raise SchedulerLost where the scheduler is gone, or was: this run's tasks are lost then.
+
+        One that only does not answer is waited for, unless a stop is asked for.
+        """
         if self.client.status != "running" or self.client.scheduler_comm is not self._connection:
-            raise SchedulerLost(_LOST)
+            raise SchedulerLost(LOST)
+        self._roll.look()
+        if self._roll.silence() > _ANSWER_SECONDS and self._stop_requested():
+            raise SchedulerLost(LOST)
 
     def attend(self, seconds: float, handle: Callable[[Event], None]) -> None:
         """Hand over the events there are, waiting at most so long for the first."""
@@ -123,7 +132,7 @@ class Crew:
         try:
             return self.client.submit(function, *arguments, **where)
         except ClosedClientError as error:
-            raise SchedulerLost(_LOST) from error
+            raise SchedulerLost(LOST) from error
 
     def in_order(self, updates: Mapping[str, int]) -> list[str]:
         """The workers that are ready: those who are furthest by `updates` first, then by number, else as they came."""
@@ -142,8 +151,7 @@ class Crew:
 
     def restart(self, address: str) -> None:
         """Have its nanny end the worker and start it anew; without a nanny, just count on it no longer."""
-        self.events.put(Left(address))
-        self._calls.here.discard(address)
+        self._roll.left(address)
         # Where there is no nanny, or none that answers either, the exchange's timeout frees the others.
         self._calls.send(self.client._restart_workers([address], timeout=_CALL_SECONDS, raise_for_error=False))
 
@@ -189,7 +197,7 @@ class Crew:
         except (CancelledError, TimeoutError):
             return {}
         except OSError as error:
-            raise SchedulerLost(f"{_LOST} ({error})") from error
+            raise SchedulerLost(f"{LOST} ({error})") from error
         for answer in answers.values():
             if isinstance(answer, BatchGrowthError):
                 raise answer
@@ -232,11 +240,9 @@ class Crew:
     def _on_event(self, event: tuple[float, dict[str, Any]]) -> None:
         message = event[1]
         if message["kind"] == JOINED:
-            self._calls.here.add(message["worker"])
-            self.events.put(Joined(message["worker"]))
+            self._roll.joined(message["worker"])
         elif message["kind"] == LEFT:
-            self.events.put(Left(message["worker"]))
-            self._calls.here.discard(message["worker"])
+            self._roll.left(message["worker"])
         elif message["kind"] == service.LEAVING:
             self.events.put(Leaving(message["worker"]))
         else:

@@ -21,7 +21,7 @@ from safetensors.torch import save
 
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.checkpoint import CheckpointStore, Saved
-from batchgrowth_trainer.connection import SchedulerLost, connect, host_towards
+from batchgrowth_trainer.connection import SchedulerLost, connection, host_towards
 from batchgrowth_trainer.crew import Crew
 from batchgrowth_trainer.display import Display, Quiet
 from batchgrowth_trainer.exchange.all_reduce import AllReduceDriver
@@ -156,7 +156,7 @@ def _trained(run: Run, options: Options) -> Trained:
 
 def _trained_by_workers(run: Run, options: Options) -> Trained:
     with _cluster(run, options) as (client, scaler, host, patience):
-        crew = Crew(client, uuid.uuid4().hex, run.spec, run.plan, options.paths)
+        crew = Crew(client, uuid.uuid4().hex, run.spec, run.plan, options.paths, run.stop_requested)
         scaling = Scaling(run, crew, scaler, patience)
         crew.open()
         try:
@@ -185,7 +185,7 @@ def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None
     patience, longest = _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS
     if options.patient:
         patience = longest = math.inf
-    with connect(options.scheduler, longest, run.stop_requested, run.wait_for) as client:
+    with connection(options.scheduler, longest, run.stop_requested, run.wait_for) as client:
         yield client, None, host_towards(options.scheduler), patience
 
 

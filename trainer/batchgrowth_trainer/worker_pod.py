@@ -18,3 +18,8 @@ async def dask_setup(worker: Worker) -> None:
     """Called by Dask before the worker registers."""
     LEAVE.on_sigterm(worker)
     await until_it_listens(worker.scheduler.address)
+
+
+async def dask_teardown(_worker: Worker) -> None:
+    """Called by Dask when the worker closes."""
+    LEAVE.note_closing()

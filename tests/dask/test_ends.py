@@ -1,0 +1,72 @@
+"""Whoever is asked to go is gone soon, also where the scheduler went first, or hangs, or goes at the same time."""
+
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from batchgrowth.errors import Interrupted
+
+JOB = (
+    "epochs=100",
+    "batch={initial: 128, maximum: 128, shard: 32, growth: {type: Constant}}",
+    "workers.maximum=1",
+    "workload.entrypoint=slow_digits:workload",
+    "workload.arguments={seconds: '0.1'}",
+)
+LATE = 20.0  # of the 60 s that Kubernetes grants by default; half of it is meant for a machine that has much to do
+
+
+def seconds_to_go(*processes: subprocess.Popen[bytes]) -> list[float]:
+    """How long after a SIGTERM to all of them each had ended; those that take too long are left to their fixture."""
+    began = time.monotonic()
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    ends: dict[int, float] = {}
+    while len(ends) < len(processes) and time.monotonic() - began < LATE:
+        time.sleep(0.02)
+        ends |= {p.pid: time.monotonic() - began for p in processes if p.poll() is not None and p.pid not in ends}
+    return [round(ends.get(process.pid, LATE), 1) for process in processes]
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_the_scheduler_goes_first(pods: Any, digits_job: Any, exchange: str, end: signal.Signals) -> None:
+    scheduler, worker, idle = pods.scheduler(), pods.worker(), None
+    trainer = pods.trainer(digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"))
+    pods.until(lambda: pods.is_trained_by(1) and pods.progress.checkpoint_update)
+    idle = pods.worker()
+    pods.until(lambda: pods.is_trained_by(2))
+
+    scheduler.send_signal(end)
+    if end != signal.SIGSTOP:
+        scheduler.wait(timeout=60)
+    took = seconds_to_go(worker, idle, trainer)
+
+    assert max(took) < LATE, took
+    assert Interrupted.exit_code == trainer.returncode
+    # One whose interpreter has ended Python's part already no longer handles signals.
+    assert {worker.returncode, idle.returncode} <= {0, -signal.SIGTERM}
+
+
+def test_all_go_at_once(pods: Any, digits_job: Any) -> None:
+    """As in a namespace that is deleted."""
+    scheduler, workers = pods.scheduler(), [pods.worker(), pods.worker()]
+    trainer = pods.trainer(digits_job(*JOB))
+    pods.until(lambda: pods.is_trained_by(2))
+    took = seconds_to_go(scheduler, trainer, *workers)
+    assert max(took[1:]) < LATE, took
+    assert Interrupted.exit_code == trainer.returncode
+
+
+def test_a_process_ends_whatever_hangs_in_it() -> None:
+    """Also where its last words cannot be written."""
+    code = (
+        "import asyncio, os, sys; from batchgrowth_trainer.last_resort import end_within\n"
+        "print('x' * 100_000, flush=False); sys.stdout.flush = lambda: asyncio.run(asyncio.Event().wait())\n"
+        "end_within(0.2, 7); asyncio.run(asyncio.Event().wait())"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, stdout=subprocess.DEVNULL)
+    assert 7 == ended.returncode

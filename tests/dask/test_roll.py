@@ -1,0 +1,100 @@
+"""No worker is missed, whenever it registers, and none that is gone is counted on."""
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from batchgrowth.plan import make_plan
+from batchgrowth_trainer.crew import Crew
+from batchgrowth_trainer.events import Event, Joined, Left
+from distributed import Client, LocalCluster, Worker
+
+MOMENTS = 60
+SPREAD_SECONDS = 0.06  # about what a crew takes to open
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """A scheduler in this process, whose workers come and go here, too."""
+    nobody = {"n_workers": 0, "processes": False, "dashboard_address": None}
+    with LocalCluster(**nobody, host="127.0.0.1", protocol="tcp") as here:
+        yield here
+
+
+@pytest.fixture
+def crew_of(small_job: Any) -> Callable[[Client], Crew]:
+    """A crew that prepares nobody."""
+    spec = small_job().spec
+    return lambda client: Crew(client, uuid.uuid4().hex, spec, make_plan(spec), ())
+
+
+async def worker(cluster: LocalCluster, after: float) -> Worker:
+    await asyncio.sleep(after)
+    return await Worker(cluster.scheduler_address, nthreads=1, dashboard=False, memory_limit=0)
+
+
+def until(crew: Crew, seen: Callable[[], bool]) -> None:
+    """Returns once `seen` is true; the crew is looked after meanwhile as its driver does it."""
+    ends = time.monotonic() + 60
+    while not seen():
+        assert time.monotonic() < ends
+        crew.check_connected()
+        time.sleep(0.005)
+
+
+def events(crew: Crew) -> list[Event]:
+    return [crew.events.get_nowait() for _ in range(crew.events.qsize())]
+
+
+def test_a_worker_that_registers_while_the_crew_opens(cluster: LocalCluster, crew_of: Callable[[Client], Crew]) -> None:
+    """An event of it may come before anybody listens, and the first list may have been read before it came."""
+    draw = random.Random(0)
+    for _ in range(MOMENTS):
+        coming = worker(cluster, SPREAD_SECONDS * draw.random())
+        soon = asyncio.run_coroutine_threadsafe(coming, cluster.loop.asyncio_loop)
+        time.sleep(SPREAD_SECONDS / 2 * draw.random())
+        with Client(cluster.scheduler_address, set_as_default=False) as client:
+            crew = crew_of(client)
+            crew.open()
+            here = soon.result(timeout=60)
+            until(crew, lambda crew=crew, here=here: here.address in crew.here)  # type: ignore[misc]
+            assert [Joined(here.address)] == events(crew)
+            crew.close()
+        asyncio.run_coroutine_threadsafe(here.close(), cluster.loop.asyncio_loop).result(timeout=60)
+
+
+def test_without_any_event(
+    cluster: LocalCluster, crew_of: Callable[[Client], Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is told is only what hastens: a crew that hears nothing sees who joins and who leaves all the same."""
+    monkeypatch.setattr(Crew, "_on_event", lambda _crew, _event: None)
+    loop = cluster.loop.asyncio_loop
+    with Client(cluster.scheduler_address, set_as_default=False) as client:
+        crew = crew_of(client)
+        crew.open()
+        here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
+        until(crew, lambda: here.address in crew.here)
+        asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)
+        until(crew, lambda: here.address not in crew.here)
+        assert [Joined(here.address), Left(here.address)] == events(crew)
+        crew.close()
+
+
+def test_a_worker_that_was_given_up_and_is_there_is_counted_on_again(
+    cluster: LocalCluster, crew_of: Callable[[Client], Crew]
+) -> None:
+    """One without a nanny that did not answer for a while cannot be started anew; it may answer again."""
+    loop = cluster.loop.asyncio_loop
+    here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
+    with Client(cluster.scheduler_address, set_as_default=False) as client:
+        crew = crew_of(client)
+        crew.open()
+        crew.restart(here.address)
+        until(crew, lambda: here.address in crew.here)
+        assert [Joined(here.address), Left(here.address), Joined(here.address)] == events(crew)
+        crew.close()
+    asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)
