@@ -46,6 +46,7 @@ def test_the_dask_operator_s_crd_goes_while_it_is_watched(ground: Field, apiserv
 
     until(ground.is_complete, seconds=60)
     until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
+    time.sleep(10)  # kopf begins to watch the kind again a moment after it is there
     ground.delete(CLUSTER)
     until(ground.is_complete)
     assert ground.operators[0].is_alive()
