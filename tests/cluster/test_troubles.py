@@ -15,7 +15,7 @@ SOON_SECONDS = 60
 HEALED_SECONDS = 120
 PULLED_BY = {"imagePullSecrets": [{"name": "registry"}]}
 NOTHING = "localhost/nothing:none"
-QUIET_SECONDS = 20
+SETTLED_SECONDS, QUIET_SECONDS = 5, 20
 
 MakeJob = Callable[..., RealJob]
 
@@ -95,7 +95,7 @@ def test_named_within_a_minute(job: MakeJob, fault: str) -> None:
 
     until(f"{kind} names {fault}", named, SOON_SECONDS, stuck.story)
     assert stuck.condition(kind)["lastTransitionTime"] >= stuck.get()["metadata"]["creationTimestamp"]
-    time.sleep(QUIET_SECONDS)
+    time.sleep(SETTLED_SECONDS)
     before = stuck.get()["metadata"]["resourceVersion"]
     time.sleep(QUIET_SECONDS)
     assert before == stuck.get()["metadata"]["resourceVersion"], stuck.story()
