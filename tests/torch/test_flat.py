@@ -160,3 +160,20 @@ def test_constant_buffers_do_not_drift(name: str) -> None:
 def test_a_model_without_buffers_has_empty_ones() -> None:
     buffers = FlatBuffers(nn.Linear(2, 2), CPU)
     assert (0, {}) == (buffers.length, buffers.vectors)
+
+
+def test_an_observer_of_a_minimum_begins_at_infinity_and_becomes_a_number() -> None:
+    """What several shards saw first is averaged; a minimum of nought is a number, too, and a mask stays as it is."""
+    model = nn.Module()
+    model.register_buffer("least", torch.tensor([math.inf, math.inf, math.inf, -math.inf]))
+    buffers = FlatBuffers(model, CPU)
+    start, total = buffers.clone(), torch.zeros(buffers.length)
+    for seen, examples in ((2.0, 3), (6.0, 1)):
+        buffers.restore(start)
+        model.least = torch.minimum(model.least, torch.tensor([seen, 0.0, math.inf, math.inf]))
+        row = torch.empty(buffers.length)
+        buffers.change_since(start, examples, row)
+        total += row
+    buffers.restore(start)
+    buffers.advance(start, total / 4)
+    torch.testing.assert_close(model.least, torch.tensor([3.0, 0.0, math.inf, -math.inf]))

@@ -85,6 +85,9 @@ class FlatParameters:
             parameter.grad = view
 
 
+_HARDLY_ANYTHING = 1e-30  # nought would say that a buffer stood still
+
+
 class FlatBuffers:
     """All buffers, one flat vector per dtype; what a shard changed in them is summed and averaged like a gradient."""
 
@@ -125,7 +128,10 @@ class FlatBuffers:
             flat.copy_(start[dtype])
 
     def change_since(self, start: dict[torch.dtype, Tensor], examples: int, out: Tensor) -> None:
-        """Write (now - start) * examples into `out`, shape (length,); a buffer that stood still gives exact zeros."""
+        """Write (now - start) * examples into `out`, shape (length,); a buffer that stood still gives exact zeros.
+
+        One that began at infinity, as an observer of a minimum does, and is finite now, counts as begun at nought.
+        """
         for slot in self._slots:
             slot.settle()
         at = 0
@@ -133,6 +139,8 @@ class FlatBuffers:
             part = out[at : at + flat.numel()]
             part.copy_(flat.float() - start[dtype].float() if dtype is torch.bool else flat - start[dtype])
             if dtype in self._unbounded:  # a mask of -inf stands still too, though -inf - -inf is no number
+                begun = torch.isfinite(flat) & ~torch.isfinite(start[dtype])
+                part.copy_(torch.where(begun, flat.masked_fill(flat == 0, _HARDLY_ANYTHING), part))
                 part.masked_fill_(flat == start[dtype], 0.0)
             part.mul_(examples)
             at += flat.numel()
@@ -145,7 +153,10 @@ class FlatBuffers:
             if dtype is torch.bool:
                 flat.copy_((start[dtype].float() + part).round() != 0)
             elif dtype.is_floating_point:
-                torch.add(start[dtype], part.to(dtype), out=flat)
+                began = start[dtype]
+                if dtype in self._unbounded:
+                    began = began.masked_fill(~torch.isfinite(began) & (part != 0), 0.0)
+                torch.add(began, part.to(dtype), out=flat)
             else:
                 torch.add(start[dtype], part.round().to(dtype), out=flat)
             at += flat.numel()
