@@ -25,8 +25,6 @@ from cluster.errors import ClusterError  # noqa: E402
 from cluster.local import LocalCluster, local_cluster  # noqa: E402
 from cluster.locks import alone  # noqa: E402
 from cluster.recipe import GROUPS  # noqa: E402
-from cluster.starting import start  # noqa: E402
-from cluster.stopping import stop  # noqa: E402
 
 FAKE_NODES, GPUS = 16, 8
 LONGEST_TEST_SECONDS = 600
@@ -83,12 +81,18 @@ def real_cluster() -> Iterator[LocalCluster]:
     cluster = local_cluster()
     was_up = cluster.is_up()
     if not was_up:
-        with alone("cluster"):
-            start(cluster, num_fake=FAKE_NODES, gpus=GPUS, say=say)
+        command("up", f"--fake-nodes={FAKE_NODES}", f"--gpus={GPUS}")
     yield cluster
     if not was_up:
-        with alone("cluster"):
-            stop(cluster)
+        command("down")
+
+
+def command(*words: str) -> None:
+    """`python -m cluster`, as a user has it: the servers that it starts are no children of this process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cluster", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert 0 == done.returncode, done.stderr
 
 
 @pytest.fixture(scope="session")
