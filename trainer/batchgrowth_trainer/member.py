@@ -31,7 +31,7 @@ from batchgrowth_trainer.run import evaluation_due
 
 _KEPT_ROWS = 4096  # rows a member remembers, so that its driver misses none when the one who reports dies
 _REPORT_SECONDS = 0.2
-_UNTOLD_SECONDS = 5.0  # older rows have reached the driver long ago
+_UNTOLD_SECONDS, _UNTOLD_ROWS = 5.0, 64  # rows that are older, and not the last, have reached the driver long ago
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -125,7 +125,8 @@ class Member:
 
     def _untold(self, order: Order) -> tuple[dict[str, Any], ...]:
         rows, evaluation = self.rows_after(order.reported), self.last_evaluation
-        rows = [row for row in rows if row[-1] > rows[-1][-1] - _UNTOLD_SECONDS]
+        rows = [row for i, row in enumerate(rows, _UNTOLD_ROWS - len(rows))
+                if i >= 0 or row[-1] > rows[-1][-1] - _UNTOLD_SECONDS]  # fmt: skip
         told: list[dict[str, Any]] = [{"kind": "rows", "rows": rows, "bytes": 0}] if rows else []
         if evaluation is not None and evaluation["epoch"] > order.evaluated:
             told.append(evaluation)
@@ -167,6 +168,7 @@ class _Generation:
     def run(self) -> None:
         """Update after update, until the end of the order or of the plan, or a stop that everybody hears of."""
         self._say_began()
+        self._send_rows_of_before()
         stop = False
         while True:
             self._evaluate_if_due()
@@ -210,6 +212,12 @@ class _Generation:
                 "pause": self._member.pause(),
             }
         )
+
+    def _send_rows_of_before(self) -> None:
+        """The one who reports may be new, and whoever reported before may have died without a word."""
+        rows = self._member.rows_after(self._reported)
+        if rows and not self._reports:
+            self._report({"kind": "rows", "rows": rows, "bytes": 0})
 
     def _send_rows(self) -> None:
         if not self._reports:
