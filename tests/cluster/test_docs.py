@@ -5,9 +5,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from real_job import Kubectl, said
 
 from cluster import release
 from cluster.local import LocalCluster, programs
@@ -84,3 +86,15 @@ def test_metrics_by_eye(shell: dict[str, str]) -> None:
     [forward] = commands("Metrics")
 
     assert "Forwarding from 127.0.0.1:9090" in typed(forward, shell)
+
+
+def test_the_demo(kubectl: Kubectl, local_sha256: Callable[[str], str]) -> None:
+    """README's one command: it ends with the job's story, and the weights of a run on one machine."""
+    job = ("delete", "namespace", "demo", "--ignore-not-found")
+    said(kubectl(*job))
+    words = ("make", "--assume-old=.venv/.installed", "demo")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS)
+    said(kubectl(*job, "--wait=false"))
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert local_sha256((ROOT / "examples" / "digits.yaml").read_text()) in done.stdout
