@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from types import TracebackType
 
 from cluster.build import Say, programs_of_the_api_server, silence
 from cluster.certificates import Authority
@@ -12,10 +11,10 @@ from cluster.control_plane import MASTERS, ControlPlane, Ports
 from cluster.errors import ClusterError
 from cluster.ports import Endpoint, free_ports
 from cluster.processes import Server, run, until
-from cluster.servers import Servers
+from cluster.servers import Served
 
 
-class ApiServer:
+class ApiServer(Served):
     """An API server on a free port of the loopback address, for as long as the `with` block.
 
     `kubeconfig` is a file with the rights of an administrator and `url` the server's address.
@@ -33,20 +32,6 @@ class ApiServer:
             raise ClusterError(
                 f"{self._programs} has no kube-controller-manager; unset KUBEBUILDER_ASSETS to build one"
             )
-
-    def __enter__(self) -> ApiServer:
-        self._servers = Servers()
-        try:
-            self._start()
-        except BaseException:
-            self._servers.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._servers.close()
 
     def kubectl(self, *arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
         """What kubectl said, whatever its exit code; `given` is its standard input."""

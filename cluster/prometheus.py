@@ -6,7 +6,6 @@ import json
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import yaml
@@ -16,14 +15,14 @@ from cluster.build import Say, built, silence
 from cluster.ports import LOOPBACK, Endpoint, free_ports
 from cluster.processes import Argument, until
 from cluster.recipe import PROMETHEUS
-from cluster.servers import Servers
+from cluster.servers import Served
 
 CONFIGURATION = ROOT / "charts" / "prometheus.yaml"
 TIMEOUT_SECONDS = 10
 Series = dict[str, Any]
 
 
-class Prometheus:
+class Prometheus(Served):
     """A Prometheus with the configuration of charts/prometheus.yaml, for as long as the `with` block.
 
     It reads the pods of the API server that the kubeconfig names, and has to reach their addresses: so it does on the
@@ -36,20 +35,6 @@ class Prometheus:
         self._program = built(PROMETHEUS, say) / "prometheus"
         self._kubeconfig = kubeconfig
         self._port = free_ports(1)[0] if port is None else port
-
-    def __enter__(self) -> Prometheus:
-        self._servers = Servers()
-        try:
-            self._start()
-        except BaseException:
-            self._servers.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._servers.close()
 
     def instant(self, query: str, time: float | None = None) -> list[Series]:
         """The series of an instant query, at a time in seconds since 1970 or now; HTTPError where it is refused."""

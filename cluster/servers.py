@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from cluster import watchdog
 from cluster.processes import Argument, Server, start
@@ -61,3 +63,27 @@ class Servers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Served(ABC):
+    """What runs on servers of its own for as long as the `with` block; nothing is left where it does not come up."""
+
+    _servers: Servers
+
+    def __enter__(self) -> Self:
+        self._servers = Servers()
+        try:
+            self._start()
+        except BaseException:
+            self._servers.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._servers.close()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start the servers; returns when they are ready."""

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
+from batchgrowth.durations import duration
 from batchgrowth.status import JobStatus
-
-MINUTE = 60
-HOUR = 3600
 
 
 def seconds(value: float | None) -> str:
     """`4.1 s`, `2 min 05 s`, `1 h 07 min`, and a dash where there is nothing to tell."""
-    if value is None:
-        return "–"
-    if value < MINUTE:
-        return f"{value:.1f} s"
-    whole = round(value)
-    if whole < HOUR:
-        return f"{whole // MINUTE} min {whole % MINUTE:02d} s"
-    return f"{whole // HOUR} h {whole % HOUR // MINUTE:02d} min"
+    return "–" if value is None else duration(value)
 
 
 def pause(value: float | None) -> str:

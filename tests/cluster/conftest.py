@@ -28,7 +28,6 @@ from cluster.recipe import GROUPS  # noqa: E402
 
 FAKE_NODES, GPUS = 16, 8
 LONGEST_TEST_SECONDS = 600
-LABELS = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
 
 MakeJob = Callable[..., RealJob]
 
@@ -112,7 +111,7 @@ def kubectl(installed: LocalCluster) -> Kubectl:
 def namespace(kubectl: Kubectl) -> Iterator[str]:
     """A new namespace that takes restricted pods alone; it goes, with its pods, when the test is over."""
     name = f"test-{secrets.token_hex(3)}"
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": LABELS}}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": release.RESTRICTED}}
     said(kubectl("create", "--filename", "-", given=json.dumps(body)))
     yield name
     said(kubectl("--namespace", name, "delete", "batchgrowthjobs", "--all", "--wait=false"))

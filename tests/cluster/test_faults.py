@@ -185,17 +185,22 @@ def test_the_kubelet_is_stopped_for_a_minute(job: MakeJob, undisturbed: str, ins
     """The node looks dead and is not; what runs there goes on."""
     digits = job(example("no-kubelet"))
     digits.reaches(SECOND // 2)
-    kubelet = installed.process("kubelet")
-    assert kubelet is not None
 
-    kubelet.suspend()
-    try:
-        time.sleep(KUBELET_STOPPED_SECONDS)
-    finally:
-        kubelet.resume()
+    stand_still(installed, "kubelet", KUBELET_STOPPED_SECONDS)
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
     node_is_ready(installed)
+
+
+def stand_still(cluster: LocalCluster, server: str, seconds: float) -> None:
+    """The server does nothing for so long, and then goes on."""
+    process = cluster.process(server)
+    assert process is not None
+    process.suspend()
+    try:
+        time.sleep(seconds)
+    finally:
+        process.resume()
 
 
 def node_is_ready(cluster: LocalCluster) -> None:
@@ -206,14 +211,8 @@ def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str
     """Nobody can be told of progress, and nobody waits for that."""
     digits = job(example("no-api"))
     digits.reaches(SECOND // 2)
-    server = installed.process("kube-apiserver")
-    assert server is not None
 
-    server.suspend()
-    try:
-        time.sleep(API_SERVER_STOPPED_SECONDS)
-    finally:
-        server.resume()
+    stand_still(installed, "kube-apiserver", API_SERVER_STOPPED_SECONDS)
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 

@@ -9,7 +9,6 @@ import pytest
 from batchgrowth.plan import Plan, Position, Stage
 from batchgrowth_trainer.display import Display, Lines, Live, Quiet, make_display
 from batchgrowth_trainer.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.progress_text import duration
 from rich.console import Console
 
 
@@ -186,11 +185,3 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     display.note("nothing")
     display.stop()
     assert ("", "") == tuple(capsys.readouterr())
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1 min 00 s"), (3599.4, "59 min 59 s"), (7620, "2 h 07 min")],
-)
-def test_durations_are_worded_shortly(seconds: float, text: str) -> None:
-    assert text == duration(seconds)

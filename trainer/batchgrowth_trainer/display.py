@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from batchgrowth.durations import duration
 from batchgrowth.plan import Plan, Position
 from rich.console import Console
 
+from batchgrowth_trainer.announcing import Announcing, Quiet
 from batchgrowth_trainer.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.live import Live
-from batchgrowth_trainer.progress_text import duration, resized, shown_metrics
+from batchgrowth_trainer.progress_text import shown_metrics
 
 __all__ = ["Display", "Lines", "Live", "Quiet", "make_display"]
 
@@ -56,41 +58,7 @@ def make_display(console: Console | None = None, clock: Callable[[], float] = ti
     return Live(shown, clock) if shown.is_terminal else Lines(shown)
 
 
-class Quiet:
-    """Shows nothing."""
-
-    def start(self, name: str, plan: Plan, position: Position) -> None:
-        """Nothing."""
-
-    def row(self, row: HistoryRow) -> None:
-        """Nothing."""
-
-    def evaluation(self, row: EvaluationRow) -> None:
-        """Nothing."""
-
-    def resize(self, row: ResizeRow) -> None:
-        """Nothing."""
-
-    def checkpoint(self, update: int) -> None:
-        """Nothing."""
-
-    def trained(self, sha256: str) -> None:
-        """Nothing."""
-
-    def ready(self, workers: int) -> None:
-        """Nothing."""
-
-    def wait_for(self, what: str) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
-
-    def stop(self) -> None:
-        """Nothing."""
-
-
-class Lines:
+class Lines(Announcing):
     """Plain lines for logs: one per epoch, one per stage, one per note; no colours and no control characters."""
 
     def __init__(self, console: Console) -> None:
@@ -127,23 +95,6 @@ class Lines:
             self._end_epoch(f"{test}, ")
         else:
             self._write(f"update {row.update:,}: {test}")
-
-    def resize(self, row: ResizeRow) -> None:
-        """One line."""
-        self.note(resized(row))
-
-    def checkpoint(self, update: int) -> None:
-        """Not worth a line."""
-
-    def trained(self, sha256: str) -> None:
-        """Told by whoever shows the summary."""
-
-    def ready(self, workers: int) -> None:
-        """Not worth a line: those who train are told of."""
-
-    def wait_for(self, what: str) -> None:
-        """One line."""
-        self.note(f"waiting for {what}")
 
     def note(self, text: str) -> None:
         """One line."""

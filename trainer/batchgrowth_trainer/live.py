@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from batchgrowth.durations import duration
 from batchgrowth.plan import Plan, Position
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as Screen
@@ -12,15 +13,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from batchgrowth_trainer.history import EvaluationRow, HistoryRow, ResizeRow
-from batchgrowth_trainer.progress_text import duration, resized, shown_metrics
+from batchgrowth_trainer.announcing import Announcing
+from batchgrowth_trainer.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.progress_text import shown_metrics
 
 REFRESH_SECONDS = 1 / 8
 # The pace forgets with this half-life, so that the time left follows the workers soon after they change.
 PACE_HALF_LIFE_SECONDS = 3.0
 
 
-class Live:
+class Live(Announcing):
     """Redraws at most eight times a second; between those, `row` only keeps the row."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
@@ -55,23 +57,6 @@ class Live:
     def evaluation(self, row: EvaluationRow) -> None:
         """Keeps the newest measurement for the next redraw."""
         self._evaluation = row
-
-    def resize(self, row: ResizeRow) -> None:
-        """One line above the bar."""
-        self.note(resized(row))
-
-    def checkpoint(self, update: int) -> None:
-        """Not worth a line."""
-
-    def trained(self, sha256: str) -> None:
-        """Told by whoever shows the summary."""
-
-    def ready(self, workers: int) -> None:
-        """Not worth a line: those who train are shown."""
-
-    def wait_for(self, what: str) -> None:
-        """One line above the bar."""
-        self.note(f"waiting for {what}")
 
     def note(self, text: str) -> None:
         """One line above the bar, which stays."""
