@@ -117,6 +117,17 @@ def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: st
     check(tmp_path, job, summary, expected)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_nobody_has_told_is_in_the_history(digits_job: Any, tmp_path: Path, expected: str, count: int) -> None:
+    """Who was to report dies with all it had to tell; a checkpoint and each of the others know the same."""
+    silent = ("workload.entrypoint=silent_digits:workload", "exchange.type=AllReduce", "checkpoint.everySeconds=1")
+    job, hunter = digits_job(*JOB, *silent), Hunter(7, most=5, pause=2.0)
+    with hunter.out():
+        summary = train(job, options(tmp_path, count))
+    assert hunter.struck >= 1
+    check(tmp_path, job, summary, expected)
+
+
 @pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 def test_a_worker_that_hangs_is_started_anew(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
     job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10", "workers.waitSeconds=60")

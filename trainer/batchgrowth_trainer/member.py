@@ -31,7 +31,7 @@ from batchgrowth_trainer.run import evaluation_due
 
 _KEPT_ROWS = 4096  # rows a member remembers, so that its driver misses none when the one who reports dies
 _REPORT_SECONDS = 0.2
-_UNTOLD_SECONDS, _UNTOLD_ROWS = 5.0, 64  # rows that are older, and not the last, have reached the driver long ago
+_KEPT_EVALUATIONS = 64
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -53,15 +53,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a generation ended for one member; `error` is what the workload did wrong, `lost` that a peer went away.
-
-    `untold` are the last reports, which the member who gives them may have taken with it if it died.
-    """
+    """How a generation ended for one member; `error` is what the workload did wrong, `lost` that a peer went away."""
 
     update: int
     lost: str = ""
     error: BatchGrowthError | None = None
-    untold: tuple[dict[str, Any], ...] = ()
 
 
 class Member:
@@ -71,7 +67,7 @@ class Member:
         self.replica = build_replica(spec, plan)
         self.control = Control(self.replica.snapshot)
         self._rows: deque[tuple[float, ...]] = deque(maxlen=_KEPT_ROWS)
-        self.last_evaluation: dict[str, Any] | None = None
+        self._evaluations: deque[dict[str, Any]] = deque(maxlen=_KEPT_EVALUATIONS)
         self._idle_since: tuple[int, float] = (-1, 0.0)
 
     def train(self, order: Order, report: Report) -> Outcome:
@@ -86,11 +82,11 @@ class Member:
             group = form_group(order.seat, order.backend)
             self._catch_up(group)
             _Generation(self, order, group, report).run()
-            return Outcome(self.replica.position.update, untold=self._untold(order))
+            return Outcome(self.replica.position.update)
         except PeerLost as error:
-            return Outcome(self.replica.position.update, lost=str(error), untold=self._untold(order))
+            return Outcome(self.replica.position.update, lost=str(error))
         except BatchGrowthError as error:
-            return Outcome(self.replica.position.update, error=error, untold=self._untold(order))
+            return Outcome(self.replica.position.update, error=error)
         finally:
             self.control.training(False)
             if group is not None:
@@ -123,18 +119,23 @@ class Member:
         if group.rank in needy:
             self.replica.position = Position(*places[source])
 
-    def _untold(self, order: Order) -> tuple[dict[str, Any], ...]:
-        rows, evaluation = self.rows_after(order.reported), self.last_evaluation
-        rows = [row for i, row in enumerate(rows, _UNTOLD_ROWS - len(rows))
-                if i >= 0 or row[-1] > rows[-1][-1] - _UNTOLD_SECONDS]  # fmt: skip
+    def untold(self, reported: int, evaluated: int) -> tuple[dict[str, Any], ...]:
+        """What a driver has not heard that knows rows up to `reported` and evaluations up to `evaluated`, as reports.
+
+        May be asked for while another thread trains.
+        """
+        rows, evaluations = self.rows_after(reported), tuple(self._evaluations)
         told: list[dict[str, Any]] = [{"kind": "rows", "rows": rows, "bytes": 0}] if rows else []
-        if evaluation is not None and evaluation["epoch"] > order.evaluated:
-            told.append(evaluation)
-        return tuple(told)
+        return (*told, *(evaluation for evaluation in evaluations if evaluation["epoch"] > evaluated))
 
     def remember(self, row: tuple[float, ...]) -> None:
         """Keep an update's row."""
         self._rows.append(row)
+        self.mark_idle()
+
+    def remember_evaluation(self, told: dict[str, Any]) -> None:
+        """Keep an evaluation."""
+        self._evaluations.append(told)
         self.mark_idle()
 
     def mark_idle(self) -> None:
@@ -143,7 +144,7 @@ class Member:
 
     def rows_after(self, update: int) -> list[tuple[float, ...]]:
         """The rows of later updates that are still remembered."""
-        return [row for row in self._rows if row[0] > update]
+        return [row for row in tuple(self._rows) if row[0] > update]
 
     def pause(self) -> float | None:
         """Seconds since this process had its last work of this run; None where it was not there."""
@@ -168,7 +169,6 @@ class _Generation:
     def run(self) -> None:
         """Update after update, until the end of the order or of the plan, or a stop that everybody hears of."""
         self._say_began()
-        self._send_rows_of_before()
         stop = False
         while True:
             self._evaluate_if_due()
@@ -213,12 +213,6 @@ class _Generation:
             }
         )
 
-    def _send_rows_of_before(self) -> None:
-        """The one who reports may be new, and whoever reported before may have died without a word."""
-        rows = self._member.rows_after(self._reported)
-        if rows and not self._reports:
-            self._report({"kind": "rows", "rows": rows, "bytes": 0})
-
     def _send_rows(self) -> None:
         if not self._reports:
             return
@@ -234,9 +228,8 @@ class _Generation:
             return
         values = evaluate(replica, self._group.rank, self._group.size, self._reduce)
         self._evaluated = replica.position.epoch
-        self._member.mark_idle()
         told = {"kind": "evaluation", "values": values, "at": time.time(), **asdict(replica.position)}
-        self._member.last_evaluation = told
+        self._member.remember_evaluation(told)
         if self._reports:
             self._send_rows()
             self._report(told)

@@ -30,6 +30,7 @@ LEAVING = "leaving"
 _MEMBERS: dict[str, Member] = {}
 
 Packed = tuple[Position, Mapping[str, np.ndarray]]
+Reports = tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,16 @@ async def request_stop(run_id: str, generation: int) -> None:
     member_of(run_id).control.request_stop(generation)
 
 
-async def take_snapshot(run_id: str) -> Packed:
-    """The member's state at its next update boundary."""
-    wanted = member_of(run_id).control.request_snapshot()
-    return to_arrays(await asyncio.wrap_future(wanted))
+async def take_snapshot(run_id: str, reported: int, evaluated: int) -> tuple[Packed, Reports]:
+    """The member's state at its next update boundary, with all reports of what led to it that are not known yet."""
+    member = member_of(run_id)
+    snapshot = await asyncio.wrap_future(member.control.request_snapshot())
+    return to_arrays(snapshot), member.untold(reported, evaluated)
+
+
+async def take_reports(run_id: str, reported: int, evaluated: int) -> Reports:
+    """What the member knows beyond rows up to `reported` and evaluations up to `evaluated`."""
+    return member_of(run_id).untold(reported, evaluated)
 
 
 async def restore_member(run_id: str, packed: Packed) -> None:

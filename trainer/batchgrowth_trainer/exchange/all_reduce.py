@@ -14,9 +14,10 @@ import torch
 from batchgrowth.plan import Position
 
 from batchgrowth_trainer import service
+from batchgrowth_trainer.connection import host_and_port
 from batchgrowth_trainer.crew import Crew
 from batchgrowth_trainer.events import Ended, Event, Left, Said
-from batchgrowth_trainer.exchange.generation import Generation
+from batchgrowth_trainer.exchange.generation import Generation, backend_of
 from batchgrowth_trainer.exchange.group import Seat
 from batchgrowth_trainer.member import Order, Outcome
 from batchgrowth_trainer.rendezvous import Rendezvous
@@ -48,7 +49,7 @@ class AllReduceDriver:
         """
         while True:
             members = self._scaling.gather(self._attend, self._updates)
-            if members and not self._restored_if_lost(members):
+            if members and not (self._restored_if_lost(members) and self._has_heard_all(members)):
                 continue
             if self._run.stop_requested() or self._is_done():
                 trained = self._trained()
@@ -89,16 +90,13 @@ class AllReduceDriver:
             generation=str(self._number),
             rank=rank,
             size=len(members),
-            address=_host_of(members[rank]),
+            address=host_and_port(members[rank])[0],
             timeout_seconds=self._run.spec.exchange.timeout_seconds,
         )
-        prepared = [self._crew.ready[address] for address in members]
-        gpus = {(one.host, one.gpu) for one in prepared}
-        own_gpu_each = all(one.gpu for one in prepared) and len(gpus) == len(members)
         return Order(
             seat=seat,
             generation=self._number,
-            backend="nccl" if own_gpu_each else "tcp",
+            backend=backend_of([self._crew.ready[address] for address in members]),
             until=self._scaling.ends_at(len(members)),
             evaluated=self._run.story.evaluated,
             reported=self._run.reported,
@@ -116,9 +114,7 @@ class AllReduceDriver:
             self._wake(present)
 
     def _should_stop(self, present: Generation) -> bool:
-        if self._run.stop_requested():
-            return True
-        return self._scaling.regroup_due(present.members)
+        return self._run.stop_requested() or self._scaling.regroup_due(present.members)
 
     def _wake(self, present: Generation) -> None:
         """A member that does not answer hangs: its nanny ends it, which the others feel at once."""
@@ -175,8 +171,6 @@ class AllReduceDriver:
         self._size = size
 
     def _conclude(self, present: Generation) -> None:
-        for message in present.untold:
-            self._hear(Said(message))
         for outcome in present.outcomes.values():
             if outcome is not None and outcome.error is not None:
                 raise outcome.error
@@ -186,8 +180,7 @@ class AllReduceDriver:
         self._part_with_leavers()
         if present.lost:
             self._run.note_recovery(present.lost)
-            for address in self._crew.silent(list(present.updates)):
-                self._crew.restart(address)
+            self._restart_silent(list(present.updates))
 
     # --- the state --------------------------------------------------------------------------------------------
 
@@ -198,13 +191,39 @@ class AllReduceDriver:
         if saved is not None:
             packed = to_arrays(saved.snapshot)
             if not self._crew.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1]):
-                for address in self._crew.silent(members[:1]):
-                    self._crew.restart(address)
-                self._attend(_TICK_SECONDS)
+                self._restart_silent(members[:1])
                 return False
             best = self._updates[members[0]] = saved.snapshot.position.update
         self._run.reach(best)
         return True
+
+    def _has_heard_all(self, members: list[str]) -> bool:
+        """Have every report of the updates that led to where the members are; False where who knows them is gone.
+
+        So the history has no gap: whoever trains on knows all that was not heard by then, and a state that is restored
+        was written down with what led to it.
+        """
+        best = max(self._updates.get(address, 0) for address in members)
+        if self._run.reported >= best:
+            return True
+        holder = next(address for address in members if self._updates.get(address, 0) == best)
+        answers = self._crew.ask(service.take_reports, self._crew.run_id, *self._heard(), workers=[holder])
+        self._hear_all(answers.get(holder, ()))
+        if not answers:
+            self._restart_silent([holder])
+        return bool(answers)
+
+    def _restart_silent(self, addresses: list[str]) -> None:
+        for address in self._crew.silent(addresses):
+            self._crew.restart(address)
+        self._attend(_TICK_SECONDS)
+
+    def _heard(self) -> tuple[int, int]:
+        return self._run.reported, self._run.story.evaluated
+
+    def _hear_all(self, reports: service.Reports) -> None:
+        for message in reports:
+            self._hear(Said(message))
 
     def _part_with_leavers(self) -> None:
         """Count on them no longer; where nobody else has the newest state, it is written down first."""
@@ -216,8 +235,9 @@ class AllReduceDriver:
             self._updates.pop(address, None)
 
     def _save(self, address: str) -> None:
-        answers = self._crew.ask(service.take_snapshot, self._crew.run_id, workers=[address])
-        for packed in answers.values():
+        answers = self._crew.ask(service.take_snapshot, self._crew.run_id, *self._heard(), workers=[address])
+        for packed, reports in answers.values():
+            self._hear_all(reports)
             self._run.save(from_arrays(packed))
 
     def _trained(self) -> Trained | None:
@@ -228,7 +248,3 @@ class AllReduceDriver:
         for packed, arrays in self._crew.ask(service.take_result, self._crew.run_id, workers=[best]).values():
             return Trained(from_arrays(packed), {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
         return None
-
-
-def _host_of(address: str) -> str:
-    return address.split("://")[-1].rsplit(":", 1)[0].strip("[]")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from distributed import Future
 
 from batchgrowth_trainer.member import Outcome
+from batchgrowth_trainer.service import Prepared
 
 
 @dataclass(slots=True)
@@ -50,12 +51,6 @@ class Generation:
         """How far each remaining member is."""
         return {address: outcome.update for address, outcome in self.outcomes.items() if outcome is not None}
 
-    @property
-    def untold(self) -> tuple[dict[str, Any], ...]:
-        """What the most advanced of them know, and the one who was to report may not have told."""
-        left = [outcome for outcome in self.outcomes.values() if outcome is not None and outcome.untold]
-        return max(left, key=lambda outcome: outcome.update).untold if left else ()
-
     def pause(self, otherwise: float) -> float | None:
         """The longest time that a member stood still before this generation; None until all have begun.
 
@@ -64,3 +59,9 @@ class Generation:
         if len(self.pauses) < len(self.members):
             return None
         return max((pause for pause in self.pauses.values() if pause is not None), default=otherwise)
+
+
+def backend_of(members: Sequence[Prepared]) -> str:
+    """What a group of these members speaks: `nccl` where each has a GPU of its own."""
+    gpus = {(one.host, one.gpu) for one in members}
+    return "nccl" if all(one.gpu for one in members) and len(gpus) == len(members) else "tcp"
