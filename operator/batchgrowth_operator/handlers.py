@@ -23,6 +23,8 @@ BEGINNING_SECONDS = 5.0
 """An operator of a few namespaces asks first whether it may list them all, and is to take a no for a no."""
 IDLE_SECONDS = 1.0
 """So long kopf has a task, with the newest body, for each object that changed."""
+PAGE = 250
+"""Objects that are listed at a time: a thousand jobs with all their children are never in memory at once."""
 HEAVY = frozenset({"spec", "status", "data"})
 
 Begin = Callable[[], Passes]
@@ -50,6 +52,7 @@ def settings(*, namespaced: bool) -> kopf.OperatorSettings:
     chosen.peering.standalone = True
     chosen.networking.error_backoffs = () if namespaced else BACKOFFS
     chosen.queueing.idle_timeout = IDLE_SECONDS
+    chosen.watching.chunk_size = PAGE
     chosen.watching.server_timeout = SERVER_SECONDS
     chosen.watching.inactivity_timeout = INACTIVE_SECONDS
     for kind in WATCHED.values():

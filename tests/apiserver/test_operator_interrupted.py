@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from batchgrowth import names
 from operator_field import CLUSTER, TRAINER, Field, live, until
 
 
@@ -46,7 +47,8 @@ def test_the_dask_operator_s_crd_goes_while_it_is_watched(ground: Field, apiserv
 
     until(ground.is_complete, seconds=60)
     until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
-    time.sleep(10)  # kopf begins to watch the kind again a moment after it is there
+    ground.patch(CLUSTER, {"metadata": {"annotations": {names.MANIFEST: "another"}}})
+    until(lambda: ground.get(CLUSTER)["metadata"]["annotations"][names.MANIFEST] != "another")  # it is watched again
     ground.delete(CLUSTER)
     until(ground.is_complete)
     assert ground.operators[0].is_alive()
