@@ -20,7 +20,8 @@ from batchgrowth_operator.store import Key
 from batchgrowth_operator.telemetry import Telemetry
 
 GATHER_SECONDS = 0.05
-"""A write is followed by a handful of events; they are worth one look."""
+"""So far apart are looks at a job: a write is followed by a handful of events, which are worth one. The first event
+after a while of quiet is looked at at once."""
 OUTDATED_SECONDS = 0.2
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 30.0
@@ -99,11 +100,12 @@ class Passes:
             await asyncio.sleep(min(FIRST_BACKOFF_SECONDS * 2 ** (tries - 1), LONGEST_BACKOFF_SECONDS))
             woken.set()
         elif not result.gone:
+            rested = time.monotonic()
             try:
                 await asyncio.wait_for(woken.wait(), result.look_again_seconds)
             except TimeoutError:
                 woken.set()
-            await asyncio.sleep(GATHER_SECONDS)
+            await asyncio.sleep(max(0.0, rested + GATHER_SECONDS - time.monotonic()))
 
 
 def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry: Telemetry) -> Pass:
