@@ -19,6 +19,7 @@ from batchgrowth_operator.events import events_between
 from batchgrowth_operator.moments import seconds_since
 from batchgrowth_operator.observed import Object, Observed, Ref, annotations_of, ref_of
 from batchgrowth_operator.retention import Cluster, cluster_policy
+from batchgrowth_operator.retries import seconds_to_a_retry
 from batchgrowth_operator.rules import degraded_after, seconds_missing, stalled_after
 from batchgrowth_operator.scaling import Workforce, workforce
 from batchgrowth_operator.scheduler import seconds_until_missed
@@ -140,6 +141,7 @@ def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
         since = cluster["metadata"].get("deletionTimestamp") or cluster["metadata"].get("creationTimestamp")
         yield DASK_OPERATOR_PATIENCE_SECONDS - seconds_since(since, s.seen.now)
     yield seconds_until_missed(s.seen)
+    yield seconds_to_a_retry(s.seen)
     yield seconds_to_a_puzzle(s.seen)
     yield seconds_between_warnings(s.seen)
 

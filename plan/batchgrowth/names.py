@@ -14,6 +14,7 @@ __all__ = [
     "MANIFEST",
     "PLAN_KEY",
     "PROGRESS_KEY",
+    "RETRIED",
     "ROLE_LABEL",
     "cluster",
     "cluster_client",
@@ -37,6 +38,8 @@ MANIFEST = "batchgrowth.dev/manifest"
 """The annotation with the digest of the manifest that a child was last made from."""
 INPUTS = "batchgrowth.dev/inputs"
 """The annotation with the digest of those inputs whose change makes a child anew; on children that cannot change."""
+RETRIED = "batchgrowth.dev/retried"
+"""The annotation that makes Kubernetes try at once what it was refused: when it was last asked to."""
 JOB_KEY = "job.json"
 PLAN_KEY = "plan.json"
 PROGRESS_KEY = "progress.json"

@@ -7,6 +7,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth.conditions import REASONS
 from batchgrowth_operator.observed import Ref
+from batchgrowth_operator.retries import RETRY_SECONDS
 from batchgrowth_operator.troubles import MOST_PUZZLES, puzzles
 
 MakeWorld = Any
@@ -264,6 +265,28 @@ def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
     waiting_world.settle()
 
     assert ("False", "ReferenceMissing") == waiting_world.condition("ClusterReady")
+
+
+def test_worker_pods_that_are_refused_are_asked_for_again(training_world: MakeWorld) -> None:
+    """Every half minute, until there is room: Kubernetes itself would wait for up to a quarter of an hour."""
+    world = training_world(workers={"examplesPerWorker": 16, "maximum": 2})
+    refused = {"type": "ReplicaFailure", "status": "True", "lastTransitionTime": world.now.isoformat()}
+    world.deployment["status"] = {"readyReplicas": 1, "conditions": [refused | {"message": "exceeded quota: pods"}]}
+
+    def asked_at() -> str | None:
+        world.settle()
+        return world.deployment["metadata"]["annotations"].get(names.RETRIED)
+
+    assert None is asked_at()
+    asked = set()
+    for _ in range(9):
+        world.wait(10)
+        asked.add(asked_at())
+    assert ["2026-11-20T10:00:30Z", "2026-11-20T10:01:00Z", "2026-11-20T10:01:30Z"] == sorted(asked - {None})
+    assert world.decide().look_again_seconds <= RETRY_SECONDS
+
+    world.workers_ready()
+    assert None is asked_at()
 
 
 def test_reasons_are_documented() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from batchgrowth import names
@@ -12,7 +13,15 @@ from batchgrowth_operator.drift import digest
 from batchgrowth_operator.situation import Situation
 
 
-def child(s: Situation, api_version: str, kind: str, name: str, role: str, **parts: Any) -> Manifest:
+def child(
+    s: Situation,
+    api_version: str,
+    kind: str,
+    name: str,
+    role: str,
+    annotations: Mapping[str, str] | None = None,
+    **parts: Any,
+) -> Manifest:
     """A manifest of the job's namespace, owned by the job; `parts` are its fields beside the metadata."""
     manifest = {
         "apiVersion": api_version,
@@ -22,10 +31,11 @@ def child(s: Situation, api_version: str, kind: str, name: str, role: str, **par
             "namespace": s.seen.namespace,
             "labels": names.labels(s.seen.name, role),
             "ownerReferences": [_owner(s)],
+            **({"annotations": annotations} if annotations else {}),
         },
         **parts,
     }
-    manifest["metadata"]["annotations"] = {names.MANIFEST: digest(manifest)}
+    manifest["metadata"]["annotations"] = {**(annotations or {}), names.MANIFEST: digest(manifest)}
     return manifest
 
 

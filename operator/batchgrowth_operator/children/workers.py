@@ -19,6 +19,7 @@ from batchgrowth_operator.children.pods import (
 )
 from batchgrowth_operator.decision import Manifest
 from batchgrowth_operator.overlay import CONTAINER, merged
+from batchgrowth_operator.retries import retried
 from batchgrowth_operator.situation import Situation
 
 GRACE_SECONDS = 60
@@ -35,7 +36,9 @@ def worker_deployment(s: Situation, replicas: int) -> Manifest:
         "revisionHistoryLimit": 1,
         "template": template,
     }
-    return child(s, "apps/v1", "Deployment", names.workers(s.seen.name), CONTAINER, spec=spec)
+    asked = retried(s.seen)
+    annotations = {names.RETRIED: asked} if asked else {}
+    return child(s, "apps/v1", "Deployment", names.workers(s.seen.name), CONTAINER, annotations, spec=spec)
 
 
 def _pod(s: Situation) -> dict[str, Any]:
