@@ -30,7 +30,7 @@ from rich.table import Table
 from cluster import fake_nodes, release
 from cluster.local import LocalCluster, local_cluster
 
-GPUS, NODES = 8, 16
+GPUS, NODES = 8, 32
 READY_SECONDS = 120
 NEWER_THAN_ANY = 2**33
 """The start of a trainer that reports: the job's own trainer counts from the clock, and is not heard beside this."""
