@@ -8,9 +8,8 @@ its members.  Losing a worker costs the update that was under way; losing all of
 from __future__ import annotations
 
 import time
+from typing import Any
 
-import numpy as np
-import torch
 from batchgrowth.plan import Position
 
 from batchgrowth_trainer import service
@@ -19,11 +18,12 @@ from batchgrowth_trainer.crew import Crew
 from batchgrowth_trainer.events import Ended, Event, Left, Said
 from batchgrowth_trainer.exchange.generation import Generation, backend_of
 from batchgrowth_trainer.exchange.group import Seat
+from batchgrowth_trainer.exchange.states import States
 from batchgrowth_trainer.member import Order, Outcome
 from batchgrowth_trainer.rendezvous import Rendezvous
 from batchgrowth_trainer.run import Run
 from batchgrowth_trainer.scaling import Scaling
-from batchgrowth_trainer.snapshot import Trained, from_arrays, to_arrays
+from batchgrowth_trainer.snapshot import Trained
 
 _TICK_SECONDS = 0.05
 _ASK_AGAIN_SECONDS = 5.0
@@ -36,7 +36,7 @@ class AllReduceDriver:
     def __init__(self, run: Run, crew: Crew, scaling: Scaling, host: str) -> None:
         self._run, self._crew, self._scaling, self._host = run, crew, scaling, host
         self._number = 0
-        self._updates: dict[str, int] = {}  # how far each member is that has trained or been restored
+        self._states = States(run, crew, self._hear)
         self._ended_at = time.monotonic()  # the last generation
         self._size = 0  # of the last generation that began
         self._now: Generation | None = None
@@ -48,14 +48,15 @@ class AllReduceDriver:
         Raises what a workload did wrong, and ClusterError where no worker comes or they are lost again and again.
         """
         while True:
-            members = self._scaling.gather(self._attend, self._updates)
-            if members and not (self._restored_if_lost(members) and self._has_heard_all(members)):
+            members = self._scaling.gather(self._attend, self._states.updates)
+            if members and not self._states.can_go_on(members):
+                self._attend(_TICK_SECONDS)
                 continue
             if self._run.stop_requested() or self._is_done():
-                trained = self._trained()
+                trained = self._states.trained()
                 if trained is not None:
                     return trained
-                self._updates.clear()
+                self._states.updates.clear()
                 self._run.note_recovery("the last state was lost with its worker")
             else:
                 self._one_generation(members)
@@ -109,7 +110,7 @@ class AllReduceDriver:
             present.stopping, present.asked_at = True, time.monotonic()
             self._crew.tell(service.request_stop, self._crew.run_id, present.number, worker=present.members[0])
         if self._run.checkpoint_due() and not present.stopping and not present.outcomes:
-            self._save(present.members[0])
+            self._states.save(present.members[0])
         if time.monotonic() - present.heard > _SILENCE_SECONDS:
             self._wake(present)
 
@@ -131,11 +132,11 @@ class AllReduceDriver:
     def _take_note(self, event: Event) -> None:
         self._crew.take_note(event)
         if isinstance(event, Left):
-            self._updates.pop(event.address, None)
+            self._states.updates.pop(event.address, None)
             if self._now is not None and event.address in self._now.members:
                 self._end(self._now, event.address, None)
         elif isinstance(event, Said):
-            self._hear(event)
+            self._hear(event.message)
         elif isinstance(event, Ended) and self._now is not None and event.generation == self._now.number:
             answers = None if event.is_lost() else self._crew.gather({event.address: event.future}, _SILENCE_SECONDS)
             self._end(self._now, event.address, answers[0] if answers else None)
@@ -148,8 +149,7 @@ class AllReduceDriver:
         if (outcome is None or outcome.lost or outcome.error) and self._rendezvous is not None:
             self._rendezvous.close()
 
-    def _hear(self, event: Said) -> None:
-        message = event.message
+    def _hear(self, message: dict[str, Any]) -> None:
         if self._now is not None:
             self._now.heard = time.monotonic()
         if message["kind"] == "rows":
@@ -171,80 +171,15 @@ class AllReduceDriver:
         self._size = size
 
     def _conclude(self, present: Generation) -> None:
-        for outcome in present.outcomes.values():
+        for address, outcome in present.outcomes.items():
             if outcome is not None and outcome.error is not None:
+                self._states.take_reports(address)
                 raise outcome.error
-        self._updates |= present.updates
-        if self._updates:
-            self._run.reach(max(self._updates.values()))
-        self._part_with_leavers()
+        self._states.updates |= present.updates
+        if self._states.updates:
+            self._run.reach(max(self._states.updates.values()))
+        self._states.part_with_leavers()
         if present.lost:
             self._run.note_recovery(present.lost)
-            self._restart_silent(list(present.updates))
-
-    # --- the state --------------------------------------------------------------------------------------------
-
-    def _restored_if_lost(self, members: list[str]) -> bool:
-        """Give the newest checkpoint to a member, where none of them is as far; False where that member is gone."""
-        best = max(self._updates.get(address, 0) for address in members)
-        saved = self._run.checkpoint_after(best)
-        if saved is not None:
-            packed = to_arrays(saved.snapshot)
-            if not self._crew.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1]):
-                self._restart_silent(members[:1])
-                return False
-            best = self._updates[members[0]] = saved.snapshot.position.update
-        self._run.reach(best)
-        return True
-
-    def _has_heard_all(self, members: list[str]) -> bool:
-        """Have every report of the updates that led to where the members are; False where who knows them is gone.
-
-        So the history has no gap: whoever trains on knows all that was not heard by then, and a state that is restored
-        was written down with what led to it.
-        """
-        best = max(self._updates.get(address, 0) for address in members)
-        if self._run.reported >= best:
-            return True
-        holder = next(address for address in members if self._updates.get(address, 0) == best)
-        answers = self._crew.ask(service.take_reports, self._crew.run_id, *self._heard(), workers=[holder])
-        self._hear_all(answers.get(holder, ()))
-        if not answers:
-            self._restart_silent([holder])
-        return bool(answers)
-
-    def _restart_silent(self, addresses: list[str]) -> None:
-        for address in self._crew.silent(addresses):
-            self._crew.restart(address)
-        self._attend(_TICK_SECONDS)
-
-    def _heard(self) -> tuple[int, int]:
-        return self._run.reported, self._run.story.evaluated
-
-    def _hear_all(self, reports: service.Reports) -> None:
-        for message in reports:
-            self._hear(Said(message))
-
-    def _part_with_leavers(self) -> None:
-        """Count on them no longer; where nobody else has the newest state, it is written down first."""
-        best = max(self._updates.values(), default=0)
-        holders = [address for address, update in self._updates.items() if update == best]
-        if best > self._run.saved_update and self._crew.leaving.issuperset(holders):
-            self._save(holders[0])
-        for address in self._crew.leaving:
-            self._updates.pop(address, None)
-
-    def _save(self, address: str) -> None:
-        answers = self._crew.ask(service.take_snapshot, self._crew.run_id, *self._heard(), workers=[address])
-        for packed, reports in answers.values():
-            self._hear_all(reports)
-            self._run.save(from_arrays(packed))
-
-    def _trained(self) -> Trained | None:
-        """The newest state; None where the member that held it is gone. Nothing, where nothing has begun."""
-        if not self._updates:
-            return Trained(None, {})
-        best = max(self._updates, key=lambda address: self._updates[address])
-        for packed, arrays in self._crew.ask(service.take_result, self._crew.run_id, workers=[best]).values():
-            return Trained(from_arrays(packed), {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
-        return None
+            for address in self._crew.silent(list(present.updates)):
+                self._crew.restart(address)

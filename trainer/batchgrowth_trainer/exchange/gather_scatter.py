@@ -113,6 +113,7 @@ class GatherScatterDriver:
         deadline = time.monotonic() + patience
         while len(present.ended) < len(members) and not present.gone:
             self._attend(_TICK_SECONDS)
+            self._crew.check_connected()
             if time.monotonic() > deadline:
                 self._wake([address for address in members if address not in present.ended])
                 deadline = time.monotonic() + patience
