@@ -23,6 +23,7 @@ from batchgrowth_operator.passes import Pass, Passes, passes_of
 from batchgrowth_operator.refusals import ToldOnce, words_of
 from batchgrowth_operator.settings import Place, Settings
 from batchgrowth_operator.store import Store
+from batchgrowth_operator.sweep import Sweep
 from batchgrowth_operator.telemetry import Telemetry
 
 FIRST_WAIT_SECONDS = 1.0
@@ -77,9 +78,16 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     telemetry.forget_all()
     make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image=settings.image), telemetry)
     stop = asyncio.Event()
+
+    def begin() -> Passes:
+        passes = _begin(make_pass, api, settings.lease, stop)
+        sweeping = Sweep(api, store, settings.namespaces).for_ever(passes.wake)
+        passes.accompany(asyncio.create_task(sweeping, name="sweep"))
+        return passes
+
     try:
         await kopf.operator(
-            registry=handlers.registry_of(store, lambda: _begin(make_pass, api, settings.lease, stop), api.access),
+            registry=handlers.registry_of(store, begin, api.access),
             settings=handlers.settings(namespaced=bool(settings.namespaces)),
             memo=kopf.Memo(),
             clusterwide=not settings.namespaces,
@@ -101,7 +109,7 @@ def _begin(make_pass: Pass, api: Api, lease: Place | None, stop: asyncio.Event) 
         loop.call_later(HEARD_AFTER_SECONDS, loop.add_signal_handler, name, stop.set)
     passes = Passes(make_pass, waits=lease is not None)
     if lease is not None:
-        passes.lead(asyncio.create_task(_lead(api, lease, passes.begin), name="lease"))
+        passes.accompany(asyncio.create_task(_lead(api, lease, passes.begin), name="lease"))
     return passes
 
 

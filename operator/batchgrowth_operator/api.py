@@ -1,5 +1,5 @@
-"""A thin client of the API server: the few requests that the operator makes, each counted. Only `observe`, `apply` and
-`lease` use it.
+"""A thin client of the API server: the few requests that the operator makes, each counted. Only `observe`, `sweep`,
+`apply` and `lease` use it.
 
 Paths come from a table and not from discovery: a kind that the server does not have is an answer, not an error.
 """
@@ -7,7 +7,7 @@ Paths come from a table and not from discovery: a kind that the server does not 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from batchgrowth_operator.observed import Object, Ref
 
 CONNECTIONS = 16
 TIMEOUT_SECONDS = 30
+PAGE = 250
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 Count = Callable[[str, str, str], None]
 """Takes verb, resource and status code of a request."""
@@ -90,6 +92,27 @@ class Api:
             raise
         whole = {"kind": kind, "apiVersion": place.api_version}
         return [whole | item for item in found["items"]]
+
+    def listed(self, kind: str, namespace: str, label_selector: str | None) -> Iterator[Object]:
+        """The metadata of all objects of a kind, page by page; none where the server has no such kind."""
+        place, more = KINDS[kind], None
+        while more != "":
+            try:
+                found = self._send(
+                    "get",
+                    place,
+                    place.path(namespace),
+                    label_selector=label_selector,
+                    limit=PAGE,
+                    _continue=more,
+                    header_params={"Accept": METADATA},
+                )
+            except Refused as refused:
+                if refused.code == 404:
+                    return
+                raise
+            yield from ({"kind": kind, "metadata": item["metadata"]} for item in found["items"] or [])
+            more = found["metadata"].get("continue", "")
 
     def apply(self, manifest: Object, subresource: str = "") -> Object:
         """The object after server-side apply; fields that the server does not know are refused, not dropped."""

@@ -26,6 +26,7 @@ IDLE_SECONDS = 1.0
 PAGE = 250
 """Objects that are listed at a time: a thousand jobs with all their children are never in memory at once."""
 HEAVY = frozenset({"spec", "status", "data"})
+NAMING = frozenset({"name", "namespace", "uid", "resourceVersion", "labels"})
 
 Begin = Callable[[], Passes]
 
@@ -75,7 +76,8 @@ def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, store: Store)
 
 def _empty(body: Mapping[str, Any]) -> None:
     """Leaves of an object what names it: kopf has every single one in its hands until it has seen them all."""
-    body["metadata"].pop("managedFields", None)
+    for field in body["metadata"].keys() - NAMING:
+        del body["metadata"][field]
     for field in HEAVY & body.keys():
         if isinstance(body[field], dict):
             body[field].clear()

@@ -21,9 +21,10 @@ class Kind(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """The URL path of an object, or of all of a namespace."""
+        """The URL path of an object, of all of a namespace, or without one of all there are."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        return "/".join(filter(None, (root, "namespaces", namespace, self.plural, name, subresource)))
+        place = ("namespaces", namespace) if namespace else ()
+        return "/".join(filter(None, (root, *place, self.plural, name, subresource)))
 
 
 JOBS = {KIND: Kind(GROUP, VERSION, PLURAL)}

@@ -15,13 +15,11 @@ from batchgrowth.spec import KIND
 
 from batchgrowth_operator import tls
 from batchgrowth_operator.api import Api, Refused
-from batchgrowth_operator.kinds import WATCHED
-from batchgrowth_operator.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by, ref_of
+from batchgrowth_operator.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by
 from batchgrowth_operator.store import Key, Store
 from batchgrowth_operator.troubles import puzzles, seconds_between_warnings
 
-REFRESH_SECONDS = 600
-"""Watches do not tell of what went while they were broken: so often all is read anew."""
+LONGEST_REST_SECONDS = 600
 SECRET_SECONDS = 30
 """Secrets are not watched: so often that of a job with a cluster is read, for a new pod does not start without it."""
 
@@ -34,18 +32,17 @@ class Observer:
 
     api: Api
     store: Store
-    _refreshed: dict[Key, float] = field(default_factory=dict)
     _secret_read: dict[Key, float] = field(default_factory=dict)
     _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
         """What is known of the job now; None where it is not there."""
         if Ref(KIND, key.name) in self.store.refs(key):
-            await asyncio.to_thread(self._refresh, key)
+            await asyncio.to_thread(self._read_secret_if_due, key)
         job = self.store.job(key)
         if job is None:
-            for known in (self._refreshed, self._secret_read, self._warned):
-                known.pop(key, None)
+            self._secret_read.pop(key, None)
+            self._warned.pop(key, None)
             return None
         now, uid = datetime.now(UTC), job["metadata"]["uid"]
         seen = self.store.belongings(key)
@@ -64,23 +61,14 @@ class Observer:
 
     def rest_seconds(self, key: Key) -> float:
         """The longest time without a look at the job."""
-        return SECRET_SECONDS if self._has_cluster(key) else REFRESH_SECONDS + 1.0
+        return SECRET_SECONDS if self._has_cluster(key) else LONGEST_REST_SECONDS
 
-    def _refresh(self, key: Key) -> None:
-        """Reads the Secret where it is not known or may be gone, and everything of the job where that is long ago."""
-        first = key not in self._refreshed
-        due = first or time.monotonic() - self._refreshed[key] >= REFRESH_SECONDS
-        if due and not first:
-            self._list(key, KIND, field_selector=f"metadata.name={key.name}")
-            for kind in WATCHED:
-                self._list(key, kind, label_selector=names.selector(key.name))
+    def _read_secret_if_due(self, key: Key) -> None:
         age = time.monotonic() - self._secret_read.get(key, -math.inf)
-        expected = self._has_cluster(key) and age >= SECRET_SECONDS
-        if due or expected or _secret(key) not in self.store.refs(key):
+        due = age >= (SECRET_SECONDS if self._has_cluster(key) else LONGEST_REST_SECONDS)
+        if due or _secret(key) not in self.store.refs(key):
             self._read_secret(key)
             self._secret_read[key] = time.monotonic()
-        if due:
-            self._refreshed[key] = time.monotonic()
 
     def _has_cluster(self, key: Key) -> bool:
         return Ref("DaskCluster", names.cluster(key.name)) in self.store.refs(key)
@@ -102,15 +90,6 @@ class Observer:
                 log.warning("%s/%s: events cannot be read: %s", *key, refused)
             self._warned[key] = time.monotonic(), found
         return found
-
-    def _list(self, key: Key, kind: str, **selectors: str) -> None:
-        known = [ref for ref in self.store.refs(key) if ref.kind == kind]
-        found = {ref_of(body): body for body in self.api.list_of(kind, key.namespace, **selectors)}
-        for body in found.values():
-            self.store.read(key, body)
-        for ref in known:
-            if ref not in found:
-                self.store.drop(key, ref)
 
     def _read_secret(self, key: Key) -> None:
         found = self.api.get(_secret(key), key.namespace)

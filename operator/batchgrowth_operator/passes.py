@@ -53,7 +53,7 @@ class Passes:
         """With `waits` no pass is made before `begin`."""
         self._make_pass = make_pass
         self._begun = asyncio.Event()
-        self._leading: asyncio.Task[None] | None = None
+        self._companions: list[asyncio.Task[None]] = []
         if not waits:
             self._begun.set()
         self._woken: dict[Key, asyncio.Event] = {}
@@ -71,13 +71,13 @@ class Passes:
             self._tasks[key] = asyncio.create_task(self._attend(key), name=f"{key.namespace}/{key.name}")
         self._woken[key].set()
 
-    def lead(self, leading: asyncio.Task[None]) -> None:
-        """The task that holds the lease ends with the queues."""
-        self._leading = leading
+    def accompany(self, task: asyncio.Task[None]) -> None:
+        """The task ends with the queues."""
+        self._companions.append(task)
 
     async def stop(self) -> None:
         """Ends every queue; a write that is under way comes to its end."""
-        tasks = [*self._tasks.values(), *([self._leading] if self._leading else [])]
+        tasks = [*self._tasks.values(), *self._companions]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -52,7 +52,7 @@ class Store:
         """The object is as `body` says, unless something newer is known. Returns the key of its job."""
         key, ref = key_of(body), ref_of(body)
         with self._lock:
-            if _version(body) > max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
+            if version_of(body) > max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
                 self._objects.setdefault(key, {})[ref] = _packed(body)
         return key
 
@@ -60,25 +60,26 @@ class Store:
         """The object belongs to the job, whatever its labels say; it was read just now."""
         ref = ref_of(body)
         with self._lock:
-            if _version(body) >= max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
+            if version_of(body) >= max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
                 self._objects.setdefault(key, {})[ref] = _packed(body)
 
     def gone(self, body: Object) -> Key:
         """The object is deleted, or lost its label; `body` is its last state. Returns the key of its job."""
         key, ref = key_of(body), ref_of(body)
         with self._lock:
-            if _version(body) >= self._known(key, ref):
+            if version_of(body) >= self._known(key, ref):
                 self._objects.get(key, {}).pop(ref, None)
-                self._gone.setdefault(key, {})[ref] = _version(body)
+                self._gone.setdefault(key, {})[ref] = version_of(body)
             if not self._objects.get(key):
                 self._objects.pop(key, None)
                 self._gone.pop(key, None)
         return key
 
-    def drop(self, key: Key, ref: Ref) -> None:
-        """The object is not there, by the word of the API server."""
+    def drop(self, key: Key, ref: Ref, version: int | None = None) -> None:
+        """The object is not there, by the word of the API server; with `version`, that one is not."""
         with self._lock:
-            self._objects.get(key, {}).pop(ref, None)
+            if version is None or version == self._known(key, ref):
+                self._objects.get(key, {}).pop(ref, None)
 
     def job(self, key: Key) -> Object | None:
         """The job itself, or None where it is not there."""
@@ -96,12 +97,24 @@ class Store:
             found = list(self._objects.get(key, {}).items())
         return {ref: packed.unpacked() for ref, packed in found if ref.kind != KIND}
 
+    def versions(self, kind: str, namespace: str = "") -> dict[tuple[Key, Ref], int]:
+        """The versions of all objects of a kind that were seen, in one namespace or in all."""
+        with self._lock:
+            return {
+                (key, ref): packed.version
+                for key, objects in self._objects.items()
+                if namespace in ("", key.namespace)
+                for ref, packed in objects.items()
+                if ref.kind == kind
+            }
+
     def _known(self, key: Key, ref: Ref) -> int:
         found = self._objects.get(key, {}).get(ref)
         return -1 if found is None else found.version
 
 
-def _version(body: Object) -> int:
+def version_of(body: Object) -> int:
+    """The object's resource version, which says what is newer."""
     return int(body["metadata"]["resourceVersion"])
 
 
@@ -110,4 +123,4 @@ def _packed(body: Object) -> Packed:
     metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     fields = ("kind", "status") if body["kind"] == "Pod" else body.keys()
     kept = {name: body[name] for name in fields if name in body} | {"metadata": metadata}
-    return Packed(_version(body), zlib.compress(json.dumps(kept, separators=(",", ":")).encode(), 1))
+    return Packed(version_of(body), zlib.compress(json.dumps(kept, separators=(",", ":")).encode(), 1))

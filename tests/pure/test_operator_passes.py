@@ -11,7 +11,7 @@ from batchgrowth_operator.api import Refused
 from batchgrowth_operator.apply import Writer
 from batchgrowth_operator.decision import Decision, Event
 from batchgrowth_operator.defaults import Defaults
-from batchgrowth_operator.observe import REFRESH_SECONDS, SECRET_SECONDS, Observer
+from batchgrowth_operator.observe import LONGEST_REST_SECONDS, SECRET_SECONDS, Observer
 from batchgrowth_operator.observed import Failure, Ref, ref_of
 from batchgrowth_operator.passes import Passes, Result, passes_of, said
 from batchgrowth_operator.store import Key, Store
@@ -97,7 +97,7 @@ def setting(make_world: Any) -> Setting:
 
 
 def test_one_pass_makes_everything_and_the_next_nothing(setting: Setting) -> None:
-    assert Result(look_again_seconds=REFRESH_SECONDS + 1) == setting.once()
+    assert Result(look_again_seconds=LONGEST_REST_SECONDS) == setting.once()
     made = setting.api.writes()
     assert [("apply", JOB)] == made[:1]
     assert 11 == len([verb for verb, _ in made if verb == "apply"])
@@ -204,34 +204,40 @@ def test_deletions(setting: Setting, make_world: Any) -> None:
     assert {JOB, PLAN}.isdisjoint(setting.api.objects)
 
 
-def test_everything_is_read_anew_now_and_then(setting: Setting) -> None:
-    """A Secret that was deleted, and a child whose deletion no watch told of."""
+def test_a_job_that_goes_is_forgotten(setting: Setting) -> None:
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     setting.once()
     asyncio.run(observer.observe(KEY, ()))
+    setting.store.gone(setting.api.objects[JOB] | {"kind": JOB.kind})
+
+    assert None is asyncio.run(observer.observe(KEY, ()))
+    assert {} == observer._secret_read
+
+
+def test_a_secret_is_read_anew_now_and_then(setting: Setting) -> None:
+    """Also that of a job without a cluster, which needs it less."""
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    asyncio.run(observer.observe(KEY, ()))
+    setting.once()
+    setting.store.drop(KEY, Ref("DaskCluster", "digits"))
     setting.api.asked.clear()
-    del setting.api.objects[SECRET], setting.api.objects[PLAN]
+    del setting.api.objects[SECRET]
     asyncio.run(observer.observe(KEY, ()))
     assert [] == setting.api.asked
 
-    observer._refreshed[KEY] -= REFRESH_SECONDS
+    observer._secret_read[KEY] -= LONGEST_REST_SECONDS
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
-    assert {SECRET, PLAN}.isdisjoint(seen.children)
     assert seen.credentials is not None
-    assert 12 == len(setting.api.asked)
-
-    del setting.api.objects[JOB]
-    observer._refreshed[KEY] -= REFRESH_SECONDS
-    assert None is asyncio.run(observer.observe(KEY, ()))
+    assert [("get", SECRET)] == setting.api.asked
 
 
 def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> None:
     """Nobody watches Secrets, and no new pod starts without its own."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
-    assert REFRESH_SECONDS < observer.rest_seconds(KEY)
+    assert LONGEST_REST_SECONDS == observer.rest_seconds(KEY)
     setting.once()
     asyncio.run(observer.observe(KEY, ()))
     setting.api.asked.clear()
@@ -401,7 +407,7 @@ def test_passes_wait_for_the_lease() -> None:
 
     async def scene() -> None:
         queues = Passes(make_pass, waits=True)
-        queues.lead(asyncio.create_task(asyncio.sleep(60)))
+        queues.accompany(asyncio.create_task(asyncio.sleep(60)))
         queues.wake(KEY)
         await asyncio.sleep(0.01)
         assert [] == made

@@ -138,3 +138,14 @@ def test_api_versions() -> None:
 )
 def test_owners(owners: Any, expected: bool) -> None:
     assert expected == is_owned_by({"metadata": {"ownerReferences": owners}}, "a")
+
+
+def test_what_came_meanwhile_is_not_dropped() -> None:
+    store = Store()
+    store.saw(child(2))
+    where = (KEY, Ref("Deployment", "digits-workers"))
+
+    store.drop(*where, version=1)
+    assert {where: 2} == store.versions("Deployment")
+    store.drop(*where, version=2)
+    assert {} == store.versions("Deployment")

@@ -1,0 +1,40 @@
+"""What watches did not tell of is found: with the lists of a real API server, a page at a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from batchgrowth_operator import api, sweep
+from batchgrowth_operator.kinds import JOBS, WATCHED
+from batchgrowth_operator.observed import Ref, ref_of
+from batchgrowth_operator.store import Key, Store
+from batchgrowth_operator.sweep import Sweep
+from operator_field import JOB, PLAN, Field, until
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_everything_is_found_and_what_goes_is_missed(
+    ground: Field, monkeypatch: pytest.MonkeyPatch, everywhere: bool
+) -> None:
+    monkeypatch.setattr(api, "PAGE", 2)
+    monkeypatch.setattr(sweep, "GRACE_SECONDS", 0.1)
+    store, key, namespace = Store(), Key(ground.namespace, JOB.name), "" if everywhere else ground.namespace
+
+    def sweep_all() -> set[Key]:
+        sweeper = Sweep(ground.api, store)
+        return {key for kind in JOBS | WATCHED for key in asyncio.run(sweeper.sweep(kind, namespace))}
+
+    ground.apply()
+    until(ground.is_complete)
+    ground.rest()
+    ground.stop()
+
+    assert key in sweep_all()
+    wanted = {ref_of(body) for body in ground.everything() if body is not None and body["kind"] != "Secret"}
+    assert wanted == {ref for ref in store.refs(key) if ref.kind not in ("Pod", "Service")}
+    assert key not in sweep_all()
+
+    ground.delete(PLAN)
+    assert {key} == {found for found in sweep_all() if found == key}
+    assert Ref(PLAN.kind, PLAN.name) not in store.refs(key)
