@@ -369,6 +369,12 @@ def test_a_new_operator_image_leaves_running_jobs_alone(training_world: MakeWorl
 
     assert "example/trainer:0" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
 
+    world.children.pop(Ref("Job", "digits-trainer"))
+    world.children.pop(Ref("Deployment", "digits-workers"))
+    world.settle()
+
+    assert "example/trainer:1" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
+
 
 def test_an_image_that_is_taken_back_before_training_began(make_world: MakeWorld) -> None:
     """It was wrong, perhaps: what the job would have had without it is what it gets."""
