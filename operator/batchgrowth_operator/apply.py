@@ -66,7 +66,7 @@ class Writer:
     def _apply(self, seen: Observed, manifest: Manifest) -> Failure | None:
         ref = ref_of(manifest)
         try:
-            if ref not in seen.children:
+            if ref not in seen.children and ref not in seen.parts:
                 found = self.api.get(ref, seen.namespace)
                 if found is not None:
                     return self._met(seen, ref, found)

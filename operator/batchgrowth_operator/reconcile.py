@@ -19,7 +19,7 @@ from batchgrowth_operator.events import events_between
 from batchgrowth_operator.moments import seconds_since
 from batchgrowth_operator.observed import Object, Observed, Ref, annotations_of, ref_of
 from batchgrowth_operator.retention import Cluster, cluster_policy
-from batchgrowth_operator.retries import seconds_to_a_retry
+from batchgrowth_operator.retries import scheduler_asked_again, seconds_to_a_retry
 from batchgrowth_operator.rules import degraded_after, seconds_missing, stalled_after
 from batchgrowth_operator.scaling import Workforce, workforce
 from batchgrowth_operator.scheduler import seconds_until_missed
@@ -51,7 +51,10 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
     return Decision(
         status=said.status,
         events=said.events,
-        apply=tuple(m for m in manifests if not _is_other(m, seen) and not _is_in_place(m, seen)),
+        apply=(
+            *(m for m in manifests if not _is_other(m, seen) and not _is_in_place(m, seen)),
+            *scheduler_asked_again(seen),
+        ),
         delete=tuple(_unwanted(s, manifests)),
         look_again_seconds=_soonest(left, until_report, *_waits(s, w)),
     )

@@ -289,6 +289,26 @@ def test_worker_pods_that_are_refused_are_asked_for_again(training_world: MakeWo
     assert None is asked_at()
 
 
+def test_a_scheduler_that_is_refused_is_asked_for_again(waiting_world: Any) -> None:
+    """It is the Dask operator's: nothing of it is written but when it was asked for."""
+    ref = Ref("Deployment", "digits-scheduler")
+    refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods"}
+    waiting_world.parts[ref]["status"] = {
+        "conditions": [refused | {"lastTransitionTime": waiting_world.now.isoformat()}]
+    }
+    waiting_world.settle()
+    waiting_world.wait(RETRY_SECONDS)
+
+    [asked] = waiting_world.decide().apply
+    assert ref == Ref(asked["kind"], asked["metadata"]["name"])
+    assert {"name", "namespace", "annotations"} == asked["metadata"].keys()
+    assert "spec" not in asked
+
+    waiting_world.parts[ref]["metadata"]["annotations"] = asked["metadata"]["annotations"]
+    assert () == waiting_world.decide().apply
+    assert waiting_world.decide().look_again_seconds <= RETRY_SECONDS
+
+
 def test_reasons_are_documented() -> None:
     told = {"ReferenceMissing", "ImagePullFailed", "QuotaExceeded", "Unschedulable", "PodBroken", "PodsRefused"}
     for kind in ("ClusterReady", "Training"):

@@ -36,7 +36,7 @@ def worker_deployment(s: Situation, replicas: int) -> Manifest:
         "revisionHistoryLimit": 1,
         "template": template,
     }
-    asked = retried(s.seen)
+    asked = retried(s.seen.child("Deployment", names.workers(s.seen.name)), s.seen.now)
     annotations = {names.RETRIED: asked} if asked else {}
     return child(s, "apps/v1", "Deployment", names.workers(s.seen.name), CONTAINER, annotations, spec=spec)
 
