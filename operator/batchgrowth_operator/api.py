@@ -16,6 +16,7 @@ from batchgrowth import names
 from kubernetes import client, config
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import DynamicApiError
+from urllib3.exceptions import HTTPError
 
 from batchgrowth_operator.kinds import EVENTS, KINDS, LEASES, Kind
 from batchgrowth_operator.observed import Object, Ref
@@ -169,6 +170,8 @@ class Api:
         except DynamicApiError as error:
             self._count(verb, kind.plural, str(error.status))
             raise Refused(int(error.status), _words(error)) from error
+        except HTTPError as error:  # urllib3's own, which is no OSError
+            raise ConnectionError(f"{verb} {path}: {error}") from error
         self._count(verb, kind.plural, str(response.status))
         answer: dict[str, Any] = json.loads(response.data)
         return answer

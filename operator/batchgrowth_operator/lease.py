@@ -21,6 +21,7 @@ from batchgrowth_operator.settings import Place
 
 LASTS_SECONDS = 15
 RENEWED_EVERY_SECONDS = 4.0
+TRIED_EVERY_SECONDS = 1.0
 LOST_AFTER_SECONDS = 12.0
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ async def hold(api: Api, place: Place, begin: Callable[[], None]) -> None:
     """Waits for the Lease, calls `begin` once, and goes on renewing it. Returns when it is lost."""
     seen, seen_at, renewed_at = None, time.monotonic(), None
     while renewed_at is None or time.monotonic() - renewed_at < LOST_AFTER_SECONDS:
+        pause = RENEWED_EVERY_SECONDS
         try:
             found = await asyncio.to_thread(api.get_lease, place.namespace, place.name)
             if found != seen:
@@ -64,7 +66,8 @@ async def hold(api: Api, place: Place, begin: Callable[[], None]) -> None:
                 break
         except (Refused, OSError) as error:
             log.warning("the lease %s/%s: %s", place.namespace, place.name, error)
-        await asyncio.sleep(RENEWED_EVERY_SECONDS)
+            pause = TRIED_EVERY_SECONDS
+        await asyncio.sleep(pause)
     log.warning("%s has lost the lease %s/%s", place.holder, place.namespace, place.name)
 
 

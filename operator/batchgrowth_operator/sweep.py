@@ -47,6 +47,8 @@ class Sweep:
                         wake(key)
                 except (Refused, OSError) as error:
                     log.warning("what there is of %s cannot be listed: %s", kind, error)
+                except Exception:
+                    log.exception("a sweep of %s failed", kind)
 
     async def sweep(self, kind: str, namespace: str = "") -> list[Key]:
         """Learn what there is of a kind: the jobs of which something was not known."""

@@ -70,6 +70,7 @@ def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happened until the lease was lost."""
     told: list[str] = []
     monkeypatch.setattr(lease, "RENEWED_EVERY_SECONDS", 0)
+    monkeypatch.setattr(lease, "TRIED_EVERY_SECONDS", 0)
     asyncio.run(asyncio.wait_for(hold(api, ME, lambda: told.append("began")), 10))  # type: ignore[arg-type]
     return told
 

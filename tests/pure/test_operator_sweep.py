@@ -27,14 +27,14 @@ class FakeApi:
     """Has these objects; `asked` are its lists of single objects."""
 
     objects: list[dict[str, Any]] = field(default_factory=list)
-    refused: bool = False
+    fault: Exception | None = None
     asked: list[str] = field(default_factory=list)
     swept: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def listed(self, kind: str, namespace: str, label_selector: str | None) -> Any:
         self.swept.append((kind, namespace, label_selector))
-        if self.refused:
-            raise Refused(403, "no")
+        if self.fault is not None:
+            raise self.fault
         places = ("", *(body["metadata"]["namespace"] for body in self.objects))
         return [body for body in self.objects if body["kind"] == kind and namespace in places]
 
@@ -117,11 +117,18 @@ def test_namespaces_of_others_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("namespaces", "places"), [((), {""}), (("a", "b"), {"a", "b"})])
-@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (None, ""),
+        (Refused(403, "no"), "ConfigMap cannot be listed: no"),
+        (RuntimeError("a fault of ours"), "a sweep of ConfigMap failed"),
+    ],
+)
 def test_all_kinds_are_swept_again_and_again(
-    namespaces: tuple[str, ...], places: set[str], refused: bool, caplog: pytest.LogCaptureFixture
+    namespaces: tuple[str, ...], places: set[str], fault: Exception | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, api, woken = Store(), FakeApi(refused=refused), []
+    store, api, woken = Store(), FakeApi(fault=fault), []
     for place in places:
         store.saw(config_map(3, namespace=place or "default"))
 
@@ -135,5 +142,5 @@ def test_all_kinds_are_swept_again_and_again(
 
     assert {(kind, place) for kind in JOBS | WATCHED for place in places} == {(k, p) for k, p, _ in api.swept}
     assert {None} == {label for kind, _, label in api.swept if kind in JOBS}
-    assert refused is ("ConfigMap cannot be listed: no" in caplog.text)
-    assert ([] if refused else sorted(Key(place or "default", "digits") for place in places)) == sorted(woken)
+    assert told in caplog.text
+    assert ([] if fault else sorted(Key(place or "default", "digits") for place in places)) == sorted(woken)
