@@ -48,9 +48,10 @@ format: $(INSTALLED) ## put the code into the one format
 bench: $(INSTALLED) ## our exchanges beside torch DDP, side by side, and the pauses (about eight minutes)
 	@$(BIN)/python -m bench
 
-generate: $(INSTALLED) ## write crds/, docs/metrics.md and the chart's generated files anew from the code
+generate: $(INSTALLED) ## write crds/, docs/metrics.md, docs/conditions.md and the chart's generated files anew from the code
 	$(BIN)/batchgrowth crd > crds/batchgrowthjobs.yaml
 	$(BIN)/python -c 'from batchgrowth.metrics import metrics_table; print(metrics_table(), end="")' > docs/metrics.md
+	$(BIN)/python -c 'from batchgrowth.conditions import conditions_page; print(conditions_page(), end="")' > docs/conditions.md
 	$(BIN)/python -m charts generate
 
 cluster: $(INSTALLED) ## a real single-node Kubernetes with fake GPU nodes (root; eleven minutes the first time)

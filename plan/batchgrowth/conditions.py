@@ -77,3 +77,17 @@ REASONS = {
     },
 }
 """Condition type -> reason -> what it means."""
+
+
+def conditions_page() -> str:
+    """docs/conditions.md: a table of reasons for each condition."""
+    parts = [
+        f"## {kind}\n\n{meaning}\n\n| reason | what it means |\n|---|---|\n"
+        + "".join(f"| `{reason}` | {text} |\n" for reason, text in REASONS[kind].items())
+        for kind, meaning in CONDITIONS.items()
+    ]
+    return (
+        "# Conditions\n\nWhat `kubectl describe bgj NAME` says of a job, and what it means.\n"
+        "The message beside a reason names what is missing or refused, and what would do.\n"
+        "Made from `batchgrowth.conditions`; a test fails where this page differs.\n\n" + "\n".join(parts)
+    )

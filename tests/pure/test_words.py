@@ -11,7 +11,7 @@ from typing import get_args
 import batchgrowth
 import pytest
 from batchgrowth import JobStatus, Progress, names, status
-from batchgrowth.conditions import CONDITIONS, REASONS
+from batchgrowth.conditions import CONDITIONS, REASONS, conditions_page
 from batchgrowth.metrics import BY_NAME, METRICS, metrics_table
 from batchgrowth.progress import newer
 from batchgrowth.structural import structural_schema
@@ -147,6 +147,11 @@ def test_metrics_keep_the_conventions() -> None:
 
 def test_the_metrics_page_is_the_generated_one() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text() == metrics_table()
+
+
+def test_the_conditions_page_is_the_generated_one() -> None:
+    """`make generate` writes it."""
+    assert (ROOT / "docs" / "conditions.md").read_text() == conditions_page()
 
 
 def test_unions_have_no_structural_schema() -> None:
