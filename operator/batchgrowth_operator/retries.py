@@ -13,8 +13,9 @@ from batchgrowth import names
 
 from batchgrowth_operator.decision import Manifest
 from batchgrowth_operator.moments import moment, stamp
-from batchgrowth_operator.observed import Object, Observed, Ref, annotations_of
-from batchgrowth_operator.words import status_list
+from batchgrowth_operator.observed import Object, Observed, annotations_of
+from batchgrowth_operator.scheduler import deployment_of
+from batchgrowth_operator.words import replica_failure
 
 RETRY_SECONDS = 30
 
@@ -29,7 +30,7 @@ def retried(deployment: Object | None, now: datetime) -> str | None:
 
 def scheduler_asked_again(seen: Observed) -> Iterator[Manifest]:
     """The annotation alone, for the scheduler's Deployment is the Dask operator's."""
-    found = seen.parts.get(_scheduler(seen))
+    found = deployment_of(seen)
     asked = retried(found, seen.now)
     if found is not None and asked is not None and annotations_of(found).get(names.RETRIED) != asked:
         metadata = {"name": names.scheduler(seen.name), "namespace": seen.namespace}
@@ -42,14 +43,10 @@ def scheduler_asked_again(seen: Observed) -> Iterator[Manifest]:
 
 def seconds_to_a_retry(seen: Observed) -> float | None:
     """Seconds until Kubernetes is asked the next time; None where no pods are refused."""
-    deployments = seen.parts.get(_scheduler(seen)), seen.child("Deployment", names.workers(seen.name))
+    deployments = deployment_of(seen), seen.child("Deployment", names.workers(seen.name))
     if all(_refused_since(deployment, seen.now) is None for deployment in deployments):
         return None
     return RETRY_SECONDS - seen.now.timestamp() % RETRY_SECONDS
-
-
-def _scheduler(seen: Observed) -> Ref:
-    return Ref("Deployment", names.scheduler(seen.name))
 
 
 def _window(when: datetime) -> int:
@@ -57,7 +54,5 @@ def _window(when: datetime) -> int:
 
 
 def _refused_since(deployment: Object | None, now: datetime) -> datetime | None:
-    for condition in status_list(deployment, "conditions"):
-        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return moment(str(condition.get("lastTransitionTime") or stamp(now)))
-    return None
+    failure = replica_failure(deployment)
+    return None if failure is None else moment(str(failure.get("lastTransitionTime") or stamp(now)))

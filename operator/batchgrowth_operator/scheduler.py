@@ -5,7 +5,7 @@ from __future__ import annotations
 from batchgrowth import names
 
 from batchgrowth_operator.moments import seconds_since
-from batchgrowth_operator.observed import Observed, Ref
+from batchgrowth_operator.observed import Object, Observed, Ref
 
 SETTLED_AFTER_SECONDS = 20.0
 """The Dask operator makes the parts of a new DaskCluster within this time, and news of them comes."""
@@ -14,10 +14,14 @@ MAKE_PARTS = "Created"
 _MADE = ("Pending", "Running")
 
 
+def deployment_of(seen: Observed) -> Object | None:
+    """The scheduler's Deployment, or None where it is not there."""
+    return seen.parts.get(Ref("Deployment", names.scheduler(seen.name)))
+
+
 def is_ready(seen: Observed) -> bool:
     """Whether a scheduler answers."""
-    deployment = seen.parts.get(Ref("Deployment", names.scheduler(seen.name)))
-    return bool(((deployment or {}).get("status") or {}).get("readyReplicas", 0))
+    return bool(((deployment_of(seen) or {}).get("status") or {}).get("readyReplicas", 0))
 
 
 def lacks_parts(seen: Observed) -> bool:

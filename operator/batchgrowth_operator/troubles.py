@@ -9,10 +9,11 @@ from typing import Any
 from batchgrowth import names
 
 from batchgrowth_operator.moments import seconds_since
-from batchgrowth_operator.observed import Failure, Object, Observed, Ref
+from batchgrowth_operator.observed import Failure, Object, Observed
+from batchgrowth_operator.scheduler import deployment_of
 from batchgrowth_operator.trainer_outcome import CONTAINER as TRAINER
 from batchgrowth_operator.trainer_outcome import shortened
-from batchgrowth_operator.words import Trouble, of_events, of_pod, refusal, status_list
+from batchgrowth_operator.words import Trouble, of_events, of_pod, refusal, replica_failure
 
 DASK_OPERATOR_PATIENCE_SECONDS = 20
 PUZZLED_AFTER_SECONDS = 8.0
@@ -56,14 +57,10 @@ def seconds_to_a_puzzle(seen: Observed) -> float | None:
 def _cluster_troubles(seen: Observed) -> Iterator[Trouble]:
     yield from map(_refused, seen.failures)
     yield from _unanswered(seen)
-    deployments = (
-        seen.parts.get(Ref("Deployment", names.scheduler(seen.name))),
-        seen.child("Deployment", names.workers(seen.name)),
-    )
-    for deployment in deployments:
-        for condition in status_list(deployment, "conditions"):
-            if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-                yield refusal(str(condition.get("message", "")))
+    for deployment in (deployment_of(seen), seen.child("Deployment", names.workers(seen.name))):
+        failure = replica_failure(deployment)
+        if failure is not None:
+            yield refusal(str(failure.get("message", "")))
     for role in ("scheduler", "worker"):
         yield from _held_up(seen, role)
 

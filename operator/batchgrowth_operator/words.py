@@ -79,6 +79,18 @@ def status_list(body: Object | None, field: str) -> list[dict[str, Any]]:
     return ((body or {}).get("status") or {}).get(field) or []
 
 
+def replica_failure(deployment: Object | None) -> dict[str, Any] | None:
+    """The condition that says that the API server refuses a Deployment's pods; None where it does not."""
+    return next(
+        (
+            condition
+            for condition in status_list(deployment, "conditions")
+            if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True"
+        ),
+        None,
+    )
+
+
 def _of_container(pod: str, container: Object) -> Iterator[Trouble]:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason")

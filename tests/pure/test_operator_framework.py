@@ -17,9 +17,8 @@ def test_a_client_that_nobody_uses_is_not_loaded(monkeypatch: pytest.MonkeyPatch
     """It is hidden from kopf alone; whoever else wants it finds it."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("kopf", "kubernetes_asyncio")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "batchgrowth_operator.framework", raising=False)
 
-    framework = importlib.import_module("batchgrowth_operator.framework")
+    framework = _load_anew(monkeypatch)
 
     assert "kubernetes_asyncio" not in sys.modules
     assert callable(framework.kopf.operator)
@@ -28,16 +27,15 @@ def test_a_client_that_nobody_uses_is_not_loaded(monkeypatch: pytest.MonkeyPatch
 def test_a_client_that_is_loaded_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = ModuleType("kubernetes_asyncio")
     monkeypatch.setitem(sys.modules, "kubernetes_asyncio", theirs)
-    monkeypatch.delitem(sys.modules, "batchgrowth_operator.framework", raising=False)
 
-    importlib.import_module("batchgrowth_operator.framework")
+    _load_anew(monkeypatch)
 
     assert theirs is sys.modules["kubernetes_asyncio"]
 
 
-def _load_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def _load_anew(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delitem(sys.modules, "batchgrowth_operator.framework", raising=False)
-    importlib.import_module("batchgrowth_operator.framework")
+    return importlib.import_module("batchgrowth_operator.framework")
 
 
 def test_a_scheduler_whose_own_tasks_are_cancelled_closes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +105,7 @@ def test_kinds_are_looked_at_again(
     monkeypatch: pytest.MonkeyPatch, event: str | None, presses: bool, looks: int
 ) -> None:
     """Where a definition came or went, unless the next such event is here; not for those that kopf has just listed."""
-    _load_anew(monkeypatch)
-    framework, looked = sys.modules["batchgrowth_operator.framework"], []
+    framework, looked = _load_anew(monkeypatch), []
 
     async def look(**given: Any) -> None:
         looked.append(given["raw_event"]["type"])
