@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import JobSpec
-from batchgrowth_trainer.draws import draw_seed, example_order
 from batchgrowth_trainer.loading import load_workload
+from batchgrowth_trainer.replica.draws import draw_seed, example_order
 from batchgrowth_trainer.workload import Workload, fetch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel

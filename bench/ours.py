@@ -11,9 +11,9 @@ from typing import Any
 
 from batchgrowth.plan import Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.display import Quiet
-from batchgrowth_trainer.history import HistoryRow
-from batchgrowth_trainer.local_cluster import local_cluster
+from batchgrowth_trainer.crew.local_cluster import local_cluster
+from batchgrowth_trainer.record.history import HistoryRow
+from batchgrowth_trainer.telling.display import Quiet
 from batchgrowth_trainer.training import Options, train
 
 from bench.cases import WORKERS, cases

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from batchgrowth.plan import Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.display import Quiet
+from batchgrowth_trainer.telling.display import Quiet
 
 from bench import ours
 from bench.cases import DIGITS, make_job

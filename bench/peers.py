@@ -11,7 +11,7 @@ from typing import Self
 
 import torch.distributed as dist
 from batchgrowth.spec import JobSpec
-from batchgrowth_trainer.devices import prepare_process
+from batchgrowth_trainer.replica.devices import prepare_process
 
 from bench.baselines import Sample, measure
 from bench.cases import ONE, WORKERS

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from batchgrowth_operator.settings import Place, Settings
+from batchgrowth_operator.server.settings import Place, Settings
 
 
 def operator(
@@ -35,7 +35,7 @@ def operator(
     ] = "",
 ) -> None:
     """Run the operator: make the cluster match the plans of its jobs."""
-    from batchgrowth_operator.__main__ import run
+    from batchgrowth_operator.process import run
 
     run(
         Settings(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth_operator.api import connect
+from batchgrowth_operator.server.api import connect
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT), str(Path(__file__).parent)]  # so that the tests can import cluster and operator_field
@@ -74,7 +74,7 @@ def digits(kubectl: Kubectl) -> Callable[[], Any]:
 @pytest.fixture(scope="session")
 def preloaded() -> None:
     """Operators are forked from a process that has imported everything: each starts in a moment."""
-    processes.set_forkserver_preload(["batchgrowth_operator.__main__", "kopf", "cryptography.x509"])
+    processes.set_forkserver_preload(["batchgrowth_operator.process", "kopf", "cryptography.x509"])
 
 
 @pytest.fixture(scope="session")

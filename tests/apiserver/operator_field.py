@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 from batchgrowth import names
 from batchgrowth.progress import Progress
-from batchgrowth_operator.api import Api
-from batchgrowth_operator.kinds import KINDS
-from batchgrowth_operator.observed import Ref
+from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.server.api import Api
+from batchgrowth_operator.server.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "operator_process.py"

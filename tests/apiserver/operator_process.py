@@ -11,9 +11,9 @@ from typing import Any
 
 import aiohttp
 import urllib3.connectionpool
-from batchgrowth_operator import api
-from batchgrowth_operator.__main__ import run
-from batchgrowth_operator.settings import Place, Settings
+from batchgrowth_operator.process import run
+from batchgrowth_operator.server import api
+from batchgrowth_operator.server.settings import Place, Settings
 
 given: dict[str, Any] = globals()
 

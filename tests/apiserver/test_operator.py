@@ -7,9 +7,9 @@ import time
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.kinds import KINDS
-from batchgrowth_operator.observed import Ref
-from batchgrowth_operator.scheduler import SETTLED_AFTER_SECONDS
+from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.seen.scheduler import SETTLED_AFTER_SECONDS
+from batchgrowth_operator.server.kinds import KINDS
 from operator_field import CHILDREN, CLUSTER, JOB, PLAN, TRAINER, WORKERS, Field, until
 
 SERVICES = KINDS["Service"]

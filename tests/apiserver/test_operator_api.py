@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from batchgrowth_operator.api import Api
+from batchgrowth_operator.server.api import Api
 from kubernetes import client
 
 from cluster.ports import free_ports

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 from batchgrowth import names
-from batchgrowth_operator.kinds import KINDS
+from batchgrowth_operator.server.kinds import KINDS
 from operator_field import CLUSTER, JOB, ROOT, TRAINER, WORKERS, Field, until
 
 from cluster.apiserver import ApiServer

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from batchgrowth_operator import api, sweep
-from batchgrowth_operator.kinds import JOBS, WATCHED
-from batchgrowth_operator.observed import Ref, ref_of
-from batchgrowth_operator.store import Key, Store
-from batchgrowth_operator.sweep import Sweep
+from batchgrowth_operator.seen.observed import Ref, ref_of
+from batchgrowth_operator.server import api, sweep
+from batchgrowth_operator.server.kinds import JOBS, WATCHED
+from batchgrowth_operator.server.store import Key, Store
+from batchgrowth_operator.server.sweep import Sweep
 from operator_field import JOB, PLAN, Field, until
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from batchgrowth_operator.kinds import EVENTS, JOBS, READ_ONLY, UNWATCHED, WATCHED, Kind
+from batchgrowth_operator.server.kinds import EVENTS, JOBS, READ_ONLY, UNWATCHED, WATCHED, Kind
 
 from charts.folders import CHART
 

@@ -16,8 +16,8 @@ import psutil
 import pytest
 from batchgrowth.errors import ClusterError
 from batchgrowth.metrics import TRAINER
-from batchgrowth_trainer.display import Quiet
-from batchgrowth_trainer.history import ResizeRow
+from batchgrowth_trainer.record.history import ResizeRow
+from batchgrowth_trainer.telling.display import Quiet
 from batchgrowth_trainer.training import Options, train
 from distributed.security import Security
 

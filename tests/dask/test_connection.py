@@ -5,7 +5,7 @@ import socket
 
 import pytest
 from batchgrowth.errors import ClusterError, Interrupted
-from batchgrowth_trainer.connection import connect, host_and_port, until_it_listens
+from batchgrowth_trainer.crew.connection import connect, host_and_port, until_it_listens
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from batchgrowth.plan import make_plan
-from batchgrowth_trainer.calls import Calls
-from batchgrowth_trainer.crew import Crew
-from batchgrowth_trainer.events import Ready
+from batchgrowth_trainer.crew.calls import Calls
+from batchgrowth_trainer.crew.crew import Crew
+from batchgrowth_trainer.crew.events import Ready
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_all_go_at_once(pods: Any, digits_job: Any) -> None:
 def test_a_process_ends_whatever_hangs_in_it() -> None:
     """Also where its last words cannot be written."""
     code = (
-        "import asyncio, os, sys; from batchgrowth_trainer.last_resort import end_within\n"
+        "import asyncio, os, sys; from batchgrowth_trainer.worker.last_resort import end_within\n"
         "print('x' * 100_000, flush=False); sys.stdout.flush = lambda: asyncio.run(asyncio.Event().wait())\n"
         "end_within(0.2, 7); asyncio.run(asyncio.Event().wait())"
     )

@@ -94,7 +94,7 @@ def test_a_worker_whose_trainer_is_gone_need_not_wait_for_it(pods: Any, digits_j
 
 def test_a_worker_that_still_loads_goes_at_once_and_one_without_a_scheduler_too(pods: Any) -> None:
     """The first process of a container ignores signals without a handler, and would then train for a while."""
-    code = "import os, batchgrowth_trainer.leave as leave; leave.exit_when_asked(); os.kill(os.getpid(), 15)"
+    code = "import os, batchgrowth_trainer.worker.leave as leave; leave.exit_when_asked(); os.kill(os.getpid(), 15)"
     assert 0 == subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode
 
     worker = pods.worker()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.plan import make_plan
-from batchgrowth_trainer.crew import Crew
-from batchgrowth_trainer.events import Event, Joined, Left
+from batchgrowth_trainer.crew.crew import Crew
+from batchgrowth_trainer.crew.events import Event, Joined, Left
 from distributed import Client, LocalCluster, Worker
 
 MOMENTS = 60

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from batchgrowth import names
 from batchgrowth.progress import Progress
-from batchgrowth_operator.decision import Decision
-from batchgrowth_operator.defaults import Defaults
-from batchgrowth_operator.observed import Credentials, Failure, Observed, Ref
-from batchgrowth_operator.reconcile import reconcile
+from batchgrowth_operator.decide.decision import Decision
+from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.decide.reconcile import reconcile
+from batchgrowth_operator.seen.observed import Credentials, Failure, Observed, Ref
 
 ROOT = Path(__file__).parents[2]
 DEFAULTS = Defaults(image="example/trainer:1")

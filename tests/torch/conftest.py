@@ -8,7 +8,7 @@ import pytest
 import torch
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.replica import Replica
+from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 
 USER_CODE = Path(__file__).parent / "user_code"

@@ -11,8 +11,8 @@ import pytest
 from batchgrowth.errors import CheckpointError, Interrupted, PortError, WorkloadError
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer import training
-from batchgrowth_trainer.display import Quiet
-from batchgrowth_trainer.run import Run
+from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.telling.display import Quiet
 from batchgrowth_trainer.training import Options, train
 
 ADAM = "optimizer={type: Adam, adam: {}}"

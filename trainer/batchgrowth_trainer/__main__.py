@@ -20,7 +20,7 @@ from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
-from batchgrowth_trainer.last_resort import end_within
+from batchgrowth_trainer.worker.last_resort import end_within
 
 ANYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs; a NetworkPolicy guards it)
 
@@ -43,10 +43,10 @@ def main(
     read = load_manifest(job)
     known = check_same_plan(read, plan)
 
-    from batchgrowth_trainer.display import make_display
     from batchgrowth_trainer.interrupts import interrupts
-    from batchgrowth_trainer.progress_sinks import config_map_sink, file_sink
-    from batchgrowth_trainer.reporting import Reporter, Together
+    from batchgrowth_trainer.telling.display import make_display
+    from batchgrowth_trainer.telling.progress_sinks import config_map_sink, file_sink
+    from batchgrowth_trainer.telling.reporting import Reporter, Together
 
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warning for a peer whose address has no name
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def main(
     display = Together([make_display(Console()), Reporter(sink, start=int(time.time()))])
     try:
         with interrupts(lambda: display.note("asked to stop: a checkpoint, then the end")) as asked:
-            from batchgrowth_trainer.scaling import shards_of
+            from batchgrowth_trainer.drivers.scaling import shards_of
             from batchgrowth_trainer.training import Options, train
 
             options = Options(

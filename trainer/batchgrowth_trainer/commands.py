@@ -94,8 +94,8 @@ def _train(
     metrics_port: int,
     paths: tuple[str, ...],
 ) -> dict[str, Any]:
-    from batchgrowth_trainer.display import make_display
     from batchgrowth_trainer.interrupts import interrupts
+    from batchgrowth_trainer.telling.display import make_display
     from batchgrowth_trainer.training import Options, train
 
     # What is lost is told in a line of our own; Dask's log would tell it in tracebacks.

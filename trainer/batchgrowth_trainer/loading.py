@@ -18,7 +18,7 @@ from batchgrowth.errors import DataError, WorkloadError
 from torch.utils.data import IterableDataset
 
 from batchgrowth_trainer.blame import told
-from batchgrowth_trainer.history import EVALUATION_HEADER
+from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 
 METRIC_NAME = re.compile(r"[A-Za-z][\w.-]*")

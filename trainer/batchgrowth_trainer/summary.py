@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from batchgrowth_trainer.run import Run
-from batchgrowth_trainer.runs import read_run
+from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.record.runs import read_run
 
 
 def summary_of(run: Run, directory: Path, name: str, sha256: str) -> dict[str, Any]:

@@ -19,22 +19,23 @@ from batchgrowth.spec import BatchGrowthJob, mathematics
 from distributed import Client
 from safetensors.torch import save
 
-from batchgrowth_trainer.building import build_replica
-from batchgrowth_trainer.checkpoint import CheckpointStore, Saved
-from batchgrowth_trainer.connection import SchedulerLost, connection, host_towards
-from batchgrowth_trainer.crew import Crew
-from batchgrowth_trainer.display import Display, Quiet
-from batchgrowth_trainer.exchange.all_reduce import AllReduceDriver
-from batchgrowth_trainer.exchange.gather_scatter import GatherScatterDriver
-from batchgrowth_trainer.exchange.single_process import train_alone
-from batchgrowth_trainer.history import History
-from batchgrowth_trainer.local_cluster import LOOPBACK, LocalScaler, local_cluster
-from batchgrowth_trainer.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, told_as_unwritable
-from batchgrowth_trainer.run import Run
-from batchgrowth_trainer.scaling import Scaler, Scaling
-from batchgrowth_trainer.snapshot import Trained, weights_sha256
+from batchgrowth_trainer.crew.connection import SchedulerLost, connection
+from batchgrowth_trainer.crew.crew import Crew
+from batchgrowth_trainer.crew.local_cluster import LOOPBACK, LocalScaler, local_cluster
+from batchgrowth_trainer.drivers.all_reduce import AllReduceDriver
+from batchgrowth_trainer.drivers.gather_scatter import GatherScatterDriver
+from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
+from batchgrowth_trainer.drivers.single_process import train_alone
+from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
+from batchgrowth_trainer.record.history import History
+from batchgrowth_trainer.record.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, told_as_unwritable
+from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
+from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.summary import summary_of
-from batchgrowth_trainer.telemetry import Endpoint, Telemetry
+from batchgrowth_trainer.telling.display import Display, Quiet
+from batchgrowth_trainer.telling.telemetry import Endpoint, Telemetry
+from batchgrowth_trainer.worker.addresses import host_towards
 
 _LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS = 180.0, 600.0, 15.0
 

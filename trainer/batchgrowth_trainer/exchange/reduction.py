@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.group import Group
-from batchgrowth_trainer.exchange.tree import Layout, add_up, lay_out
+from batchgrowth_trainer.replica.tree import Layout, add_up, lay_out
 
 _SHORT_BYTES = 64 << 10
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchgrowth_trainer.history import HistoryRow, ResizeRow
 from batchgrowth_trainer.plots.series import Line, column, positions, smoothed, steps, thinned
-from batchgrowth_trainer.runs import Run
+from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
+from batchgrowth_trainer.record.runs import Run
 
 # M. Okabe and K. Ito's colours, told apart by nearly everyone; darkest first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchgrowth_trainer.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
 
 Numbers = npt.NDArray[np.float64]
 Row = HistoryRow | EvaluationRow

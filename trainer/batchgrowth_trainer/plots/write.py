@@ -10,7 +10,7 @@ from batchgrowth.errors import DataError
 from batchgrowth_trainer.plots.figure import figure_of
 from batchgrowth_trainer.plots.interactive import write_html
 from batchgrowth_trainer.plots.still import write_png
-from batchgrowth_trainer.runs import read_run
+from batchgrowth_trainer.record.runs import read_run
 
 STEM = "plot"
 

@@ -1,0 +1,68 @@
+"""The DaskCluster: the scheduler and the name that users' tools find; its own workers are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchgrowth import names
+
+from batchgrowth_operator.decide.children.base import child, with_inputs
+from batchgrowth_operator.decide.children.pods import (
+    DASHBOARD_PORT,
+    MOUNTS,
+    SCHEDULER_PORT,
+    container,
+    dask_environment,
+    files_volume,
+    image_inputs,
+    pod_spec,
+)
+from batchgrowth_operator.decide.decision import Manifest
+from batchgrowth_operator.decide.situation import Situation
+from batchgrowth_operator.seen.scheduler import MAKE_PARTS, lacks_parts
+
+DASK = "kubernetes.dask.org/v1"
+COMM, HTTP = "tcp-comm", "http-dashboard"
+"""Ports go by name: the DaskCluster's schema takes every port of a probe or service for a string."""
+
+
+def dask_cluster(s: Situation) -> Manifest:
+    """The DaskCluster of the job. The Dask operator never changes a scheduler, so other inputs make it anew.
+
+    Nor does it miss one: it is told when a part was deleted, and makes that part again and no other.
+    """
+    spec = {
+        "scheduler": {"spec": _scheduler_pod(s), "service": _service(s)},
+        "worker": {"replicas": 0, "spec": {"containers": [container(s, "worker", ["dask", "worker"])]}},
+    }
+    manifest = child(s, DASK, "DaskCluster", names.cluster(s.seen.name), "scheduler", spec=spec)
+    if lacks_parts(s.seen):
+        manifest["status"] = {"phase": MAKE_PARTS}
+    return with_inputs(manifest, image_inputs(s))
+
+
+def _scheduler_pod(s: Situation) -> dict[str, Any]:
+    ports = ["--port", str(SCHEDULER_PORT), "--dashboard-address", f":{DASHBOARD_PORT}"]
+    scheduler = container(
+        s,
+        "scheduler",
+        ["dask", "scheduler", "--protocol", "tls", *ports],
+        env=dask_environment(),
+        ports=[{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": HTTP, "containerPort": DASHBOARD_PORT}],
+        # Not the port that speaks TLS: the scheduler would log a failed handshake every second.
+        readinessProbe={"httpGet": {"path": "/health", "port": HTTP}, "periodSeconds": 1},
+        resources={"requests": {"cpu": "100m", "memory": "256Mi"}},
+        volumeMounts=MOUNTS,
+    )
+    return pod_spec(s, [scheduler], [files_volume(s, with_plan=False)], automountServiceAccountToken=False)
+
+
+def _service(s: Situation) -> dict[str, Any]:
+    return {
+        "type": "ClusterIP",
+        "selector": {"dask.org/cluster-name": names.cluster(s.seen.name), "dask.org/component": "scheduler"},
+        "ports": [
+            {"name": COMM, "protocol": "TCP", "port": SCHEDULER_PORT, "targetPort": COMM},
+            {"name": HTTP, "protocol": "TCP", "port": DASHBOARD_PORT, "targetPort": HTTP},
+        ],
+    }

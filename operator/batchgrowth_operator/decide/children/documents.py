@@ -1,0 +1,39 @@
+"""The job's documents: its plan, its progress, its certificates."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from batchgrowth import names
+
+from batchgrowth_operator.decide.children.base import child
+from batchgrowth_operator.decide.decision import Manifest
+from batchgrowth_operator.decide.situation import Situation
+from batchgrowth_operator.seen.observed import Credentials
+
+
+def plan_config_map(s: Situation) -> Manifest:
+    """The job and its plan, for the trainer to read."""
+    job = {
+        "apiVersion": s.seen.job["apiVersion"],
+        "kind": s.seen.job["kind"],
+        "metadata": {"name": s.seen.name, "namespace": s.seen.namespace},
+        "spec": s.seen.job["spec"],
+    }
+    data = {
+        names.JOB_KEY: json.dumps(job, sort_keys=True, ensure_ascii=False),
+        names.PLAN_KEY: json.dumps(s.plan.to_json(), sort_keys=True),
+    }
+    return child(s, "v1", "ConfigMap", names.plan(s.seen.name), "plan", data=data)
+
+
+def progress_config_map(s: Situation) -> Manifest:
+    """The place for the trainer's reports; what is in it is the trainer's."""
+    return child(s, "v1", "ConfigMap", names.progress(s.seen.name), "progress")
+
+
+def tls_secret(s: Situation, credentials: Credentials) -> Manifest:
+    """The certificates that scheduler, workers and trainer speak TLS with."""
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in sorted(credentials.pem.items())}
+    return child(s, "v1", "Secret", names.tls(s.seen.name), "tls", type="Opaque", data=data)

@@ -1,0 +1,120 @@
+"""What the pods of trainer, workers and scheduler share: image, TLS, and the Pod Security profile `restricted`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchgrowth import names
+
+from batchgrowth_operator.decide.situation import Situation
+
+USER = 65532
+READ_BY_GROUP = 0o440
+FILES = "/etc/batchgrowth"
+SCHEDULER_PORT = 8786
+DASHBOARD_PORT = 8787
+HEALTH_PORT = 8788
+METRICS_PORT = 9090
+
+_CERTIFICATE, _KEY = f"{FILES}/tls/tls.crt", f"{FILES}/tls/tls.key"
+
+RESTRICTED_CONTAINER = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+RESTRICTED_POD = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+TMP = {"name": "tmp", "emptyDir": {}}
+MOUNTS = [
+    {"name": "batchgrowth", "mountPath": FILES, "readOnly": True},
+    {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  (a path inside the container)
+]
+
+
+def image(s: Situation) -> str:
+    """spec.image; without it the image that training began with, so that a new operator does not change it midway."""
+    if s.spec.image is not None:
+        return s.spec.image
+    if not s.update:
+        return s.defaults.image
+    for kind, name in (("Job", names.trainer(s.seen.name)), ("Deployment", names.workers(s.seen.name))):
+        found = s.seen.child(kind, name)
+        if found is not None:
+            return str(found["spec"]["template"]["spec"]["containers"][0]["image"])
+    return s.defaults.image
+
+
+def image_inputs(s: Situation) -> dict[str, Any]:
+    """What the spec says about images, as far as a change of it makes pods anew."""
+    return {
+        "image": image(s),
+        "policy": s.spec.image_pull_policy,
+        "secrets": [p.name for p in s.spec.image_pull_secrets],
+    }
+
+
+def container(s: Situation, name: str, command: list[str], **parts: Any) -> dict[str, Any]:
+    """A container that keeps to the profile `restricted`."""
+    return {
+        "name": name,
+        "image": image(s),
+        "imagePullPolicy": s.spec.image_pull_policy,
+        "command": command,
+        "securityContext": RESTRICTED_CONTAINER,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **parts,
+    }
+
+
+def pod_spec(
+    s: Situation, containers: list[dict[str, Any]], volumes: list[dict[str, Any]], **parts: Any
+) -> dict[str, Any]:
+    """A pod that keeps to the profile `restricted`."""
+    pull = [{"name": secret.name} for secret in s.spec.image_pull_secrets]
+    return {
+        "containers": containers,
+        "volumes": [*volumes, TMP],
+        "securityContext": RESTRICTED_POD,
+        **({"imagePullSecrets": pull} if pull else {}),
+        **parts,
+    }
+
+
+def files_volume(s: Situation, *, with_plan: bool) -> dict[str, Any]:
+    """The volume at /etc/batchgrowth: the certificates below tls, and the job and its plan where they are wanted."""
+    keys = ("ca.crt", "tls.crt", "tls.key")
+    secret = {"name": names.tls(s.seen.name), "items": [{"key": key, "path": f"tls/{key}"} for key in keys]}
+    sources: list[dict[str, Any]] = [{"secret": secret}]
+    if with_plan:
+        items = [{"key": key, "path": key} for key in (names.JOB_KEY, names.PLAN_KEY)]
+        sources.append({"configMap": {"name": names.plan(s.seen.name), "items": items}})
+    return {"name": "batchgrowth", "projected": {"defaultMode": READ_BY_GROUP, "sources": sources}}
+
+
+def environment(**values: str) -> list[dict[str, Any]]:
+    """The variables as Kubernetes lists them."""
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def dask_environment() -> list[dict[str, Any]]:
+    """A home that can be written to, and Dask's settings for TLS in every role and nothing but TLS."""
+    roles = ("SCHEDULER", "WORKER", "CLIENT")
+    return environment(
+        HOME="/tmp",  # noqa: S108  (a path inside the container)
+        DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME="tls",
+        DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION="true",
+        DASK_DISTRIBUTED__COMM__TLS__CA_FILE=f"{FILES}/tls/ca.crt",
+        **{f"DASK_DISTRIBUTED__COMM__TLS__{role}__CERT": _CERTIFICATE for role in roles},
+        **{f"DASK_DISTRIBUTED__COMM__TLS__{role}__KEY": _KEY for role in roles},
+    )
+
+
+def scheduler_address(s: Situation) -> str:
+    """Where the Dask scheduler of the job answers."""
+    return f"tls://{names.scheduler(s.seen.name)}.{s.seen.namespace}.svc:{SCHEDULER_PORT}"

@@ -1,0 +1,101 @@
+"""The Job whose pod drives the training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchgrowth import names
+from batchgrowth.errors import ClusterError, Interrupted
+
+from batchgrowth_operator.decide.children.base import child, with_inputs
+from batchgrowth_operator.decide.children.pods import (
+    METRICS_PORT,
+    MOUNTS,
+    container,
+    dask_environment,
+    environment,
+    files_volume,
+    image_inputs,
+    pod_spec,
+    scheduler_address,
+)
+from batchgrowth_operator.decide.decision import Manifest
+from batchgrowth_operator.decide.situation import Situation
+from batchgrowth_operator.seen.trainer_outcome import CONTAINER, REASONS
+
+CHECKPOINTS = "/checkpoints"
+GRACE_SECONDS = 120
+"""Asked to leave, the trainer writes a checkpoint first."""
+
+
+def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
+    """The trainer: started again when it is lost, not when its error would come again.
+
+    A Job's pod template cannot change, so one that exists keeps its own; other inputs make the Job anew.
+    """
+    spec = {
+        "suspend": suspend,
+        "backoffLimit": s.spec.restarts.limit,
+        "completions": 1,
+        "parallelism": 1,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": _failure_rules()},
+        "template": _template(s),
+    }
+    name = names.trainer(s.seen.name)
+    manifest = with_inputs(child(s, "batch/v1", "Job", name, CONTAINER, spec=spec), _inputs(s))
+    existing = s.seen.child("Job", name)
+    if existing is not None:
+        manifest["spec"]["template"] = existing["spec"]["template"]
+    return manifest
+
+
+def _inputs(s: Situation) -> dict[str, Any]:
+    volume = s.spec.checkpoint.volume
+    return image_inputs(s) | {"claim": volume.claim_name if volume else None}
+
+
+def _failure_rules() -> list[dict[str, Any]]:
+    """Errors that would come again end the Job; pods that were sent away, or found no cluster yet, do not count."""
+
+    def exits(*codes: int) -> dict[str, Any]:
+        return {"onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": sorted(codes)}}
+
+    return [
+        {"action": "FailJob", **exits(*REASONS)},
+        {"action": "Ignore", **exits(ClusterError.exit_code, Interrupted.exit_code)},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+
+
+def _template(s: Situation) -> dict[str, Any]:
+    annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
+    volume = s.spec.checkpoint.volume
+    kept = {"persistentVolumeClaim": {"claimName": volume.claim_name}} if volume else {"emptyDir": {}}
+    spec = pod_spec(
+        s,
+        [_container(s)],
+        [files_volume(s, with_plan=True), {"name": "checkpoints", **kept}],
+        restartPolicy="Never",
+        serviceAccountName=names.trainer(s.seen.name),
+        automountServiceAccountToken=True,
+        terminationGracePeriodSeconds=GRACE_SECONDS,
+    )
+    return {"metadata": {"labels": names.labels(s.seen.name, CONTAINER), "annotations": annotations}, "spec": spec}
+
+
+def _container(s: Situation) -> dict[str, Any]:
+    own = environment(
+        BATCHGROWTH_NAMESPACE=s.seen.namespace,
+        BATCHGROWTH_PROGRESS_CONFIGMAP=names.progress(s.seen.name),
+        BATCHGROWTH_SCHEDULER=scheduler_address(s),
+    )
+    return container(
+        s,
+        CONTAINER,
+        ["python", "-m", "batchgrowth_trainer"],
+        env=[*own, *dask_environment()],
+        ports=[{"name": "metrics", "containerPort": METRICS_PORT}],
+        resources={"requests": {"cpu": "100m", "memory": "512Mi"}},
+        volumeMounts=[*MOUNTS, {"name": "checkpoints", "mountPath": CHECKPOINTS}],
+    )

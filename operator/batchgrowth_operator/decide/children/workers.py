@@ -1,0 +1,83 @@
+"""The Deployment of all worker pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchgrowth import names
+
+from batchgrowth_operator.decide.children.base import child
+from batchgrowth_operator.decide.children.pods import (
+    HEALTH_PORT,
+    MOUNTS,
+    container,
+    dask_environment,
+    environment,
+    files_volume,
+    pod_spec,
+    scheduler_address,
+)
+from batchgrowth_operator.decide.decision import Manifest
+from batchgrowth_operator.decide.overlay import CONTAINER, merged
+from batchgrowth_operator.decide.retries import retried
+from batchgrowth_operator.decide.situation import Situation
+
+GRACE_SECONDS = 60
+"""A worker that is asked to leave finishes its update first."""
+
+
+def worker_deployment(s: Situation, replicas: int) -> Manifest:
+    """So many workers that join the job's scheduler, with the user's template laid over their pods."""
+    labels = names.labels(s.seen.name, CONTAINER)
+    template = merged({"metadata": {"labels": labels}, "spec": _pod(s)}, s.spec.workers.template)
+    spec = {
+        "replicas": replicas,
+        "selector": {"matchLabels": {names.JOB_LABEL: s.seen.name, names.ROLE_LABEL: CONTAINER}},
+        "revisionHistoryLimit": 1,
+        "template": template,
+    }
+    asked = retried(s.seen.child("Deployment", names.workers(s.seen.name)), s.seen.now)
+    annotations = {names.RETRIED: asked} if asked else {}
+    return child(s, "apps/v1", "Deployment", names.workers(s.seen.name), CONTAINER, annotations, spec=spec)
+
+
+def _pod(s: Situation) -> dict[str, Any]:
+    command = ["dask", "worker", scheduler_address(s), "--protocol", "tls", "--no-nanny", "--nthreads", "1"]
+    command += ["--name", "$(POD_NAME)", "--memory-limit", "0", "--local-directory", "/tmp"]  # noqa: S108
+    command += [
+        "--preload",
+        "batchgrowth_trainer.worker.preload",
+    ]  # torch is there before the worker says that it is ready
+    command += ["--no-dashboard", "--dashboard-address", f":{HEALTH_PORT}", "--death-timeout", "120"]
+    pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    worker = container(
+        s,
+        CONTAINER,
+        command,
+        env=[pod_name, *_environment(s), *dask_environment()],
+        ports=[{"name": "health", "containerPort": HEALTH_PORT}],
+        readinessProbe={"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 1},
+        resources={"requests": {"cpu": "100m"}},  # without any, every other pod of a busy node goes before it
+        volumeMounts=MOUNTS,
+    )
+    account = s.spec.service_account_name
+    return pod_spec(
+        s,
+        [worker],
+        [files_volume(s, with_plan=False)],
+        automountServiceAccountToken=False,
+        terminationGracePeriodSeconds=GRACE_SECONDS,
+        **({"serviceAccountName": account} if account else {}),
+    )
+
+
+def _environment(s: Situation) -> list[dict[str, Any]]:
+    """Dask's own malloc settings make training on CPUs 1.8 times slower: freed memory goes back too soon."""
+    threads = str(s.spec.workers.threads)
+    return environment(
+        MALLOC_TRIM_THRESHOLD_="1073741824",
+        MALLOC_MMAP_THRESHOLD_="33554432",
+        OMP_NUM_THREADS=threads,
+        MKL_NUM_THREADS=threads,
+        OPENBLAS_NUM_THREADS=threads,
+    )

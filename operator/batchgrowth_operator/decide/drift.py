@@ -1,0 +1,67 @@
+"""Whether a child still is what it was made to be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from batchgrowth_operator.decide.overlay import MERGE_KEYS
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([eE][-+]?\d+)|(m|k|[KMGTPE]i?)?)")
+_SUFFIXES = {"m": Fraction(1, 1000), "k": Fraction(1000)} | {
+    letter + binary: Fraction(base**power)
+    for power, letter in enumerate("KMGTPE", start=1)
+    for binary, base in (("i", 1024), ("", 1000))
+}
+
+
+def digest(value: Any) -> str:
+    """Twelve hexadecimal digits that change when the JSON value does."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def covers(found: Any, wanted: Any, key: str = "") -> bool:
+    """Whether everything wanted is found; what the API server or others added beside it does not matter.
+
+    Quantities are equal by value, since the API server writes them in its own way, and nothing equals empty.
+    """
+    if isinstance(wanted, Mapping):
+        other = found if isinstance(found, Mapping) else {}
+        return (found is None or isinstance(found, Mapping)) and all(
+            covers(other.get(name), value, name) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return _covers_list(found or [], wanted, key)
+    if wanted in (None, "", False, 0) and found in (None, "", False, 0):
+        return True
+    return bool(found == wanted) or _same_quantity(found, wanted)
+
+
+def _covers_list(found: Any, wanted: list[Any], key: str) -> bool:
+    if not isinstance(found, list):
+        return False
+    field = MERGE_KEYS.get(key)
+    if field is None or not all(isinstance(entry, Mapping) and field in entry for entry in wanted):
+        return len(found) == len(wanted) and all(map(covers, found, wanted))
+    by_key = {entry.get(field): entry for entry in found if isinstance(entry, Mapping)}
+    return all(covers(by_key.get(entry[field]), entry) and entry[field] in by_key for entry in wanted)
+
+
+def _same_quantity(one: Any, other: Any) -> bool:
+    values = _quantity(one), _quantity(other)
+    return None not in values and values[0] == values[1]
+
+
+def _quantity(value: Any) -> Fraction | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        return None
+    number, exponent, suffix = match.groups()
+    return Fraction(number + (exponent or "")) * _SUFFIXES.get(suffix, Fraction(1))

@@ -1,0 +1,110 @@
+"""Carries a decision out: the one place that writes."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass
+
+from batchgrowth import names
+from batchgrowth.spec import API_VERSION, KIND
+
+from batchgrowth_operator.decide.decision import Decision, Event, Manifest
+from batchgrowth_operator.seen.moments import fine_stamp, stamp
+from batchgrowth_operator.seen.observed import Failure, Object, Observed, Ref, is_owned_by, ref_of
+from batchgrowth_operator.server.api import Api, Refused
+from batchgrowth_operator.server.store import Store, key_of
+
+CONFLICT = 409
+GONE = 404
+
+log = logging.getLogger(__name__)
+
+
+class Outdated(Exception):
+    """What was decided upon is no longer so; the next pass sees what is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes to `api` and tells `store` what came of it."""
+
+    api: Api
+    store: Store
+
+    def carry_out(self, seen: Observed, decision: Decision) -> tuple[Failure, ...]:
+        """The first write that the API server refused, if any: what would have come after it may stand on it.
+
+        Raises Outdated where another pass has to look first, and OSError where no server answers.
+        """
+        if decision.status is not None:
+            self._write_status(seen, decision.status)
+        for manifest in decision.apply:
+            failure = self._apply(seen, manifest)
+            if failure is not None:
+                return (failure,)
+        for ref in decision.delete:
+            self._delete(seen, ref, seen.children[ref])
+        for event in decision.events:
+            self._post(seen, event)
+        if decision.delete_job:
+            self._delete(seen, Ref(KIND, seen.name), seen.job)
+        return ()
+
+    def _write_status(self, seen: Observed, status: Manifest) -> None:
+        """With the resource version that was seen: a job that was edited meanwhile is looked at first."""
+        place = {"name": seen.name, "namespace": seen.namespace}
+        version = {"uid": seen.uid, "resourceVersion": seen.job["metadata"]["resourceVersion"]}
+        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": place | version, "status": status}
+        try:
+            self.store.saw(self.api.apply(manifest, "status"))
+        except Refused as refused:
+            if refused.code in (CONFLICT, GONE):
+                raise Outdated from refused
+            raise
+
+    def _apply(self, seen: Observed, manifest: Manifest) -> Failure | None:
+        ref = ref_of(manifest)
+        try:
+            if ref not in seen.children and ref not in seen.parts:
+                found = self.api.get(ref, seen.namespace)
+                if found is not None:
+                    return self._met(seen, ref, found)
+            self.store.saw(self.api.apply(manifest))
+        except Refused as refused:
+            return Failure(ref, refused.code, str(refused))
+        return None
+
+    def _met(self, seen: Observed, ref: Ref, found: Object) -> Failure | None:
+        """An object that was not seen is there already: ours, and news of it is on the way; or somebody else's."""
+        if not is_owned_by(found, seen.uid):
+            return Failure(ref, 0, "is not this job's")
+        self.store.read(key_of(seen.job), found)
+        raise Outdated
+
+    def _delete(self, seen: Observed, ref: Ref, found: Object) -> None:
+        propagation = "Foreground" if ref.kind == "Job" else "Background"
+        self.api.delete(ref, seen.namespace, found["metadata"]["uid"], propagation)
+
+    def _post(self, seen: Observed, event: Event) -> None:
+        job = {"apiVersion": API_VERSION, "kind": KIND, "name": seen.name, "namespace": seen.namespace, "uid": seen.uid}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{seen.name}.{secrets.token_hex(8)}", "namespace": seen.namespace},
+            "involvedObject": job,
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message,
+            "action": "Reconcile",
+            "firstTimestamp": stamp(seen.now),
+            "lastTimestamp": stamp(seen.now),
+            "eventTime": fine_stamp(seen.now).replace("Z", "000Z"),
+            "reportingComponent": names.FIELD_MANAGER,
+            "reportingInstance": names.FIELD_MANAGER,
+            "count": 1,
+        }
+        try:
+            self.api.post_event(seen.namespace, body)
+        except Refused as refused:
+            log.warning("%s/%s: the event %s could not be posted: %s", *key_of(seen.job), event.reason, refused)

@@ -1,0 +1,202 @@
+"""The objects of a job: the example's in full, and what each promises."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from batchgrowth import names
+from batchgrowth_operator.seen.observed import Ref
+
+GOLDEN = Path(__file__).parent / "golden" / "digits-children.yaml"
+MakeWorld = Any
+
+
+def children(world: Any) -> list[dict[str, Any]]:
+    return list(world.decide().apply)
+
+
+def pod_specs(world: Any) -> dict[str, dict[str, Any]]:
+    """The pods of a settled world by their role."""
+    return {
+        "scheduler": world.cluster["spec"]["scheduler"]["spec"],
+        "trainer": world.trainer["spec"]["template"]["spec"],
+        "worker": world.deployment["spec"]["template"]["spec"],
+    }
+
+
+def environment(container: dict[str, Any]) -> dict[str, str]:
+    return {variable["name"]: variable.get("value", "") for variable in container["env"]}
+
+
+def test_the_example_in_full(make_world: MakeWorld) -> None:
+    """What an upgrade of the operator would change in users' clusters is seen in the diff of this file."""
+    without_aliases = json.loads(json.dumps(children(make_world())))
+
+    assert GOLDEN.read_text() == yaml.safe_dump_all(without_aliases, sort_keys=False, width=120)
+
+
+def test_every_child_is_owned_and_labelled(make_world: MakeWorld) -> None:
+    for manifest in children(make_world()):
+        metadata = manifest["metadata"]
+        assert {"batchgrowth", "digits"} <= set(metadata["labels"].values())
+        assert ["0000-1111"] == [owner["uid"] for owner in metadata["ownerReferences"]]
+        assert "finalizers" not in metadata
+
+
+@pytest.mark.parametrize("role", ["scheduler", "trainer", "worker"])
+def test_pods_keep_to_the_restricted_profile(make_world: MakeWorld, role: str) -> None:
+    world = make_world()
+    world.settle()
+
+    spec = pod_specs(world)[role]
+    [container] = spec["containers"]
+
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert {"type": "RuntimeDefault"} == spec["securityContext"]["seccompProfile"]
+    assert {"drop": ["ALL"]} == container["securityContext"]["capabilities"]
+    assert not container["securityContext"]["allowPrivilegeEscalation"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert {"/tmp", "/etc/batchgrowth"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+@pytest.mark.parametrize("role", ["scheduler", "trainer", "worker"])
+def test_pods_speak_nothing_but_tls(make_world: MakeWorld, role: str) -> None:
+    world = make_world()
+    world.settle()
+
+    told = environment(pod_specs(world)[role]["containers"][0])
+
+    assert "true" == told["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"]
+    assert "/etc/batchgrowth/tls/tls.key" == told["DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY"]
+    assert "/etc/batchgrowth/tls/ca.crt" == told["DASK_DISTRIBUTED__COMM__TLS__CA_FILE"]
+
+
+@pytest.mark.parametrize("role", ["scheduler", "trainer", "worker"])
+def test_pods_ask_for_a_share_of_a_busy_node(make_world: MakeWorld, role: str) -> None:
+    """The kernel lets a pod without a request wait for all others: a worker then loads torch for half a minute."""
+    world = make_world()
+    world.settle()
+    [container] = pod_specs(world)[role]["containers"]
+    assert "100m" == container["resources"]["requests"]["cpu"]
+
+
+def test_only_the_trainer_may_call_the_api_server(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.settle()
+
+    assert {"scheduler": False, "trainer": True, "worker": False} == {
+        role: spec["automountServiceAccountToken"] for role, spec in pod_specs(world).items()
+    }
+
+
+def test_the_authority_s_key_is_mounted_nowhere(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.settle()
+
+    for spec in pod_specs(world).values():
+        secrets = [
+            s["secret"] for v in spec["volumes"] for s in v.get("projected", {}).get("sources", []) if "secret" in s
+        ]
+        assert [["ca.crt", "tls.crt", "tls.key"]] == [[item["key"] for item in s["items"]] for s in secrets]
+
+
+def test_what_the_spec_says_of_pods(make_world: MakeWorld) -> None:
+    world = make_world(
+        image="example/own:1",
+        imagePullPolicy="Always",
+        imagePullSecrets=[{"name": "pull"}],
+        serviceAccountName="reader",
+        checkpoint={"volume": {"claimName": "ckpt"}},
+        restarts={"limit": 7},
+    )
+    world.settle()
+
+    pods = pod_specs(world)
+
+    for spec in pods.values():
+        assert [{"name": "pull"}] == spec["imagePullSecrets"]
+        assert ("example/own:1", "Always") == tuple(spec["containers"][0][k] for k in ("image", "imagePullPolicy"))
+    assert "reader" == pods["worker"]["serviceAccountName"]
+    claims = [
+        v["persistentVolumeClaim"]["claimName"] for v in pods["trainer"]["volumes"] if "persistentVolumeClaim" in v
+    ]
+    assert (["ckpt"], 7) == (claims, world.trainer["spec"]["backoffLimit"])
+
+
+def test_another_restart_limit_changes_the_job_in_place(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.edit(restarts={"limit": 9}).settle()
+
+    assert 9 == world.trainer["spec"]["backoffLimit"]
+
+
+def test_a_job_keeps_the_template_that_the_api_server_filled_in(training_world: MakeWorld) -> None:
+    """A Job's template cannot change, so what was filled in goes back as it is."""
+    world = training_world()
+    world.trainer["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"
+    world.edit(restarts={"limit": 9})
+
+    [job] = [m for m in world.decide().apply if m["kind"] == "Job"]
+
+    assert "ClusterFirst" == job["spec"]["template"]["spec"]["dnsPolicy"]
+
+
+def test_threads_reach_the_workers(make_world: MakeWorld) -> None:
+    world = make_world(workers={"threads": 3})
+    world.settle()
+
+    told = environment(pod_specs(world)["worker"]["containers"][0])
+
+    assert ("3", "3", "1073741824") == (
+        told["OMP_NUM_THREADS"],
+        told["MKL_NUM_THREADS"],
+        told["MALLOC_TRIM_THRESHOLD_"],
+    )
+
+
+def test_the_template_is_laid_over_the_workers(make_world: MakeWorld) -> None:
+    gpu = {
+        "name": "worker",
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+        "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
+    }
+    template = {
+        "metadata": {"labels": {"team": "red"}},
+        "spec": {"nodeSelector": {"pool": "gpu"}, "tolerations": [{"operator": "Exists"}], "containers": [gpu]},
+    }
+    world = make_world(workers={"template": template})
+    world.settle()
+
+    pod = world.deployment["spec"]["template"]
+    [worker] = pod["spec"]["containers"]
+
+    assert {"team": "red", names.JOB_LABEL: "digits"}.items() <= pod["metadata"]["labels"].items()
+    assert ({"pool": "gpu"}, [{"operator": "Exists"}]) == (pod["spec"]["nodeSelector"], pod["spec"]["tolerations"])
+    resources = {"requests": {"cpu": "100m"}, "limits": {"nvidia.com/gpu": 1}}
+    assert (resources, "WARN") == (worker["resources"], environment(worker)["NCCL_DEBUG"])
+    assert "dask" == worker["command"][0]
+
+
+def test_the_trainer_may_patch_its_progress_and_nothing_else(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.settle()
+
+    [rule] = world.child("Role", "digits-progress")["rules"]
+    binding = world.children[Ref("RoleBinding", "digits-progress")]
+
+    assert (["digits-progress"], ["get", "patch"]) == (rule["resourceNames"], rule["verbs"])
+    assert ["digits-trainer"] == [subject["name"] for subject in binding["subjects"]]
+    assert "digits-trainer" == pod_specs(world)["trainer"]["serviceAccountName"]
+
+
+def test_errors_that_would_come_again_end_the_trainer(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.settle()
+
+    rules = world.trainer["spec"]["podFailurePolicy"]["rules"]
+
+    assert [("FailJob", [2, 3, 4, 5]), ("Ignore", [75, 130])] == [
+        (rule["action"], rule["onExitCodes"]["values"]) for rule in rules if "onExitCodes" in rule
+    ]

@@ -1,0 +1,66 @@
+"""Whether what is found covers what is wanted."""
+
+from typing import Any
+
+import pytest
+from batchgrowth_operator.decide.drift import covers, digest
+from hypothesis import given
+from hypothesis import strategies as st
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text("abc", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}),
+        ({"a": {"b": [1, 2], "c": 3}}, {"a": {"b": [1, 2]}}),
+        ({"cpu": "1"}, {"cpu": "1000m"}),
+        ({"memory": "1Gi"}, {"memory": "1024Mi"}),
+        ({"memory": "1500"}, {"memory": "1.5k"}),
+        ({"memory": "1k"}, {"memory": "1e3"}),
+        ({"cpu": "2"}, {"cpu": 2}),
+        ({}, {"a": None, "b": False, "c": "", "d": 0, "e": {}, "f": []}),
+        ({"env": [{"name": "B"}, {"name": "A", "value": "1"}]}, {"env": [{"name": "A", "value": "1"}]}),
+        ({"ports": [{"port": 1, "nodePort": 3}]}, {"ports": [{"port": 1}]}),
+        ({"env": [{"name": "A"}]}, {"env": [{"name": "A", "value": ""}]}),
+    ],
+)
+def test_covered(found: Any, wanted: Any) -> None:
+    assert covers(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        ({"a": 1}, {"a": 2}),
+        ({}, {"a": 1}),
+        ({"a": [1, 2]}, {"a": [1]}),
+        ({"a": "x"}, {"a": {"b": 1}}),
+        ({"a": {"b": 1}}, {"a": [1]}),
+        ({"cpu": "1"}, {"cpu": "2"}),
+        ({"cpu": "1x"}, {"cpu": "1"}),
+        ({"a": True}, {"a": 1.5}),
+        ({"env": [{"name": "B"}]}, {"env": [{"name": "A"}]}),
+        ({"env": [{"name": "A", "value": "2"}]}, {"env": [{"name": "A", "value": "1"}]}),
+    ],
+)
+def test_not_covered(found: Any, wanted: Any) -> None:
+    assert not covers(found, wanted)
+
+
+@given(JSON)
+def test_everything_covers_itself(value: Any) -> None:
+    assert covers(value, value)
+
+
+@given(JSON, JSON)
+def test_digests_tell_values_apart(one: Any, other: Any) -> None:
+    import json
+
+    same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    assert same == (digest(one) == digest(other))

@@ -1,0 +1,452 @@
+"""A job's life as decisions: what is made, when workers are asked for, and how it ends."""
+
+import json
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth.plan import make_plan
+from batchgrowth_operator.seen.observed import Failure, Ref
+
+MakeWorld = Any
+FIRST = [
+    "ConfigMap digits-plan",
+    "Secret digits-tls",
+    "ConfigMap digits-progress",
+    "ServiceAccount digits-trainer",
+    "Role digits-progress",
+    "RoleBinding digits-progress",
+    "NetworkPolicy digits",
+    "DaskCluster digits",
+    "Deployment digits-workers",
+    "Job digits-trainer",
+]
+
+
+def made(decision: Any) -> list[str]:
+    return [f"{m['kind']} {m['metadata']['name']}" for m in decision.apply]
+
+
+def replicas(world: Any) -> int:
+    return int(world.deployment["spec"]["replicas"])
+
+
+def test_the_first_pass_makes_everything(make_world: MakeWorld) -> None:
+    world = make_world()
+
+    decision = world.step()
+
+    assert FIRST == made(decision)
+    assert [("Normal", "PlanMade"), ("Normal", "ScalingUp")] == [(e.type, e.reason) for e in decision.events]
+    assert ("True", "PlanMade") == world.condition("Accepted")
+    assert "2026-11-20T10:00:00Z" == world.status["startTime"]
+    assert "Pending" == world.status["phase"]
+    assert world.decide().is_empty
+
+
+def test_the_trainer_finds_its_job_and_plan(make_world: MakeWorld) -> None:
+    """The two documents that go down: the job as it was given, and the plan that follows from it."""
+    world = make_world()
+    world.step()
+
+    data = world.child("ConfigMap", "digits-plan")["data"]
+
+    assert world.job["spec"] == json.loads(data[names.JOB_KEY])["spec"]
+    assert 460 == json.loads(data[names.PLAN_KEY])["updates"]
+
+
+def test_a_spec_without_a_plan_makes_nothing(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.job["spec"]["learningRate"] |= {"warmup": {"initial": "0.01", "updates": 10_000}}
+
+    decision = world.step()
+
+    assert ([], "PlanImpossible") == (made(decision), world.condition("Accepted")[1])
+    assert [("Warning", "PlanImpossible")] == [(e.type, e.reason) for e in decision.events]
+    assert "Unknown" == world.condition("Succeeded")[0]
+    assert world.decide().is_empty
+
+
+def test_a_spec_that_the_schema_could_not_judge_is_refused(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.job["spec"]["workload"]["arguments"] = {"not a name": "1"}
+
+    decision = world.step()
+
+    assert ([], ("False", "SpecInvalid")) == (made(decision), world.condition("Accepted"))
+    assert "arguments" in world.status["conditions"][0]["message"]
+
+
+def test_a_job_whose_spec_went_bad_keeps_its_children(training_world: MakeWorld) -> None:
+    """Stored before a rule that it breaks: nothing of it is touched, and what was said before stays said."""
+    world = training_world()
+    before = set(world.children)
+    world.edit(workload=world.job["spec"]["workload"] | {"arguments": {"not a name": "1"}})
+
+    world.settle()
+
+    assert (before, ("False", "SpecInvalid")) == (set(world.children), world.condition("Accepted"))
+    assert ("True", "UpdatesCommitted") == world.condition("Training")
+    assert ("Unknown", "InProgress") == world.condition("Succeeded")
+
+
+def test_a_job_that_is_being_deleted_is_left_alone(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.job["metadata"]["deletionTimestamp"] = "2026-11-20T11:00:00Z"
+    world.children.clear()
+
+    assert world.decide().is_empty
+
+
+def test_training_is_told(training_world: MakeWorld) -> None:
+    world = training_world()
+
+    trainer = world.status["trainerStatus"]
+
+    assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
+    assert ("True", "UpdatesCommitted") == world.condition("Training")
+    assert (10, "0.22", 2) == (trainer["update"], trainer["epoch"], trainer["progressPercentage"])
+    assert [0] == [record["index"] for record in world.status["history"]]
+
+
+def test_workers_are_asked_for_ahead_of_the_milestone(training_world: MakeWorld) -> None:
+    """A slow pace: one update a second. The first lead time is 10 s, with half of it as slack."""
+    world = training_world()
+    world.report(380, seconds_per_update=1.0).step()
+    assert (1, 5.0) == (replicas(world), world.decide().look_again_seconds)
+
+    world.report(386, seconds_per_update=1.0).step()
+
+    assert 2 == replicas(world)
+    assert {"desired": 1, "requested": 2} == {k: world.status["workers"][k] for k in ("desired", "requested")}
+    assert ("True", "ScalingUp") == world.condition("Resizing")
+    assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
+
+
+def test_time_that_passes_without_a_report_counts(training_world: MakeWorld) -> None:
+    """An update may take longer than the lead time: no report says that its milestone has come near."""
+    world = training_world()
+    world.report(399, seconds_per_update=60.0).step()
+    assert (1, 45.0) == (replicas(world), world.decide().look_again_seconds)
+
+    world.wait(46).step()
+
+    assert 2 == replicas(world)
+
+
+def test_a_pace_that_wavers_makes_no_worker_come_and_go(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(386, seconds_per_update=1.0).step()
+    assert 2 == replicas(world)
+
+    world.report(387, seconds_per_update=3.0).step()
+    assert 2 == replicas(world)
+
+    world.report(388, seconds_per_update=60.0).step()
+    assert 1 == replicas(world)
+
+
+def test_without_lead_workers_are_asked_for_at_the_milestone(training_world: MakeWorld) -> None:
+    world = training_world(workers={"examplesPerWorker": 128, "maximum": 4, "leadSeconds": 0})
+    world.report(399).settle()
+    assert 1 == replicas(world)
+
+    world.report(400).settle()
+    assert 2 == replicas(world)
+
+    world.report(430).settle()
+    assert 4 == replicas(world)
+
+
+def test_the_lead_time_is_measured(training_world: MakeWorld) -> None:
+    """10 s at first; two workers took 4 s, so the next are asked for 7 s ahead; the stage is told how long it took."""
+    world = training_world()
+    world.report(386, seconds_per_update=1.0).step()
+    world.wait(4).workers_ready().settle()
+
+    workers = world.status["workers"]
+    assert ("4.000", "7.000") == (workers["resizeSeconds"], workers["leadSeconds"])
+    assert ("False", "AtTarget") == world.condition("Resizing")
+
+    world.report(400, seconds_per_update=1.0).step()
+    assert [None, None, None, "4.000"] == [record.get("resizeSeconds") for record in world.status["history"]]
+
+
+@pytest.mark.parametrize(("placed", "lead"), [(None, "4.000"), (8, "2.000")])
+def test_the_first_worker_tells_the_lead_time(make_world: MakeWorld, placed: int | None, lead: str) -> None:
+    """No guess is mixed in; the time for which no node had room is left out."""
+    world = make_world()
+    world.settle()
+    pod = {"kind": "Pod", "metadata": {"name": "w", "labels": names.labels("digits", "worker")}, "status": {}}
+    if placed is not None:
+        world.wait(placed - 2)
+        at = (world.now).isoformat()
+        pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at}]}
+        world.wait(2)
+    else:
+        world.wait(4)
+    world.pods = [pod]
+    world.scheduler_ready().workers_ready().trainer_runs().settle()
+
+    assert lead == world.status["workers"]["leadSeconds"]
+
+
+def test_a_resize_that_ends_after_its_milestone_is_told_too(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(399, seconds_per_update=1.0).step()
+    world.wait(3).report(401, seconds_per_update=1.0).step()
+    assert None is world.status["history"][-1].get("resizeSeconds")
+
+    world.wait(2).workers_ready().settle()
+
+    assert "5.000" == world.status["history"][-1]["resizeSeconds"]
+
+
+def test_a_worker_that_was_lost_and_replaced_is_no_resize_since_the_milestone(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(386, seconds_per_update=1.0).step()
+    world.wait(4).workers_ready().settle()
+    world.wait(100).workers_ready(1).settle()
+    assert ("True", "ScalingUp") == world.condition("Resizing")
+
+    world.wait(2).workers_ready(2).settle()
+
+    assert "2.000" == world.status["workers"]["resizeSeconds"]
+
+
+def test_bounds_that_change_midway_change_the_workers(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(431).settle()
+    world.workers_ready().settle()
+    assert 4 == replicas(world)
+
+    world.edit(workers={"examplesPerWorker": 128, "maximum": 2}).settle()
+    assert 2 == replicas(world)
+    assert ("True", "ScalingDown") == world.condition("Resizing")
+
+    world.edit(workers={"examplesPerWorker": 128, "maximum": 4}).settle()
+    assert 4 == replicas(world)
+
+
+def test_suspend_lets_the_trainer_finish_before_the_cluster_goes(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.edit(suspend=True).settle()
+    assert (True, 1) == (world.trainer["spec"]["suspend"], replicas(world))
+    assert ("Unknown", "Checkpointing") == world.condition("Suspended")
+
+    world.trainer["status"] = {}
+    world.settle()
+
+    assert (None, None) == (world.deployment, world.cluster)
+    assert ("True", "BySpec") == world.condition("Suspended")
+    assert "Suspended" == world.status["phase"]
+    assert 0 == world.status["workers"]["requested"]
+
+    world.edit(suspend=False).settle()
+    assert (False, 1) == (world.trainer["spec"]["suspend"], replicas(world))
+    assert ("False", "NotSuspended") == world.condition("Suspended")
+
+
+def test_a_job_that_is_born_suspended_starts_nothing(make_world: MakeWorld) -> None:
+    """Its mathematics may still change: it has no start time."""
+    world = make_world(suspend=True)
+
+    world.settle()
+
+    assert (None, None, None) == (world.deployment, world.cluster, world.trainer)
+    assert "startTime" not in world.status
+
+
+@pytest.mark.parametrize(
+    ("retention", "ending", "kept"),
+    [
+        ("DeleteOnFinish", "Complete", False),
+        ("DeleteOnFinish", "Failed", False),
+        ("RetainOnFailure", "Complete", False),
+        ("RetainOnFailure", "Failed", True),
+        ("Retain", "Complete", True),
+    ],
+)
+def test_retention(training_world: MakeWorld, retention: str, ending: str, kept: bool) -> None:
+    world = training_world(clusterRetention=retention)
+    world.report(460).trainer_ends(ending).settle()
+
+    assert (kept, kept) == (world.deployment is not None, world.cluster is not None)
+    assert ("Succeeded" if ending == "Complete" else "Failed") == world.status["phase"]
+    assert ("clusterName" in world.status) == kept
+
+
+def test_the_end_is_remembered(training_world: MakeWorld) -> None:
+    """Whatever happens to the trainer's Job later: what ended has ended."""
+    world = training_world()
+    world.report(460).wait(5).trainer_ends().settle()
+    assert ("True", "Finished") == world.condition("Succeeded")
+    assert "2026-11-20T10:00:15Z" == world.status["completionTime"]
+
+    world.children.pop(Ref("Job", "digits-trainer"))
+
+    assert world.decide().is_empty
+
+
+def test_a_finished_job_is_deleted_after_its_time(training_world: MakeWorld) -> None:
+    world = training_world(ttlSecondsAfterFinished=60)
+    world.report(460).trainer_ends().settle()
+    assert 60 == world.decide().look_again_seconds
+
+    world.wait(61).step()
+
+    assert world.job_deleted
+
+
+def test_a_time_to_live_of_nothing(training_world: MakeWorld) -> None:
+    world = training_world(ttlSecondsAfterFinished=0)
+
+    world.report(460).trainer_ends().step()
+
+    assert world.job_deleted
+
+
+def test_the_deadline_ends_the_job(training_world: MakeWorld) -> None:
+    world = training_world(activeDeadlineSeconds=100)
+    assert 90 == world.decide().look_again_seconds
+
+    world.wait(90).settle()
+    assert ("False", "DeadlineExceeded") == world.condition("Succeeded")
+    assert (True, True) == (world.trainer["spec"]["suspend"], world.deployment is not None)
+
+    world.trainer["status"] = {}
+    world.settle()
+    assert None is world.deployment
+
+
+def test_the_deadline_does_not_run_while_suspended(training_world: MakeWorld) -> None:
+    world = training_world(activeDeadlineSeconds=100)
+    world.wait(80).edit(suspend=True).settle()
+    world.trainer["status"] = {}
+    world.wait(1000).settle()
+
+    world.edit(suspend=False).settle()
+
+    assert ("Unknown", "InProgress") == world.condition("Succeeded")
+
+
+def test_another_image_makes_trainer_and_cluster_anew(training_world: MakeWorld) -> None:
+    """A Job's template cannot change; the old trainer is gone before the new one comes, and the scheduler between."""
+    world = training_world()
+    world.edit(image="example/trainer:2")
+
+    assert (Ref("Job", "digits-trainer"),) == world.step().delete
+    assert (None, True) == (world.trainer, world.cluster is not None)
+    world.settle()
+
+    pods = (world.trainer["spec"], world.deployment["spec"], world.cluster["spec"]["scheduler"])
+    images = [(p.get("template") or p)["spec"]["containers"][0]["image"] for p in pods]
+    assert ["example/trainer:2"] * 3 == images
+
+
+def test_an_old_trainer_pod_holds_up_the_new_trainer(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.pods = [pod("digits-trainer-x", "trainer", phase="Running")]
+    world.edit(image="example/trainer:2").settle()
+    assert None is world.trainer
+
+    world.pods = []
+    world.settle()
+
+    assert world.trainer is not None
+
+
+def test_a_new_operator_image_leaves_running_jobs_alone(training_world: MakeWorld) -> None:
+    world = training_world()
+    for child in (world.trainer, world.deployment):
+        child["spec"]["template"]["spec"]["containers"][0]["image"] = "example/trainer:0"
+    world.settle()
+
+    assert "example/trainer:0" == world.deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+
+    world.children.pop(Ref("Job", "digits-trainer"))
+    world.settle()
+
+    assert "example/trainer:0" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
+
+    world.children.pop(Ref("Job", "digits-trainer"))
+    world.children.pop(Ref("Deployment", "digits-workers"))
+    world.settle()
+
+    assert "example/trainer:1" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+def test_an_image_that_is_taken_back_before_training_began(make_world: MakeWorld) -> None:
+    """It was wrong, perhaps: what the job would have had without it is what it gets."""
+    world = make_world(image="example/wrong:1")
+    world.settle()
+    world.edit(image=None).settle()
+
+    assert "example/trainer:1" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert "example/trainer:1" == world.deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+def test_what_is_on_its_way_out_is_waited_for(training_world: MakeWorld) -> None:
+    world = training_world()
+    for child in (world.cluster, world.deployment):
+        child["metadata"]["deletionTimestamp"] = "2026-11-20T10:00:00Z"
+    world.edit(suspend=True)
+    world.trainer["status"] = {}
+
+    assert () == world.step().delete
+
+
+def test_a_repair_puts_back_what_somebody_changed(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.deployment["spec"]["replicas"] = 7
+    del world.children[Ref("NetworkPolicy", "digits")]
+    world.child("Role", "digits-progress")["rules"][0]["resourceNames"].append("other")
+
+    decision = world.step()
+
+    assert ["Role digits-progress", "NetworkPolicy digits", "Deployment digits-workers"] == made(decision)
+    assert world.decide().is_empty
+
+
+def test_what_others_add_is_left_alone(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"
+    world.deployment["spec"]["progressDeadlineSeconds"] = 600
+    world.child("ConfigMap", "digits-progress")["data"]["extra"] = "1"
+
+    assert world.decide().is_empty
+
+
+def test_progress_alone_is_written_every_few_seconds(training_world: MakeWorld) -> None:
+    world = training_world()
+    assert None is world.report(11, seconds_per_update=0.5).decide().status
+    assert 5.0 == world.decide().look_again_seconds
+
+    world.wait(5).step()
+
+    assert 11 == world.status["trainerStatus"]["update"]
+
+
+def test_refused_writes_are_told(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.step()
+    del world.children[Ref("DaskCluster", "digits")]
+    world.failures = (Failure(Ref("DaskCluster", "digits"), 404, "not found"),)
+
+    world.step()
+
+    assert ("False", "DaskOperatorMissing") == world.condition("ClusterReady")
+    assert "Warning" == world.events[-1].type
+
+
+def test_the_plan_in_the_cluster_is_the_plan_of_the_command_line(make_world: MakeWorld, digits_job: Any) -> None:
+    world = make_world()
+    world.step()
+
+    data = world.child("ConfigMap", "digits-plan")["data"]
+
+    assert json.loads(json.dumps(make_plan(digits_job().spec).to_json())) == json.loads(data[names.PLAN_KEY])
+
+
+def pod(name: str, role: str, **status: Any) -> dict[str, Any]:
+    return {"kind": "Pod", "metadata": {"name": name, "labels": names.labels("digits", role)}, "status": status}

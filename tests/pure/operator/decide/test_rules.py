@@ -1,0 +1,337 @@
+"""Each condition by its table: what is seen, and what is said of it."""
+
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth.conditions import REASONS
+from batchgrowth_operator.seen.observed import Failure, Ref
+
+MakeWorld = Any
+
+
+def pod(name: str, role: str = "worker", **status: Any) -> dict[str, Any]:
+    return {"kind": "Pod", "metadata": {"name": name, "labels": names.labels("digits", role)}, "status": status}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+def ended(code: int, message: str = "", at: str = "2026-11-20T10:00:00Z") -> dict[str, Any]:
+    state = {"terminated": {"exitCode": code, "message": message, "finishedAt": at}}
+    return {"phase": "Failed", "containerStatuses": [{"state": state}]}
+
+
+def message(world: Any, kind: str) -> str:
+    return next(c["message"] for c in world.status["conditions"] if c["type"] == kind)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "words"),
+    [
+        (
+            pod("w-1", **waiting("ImagePullBackOff", "no such image")),
+            "ImagePullFailed",
+            "w-1: no such image. Give an image",
+        ),
+        (pod("s-1", "scheduler", **waiting("ErrImagePull")), "ImagePullFailed", "s-1: ErrImagePull"),
+        (pod("w-1", **waiting("CreateContainerConfigError", "no key a")), "PodBroken", "ConfigError: no key a"),
+        (
+            pod("w-1", **waiting("CreateContainerConfigError", 'secret "x" not found')),
+            "ReferenceMissing",
+            "Make the secret x",
+        ),
+        (
+            pod("w-1", conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": "0/3 nodes"}]),
+            "Unschedulable",
+            "w-1: 0/3 nodes",
+        ),
+        (pod("w-1", **waiting("ContainerCreating")), "WaitingForWorkers", "0 of 1"),
+        (pod("w-1"), "WaitingForWorkers", "0 of 1"),
+        (pod("w-1", conditions=[{"type": "PodScheduled", "status": "True"}]), "WaitingForWorkers", "0 of 1"),
+    ],
+)
+def test_what_holds_up_a_pod(make_world: MakeWorld, found: Any, reason: str, words: str) -> None:
+    world = make_world()
+    world.step()
+    world.scheduler_ready().pods = [found]
+    world.settle()
+
+    assert ("False", reason) == world.condition("ClusterReady")
+    assert words in message(world, "ClusterReady")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("pods is forbidden: exceeded quota: small", "QuotaExceeded"), ("violates PodSecurity", "PodsRefused")],
+)
+def test_pods_that_are_refused(make_world: MakeWorld, text: str, reason: str) -> None:
+    world = make_world()
+    world.step()
+    others = [{"type": "Progressing", "status": "True"}, {"type": "ReplicaFailure", "status": "False"}]
+    world.deployment["status"] = {
+        "conditions": [*others, {"type": "ReplicaFailure", "status": "True", "message": text}]
+    }
+    world.settle()
+
+    assert ("False", reason) == world.condition("ClusterReady")
+    assert "Warning" == world.events[-1].type
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason", "words"),
+    [
+        (Failure(Ref("DaskCluster", "digits"), 404, "not found"), "DaskOperatorMissing", "no DaskCluster"),
+        (Failure(Ref("ConfigMap", "digits-plan"), 0, "x"), "NameTaken", "ConfigMap digits-plan is not this job's"),
+        (Failure(Ref("Deployment", "digits-workers"), 422, "bad quantity"), "ChildRefused", "bad quantity"),
+        (Failure(Ref("Deployment", "digits-workers"), 422, "x" * 5000), "ChildRefused", "…xxx"),
+    ],
+)
+def test_writes_that_are_refused(training_world: MakeWorld, failure: Failure, reason: str, words: str) -> None:
+    world = training_world()
+    world.failures = (failure,)
+    world.settle()
+
+    assert ("False", reason) == world.condition("ClusterReady")
+    assert words in message(world, "ClusterReady")
+
+
+def test_a_dask_operator_that_does_not_answer(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.step()
+    assert ("False", "WaitingForScheduler") == world.condition("ClusterReady")
+
+    world.wait(20).step()
+
+    assert ("False", "DaskOperatorMissing") == world.condition("ClusterReady")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (2, "ManifestRefused"),
+        (3, "WorkloadFailed"),
+        (4, "DataFailed"),
+        (5, "CheckpointFailed"),
+        (1, "RestartsExceeded"),
+        (137, "RestartsExceeded"),
+    ],
+)
+def test_how_a_trainer_failed(training_world: MakeWorld, code: int, reason: str) -> None:
+    world = training_world()
+    world.pods = [
+        pod("t-1", "trainer", **ended(1, "earlier", "2026-11-20T09:00:00Z")),
+        pod("t-2", "trainer", **ended(code, "ValueError: no")),
+        pod("t-3", "trainer", phase="Failed"),
+    ]
+    world.trainer_ends("Failed").settle()
+
+    assert ("False", reason) == world.condition("Succeeded")
+    assert "ValueError: no" == message(world, "Succeeded")
+    assert "Failed" == world.status["phase"]
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (
+            "Container trainer for pod default/t failed with exit code 3 matching FailJob rule at index 0",
+            "WorkloadFailed",
+        ),
+        ("Job has reached the specified backoff limit", "RestartsExceeded"),
+    ],
+)
+def test_a_failed_trainer_whose_pods_are_gone(training_world: MakeWorld, told: str, reason: str) -> None:
+    world = training_world()
+    world.trainer_ends("Failed", told).settle()
+
+    assert (("False", reason), told) == (world.condition("Succeeded"), message(world, "Succeeded"))
+
+
+def test_training_restarts(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.trainer["status"] = {"active": 1, "failed": 1}
+    world.settle()
+
+    assert ("False", "TrainerRestarting") == world.condition("Training")
+    assert ("Pending", 1) == (world.status["phase"], world.status["restarts"])
+
+
+def test_training_has_not_started(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.settle()
+
+    assert ("False", "NotStarted") == world.condition("Training")
+
+
+def test_degraded_after_a_while_and_healed(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(431).settle()
+    world.workers_ready().settle()
+    world.workers_ready(3).settle()
+    assert ("False", "FullStrength") == world.condition("Degraded")
+    assert 10 == world.decide().look_again_seconds
+
+    world.pods = [pod("w", conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": "0/3 nodes"}])]
+    world.wait(10).settle()
+    assert ("True", "TooFewWorkers") == world.condition("Degraded")
+    assert "3 of 4 workers are there. w: 0/3 nodes. Add a node that fits" in message(world, "Degraded")
+
+    world.workers_ready().settle()
+    assert ("False", "FullStrength") == world.condition("Degraded")
+
+
+def test_a_job_that_may_wait_is_degraded_later(training_world: MakeWorld) -> None:
+    world = training_world(workers={"waitSeconds": 60})
+    world.workers_ready(0).settle()
+    world.wait(59).settle()
+    assert ("False", "FullStrength") == world.condition("Degraded")
+
+    world.wait(1).settle()
+
+    assert ("True", "TooFewWorkers") == world.condition("Degraded")
+    assert "0 of 1 workers are there." == message(world, "Degraded")
+
+
+def test_stalled(training_world: MakeWorld) -> None:
+    world = training_world()
+    assert 120 == world.decide().look_again_seconds
+    world.wait(120).settle()
+    assert (("True", "NoProgress"), "Stalled") == (world.condition("Stalled"), world.status["phase"])
+
+    world.report(11).settle()
+    assert ("False", "ProgressSeen") == world.condition("Stalled")
+
+
+def test_slow_updates_are_not_stalled(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(11, seconds_per_update=60.0).wait(5).settle()
+
+    world.wait(600).settle()
+
+    assert ("False", "ProgressSeen") == world.condition("Stalled")
+
+
+def test_workers_on_their_way_out(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.workers_ready(3).settle()
+
+    assert (("True", "ScalingDown"), "Resizing") == (world.condition("Resizing"), world.status["phase"])
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"loss": 0.123456}, {"loss": "0.1235"}),
+        ({"eta_seconds": 12.6}, {"estimatedRemainingSeconds": 13}),
+        ({"metrics": {"accuracy": 0.97, "x" * 65: 1.0, "": 1.0}}, {"metrics": [{"name": "accuracy", "value": "0.97"}]}),
+        ({"start": 3}, {"start": 3}),
+    ],
+)
+def test_progress_as_it_is_told(training_world: MakeWorld, values: dict[str, Any], told: dict[str, Any]) -> None:
+    world = training_world()
+    world.report(20, **values).wait(5).settle()
+
+    assert told.items() <= world.status["trainerStatus"].items()
+
+
+def test_checkpoints_are_told_once(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(20, checkpoint_update=16).wait(5).settle()
+    first = world.status["checkpoint"]
+    world.report(30, checkpoint_update=16).wait(5).settle()
+
+    assert ({"update": 16, "time": "2026-11-20T10:00:15Z"}, first) == (first, world.status["checkpoint"])
+
+
+def test_the_digest_of_the_weights_is_told(training_world: MakeWorld) -> None:
+    """The last update is reported before its weights have been hashed."""
+    world = training_world()
+    world.report(460).wait(5).settle()
+    assert "weightsSha256" not in world.status["trainerStatus"]
+
+    world.report(460, weights_sha256="ab" * 32).wait(5).settle()
+
+    assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
+
+
+def test_workers_and_pauses_are_told_by_stage(training_world: MakeWorld) -> None:
+    """A trainer that was started again knows of its own pauses only."""
+    world = training_world()
+    world.report(300, stage=1, crews={"0": 1, "1": 2}, pauses={"0": 0.02, "1": 0.0684}).settle()
+    world.report(310, stage=1, start=1, crews={"1": 1}, pauses={"1": 0.03}).wait(5).settle()
+
+    assert [(1, "0.020"), (2, "0.068")] == [(r["workers"], r["pauseSeconds"]) for r in world.status["history"]]
+
+
+def test_the_next_batch_is_told(training_world: MakeWorld) -> None:
+    world = training_world()
+    assert {"current": 32, "next": 64, "nextAtEpoch": "5"} == world.status["batch"]
+
+    world.report(459).settle()
+
+    assert {"current": 512} == world.status["batch"]
+
+
+def test_stages_between_two_looks_are_recorded(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(440).settle()
+
+    assert [0, 1, 2, 3, 4] == [record["index"] for record in world.status["history"]]
+    assert ["StageBegan"] * 5 == [event.reason for event in world.events if event.reason == "StageBegan"]
+
+
+def test_a_trainer_that_lost_its_checkpoint_begins_anew(training_world: MakeWorld) -> None:
+    """A later start of the trainer is believed, though it has done fewer updates."""
+    world = training_world()
+    world.report(440).settle()
+    world.report(5, start=1).wait(5).settle()
+
+    assert [0, 1, 2, 3, 4, 0] == [record["index"] for record in world.status["history"]]
+    assert 5 == world.status["trainerStatus"]["update"]
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"update": 1}'])
+def test_a_report_that_is_none_is_ignored(training_world: MakeWorld, text: str) -> None:
+    world = training_world()
+    world.report(420).wait(5).settle()
+    before = world.status
+    world.child("ConfigMap", "digits-progress")["data"] = {names.PROGRESS_KEY: text}
+
+    world.settle()
+
+    assert before["trainerStatus"] == world.status["trainerStatus"]
+    assert 2 == world.status["workers"]["desired"]
+
+
+@pytest.mark.parametrize(
+    "report", [{"update": 100}, {"update": 5, "start": 1}, {"update": 7, "updates": 1000, "start": 9}]
+)
+def test_old_and_foreign_reports_are_harmless(training_world: MakeWorld, report: dict[str, Any]) -> None:
+    """From earlier in this start, from an earlier start, and of another plan: the workers stay."""
+    world = training_world()
+    world.report(440, start=2).wait(5).settle()
+    world.workers_ready().settle()
+
+    world.report(**report).settle()
+
+    assert 4 == world.deployment["spec"]["replicas"]
+    assert 440 == world.status["trainerStatus"]["update"]
+
+
+def test_a_status_of_another_version_is_read_as_far_as_it_goes(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.status["someday"] = 1
+    world.status["stage"] = "none"
+
+    world.settle()
+
+    assert (0, "2026-11-20T10:00:00Z") == (world.status["stage"], world.status["startTime"])
+
+
+def test_reasons_are_documented(training_world: MakeWorld) -> None:
+    """Every condition that this file's worlds have is in the list that the documentation shows."""
+    world = training_world()
+    for condition in world.status["conditions"]:
+        assert condition["reason"] in REASONS[condition["type"]]

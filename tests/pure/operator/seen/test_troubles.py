@@ -1,0 +1,315 @@
+"""What keeps a job from its pods: which condition says it, in what words, and when it is worth another look."""
+
+import copy
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth.conditions import REASONS
+from batchgrowth_operator.decide.retries import RETRY_SECONDS
+from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.seen.troubles import MOST_PUZZLES, puzzles
+
+MakeWorld = Any
+CREATED = "2026-11-20T10:00:10Z"
+RUNNING = {"running": {}}
+KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+BACK_OFF = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
+
+
+def pod(name: str, role: str = "worker", **status: Any) -> dict[str, Any]:
+    metadata = {"name": name, "uid": f"uid of {name}", "creationTimestamp": CREATED}
+    labels = names.labels("digits", role)
+    return {"kind": "Pod", "metadata": metadata | {"labels": labels}, "status": {"phase": "Pending"} | status}
+
+
+def container(**status: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "worker", "ready": False, **status}]}
+
+
+def pulling(reason: str, words: str) -> dict[str, Any]:
+    return {"waiting": {"reason": reason, "message": words}}
+
+
+def unschedulable(message: str) -> dict[str, Any]:
+    return {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable", "message": message}]}
+
+
+def event(name: str, reason: str, message: str, **moments: Any) -> dict[str, Any]:
+    moments = moments or {"lastTimestamp": CREATED}
+    return {"involvedObject": {"name": name}, "reason": reason, "message": message, **moments}
+
+
+def message(world: Any, kind: str) -> str:
+    return next(c["message"] for c in world.status["conditions"] if c["type"] == kind)
+
+
+@pytest.fixture
+def waiting_world(make_world: MakeWorld) -> Any:
+    """A world whose scheduler is there, and no worker."""
+    world = make_world()
+    world.settle()
+    world.wait(10).scheduler_ready().settle()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "words"),
+    [
+        (pod("w", **unschedulable("0/3 nodes: no GPU.")), "Unschedulable", "w: 0/3 nodes: no GPU. Add a node"),
+        (
+            pod("w", **unschedulable('0/3 nodes: persistentvolumeclaim "data" not found. not found')),
+            "ReferenceMissing",
+            "Make the persistentvolumeclaim data, or take it out of the job.",
+        ),
+        (pod("w", **container(state=pulling("ErrImagePull", "no host"))), "ImagePullFailed", "w: no host. Give"),
+        (
+            pod("w", **container(state=pulling("ImagePullBackOff", 'Back-off pulling "x": ErrImagePull: no host'))),
+            "ImagePullFailed",
+            "w: no host. Give",
+        ),
+        (
+            pod("w", **container(restartCount=3, state=BACK_OFF, lastState=KILLED)),
+            "PodBroken",
+            "w: container worker ends with exit code 137 (OOMKilled).",
+        ),
+        (pod("w", **container(restartCount=2, state=RUNNING, lastState=KILLED)), "PodBroken", "exit code 137"),
+        (pod("w", **container(restartCount=2, state=KILLED)), "PodBroken", "exit code 137"),
+        (
+            pod(
+                "w", **container(state=BACK_OFF, lastState={"terminated": {"exitCode": 1, "message": "no module x\n"}})
+            ),
+            "PodBroken",
+            "exit code 1 (None): no module x",
+        ),
+        (pod("w", **container(state=BACK_OFF)), "PodBroken", "CrashLoopBackOff: back-off 40s"),
+        (pod("w", **container(restartCount=1, state=RUNNING, lastState=KILLED)), "WaitingForWorkers", "0 of 1"),
+        (
+            pod("w", **container(restartCount=2, state=RUNNING, lastState={"terminated": {"exitCode": 0}})),
+            "WaitingForWorkers",
+            "0 of 1",
+        ),
+        (pod("w", **container(restartCount=2, ready=True, lastState=KILLED)), "WaitingForWorkers", "0 of 1"),
+        (pod("w", phase="Failed", **container(restartCount=2, state=KILLED)), "WaitingForWorkers", "0 of 1"),
+        (pod("t", "trainer", **unschedulable("0/3 nodes")), "WaitingForWorkers", "0 of 1"),
+    ],
+)
+def test_what_pods_say_of_themselves(waiting_world: Any, found: Any, reason: str, words: str) -> None:
+    """The same words whether a container waits, runs or has just ended."""
+    waiting_world.pods = [found]
+    waiting_world.settle()
+
+    assert ("False", reason) == waiting_world.condition("ClusterReady")
+    assert words in message(waiting_world, "ClusterReady")
+
+
+@pytest.mark.parametrize(
+    ("happened", "reason", "words"),
+    [
+        (
+            event("w", "FailedMount", 'MountVolume.SetUp failed for volume "v" : secret "key" not found'),
+            "ReferenceMissing",
+            "Make the secret key",
+        ),
+        (event("w", "FailedMount", "timed out"), "PodBroken", "w: timed out"),
+        (event("w", "FailedMount", "x", series={"lastObservedTime": CREATED}, eventTime=None), "PodBroken", "w: x"),
+        (event("w", "FailedMount", "x", eventTime=CREATED), "PodBroken", "w: x"),
+        (event("w", "FailedMount", "long ago", lastTimestamp="2026-11-20T09:50:00Z"), "WaitingForWorkers", "0 of 1"),
+        (event("w", "Unhealthy", "probe failed"), "WaitingForWorkers", "0 of 1"),
+        (event("other", "FailedMount", "timed out"), "WaitingForWorkers", "0 of 1"),
+    ],
+)
+def test_what_is_said_about_pods(waiting_world: Any, happened: Any, reason: str, words: str) -> None:
+    """Events count where a pod waits without a word of its own."""
+    waiting_world.pods = [pod("w")]
+    waiting_world.warnings = [happened]
+    waiting_world.settle()
+
+    assert ("False", reason) == waiting_world.condition("ClusterReady")
+    assert words in message(waiting_world, "ClusterReady")
+
+
+def test_a_secret_to_pull_with_is_missing(make_world: MakeWorld) -> None:
+    world = make_world(imagePullSecrets=[{"name": "registry"}])
+    world.settle()
+    world.pods = [pod("s", "scheduler", **container(state={"waiting": {"reason": "ErrImagePull", "message": "no"}}))]
+    world.settle()
+    assert ("False", "ImagePullFailed") == world.condition("ClusterReady")
+    assert world.pods == list(puzzles(world.observed()))
+
+    text = "Unable to retrieve some image pull secrets (registry); attempting to pull the image may not succeed."
+    world.warnings = [event("s", "FailedToRetrieveImagePullSecret", text)]
+    world.settle()
+
+    assert ("False", "ReferenceMissing") == world.condition("ClusterReady")
+    assert message(world, "ClusterReady").endswith("Make the secret registry, or take it out of the job.")
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (pod("t", "trainer", **unschedulable('persistentvolumeclaim "ckpt" not found')), "ReferenceMissing"),
+        (pod("t", "trainer", **container(state={"waiting": {"reason": "ErrImagePull"}})), "ImagePullFailed"),
+    ],
+)
+def test_what_holds_up_the_trainer(waiting_world: Any, found: Any, reason: str) -> None:
+    """Its workers may all be there: the condition Training says it."""
+    waiting_world.workers_ready()
+    waiting_world.trainer["status"] = {"active": 1, "ready": 0}
+    waiting_world.pods = [found]
+    waiting_world.settle()
+    assert ("False", reason) == waiting_world.condition("Training")
+    assert ("True", "AllWorkersJoined") == waiting_world.condition("ClusterReady")
+    assert "Warning" == next(e for e in waiting_world.events if e.reason == reason).type
+
+    waiting_world.pods = []
+    waiting_world.trainer_runs().report(10).settle()
+
+    assert ("True", "UpdatesCommitted") == waiting_world.condition("Training")
+
+
+def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
+    """Only an event says so. Each try has another name for the pod, and the words stay the same."""
+    text = 'Error creating: pods "digits-trainer-b96{}n" is forbidden: exceeded quota: q'
+    waiting_world.trainer["status"] = {"startTime": CREATED, "active": 0}
+    assert waiting_world.decide().look_again_seconds == 8
+    waiting_world.wait(8)
+    [job] = puzzles(waiting_world.observed())
+    assert "Job" == job["kind"]
+
+    waiting_world.warnings = [event("digits-trainer", "FailedCreate", text.format(1), lastTimestamp=CREATED)]
+    waiting_world.settle()
+    before = message(waiting_world, "Training")
+    waiting_world.warnings.append(event("digits-trainer", "FailedCreate", text.format(2), eventTime=CREATED))
+
+    assert ("False", "QuotaExceeded") == waiting_world.condition("Training")
+    assert "pods digits-trainer-… is forbidden: exceeded quota: q. Raise the quota" in before
+    assert waiting_world.decide().is_empty
+    assert 10 == waiting_world.decide().look_again_seconds
+    assert 30 == waiting_world.wait(112).decide().look_again_seconds
+    assert 60 == waiting_world.wait(1000).decide().look_again_seconds
+
+
+def test_a_restart_is_told_with_the_last_words(training_world: MakeWorld) -> None:
+    world = training_world()
+    for said, told in (("", "exit code 1"), ("lost", "exit code 1: lost")):
+        ending = {"exitCode": 1, "message": said, "finishedAt": CREATED}
+        world.pods = [pod("t", "trainer", phase="Failed", containerStatuses=[{"state": {"terminated": ending}}])]
+        world.trainer["status"] = {"active": 1, "failed": 1}
+        world.settle()
+        assert (("False", "TrainerRestarting"), told) == (world.condition("Training"), message(world, "Training"))
+
+
+def test_puzzles_are_few_and_take_their_time(waiting_world: Any) -> None:
+    waiting_world.trainer_runs().pods = [pod(f"w-{n}") for n in range(9)]
+    waiting_world.pods[1]["metadata"]["deletionTimestamp"] = CREATED
+    waiting_world.wait(5)
+    assert () == puzzles(waiting_world.observed())
+    assert 3 == waiting_world.decide().look_again_seconds
+
+    waiting_world.wait(3)
+
+    assert ["w-0", "w-2", "w-3"] == [body["metadata"]["name"] for body in puzzles(waiting_world.observed())]
+    assert 3 == MOST_PUZZLES
+
+
+@pytest.mark.parametrize(
+    ("phase", "metadata", "reason"),
+    [
+        ("", {}, "DaskOperatorMissing"),
+        ("Error", {}, "ChildRefused"),
+        ("Running", {"deletionTimestamp": CREATED}, "DaskOperatorMissing"),
+        ("Running", {}, "WaitingForScheduler"),
+    ],
+)
+def test_what_becomes_of_the_dask_cluster(waiting_world: Any, phase: str, metadata: Any, reason: str) -> None:
+    waiting_world.parts = {}
+    waiting_world.cluster["status"] = {"phase": phase}
+    waiting_world.cluster["metadata"] |= metadata
+    waiting_world.wait(25)
+    waiting_world.step()
+
+    assert ("False", reason) == waiting_world.condition("ClusterReady")
+
+
+def test_a_dask_cluster_that_goes_is_waited_for(waiting_world: Any) -> None:
+    waiting_world.trainer_runs().cluster["metadata"]["deletionTimestamp"] = CREATED
+    waiting_world.settle()
+
+    assert 20 == waiting_world.decide().look_again_seconds
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Service"])
+def test_a_part_of_the_scheduler_that_is_gone_is_asked_for(training_world: MakeWorld, kind: str) -> None:
+    """Of the Dask operator, which makes what is not there, and leaves the rest and the training alone."""
+    world = training_world()
+    parts = copy.deepcopy(world.parts)
+    del world.parts[Ref(kind, "digits-scheduler")]
+    assert world.decide().apply == ()
+    assert 10 == world.decide().look_again_seconds
+
+    world.wait(10).settle()
+    assert "Created" == world.cluster["status"]["phase"]
+
+    world.parts = parts
+    world.cluster["status"]["phase"] = "Pending"
+    assert world.decide().apply == ()
+
+
+def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
+    """Workers that are there have nobody to join."""
+    waiting_world.workers_ready()
+    waiting_world.parts[Ref("Deployment", "digits-scheduler")]["status"] = {
+        "conditions": [{"type": "ReplicaFailure", "status": "True", "message": 'serviceaccount "x" not found'}]
+    }
+    waiting_world.settle()
+
+    assert ("False", "ReferenceMissing") == waiting_world.condition("ClusterReady")
+
+
+def test_worker_pods_that_are_refused_are_asked_for_again(training_world: MakeWorld) -> None:
+    """Every half minute, until there is room: Kubernetes itself would wait for up to a quarter of an hour."""
+    world = training_world(workers={"examplesPerWorker": 16, "maximum": 2})
+    refused = {"type": "ReplicaFailure", "status": "True", "lastTransitionTime": world.now.isoformat()}
+    world.deployment["status"] = {"readyReplicas": 1, "conditions": [refused | {"message": "exceeded quota: pods"}]}
+
+    def asked_at() -> str | None:
+        world.settle()
+        return world.deployment["metadata"]["annotations"].get(names.RETRIED)
+
+    assert None is asked_at()
+    asked = set()
+    for _ in range(9):
+        world.wait(10)
+        asked.add(asked_at())
+    assert ["2026-11-20T10:00:30Z", "2026-11-20T10:01:00Z", "2026-11-20T10:01:30Z"] == sorted(asked - {None})
+    assert world.decide().look_again_seconds <= RETRY_SECONDS
+
+    world.workers_ready()
+    assert None is asked_at()
+
+
+def test_a_scheduler_that_is_refused_is_asked_for_again(waiting_world: Any) -> None:
+    """It is the Dask operator's: nothing of it is written but when it was asked for."""
+    ref = Ref("Deployment", "digits-scheduler")
+    refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods"}
+    waiting_world.parts[ref]["status"] = {
+        "conditions": [refused | {"lastTransitionTime": waiting_world.now.isoformat()}]
+    }
+    waiting_world.settle()
+    waiting_world.wait(RETRY_SECONDS)
+
+    [asked] = waiting_world.decide().apply
+    assert ref == Ref(asked["kind"], asked["metadata"]["name"])
+    assert {"name", "namespace", "annotations"} == asked["metadata"].keys()
+    assert "spec" not in asked
+
+    waiting_world.parts[ref]["metadata"]["annotations"] = asked["metadata"]["annotations"]
+    assert () == waiting_world.decide().apply
+    assert waiting_world.decide().look_again_seconds <= RETRY_SECONDS
+
+
+def test_reasons_are_documented() -> None:
+    told = {"ReferenceMissing", "ImagePullFailed", "QuotaExceeded", "Unschedulable", "PodBroken", "PodsRefused"}
+    for kind in ("ClusterReady", "Training"):
+        assert told <= set(REASONS[kind])

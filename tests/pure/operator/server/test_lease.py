@@ -1,0 +1,106 @@
+"""Which of several operators works."""
+
+import asyncio
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from batchgrowth_operator.server import lease
+from batchgrowth_operator.server.api import Refused
+from batchgrowth_operator.server.lease import LASTS_SECONDS, claim, hold
+from batchgrowth_operator.server.settings import Place
+
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+ME = Place("system", "batchgrowth", "me")
+
+
+def held(by: str, version: str = "1", transitions: int = 3) -> dict[str, Any]:
+    spec = {"holderIdentity": by, "leaseDurationSeconds": 15, "acquireTime": "then", "leaseTransitions": transitions}
+    return {"metadata": {"name": "batchgrowth", "namespace": "system", "resourceVersion": version}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("found", "unchanged", "expected"),
+    [
+        (None, 0, ("me", 0, "2026-11-20T10:00:00.000000Z")),
+        (held("me"), 0, ("me", 3, "then")),
+        (held("other"), 0, None),
+        (held("other"), LASTS_SECONDS - 1, None),
+        (held("other"), LASTS_SECONDS, ("me", 4, "2026-11-20T10:00:00.000000Z")),
+        (held(""), 0, ("me", 4, "2026-11-20T10:00:00.000000Z")),
+        ({"metadata": {}}, 0, ("me", 1, "2026-11-20T10:00:00.000000Z")),
+    ],
+)
+def test_claims(found: Any, unchanged: float, expected: Any) -> None:
+    wanted = claim(ME, found, unchanged, NOW)
+
+    spec = wanted and wanted["spec"]
+    assert expected == (spec and (spec["holderIdentity"], spec["leaseTransitions"], spec["acquireTime"]))
+
+
+def test_a_claim_is_bound_to_what_was_seen() -> None:
+    """Of two who claim at once, the API server refuses the second."""
+    wanted = claim(ME, held("", "7"), 0, NOW)
+
+    assert wanted is not None
+    assert "7" == wanted["metadata"]["resourceVersion"]
+
+
+class FakeApi:
+    """One Lease; `script` says what happens before each look at it."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script, self.lease = list(script), None
+
+    def get_lease(self, namespace: str, name: str) -> Any:
+        step = self.script.pop(0) if self.script else "other"
+        if isinstance(step, Exception):
+            raise step
+        if step == "other":
+            self.lease = held("other", str(len(self.script)))
+        return copy.deepcopy(self.lease)
+
+    def put_lease(self, wanted: Any) -> Any:
+        self.lease = wanted
+        return copy.deepcopy(wanted)
+
+
+def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happened until the lease was lost."""
+    told: list[str] = []
+    monkeypatch.setattr(lease, "RENEWED_EVERY_SECONDS", 0)
+    monkeypatch.setattr(lease, "TRIED_EVERY_SECONDS", 0)
+    asyncio.run(asyncio.wait_for(hold(api, ME, lambda: told.append("began")), 10))  # type: ignore[arg-type]
+    return told
+
+
+def test_holding_and_losing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work begins once; a hiccup of the API server does not end it; another's name in the lease does."""
+    api = FakeApi("free", "mine", Refused(500, "no"), ConnectionRefusedError(), "mine", "other")
+
+    assert ["began"] == attempt(api, monkeypatch)
+    assert [] == api.script
+
+
+def test_waiting_for_one_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "LASTS_SECONDS", 0)
+    api = FakeApi("other", "same", "mine", "other")
+    original = api.get_lease
+
+    def short(namespace: str, name: str) -> Any:
+        found = original(namespace, name)
+        if found is not None and found["spec"]["holderIdentity"] == "other" and api.script:
+            found["spec"]["leaseDurationSeconds"] = 0
+        return found
+
+    monkeypatch.setattr(api, "get_lease", short)
+
+    assert ["began"] == attempt(api, monkeypatch)
+
+
+def test_a_lease_that_cannot_be_renewed_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "LOST_AFTER_SECONDS", 0.01)
+    api = FakeApi("free", *[ConnectionRefusedError()] * 100_000)
+
+    assert ["began"] == attempt(api, monkeypatch)

@@ -1,0 +1,151 @@
+"""What was last seen, from watches and answers in any order."""
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth_operator.seen.observed import Ref, is_owned_by
+from batchgrowth_operator.server.kinds import KINDS
+from batchgrowth_operator.server.store import Key, Store, key_of
+
+KEY = Key("default", "digits")
+
+
+def job(version: int) -> dict[str, Any]:
+    return {
+        "kind": "BatchGrowthJob",
+        "metadata": {"name": "digits", "namespace": "default", "resourceVersion": str(version)},
+    }
+
+
+def child(version: int, kind: str = "Deployment", **fields: Any) -> dict[str, Any]:
+    metadata = {"name": "digits-workers", "namespace": "default", "resourceVersion": str(version)}
+    return {"kind": kind, "metadata": metadata | {"labels": {names.JOB_LABEL: "digits"}}, **fields}
+
+
+def test_jobs_and_their_belongings() -> None:
+    store = Store()
+    assert (KEY, KEY) == (store.saw(job(1)), store.saw(child(2)))
+
+    assert job(1) == store.job(KEY)
+    assert {Ref("Deployment", "digits-workers"): child(2)} == store.belongings(KEY)
+    assert None is store.job(Key("default", "other"))
+
+
+@pytest.mark.parametrize("order", list(permutations([("saw", 2), ("saw", 3), ("saw", 1)])))
+def test_the_newest_wins_in_any_order(order: Any) -> None:
+    store = Store()
+    for _, version in order:
+        store.saw(child(version))
+
+    [found] = store.belongings(KEY).values()
+    assert "3" == found["metadata"]["resourceVersion"]
+
+
+@pytest.mark.parametrize("order", list(permutations([("saw", 2), ("gone", 3), ("saw", 1)])))
+def test_what_is_gone_stays_gone_in_any_order(order: Any) -> None:
+    store = Store()
+    store.saw(job(1))
+    for what, version in order:
+        getattr(store, what)(child(version))
+
+    assert {} == store.belongings(KEY)
+
+
+@pytest.mark.parametrize("order", list(permutations([("saw", 2), ("gone", 3), ("saw", 4)])))
+def test_what_was_made_anew_is_there_in_any_order(order: Any) -> None:
+    store = Store()
+    store.saw(job(1))
+    for what, version in order:
+        getattr(store, what)(child(version))
+
+    assert 1 == len(store.belongings(KEY))
+
+
+def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
+    store = Store()
+    store.saw(job(1))
+    store.saw(child(2))
+    store.gone(child(3))
+    store.gone(job(4))
+
+    assert ({}, {}) == (store._objects, store._gone)
+
+
+def test_the_word_of_the_api_server_stands() -> None:
+    store = Store()
+    store.saw(job(1))
+    store.gone(child(5))
+    store.read(KEY, child(5))
+    assert 1 == len(store.belongings(KEY))
+
+    store.read(KEY, child(4))
+    [found] = store.belongings(KEY).values()
+    assert "5" == found["metadata"]["resourceVersion"]
+
+    store.drop(KEY, Ref("Deployment", "digits-workers"))
+    assert {} == store.belongings(KEY)
+
+
+def test_what_no_decision_needs_is_not_kept() -> None:
+    store = Store()
+    store.saw(child(1, "Pod", spec={"containers": []}, status={"phase": "Running"}))
+    fields = child(2)
+    fields["metadata"]["managedFields"] = []
+    store.saw(fields)
+
+    kept = store.belongings(KEY)
+    assert {"kind", "status", "metadata"} == kept[Ref("Pod", "digits-workers")].keys()
+    assert "managedFields" not in kept[Ref("Deployment", "digits-workers")]["metadata"]
+
+
+def test_what_is_kept_takes_little_room() -> None:
+    """And what is handed out is nobody else's."""
+    store = Store()
+    store.saw(child(1, spec={"containers": [{"name": f"c{n}", "image": "example/x:1"} for n in range(50)]}))
+    [packed] = store._objects[KEY].values()
+    assert len(packed.text) < 500
+
+    [first] = store.belongings(KEY).values()
+    first["spec"]["containers"].clear()
+
+    [second] = store.belongings(KEY).values()
+    assert 50 == len(second["spec"]["containers"])
+
+
+def test_an_object_without_a_label_belongs_to_nobody() -> None:
+    assert Key("default", "") == key_of({"kind": "Pod", "metadata": {"name": "x", "namespace": "default"}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("ConfigMap", "/api/v1/namespaces/n/configmaps/x/status"),
+        ("BatchGrowthJob", "/apis/batchgrowth.dev/v1alpha1/namespaces/n/batchgrowthjobs/x/status"),
+    ],
+)
+def test_paths(kind: str, path: str) -> None:
+    assert path == KINDS[kind].path("n", "x", "status")
+
+
+def test_api_versions() -> None:
+    assert ("v1", "apps/v1") == (KINDS["Pod"].api_version, KINDS["Deployment"].api_version)
+
+
+@pytest.mark.parametrize(
+    ("owners", "expected"), [([{"uid": "a"}, {"uid": "b"}], True), ([{"uid": "b"}], False), (None, False)]
+)
+def test_owners(owners: Any, expected: bool) -> None:
+    assert expected == is_owned_by({"metadata": {"ownerReferences": owners}}, "a")
+
+
+def test_what_came_meanwhile_is_not_dropped() -> None:
+    store = Store()
+    store.saw(child(2))
+    where = (KEY, Ref("Deployment", "digits-workers"))
+
+    store.drop(*where, version=1)
+    assert {where: 2} == store.versions("Deployment")
+    store.drop(*where, version=2)
+    assert {} == store.versions("Deployment")

@@ -1,0 +1,146 @@
+"""What watches did not tell of is found."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.server import sweep
+from batchgrowth_operator.server.api import Refused
+from batchgrowth_operator.server.kinds import JOBS, WATCHED
+from batchgrowth_operator.server.store import Key, Store
+from batchgrowth_operator.server.sweep import Sweep
+
+KEY = Key("default", "digits")
+PLAN = Ref("ConfigMap", "digits-plan")
+
+
+def config_map(version: int, name: str = "digits-plan", namespace: str = "default") -> dict[str, Any]:
+    metadata = {"name": name, "namespace": namespace, "resourceVersion": str(version)}
+    return {"kind": "ConfigMap", "metadata": metadata | {"labels": {names.JOB_LABEL: "digits"}}}
+
+
+@dataclass
+class FakeApi:
+    """Has these objects; `asked` are its lists of single objects."""
+
+    objects: list[dict[str, Any]] = field(default_factory=list)
+    fault: Exception | None = None
+    asked: list[str] = field(default_factory=list)
+    swept: list[tuple[str, str, str | None]] = field(default_factory=list)
+
+    def listed(self, kind: str, namespace: str, label_selector: str | None) -> Any:
+        self.swept.append((kind, namespace, label_selector))
+        if self.fault is not None:
+            raise self.fault
+        places = ("", *(body["metadata"]["namespace"] for body in self.objects))
+        return [body for body in self.objects if body["kind"] == kind and namespace in places]
+
+    def list_of(self, kind: str, namespace: str, field_selector: str) -> Any:
+        self.asked.append(field_selector)
+        return [body for body in self.objects if f"metadata.name={body['metadata']['name']}" == field_selector]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "GRACE_SECONDS", 0.001)
+    monkeypatch.setattr(sweep, "SWEEP_SECONDS", 0.001)
+
+
+def swept(api: FakeApi, store: Store, namespace: str = "") -> list[Key]:
+    return asyncio.run(Sweep(api, store).sweep("ConfigMap", namespace))  # type: ignore[arg-type]
+
+
+def test_nothing_is_asked_where_all_is_known() -> None:
+    store, api = Store(), FakeApi([config_map(3)])
+    store.saw(config_map(3))
+
+    assert [] == swept(api, store)
+    assert [] == api.asked
+    assert [("ConfigMap", "", names.JOB_LABEL)] == api.swept
+
+
+def test_what_is_gone_is_dropped() -> None:
+    store = Store()
+    store.saw(config_map(3))
+
+    assert [KEY] == swept(FakeApi(), store)
+    assert () == store.refs(KEY)
+
+
+@pytest.mark.parametrize("known", [None, 3])
+def test_what_is_newer_is_read(known: int | None) -> None:
+    store = Store()
+    if known:
+        store.saw(config_map(known))
+
+    assert [KEY] == swept(FakeApi([config_map(4)]), store)
+    assert {(KEY, PLAN): 4} == store.versions("ConfigMap")
+
+
+def test_what_a_watch_tells_meanwhile_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, api = Store(), FakeApi([config_map(4), config_map(9, "new")])
+    for name in ("digits-plan", "old"):
+        store.saw(config_map(3, name))
+    real_sleep = asyncio.sleep
+
+    async def told(_: float) -> None:
+        store.saw(config_map(5))
+        store.gone(config_map(6, "old"))
+        store.saw(config_map(9, "new"))
+        await real_sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", told)
+
+    assert [] == swept(api, store)
+    assert [] == api.asked
+
+
+def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in no list of the job's, and still the job's."""
+    store, api = Store(), FakeApi([config_map(5)])
+    store.saw(config_map(3))
+    monkeypatch.setattr(api, "listed", lambda *_: [])
+
+    assert [KEY] == swept(api, store)
+    assert {(KEY, PLAN): 5} == store.versions("ConfigMap")
+
+
+def test_namespaces_of_others_are_left_alone() -> None:
+    store = Store()
+    store.saw(config_map(3, namespace="other"))
+
+    assert [] == swept(FakeApi(), store, "default")
+    assert [Key("other", "digits")] == swept(FakeApi(), store, "other")
+
+
+@pytest.mark.parametrize(("namespaces", "places"), [((), {""}), (("a", "b"), {"a", "b"})])
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (None, ""),
+        (Refused(403, "no"), "ConfigMap cannot be listed: no"),
+        (RuntimeError("a fault of ours"), "a sweep of ConfigMap failed"),
+    ],
+)
+def test_all_kinds_are_swept_again_and_again(
+    namespaces: tuple[str, ...], places: set[str], fault: Exception | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, api, woken = Store(), FakeApi(fault=fault), []
+    for place in places:
+        store.saw(config_map(3, namespace=place or "default"))
+
+    async def scene() -> None:
+        sweeping = asyncio.create_task(Sweep(api, store, namespaces).for_ever(woken.append))  # type: ignore[arg-type]
+        while len(api.swept) < 3 * len(JOBS | WATCHED) * len(places):
+            await asyncio.sleep(0.001)
+        sweeping.cancel()
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+    assert {(kind, place) for kind in JOBS | WATCHED for place in places} == {(k, p) for k, p, _ in api.swept}
+    assert {None} == {label for kind, _, label in api.swept if kind in JOBS}
+    assert told in caplog.text
+    assert ([] if fault else sorted(Key(place or "default", "digits") for place in places)) == sorted(woken)

@@ -1,0 +1,421 @@
+"""What talks to the API server, with an API server that is a dictionary."""
+
+import asyncio
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from batchgrowth_operator.decide.decision import Decision, Event
+from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
+from batchgrowth_operator.seen.troubles import MOST_WARNINGS_SECONDS
+from batchgrowth_operator.server.api import Refused
+from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.observe import LONGEST_REST_SECONDS, SECRET_SECONDS, Observer
+from batchgrowth_operator.server.store import Key, Store
+from batchgrowth_operator.shell import passes
+from batchgrowth_operator.shell.passes import Passes, Result, passes_of, said
+from batchgrowth_operator.shell.telemetry import Telemetry
+
+KEY = Key("default", "digits")
+JOB = Ref("BatchGrowthJob", "digits")
+SECRET = Ref("Secret", "digits-tls")
+PLAN = Ref("ConfigMap", "digits-plan")
+
+
+@dataclass
+class FakeApi:
+    """Keeps what is applied; refuses what `refused` names; counts what it was asked."""
+
+    objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
+    refused: dict[Ref, Refused] = field(default_factory=dict)
+    happened: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    asked: list[tuple[str, Ref]] = field(default_factory=list)
+    version: int = 100
+
+    def get(self, ref: Ref, namespace: str) -> Any:
+        self.asked.append(("get", ref))
+        return copy.deepcopy(self.objects.get(ref))
+
+    def list_of(self, kind: str, namespace: str, label_selector: str = "", field_selector: str = "") -> Any:
+        self.asked.append(("list", Ref(kind, field_selector or label_selector)))
+        return [copy.deepcopy(body) for ref, body in self.objects.items() if ref.kind == kind]
+
+    def apply(self, manifest: Any, subresource: str = "") -> Any:
+        ref = ref_of(manifest)
+        self.asked.append(("apply", ref))
+        if ref in self.refused:
+            raise self.refused[ref]
+        self.version += 1
+        found = self.objects.setdefault(ref, {"metadata": {"uid": f"uid of {ref.name}"}})
+        metadata = found["metadata"] | manifest["metadata"] | {"resourceVersion": str(self.version)}
+        self.objects[ref] = {**found, **copy.deepcopy(manifest), "metadata": metadata}
+        return copy.deepcopy(self.objects[ref])
+
+    def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
+        self.asked.append(("delete", ref))
+        self.objects.pop(ref, None)
+
+    def warnings(self, namespace: str, uid: str) -> Any:
+        self.asked.append(("list", Ref("Event", uid)))
+        if Ref("Event", "") in self.refused:
+            raise self.refused[Ref("Event", "")]
+        return list(self.happened.get(uid, ()))
+
+    def post_event(self, namespace: str, event: Any) -> None:
+        self.asked.append(("post", Ref("Event", event["reason"])))
+        if Ref("Event", event["reason"]) in self.refused:
+            raise self.refused[Ref("Event", event["reason"])]
+
+    def writes(self) -> list[tuple[str, Ref]]:
+        return [(verb, ref) for verb, ref in self.asked if verb not in ("get", "list")]
+
+
+@dataclass
+class Setting:
+    """The parts of an operator around a fake API server that has the example job."""
+
+    api: FakeApi
+    store: Store
+    telemetry: Telemetry
+    make_pass: Any
+
+    def once(self, failures: tuple[Failure, ...] = ()) -> Result:
+        return asyncio.run(self.make_pass(KEY, failures))
+
+
+@pytest.fixture
+def setting(make_world: Any) -> Setting:
+    api, store, telemetry = FakeApi(), Store(), Telemetry()
+    job = make_world().job
+    job["metadata"]["resourceVersion"] = "1"
+    api.objects[JOB] = job
+    store.saw(job)
+    make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image="example/trainer:1"), telemetry)  # type: ignore[arg-type]
+    return Setting(api, store, telemetry, make_pass)
+
+
+def test_one_pass_makes_everything_and_the_next_nothing(setting: Setting) -> None:
+    assert Result(look_again_seconds=LONGEST_REST_SECONDS) == setting.once()
+    made = setting.api.writes()
+    assert [("apply", JOB)] == made[:1]
+    assert 11 == len([verb for verb, _ in made if verb == "apply"])
+
+    setting.once()
+
+    assert made == setting.api.writes()
+
+
+def test_a_job_that_is_gone(setting: Setting) -> None:
+    setting.store.gone(
+        setting.api.objects[JOB] | {"metadata": setting.api.objects[JOB]["metadata"] | {"resourceVersion": "2"}}
+    )
+
+    assert setting.once().gone
+    assert [] == setting.api.asked
+
+
+def test_an_object_of_somebody_else_is_not_touched(setting: Setting) -> None:
+    setting.api.objects[PLAN] = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "digits-plan", "namespace": "default", "uid": "x"},
+    }
+
+    result = setting.once()
+
+    assert (Failure(PLAN, 0, "is not this job's"),) == result.failures
+    assert result.backs_off
+    assert ("apply", PLAN) not in setting.api.asked
+
+
+def test_an_own_object_that_was_not_seen_is_looked_at_first(setting: Setting) -> None:
+    setting.once()
+    setting.store.drop(KEY, PLAN)
+    before = len(setting.api.writes())
+
+    result = setting.once()
+
+    assert (passes.OUTDATED_SECONDS, before) == (result.look_again_seconds, len(setting.api.writes()))
+    assert PLAN in setting.store.belongings(KEY)
+
+
+def test_what_is_refused_is_told_with_the_next_pass(setting: Setting) -> None:
+    """And nothing that would stand on it is made."""
+    cluster = Ref("DaskCluster", "digits")
+    setting.api.refused[cluster] = Refused(404, "not found")
+    first = setting.once()
+    assert ((Failure(cluster, 404, "not found"),), True) == (first.failures, first.backs_off)
+    assert Ref("Job", "digits-trainer") not in setting.api.objects
+
+    assert setting.once(first.failures).failures == first.failures
+    conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
+    assert "DaskOperatorMissing" == conditions["ClusterReady"]
+
+    setting.api.refused.clear()
+    healed = setting.once(first.failures)
+    assert ((), False) == (healed.failures, healed.backs_off)
+
+
+@pytest.mark.parametrize(("code", "result"), [(409, "outdated"), (404, "outdated"), (403, "refused")])
+def test_a_status_that_cannot_be_written(setting: Setting, code: int, result: str) -> None:
+    setting.api.refused[JOB] = Refused(code, "no")
+
+    outcome = setting.once()
+
+    assert 1 == setting.telemetry.registry.get_sample_value("batchgrowth_operator_reconciles_total", {"result": result})
+    assert (code == 403) == outcome.backs_off
+    assert [("apply", JOB)] == setting.api.writes()
+
+
+def test_an_api_server_that_is_away(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> None:
+        raise ConnectionRefusedError("nobody there")
+
+    monkeypatch.setattr(setting.api, "apply", away)
+
+    assert setting.once().backs_off
+
+
+def test_a_fault_of_our_own_is_logged_and_tried_again(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(setting.api, "apply", lambda *_: 1 / 0)
+
+    assert setting.once().backs_off
+    assert "default/digits: a pass failed" in caplog.text
+
+
+def test_an_event_that_cannot_be_posted_stops_nothing(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    setting.api.refused[Ref("Event", "PlanMade")] = Refused(403, "no")
+
+    assert () == setting.once().failures
+    assert "the event PlanMade could not be posted" in caplog.text
+
+
+def test_deletions(setting: Setting, make_world: Any) -> None:
+    setting.once()
+    seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
+    assert seen is not None
+    writer = Writer(setting.api, setting.store)  # type: ignore[arg-type]
+
+    writer.carry_out(seen, Decision(delete=(PLAN,), delete_job=True))
+
+    assert {JOB, PLAN}.isdisjoint(setting.api.objects)
+
+
+def test_a_job_that_goes_is_forgotten(setting: Setting) -> None:
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    setting.once()
+    asyncio.run(observer.observe(KEY, ()))
+    setting.store.gone(setting.api.objects[JOB] | {"kind": JOB.kind})
+
+    assert None is asyncio.run(observer.observe(KEY, ()))
+    assert {} == observer._secret_read
+
+
+def test_a_secret_is_read_anew_now_and_then(setting: Setting) -> None:
+    """Also that of a job without a cluster, which needs it less."""
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    asyncio.run(observer.observe(KEY, ()))
+    setting.once()
+    setting.store.drop(KEY, Ref("DaskCluster", "digits"))
+    setting.api.asked.clear()
+    del setting.api.objects[SECRET]
+    asyncio.run(observer.observe(KEY, ()))
+    assert [] == setting.api.asked
+
+    observer._secret_read[KEY] -= LONGEST_REST_SECONDS
+    seen = asyncio.run(observer.observe(KEY, ()))
+
+    assert seen is not None
+    assert seen.credentials is not None
+    assert [("get", SECRET)] == setting.api.asked
+
+
+def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> None:
+    """Nobody watches Secrets, and no new pod starts without its own."""
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    asyncio.run(observer.observe(KEY, ()))
+    assert LONGEST_REST_SECONDS == observer.rest_seconds(KEY)
+    setting.once()
+    asyncio.run(observer.observe(KEY, ()))
+    setting.api.asked.clear()
+    del setting.api.objects[SECRET]
+
+    observer._secret_read[KEY] -= SECRET_SECONDS
+    seen = asyncio.run(observer.observe(KEY, ()))
+
+    assert seen is not None
+    assert seen.credentials is not None
+    assert [("get", SECRET)] == setting.api.asked
+    assert SECRET_SECONDS == observer.rest_seconds(KEY)
+
+
+def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    """Now and then, and those of before count where they may not be read."""
+    setting.once()
+    labels = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "worker"}
+    metadata = {"name": "w", "namespace": "default", "uid": "uid of w", "labels": labels, "resourceVersion": "500"}
+    metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    pod = {"kind": "Pod", "metadata": metadata, "status": {"phase": "Pending"}}
+    setting.store.saw(pod)
+    setting.api.happened["uid of w"] = [{"reason": "FailedMount"}]
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+
+    def warnings() -> Any:
+        seen = asyncio.run(observer.observe(KEY, ()))
+        assert seen is not None
+        return seen.warnings
+
+    assert ({"reason": "FailedMount"},) == warnings()
+    setting.api.happened["uid of w"].clear()
+    assert ({"reason": "FailedMount"},) == warnings()
+    observer._warned[KEY] = (observer._warned[KEY][0] - MOST_WARNINGS_SECONDS, observer._warned[KEY][1])
+    setting.api.refused[Ref("Event", "")] = Refused(403, "no")
+    assert ({"reason": "FailedMount"},) == warnings()
+    assert "default/digits: events cannot be read: no" in caplog.text
+    observer._warned[KEY] = (observer._warned[KEY][0] - MOST_WARNINGS_SECONDS, observer._warned[KEY][1])
+    del setting.api.refused[Ref("Event", "")]
+    assert () == warnings()
+
+
+def test_events_while_a_pass_runs_make_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "GATHER_SECONDS", 0)
+    made: list[Key] = []
+
+    async def scene() -> None:
+        queues = Passes(make_pass)
+        queues.wake(KEY)
+
+        async def three_times() -> None:
+            while len(made) < 3:
+                await asyncio.sleep(0)
+
+        async def make_all() -> None:
+            await asyncio.wait_for(three_times(), 10)
+
+        nonlocal wake
+        wake = queues.wake
+        await make_all()
+        await queues.stop()
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+        made.append(key)
+        if len(made) < 3:
+            wake(key)
+            wake(key)
+        return Result()
+
+    wake: Any = None
+    asyncio.run(scene())
+
+    assert [KEY] * 3 == made
+
+
+@pytest.mark.parametrize(("quiet", "waits"), [(1.0, 0.0), (0.02, 0.03)])
+def test_an_event_after_quiet_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch, quiet: float, waits: float) -> None:
+    """One that follows a pass closely waits for others to come with it."""
+    slept: list[float] = []
+    real_sleep, clock = asyncio.sleep, [100.0]
+    made = 0
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await real_sleep(0)
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+        nonlocal made
+        made += 1
+        return Result(gone=made == 2)
+
+    async def scene() -> None:
+        queues = Passes(make_pass)
+        queues.wake(KEY)
+        while made < 1:
+            await real_sleep(0)
+        await real_sleep(0)  # it rests
+        clock[0] += quiet
+        queues.wake(KEY)
+        await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(passes.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(passes, "GATHER_SECONDS", 0.05)
+    asyncio.run(scene())
+
+    assert [pytest.approx(waits)] == slept
+
+
+def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each failure doubles the wait; what failed is handed to the next pass; a job that is gone needs no queue."""
+    slept: list[float] = []
+    failure = (Failure(PLAN, 422, "no"),)
+    script = [
+        Result(backs_off=True, failures=failure),
+        Result(backs_off=True),
+        Result(look_again_seconds=0.001),
+        Result(gone=True),
+    ]
+    handed: list[Any] = []
+    real_sleep = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await real_sleep(0)
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+        handed.append(failures)
+        return script[len(handed) - 1]
+
+    async def scene() -> None:
+        queues = Passes(make_pass)
+        queues.wake(KEY)
+        await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
+        assert {} == queues._tasks
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    asyncio.run(scene())
+
+    assert [(), failure, (), ()] == handed
+    assert [1.0, 2.0] == slept[:2]
+    assert 0 <= slept[2] <= passes.GATHER_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        (Decision(status={}), "writes the status"),
+        (
+            Decision(apply=({"kind": "Job", "metadata": {"name": "x"}},), delete=(PLAN,)),
+            "applies Job/x; deletes ConfigMap/digits-plan",
+        ),
+        (Decision(delete_job=True), "deletes the job"),
+        (Decision(events=(Event("Normal", "X", "x"),)), "tells of a change"),
+    ],
+)
+def test_decisions_in_the_log(decision: Decision, text: str) -> None:
+    assert text == said(decision)
+
+
+def test_passes_wait_for_the_lease() -> None:
+    made: list[Key] = []
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+        made.append(key)
+        return Result(gone=True)
+
+    async def scene() -> None:
+        queues = Passes(make_pass, waits=True)
+        queues.accompany(asyncio.create_task(asyncio.sleep(60)))
+        queues.wake(KEY)
+        await asyncio.sleep(0.01)
+        assert [] == made
+
+        queues.begin()
+        await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
+        await queues.stop()
+
+    asyncio.run(scene())
+
+    assert [KEY] == made

@@ -1,0 +1,57 @@
+"""The operator's metrics: what passes leave in them, and what is left of a job that is gone."""
+
+from typing import Any
+
+from batchgrowth_operator.server.store import Key
+from batchgrowth_operator.shell.telemetry import Telemetry
+
+MakeWorld = Any
+KEY = Key("default", "digits")
+
+
+def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
+    return telemetry.registry.get_sample_value(f"batchgrowth_operator_{name}", labels)
+
+
+def told(world: Any, telemetry: Telemetry) -> None:
+    telemetry.decided(KEY, world.observed(), world.decide())
+    world.step()
+
+
+def test_a_life_in_metrics(make_world: MakeWorld) -> None:
+    world, telemetry = make_world(), Telemetry()
+    told(world, telemetry)
+    assert 1 == value(telemetry, "jobs", state="Pending")
+    assert 1 == value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True")
+    assert None is value(telemetry, "repairs_total", kind="Deployment")
+
+    world.wait(4).scheduler_ready().workers_ready().trainer_runs().report(10)
+    told(world, telemetry)
+    assert (0, 1) == (value(telemetry, "jobs", state="Pending"), value(telemetry, "jobs", state="Training"))
+    assert 4 == value(telemetry, "workers_ready_duration_seconds_sum", direction="up")
+
+    told(world, telemetry)
+    assert 1 == value(telemetry, "status_writes_total", result="unchanged")
+
+    world.deployment["spec"]["replicas"] = 9
+    told(world, telemetry)
+    assert 1 == value(telemetry, "repairs_total", kind="Deployment")
+
+    world.report(440)
+    told(world, telemetry)
+    assert 1 == value(telemetry, "repairs_total", kind="Deployment"), "a change of ours is no repair"
+
+    telemetry.forget_all()
+    telemetry.forget(KEY)
+    assert 0 == value(telemetry, "jobs", state="Training")
+    assert None is value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True")
+
+
+def test_requests_and_passes_are_counted() -> None:
+    telemetry = Telemetry()
+    telemetry.request("get", "secrets", "200")
+    telemetry.reconciled("done", 0.01)
+
+    assert 1 == value(telemetry, "api_requests_total", verb="get", resource="secrets", code="200")
+    assert 1 == value(telemetry, "reconciles_total", result="done")
+    assert 0.01 == value(telemetry, "reconcile_duration_seconds_sum")

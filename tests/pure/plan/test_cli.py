@@ -1,0 +1,165 @@
+"""The command line: what it prints, its exit codes, and that a user's error is never a traceback."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from batchgrowth import BatchGrowthError, cli
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
+
+
+def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "plan", EXAMPLES / "table1" / "5120.yaml", "--output", "json")
+    made = json.loads(out)
+    assert (0, "") == (code, err)
+    assert ["examples", "stages", "updates"] == sorted(made)
+    assert (14_960, 10_000_000) == (made["updates"], made["examples"])
+    assert {
+        "epochFrom": 120,
+        "epochTo": 180,
+        "batchSize": 5120,
+        "learningRate": 0.08,
+        "workers": 40,
+        "updatesPerEpoch": 10,
+        "updates": 600,
+    } == made["stages"][2]
+
+
+def test_plan_as_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml")
+    lines = out.splitlines()
+    assert ["stage", "epochs", "batch", "learning", "rate", "workers", "updates", "examples"] == lines[0].split()
+    assert ["5", "25", "–", "30", "512", "0.025", "4", "15", "16.7%"] == lines[6].split()
+    assert lines[8] == (
+        "460 updates for 30 epochs of 1,437 examples; a constant batch of 32 takes 1,350, 2.9 times as many"
+    )
+
+
+def test_plan_takes_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "batch.maximum=32", "--set", "epochs=1")
+    assert "45 updates for 1 epochs of 1,437 examples; the batch stays at 32" in out
+    code, _, err = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "epochs=0")
+    assert (2, "spec.epochs: 0; give a whole number from 1 to 1000000\n") == (code, err)
+
+
+def test_a_long_plan_shows_its_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    growth = "batch.growth={type: Linear, linear: {examplesPerUpdate: '1', everyUpdates: 3}}"
+    _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", growth)
+    lines = out.splitlines()
+    assert 40 + 1 + 1 + 2 <= len(lines) <= 48
+    assert ["1", "0.07", "–", "0.14", "35"] == lines[2].split()[:5]
+    assert any(line.split()[:1] == ["…"] for line in lines)
+
+
+def test_a_plan_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "plan", ROOT / "tests/corpus/bad/linear-too-many-stages.yaml")
+    assert (2, "") == (code, out)
+    assert err.startswith("spec.batch.growth.linear.everyUpdates: 1 makes a plan of more than 1000 stages; ")
+
+
+def test_crd(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "crd")
+    assert (0, (ROOT / "crds" / "batchgrowthjobs.yaml").read_text()) == (code, out)
+
+
+@pytest.mark.parametrize("arguments", [("check", "nowhere.yaml"), ("plan", "nowhere.yaml")])
+def test_a_missing_file(capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]) -> None:
+    code, out, err = run(capsys, *arguments)
+    expected = "nowhere.yaml: cannot be read (no such file or directory); give the path of a manifest\n"
+    assert (2, "", expected) == (code, out, err)
+
+
+def found(*entries: EntryPoint) -> object:
+    """`entry_points` of an installation that has just these."""
+    return lambda group: entries if group == cli.COMMANDS else ()
+
+
+def test_a_command_of_another_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by its entry point; json.tool:main stands for it."""
+    entry = EntryPoint("dump", "json:dumps", cli.COMMANDS)
+    loaded = []
+    monkeypatch.setattr(cli, "entry_points", found(entry))
+    monkeypatch.setattr(cli, "add_command", loaded.append)
+    run(capsys, "check", EXAMPLES / "digits.yaml")
+    assert [] == loaded
+    run(capsys, "dump")
+    run(capsys, "--help")
+    assert [entry, entry] == loaded
+
+
+def test_the_trainer_is_asked_for_where_it_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "entry_points", found(EntryPoint("gone", "no_such_package.commands:run", cli.COMMANDS)))
+    code, out, err = run(capsys, "gone", "job.yaml", "--workers", "3")
+    assert (1, "") == (code, out)
+    assert err.startswith(
+        "batchgrowth gone needs the trainer: pip install 'batchgrowth[trainer]'; no_such_package is not"
+    )
+
+
+def test_each_command_of_another_part_has_an_extra() -> None:
+    """The names in ROOMS are those of the entry points, and the extras those of the project."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+
+    assert sorted(project["entry-points"][cli.COMMANDS]) == sorted(cli.ROOMS)
+    assert set(cli.ROOMS.values()) <= set(project["optional-dependencies"])
+
+
+def test_an_installed_command_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "entry_points", found(EntryPoint("again", "batchgrowth.cli:crd", cli.COMMANDS)))
+    code, out, _ = run(capsys, "again")
+    assert 0 == code
+    assert out.startswith("# Made by")
+
+
+def test_main_reads_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["batchgrowth", "check", str(EXAMPLES / "digits.yaml")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert 0 == ended.value.code
+    assert "good" in capsys.readouterr().out
+
+
+def test_check_loads_no_torch() -> None:
+    code = (
+        "import sys; from batchgrowth import cli\n"
+        "try: cli.main(['check', sys.argv[1]])\n"
+        "except SystemExit as end: sys.exit(end.code or ('torch' in sys.modules) * 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, EXAMPLES / "digits.yaml"], check=True, capture_output=True)
+
+
+def test_every_error_has_its_exit_code() -> None:
+    def tree(error: type[BatchGrowthError]) -> dict[str, int]:
+        codes = {error.__name__: error.exit_code}
+        for child in error.__subclasses__():
+            codes |= tree(child)
+        return codes
+
+    assert {
+        "BatchGrowthError": 1,
+        "SpecError": 2,
+        "PlanError": 2,
+        "WorkloadError": 3,
+        "DataError": 4,
+        "CheckpointError": 5,
+        "PortError": 6,
+        "ClusterError": 75,
+        "Interrupted": 130,
+    }.items() <= tree(BatchGrowthError).items()

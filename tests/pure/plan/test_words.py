@@ -1,0 +1,162 @@
+"""The words both sides use: progress, status, names, metrics, and the public names of the package."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import get_args
+
+import batchgrowth
+import pytest
+from batchgrowth import JobStatus, Progress, names, status
+from batchgrowth.conditions import CONDITIONS, REASONS, conditions_page
+from batchgrowth.metrics import BY_NAME, METRICS, metrics_table
+from batchgrowth.progress import newer
+from batchgrowth.structural import structural_schema
+from pydantic import BaseModel
+
+ROOT = Path(__file__).parents[3]
+PROGRESS = Progress(
+    update=10, updates=40, epoch=0.5, epochs=2, stage=1, batch_size=64, learning_rate=0.1, workers=2, loss=1.5,
+    metrics={"accuracy": 0.9}, seconds_per_update=0.01, eta_seconds=0.3, checkpoint_update=8,
+    crews={"1": 2}, pauses={"1": 0.07}, weights_sha256="ab" * 32,
+)  # fmt: skip
+
+
+def test_public_names_are_sorted_and_there() -> None:
+    assert sorted(batchgrowth.__all__, key=lambda name: (name.islower(), name)) == batchgrowth.__all__
+    assert all(hasattr(batchgrowth, name) for name in batchgrowth.__all__)
+
+
+def test_progress_survives_the_journey() -> None:
+    assert PROGRESS == Progress.from_json(PROGRESS.to_json())
+    assert 0.25 == PROGRESS.fraction
+    assert "\n" not in PROGRESS.to_json()
+
+
+def test_progress_of_nothing_is_done() -> None:
+    empty = Progress(update=0, updates=0, epoch=0, epochs=0, stage=0, batch_size=1, learning_rate=0.1, workers=1)
+    assert 1 == empty.fraction
+
+
+def test_progress_has_no_nan() -> None:
+    bad = Progress(
+        update=1, updates=2, epoch=1, epochs=2, stage=0, batch_size=1, learning_rate=0.1, workers=1,
+        loss=math.nan, metrics={"a": math.inf, "b": 1},
+    )  # fmt: skip
+    read = Progress.from_json(bad.to_json())
+    assert (None, {"b": 1}) == (read.loss, read.metrics)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "progress: not JSON"),
+        ("[]", "progress: list; give a JSON object"),
+        ("{}", "progress: .*missing 8 required .*give every field"),
+        (PROGRESS.to_json().replace('"update":10', '"update":"10"'), r"progress\.update: '10'; give int"),
+        (PROGRESS.to_json().replace('"update":10', '"update":true'), r"progress\.update: True; give int"),
+        (PROGRESS.to_json().replace("0.9", '"x"'), r"progress\.metrics\.accuracy: 'x'; give float"),
+    ],
+)
+def test_progress_that_cannot_be_read(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Progress.from_json(text)
+
+
+def test_progress_of_another_version_is_read() -> None:
+    text = json.dumps(json.loads(PROGRESS.to_json()) | {"later": 1})
+    assert PROGRESS == Progress.from_json(text)
+
+
+def at(start: int, update: int) -> Progress:
+    """A report from a start of the trainer and an update."""
+    return Progress(
+        update=update, updates=99, epoch=0, epochs=1, stage=0, batch_size=1, learning_rate=0.1, workers=1, start=start
+    )
+
+
+def test_newer() -> None:
+    """A restarted trainer goes back to its checkpoint, and is newer all the same."""
+    assert at(0, 6) == newer(at(0, 5), at(0, 6)) == newer(at(0, 6), at(0, 5))
+    assert at(1, 3) == newer(at(0, 5), at(1, 3))
+    assert at(0, 5) == newer(None, at(0, 5)) == newer(at(0, 5), None)
+    assert newer(None, None) is None
+
+
+def test_every_condition_has_its_words() -> None:
+    field = status.Condition.model_fields["type"]
+    assert tuple(CONDITIONS) == tuple(REASONS) == get_args(field.annotation)
+    assert status.PHASES == get_args(JobStatus.model_fields["phase"].annotation)
+    for reasons in REASONS.values():
+        assert all(re.fullmatch("[A-Z][A-Za-z]+", reason) and text.endswith(".") for reason, text in reasons.items())
+
+
+def test_status_leaves_out_what_is_not_known() -> None:
+    made = JobStatus(
+        phase="Training",
+        conditions=(
+            status.Condition(
+                type="Training", status="True", reason="UpdatesCommitted", last_transition_time="2026-11-20T10:00:00Z"
+            ),
+        ),
+    ).to_json()
+    assert "stage" not in made
+    assert "2026-11-20T10:00:00Z" == made["conditions"][0]["lastTransitionTime"]
+    assert made == JobStatus.model_validate(made).to_json()
+
+
+def test_names_fit_and_differ() -> None:
+    """The longest job still has children whose names are DNS labels, and no two of a kind are alike."""
+    job = "j" * names.LONGEST_JOB_NAME
+    kinds = {
+        "ConfigMap": [names.plan(job), names.progress(job)],
+        "Secret": [names.tls(job), names.cluster_client(job)],
+        "Service": [names.scheduler(job)],
+        "Role": [names.progress_role(job)],
+        "Deployment": [names.workers(job)],
+        "Job": [names.trainer(job)],
+        "DaskCluster": [names.cluster(job)],
+        "NetworkPolicy": [names.network_policy(job)],
+    }
+    for made in kinds.values():
+        assert len(made) == len(set(made))
+        assert all(len(name) <= 63 and name.startswith(job) for name in made)
+
+
+def test_labels_select() -> None:
+    labels = names.labels("digits", "worker")
+    assert "batchgrowth.dev/job=digits" == names.selector("digits")
+    chosen = dict(part.split("=") for part in names.selector("digits", "worker").split(","))
+    assert chosen.items() <= labels.items()
+
+
+def test_metrics_keep_the_conventions() -> None:
+    assert len(METRICS) == len(BY_NAME)
+    for metric in METRICS:
+        assert re.fullmatch("batchgrowth_[a-z_]+", metric.name)
+        assert metric.help.endswith(".")
+        assert (metric.kind == "counter") == metric.name.endswith("_total")
+        assert (metric.kind == "histogram") == bool(metric.buckets)
+        assert sorted(metric.buckets) == list(metric.buckets)
+        assert metric.unit in ("", "examples") or metric.unit in metric.name
+        assert not {"update", "epoch", "loss", "uid"} & set(metric.labels)
+
+
+def test_the_metrics_page_is_the_generated_one() -> None:
+    assert (ROOT / "docs" / "metrics.md").read_text() == metrics_table()
+
+
+def test_the_conditions_page_is_the_generated_one() -> None:
+    """`make generate` writes it."""
+    assert (ROOT / "docs" / "conditions.md").read_text() == conditions_page()
+
+
+def test_unions_have_no_structural_schema() -> None:
+    class Union(BaseModel):
+        either: int | str
+
+    with pytest.raises(TypeError, match="no unions"):
+        structural_schema(Union)

@@ -1,0 +1,106 @@
+"""How many workers train: a plan's number where the run scales, all who are there where somebody else does."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from batchgrowth.plan import Position, make_plan
+from batchgrowth_trainer.drivers.scaling import Scaling, shards_of
+
+PLAN = (
+    "batch={initial: 8, maximum: 32, shard: 4, growth: {type: Geometric, geometric: {factor: '2', everyEpochs: 1}}}",
+)
+
+
+class Crew:
+    """Workers by name: ready, about to be, leaving."""
+
+    def __init__(self) -> None:
+        self.ready: dict[str, None] = {}
+        self.leaving: set[str] = set()
+        self.here: set[str] = set()
+        self.trouble = ""
+        self.is_preparing = False
+
+    def in_order(self, _updates: Any) -> list[str]:
+        return list(self.ready)
+
+    def check_connected(self) -> None:
+        """It is."""
+
+    def see_off(self, _busy: Any) -> None:
+        """Nobody leaves here."""
+
+
+@pytest.fixture
+def run(small_job: Any) -> Any:
+    job = small_job(*PLAN, "workers.maximum=1")
+    plan = make_plan(job.spec)
+    told: list[str] = []
+    return SimpleNamespace(
+        spec=job.spec, plan=plan, position=Position(), wanted=shards_of(plan), stop_requested=lambda: False,
+        note_ready=lambda count: None, wait_for=told.append, told=told,
+    )  # fmt: skip
+
+
+def joined(crew: Crew, *names: str) -> None:
+    crew.ready |= dict.fromkeys(names)
+
+
+def test_whoever_is_there_trains_up_to_the_number_of_shards(run: Any) -> None:
+    crew = Crew()
+    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
+    joined(crew, "a", "b", "c")
+    assert ["a", "b"] == scaling.gather(lambda _: None, {})  # 8 examples, 4 a shard
+    run.position = run.plan.position_at(run.plan.stages[1].first_update)
+    assert ["a", "b", "c"] == scaling.gather(lambda _: None, {})
+
+
+def test_a_group_ends_where_more_can_be_used(run: Any) -> None:
+    crew = Crew()
+    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
+    joined(crew, "a", "b")
+    assert run.plan.updates == scaling.ends_at(2)
+    joined(crew, "c")
+    assert run.plan.stages[1].first_update == scaling.ends_at(2)
+
+
+def test_newcomers_join_together(run: Any) -> None:
+    crew = Crew()
+    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
+    run.position = run.plan.position_at(run.plan.stages[-1].first_update)
+    joined(crew, "a", "b")
+    assert not scaling.regroup_due(["a", "b"])
+    joined(crew, "c")
+    crew.is_preparing = True
+    assert not scaling.regroup_due(["a", "b"])
+    crew.is_preparing = False
+    assert scaling.regroup_due(["a", "b"])
+    crew.is_preparing = True
+    deadline = time.monotonic() + 10
+    while not scaling.regroup_due(["a", "b"]):  # one that takes long is not waited for by the others
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_who_leaves_ends_its_group(run: Any) -> None:
+    crew = Crew()
+    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
+    joined(crew, "a")
+    assert not scaling.regroup_due(["a", "b"][:1])
+    crew.leaving.add("b")
+    assert not scaling.regroup_due(["a"])
+    assert scaling.regroup_due(["a", "b"])
+
+
+def test_a_stage_waits_once(small_job: Any, run: Any) -> None:
+    """workers.waitSeconds is a stage's: a group that lost somebody later goes on with those that are left."""
+    run.spec = small_job(*PLAN, "workers={maximum: 2, examplesPerWorker: 4, waitSeconds: 30}").spec
+    run.plan = make_plan(run.spec)
+    crew = Crew()
+    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
+    joined(crew, "a")
+    assert ["a", "b"] == scaling.gather(lambda _: joined(crew, "b"), {})
+    del crew.ready["a"]
+    assert ["b"] == scaling.gather(lambda _: pytest.fail("it waited"), {})

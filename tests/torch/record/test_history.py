@@ -1,0 +1,220 @@
+"""history.csv and evaluations.csv: appended, cut back, read back, and whole after a crash."""
+
+import dataclasses
+import errno
+import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from batchgrowth.errors import CheckpointError, DataError
+from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.runs import read_run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+def row(update: int, **changes: object) -> HistoryRow:
+    plain = HistoryRow(
+        update=update,
+        epoch=update / 8,
+        stage=0,
+        batch_size=32,
+        learning_rate=0.05,
+        loss=1 / update,
+        workers=1,
+        compute_seconds=0.1,
+        exchange_seconds=0.01,
+        wait_seconds=0.001,
+        seconds=update / 3,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def evaluation(update: int, **metrics: float) -> EvaluationRow:
+    return EvaluationRow(update, update / 8, update / 3, 0.5, metrics or {"accuracy": 0.9})
+
+
+def write(directory: Path, updates: range) -> None:
+    with History(directory) as history:
+        for update in updates:
+            history.append(row(update))
+
+
+def updates_in(directory: Path) -> list[int]:
+    return [entry.update for entry in read_run(directory).history]
+
+
+def test_the_header_is_the_documented_one(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 2))
+    expected = (
+        "update,epoch,stage,batchSize,learningRate,loss,workers,computeSeconds,exchangeSeconds,waitSeconds,seconds"
+    )
+    assert expected == (tmp_path / "history.csv").read_text().splitlines()[0]
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    loss=st.floats(),
+    seconds=st.floats(0, 1e9),
+    batch_size=st.integers(1, 10**9),
+)
+def test_what_is_written_is_read_back_exactly(
+    tmp_path_factory: pytest.TempPathFactory, loss: float, seconds: float, batch_size: int
+) -> None:
+    directory = tmp_path_factory.mktemp("run")
+    wanted = row(1, loss=loss, seconds=seconds, batch_size=batch_size)
+    with History(directory) as history:
+        history.append(wanted)
+    (found,) = read_run(directory).history
+    if math.isnan(loss):
+        wanted, found = (dataclasses.replace(entry, loss=0.0) for entry in (wanted, found))
+    assert wanted == found
+
+
+def test_evaluations_keep_their_metrics(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 3))
+    with History(tmp_path) as history:
+        history.append_evaluation(evaluation(2, accuracy=0.75, top5=0.9))
+    assert (evaluation(2, accuracy=0.75, top5=0.9),) == read_run(tmp_path).evaluations
+
+
+def test_an_update_done_again_is_not_written_again(tmp_path: Path) -> None:
+    with History(tmp_path) as history:
+        assert history.append(row(1))
+        assert history.append(row(2))
+        assert not history.append(row(2, loss=9.0))
+        assert not history.append(row(1))
+        assert history.append_evaluation(evaluation(2))
+        assert not history.append_evaluation(evaluation(2))
+    assert (row(1), row(2)) == read_run(tmp_path).history
+
+
+def test_a_reopened_history_goes_on_where_it_was(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4))
+    write(tmp_path, range(2, 6))
+    assert [1, 2, 3, 4, 5] == updates_in(tmp_path)
+
+
+def test_rows_are_on_disk_after_flush(tmp_path: Path) -> None:
+    with History(tmp_path) as history:
+        history.append(row(1))
+        history.flush()
+        assert [1] == updates_in(tmp_path)
+
+
+def test_truncate_goes_back_to_a_checkpoint_and_appends_from_there(tmp_path: Path) -> None:
+    with History(tmp_path) as history:
+        for update in range(1, 11):
+            history.append(row(update))
+        history.append_evaluation(evaluation(4))
+        history.append_evaluation(evaluation(8))
+        history.truncate(6)
+        assert 6 == history.last_update
+        assert history.append(row(7, loss=7.0))
+    run = read_run(tmp_path)
+    assert [1, 2, 3, 4, 5, 6, 7] == [entry.update for entry in run.history]
+    assert 7.0 == run.history[-1].loss
+    assert [4] == [entry.update for entry in run.evaluations]
+    assert ["evaluations.csv", "history.csv"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_truncating_to_the_beginning_leaves_the_header(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4))
+    with History(tmp_path) as history:
+        history.truncate(0)
+        assert 0 == history.last_update
+        history.append(row(1))
+    assert [1] == updates_in(tmp_path)
+
+
+def test_a_failed_truncation_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, range(1, 4))
+    before = (tmp_path / "history.csv").read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with History(tmp_path) as history, pytest.raises(OSError, match="No space"):
+        history.truncate(1)
+    assert before == (tmp_path / "history.csv").read_bytes()
+    assert ["history.csv"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_line_torn_anywhere_is_dropped(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4))
+    path = tmp_path / "history.csv"
+    whole = path.read_bytes()
+    start_of_last = whole.rstrip(b"\n").rindex(b"\n") + 1
+    for end in range(start_of_last, len(whole)):
+        path.write_bytes(whole[:end])
+        assert [1, 2] == updates_in(tmp_path)
+    write(tmp_path, range(3, 5))
+    assert [1, 2, 3, 4] == updates_in(tmp_path)
+
+
+def test_a_torn_header_is_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "history.csv").write_bytes(b"update,epo")
+    write(tmp_path, range(1, 3))
+    assert [1, 2] == updates_in(tmp_path)
+
+
+def test_other_metrics_than_the_file_has_are_refused(tmp_path: Path) -> None:
+    with History(tmp_path) as history:
+        history.append_evaluation(evaluation(1, accuracy=0.5))
+        with pytest.raises(ValueError, match=r"evaluations\.csv has columns .*accuracy, not .*recall"):
+            history.append_evaluation(evaluation(2, recall=0.5))
+
+
+def test_a_full_disk_is_an_oserror_that_names_the_file_and_loses_no_row(tmp_path: Path) -> None:
+    with History(tmp_path) as history:
+        history.append(row(1))
+        with largest_file(bytes_=10), pytest.raises(OSError, match=r"history\.csv"):
+            history.flush()
+        history.append(row(2))
+    assert (row(1), row(2)) == read_run(tmp_path).history
+
+
+@contextmanager
+def largest_file(bytes_: int) -> Iterator[None]:
+    """Within it, the system refuses to let a file grow beyond this size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_resize_is_spelt_as_the_summary_spells_it() -> None:
+    resize = ResizeRow(update=120, from_workers=1, to_workers=2, pause_seconds=0.125)
+    assert {"update": 120, "from": 1, "to": 2, "pauseSeconds": 0.125} == resize.to_json()
+    assert resize == ResizeRow.from_json(resize.to_json())
+
+
+def test_a_folder_without_a_run_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no history\.csv here; name the --output-dir"):
+        read_run(tmp_path)
+
+
+def test_a_run_without_an_update_yet_is_a_data_error(tmp_path: Path) -> None:
+    (tmp_path / "history.csv").touch()
+    with pytest.raises(DataError, match="no update is recorded yet"):
+        read_run(tmp_path)
+
+
+def test_another_csv_is_a_data_error(tmp_path: Path) -> None:
+    (tmp_path / "history.csv").write_text("step,loss\n1,0.5\n")
+    with pytest.raises(DataError, match="columns are 'step,loss'"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_damaged_summary_is_a_checkpoint_error(tmp_path: Path, text: str) -> None:
+    write(tmp_path, range(1, 2))
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"summary\.json: "):
+        read_run(tmp_path)

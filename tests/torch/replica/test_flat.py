@@ -1,0 +1,179 @@
+"""Parameters and buffers as views of flat vectors."""
+
+import math
+
+import pytest
+import torch
+from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
+from torch import Tensor, nn
+
+CPU = torch.device("cpu")
+
+
+class Tied(nn.Module):
+    """Two layers that share one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(5, 3, bias=False), nn.Linear(3, 5, bias=False)
+        self.decode.weight = nn.Parameter(torch.empty(5, 3))
+        self.again = nn.Linear(5, 3, bias=False)
+        self.again.weight = self.encode.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encode(x) + self.again(x)
+
+
+class Buffered(nn.Module):
+    """Buffers of every kind; `step` changes them as users' modules do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("constant", torch.tensor([0.1, 1 / 3, 1e30]))
+        self.register_buffer("mask", torch.triu(torch.full((3, 3), -math.inf), 1))
+        self.register_buffer("count", torch.tensor(7))
+        self.register_buffer("large", torch.tensor(2**40 + 1))
+        self.register_buffer("seen", torch.tensor(False))
+        self.register_buffer("mean", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("replaced", torch.zeros(2))
+        self.register_buffer("nothing", None)
+
+    def step(self, value: float) -> None:
+        self.count += 1
+        self.seen |= True
+        self.mean += value
+        self.replaced = self.replaced + value
+
+
+def change(buffers: FlatBuffers, model: Buffered, start: dict[torch.dtype, Tensor], examples: int) -> Tensor:
+    buffers.restore(start)
+    model.step(float(examples))
+    row = torch.empty(buffers.length)
+    buffers.change_since(start, examples, row)
+    return row
+
+
+def test_parameters_become_views_that_keep_their_values() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    expected = [p.detach().clone() for p in model.parameters()]
+    flat = FlatParameters(model, CPU)
+    assert all(torch.equal(a, b) for a, b in zip(expected, model.parameters(), strict=True))
+    flat.vector.data.zero_()
+    assert all(not p.any() for p in model.parameters())
+    assert all(p.data_ptr() % 64 == 0 for p in model.parameters())
+
+
+def test_a_shared_weight_is_laid_out_once_and_gets_the_gradient_of_both_uses() -> None:
+    model = Tied()
+    flat = FlatParameters(model, CPU)
+    assert ["encode.weight", "decode.weight"] == [span.name for span in flat.spans]
+    assert model.again.weight is model.encode.weight
+    row = torch.zeros(flat.length)
+    flat.collect_into(flat.gradient_views(row))
+    model(torch.ones(1, 5)).sum().backward()
+    assert torch.equal(torch.full((15,), 2.0), row[:15])
+
+
+def test_backward_adds_into_the_row_and_nowhere_else() -> None:
+    model = nn.Linear(3, 2)
+    flat = FlatParameters(model, CPU)
+    row = torch.zeros(flat.length)
+    flat.collect_into(flat.gradient_views(row))
+    model(torch.ones(1, 3)).sum().backward()
+    assert torch.equal(torch.ones(6), row[:6])
+    assert model.weight.grad is not None
+    assert row.data_ptr() == model.weight.grad.data_ptr()
+
+
+def test_frozen_parameters_stay_as_they_are() -> None:
+    """A frozen part belongs to nobody's step: no weight decay, no other dtype."""
+    model = nn.Sequential(nn.Linear(3, 4).double(), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    before = model[0].weight.clone()
+    flat = FlatParameters(model, CPU)
+    assert ["1.weight", "1.bias"] == [span.name for span in flat.spans]
+    assert torch.float64 is model[0].weight.dtype
+    assert torch.equal(before, model[0].weight)
+
+
+def test_buffers_become_views_one_vector_per_dtype() -> None:
+    model = Buffered()
+    buffers = FlatBuffers(model, CPU)
+    assert {torch.float32, torch.float64, torch.int64, torch.bool} == set(buffers.vectors)
+    buffers.vectors[torch.int64].zero_()
+    assert (0, 0) == (int(model.count), int(model.large))
+
+
+def test_a_shared_buffer_has_one_home() -> None:
+    model = nn.Module()
+    model.a, model.b = Buffered(), Buffered()
+    model.b.mean = model.a.mean
+    buffers = FlatBuffers(model, CPU)
+    model.a.mean += 1
+    assert 1 == len(buffers.spans[torch.float64])
+    assert model.a.mean is model.b.mean
+
+
+def test_changes_of_shards_are_averaged_by_their_examples() -> None:
+    model = Buffered()
+    buffers = FlatBuffers(model, CPU)
+    start = buffers.clone()
+    total = change(buffers, model, start, 3) + change(buffers, model, start, 1)
+    buffers.advance(start, total / 4)
+    assert (3 * 3 + 1 * 1) / 4 == model.mean[0].item() == model.replaced[0].item()
+    assert 8 == int(model.count)
+    assert bool(model.seen)
+
+
+def test_a_buffer_that_is_replaced_comes_back_to_its_view() -> None:
+    model = Buffered()
+    buffers = FlatBuffers(model, CPU)
+    view = model.replaced
+    change(buffers, model, buffers.clone(), 2)
+    assert view is model.replaced
+    assert [2.0, 2.0] == view.tolist()
+
+
+def test_restoring_also_takes_back_a_replacement() -> None:
+    model = Buffered()
+    buffers = FlatBuffers(model, CPU)
+    start = buffers.clone()
+    model.step(5.0)
+    buffers.restore(start)
+    assert [0.0, 0.0] == model.replaced.tolist()
+
+
+@pytest.mark.parametrize("name", ["constant", "mask", "large"])
+def test_constant_buffers_do_not_drift(name: str) -> None:
+    """Not even those that hold infinities, as the mask of a transformer does, or whole numbers past float32."""
+    model = Buffered()
+    buffers = FlatBuffers(model, CPU)
+    expected = getattr(model, name).clone()
+    for _ in range(50):
+        start = buffers.clone()
+        total = change(buffers, model, start, 7) + change(buffers, model, start, 6)
+        buffers.advance(start, total / 13)
+    assert torch.equal(expected, getattr(model, name))
+
+
+def test_a_model_without_buffers_has_empty_ones() -> None:
+    buffers = FlatBuffers(nn.Linear(2, 2), CPU)
+    assert (0, {}) == (buffers.length, buffers.vectors)
+
+
+def test_an_observer_of_a_minimum_begins_at_infinity_and_becomes_a_number() -> None:
+    """What several shards saw first is averaged; a minimum of nought is a number, too, and a mask stays as it is."""
+    model = nn.Module()
+    model.register_buffer("least", torch.tensor([math.inf, math.inf, math.inf, -math.inf]))
+    buffers = FlatBuffers(model, CPU)
+    start, total = buffers.clone(), torch.zeros(buffers.length)
+    for seen, examples in ((2.0, 3), (6.0, 1)):
+        buffers.restore(start)
+        model.least = torch.minimum(model.least, torch.tensor([seen, 0.0, math.inf, math.inf]))
+        row = torch.empty(buffers.length)
+        buffers.change_since(start, examples, row)
+        total += row
+    buffers.restore(start)
+    buffers.advance(start, total / 4)
+    torch.testing.assert_close(model.least, torch.tensor([3.0, 0.0, math.inf, -math.inf]))

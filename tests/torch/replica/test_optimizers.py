@@ -1,0 +1,117 @@
+"""A step over one flat vector is torch's own step over each tensor."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from batchgrowth_trainer.replica.flat import FlatParameters
+from batchgrowth_trainer.replica.optimizers import FlatOptimizer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+SGD_PLAIN = ("optimizer={type: SGD, sgd: {momentum: '0', nesterov: false, weightDecay: '0'}}",)
+SGD_MOMENTUM = ("optimizer={type: SGD, sgd: {momentum: '0.9', nesterov: false, weightDecay: '0.01'}}",)
+SGD_NESTEROV = ("optimizer={type: SGD, sgd: {momentum: '0.8', nesterov: true, weightDecay: '0'}}",)
+ADAM = ("optimizer={type: Adam, adam: {beta1: '0.8', beta2: '0.95', epsilon: '0.00001', weightDecay: '0.01'}}",)
+ADAMW = ("optimizer={type: AdamW, adamW: {beta1: '0.9', beta2: '0.99', weightDecay: '0.1'}}",)
+
+CASES = [
+    pytest.param(SGD_PLAIN, lambda p: torch.optim.SGD(p, lr=0.0), id="sgd"),
+    pytest.param(SGD_MOMENTUM, lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.9, weight_decay=0.01), id="momentum"),
+    pytest.param(SGD_NESTEROV, lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.8, nesterov=True), id="nesterov"),
+    pytest.param(
+        ADAM, lambda p: torch.optim.Adam(p, lr=0.0, betas=(0.8, 0.95), eps=1e-5, weight_decay=0.01), id="adam"
+    ),
+    pytest.param(ADAMW, lambda p: torch.optim.AdamW(p, lr=0.0, betas=(0.9, 0.99), weight_decay=0.1), id="adamw"),
+]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
+
+
+def gradients(draw: torch.Generator, flat: FlatParameters) -> torch.Tensor:
+    row = torch.zeros(flat.length)
+    for view in flat.gradient_views(row):
+        view.copy_(torch.randn(view.shape, generator=draw))
+    return row
+
+
+@pytest.mark.parametrize(("overrides", "make_theirs"), CASES)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rates=st.lists(st.sampled_from([0.1, 0.05, 0.01, 0.0004]), min_size=1, max_size=8))
+def test_steps_equal_torchs_per_tensor_steps(
+    small_job: Any, overrides: tuple[str, ...], make_theirs: Any, rates: list[float]
+) -> None:
+    mine, theirs, draw = model(), model(), torch.Generator().manual_seed(0)
+    flat = FlatParameters(mine, torch.device("cpu"))
+    optimizer, reference = FlatOptimizer(small_job(*overrides).spec, flat.vector), make_theirs(theirs.parameters())
+    for update, rate in enumerate(rates):
+        row = gradients(draw, flat)
+        for parameter, view in zip(theirs.parameters(), flat.gradient_views(row), strict=True):
+            parameter.grad = view.clone()
+        reference.param_groups[0]["lr"] = rate
+        reference.step()
+        optimizer.step(row, rate, update)
+    for expected, actual in zip(theirs.parameters(), mine.parameters(), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("overrides", [SGD_MOMENTUM, ADAM, ADAMW], ids=["sgd", "adam", "adamw"])
+def test_the_state_carried_to_another_process_goes_on_with_the_same_bits(
+    small_job: Any, overrides: tuple[str, ...]
+) -> None:
+    draw, spec = torch.Generator().manual_seed(0), small_job(*overrides).spec
+    first = FlatParameters(model(), torch.device("cpu"))
+    rows = [gradients(draw, first) for _ in range(6)]
+    whole = FlatOptimizer(spec, first.vector)
+    for update, row in enumerate(rows[:3]):
+        whole.step(row, 0.1, update)
+    second = FlatParameters(model(), torch.device("cpu"))
+    carried = FlatOptimizer(spec, second.vector)
+    second.vector.data.copy_(first.vector.data)
+    for name, vector in whole.state.items():
+        carried.state[name].copy_(vector)
+    for update, row in enumerate(rows[3:], 3):
+        whole.step(row, 0.1, update)
+        carried.step(row, 0.1, update)
+    assert torch.equal(first.vector, second.vector)
+    assert all(torch.equal(vector, carried.state[name]) for name, vector in whole.state.items())
+
+
+def test_the_state_is_made_of_what_the_rule_needs_and_never_grows(small_job: Any) -> None:
+    flat = FlatParameters(model(), torch.device("cpu"))
+    for overrides, names in (
+        (SGD_PLAIN, set()),
+        (SGD_MOMENTUM, {"momentum_buffer"}),
+        (ADAM, {"exp_avg", "exp_avg_sq"}),
+    ):
+        optimizer = FlatOptimizer(small_job(*overrides).spec, flat.vector)
+        for update in range(5):
+            optimizer.step(torch.ones(flat.length), 0.01, update)
+        assert names == set(optimizer.state)
+        assert all(flat.length == vector.numel() for vector in optimizer.state.values())
+
+
+def test_no_optimizer_loads_torchs_compiler(small_job: Any) -> None:
+    """It takes a second and a hundred megabytes, in every worker, before its first update."""
+    jobs = [small_job(*overrides).model_dump_json(by_alias=True) for overrides in (SGD_NESTEROV, ADAM, ADAMW)]
+    code = f"""
+import sys, torch
+from batchgrowth.manifest import read_manifest
+from batchgrowth_trainer.replica.optimizers import FlatOptimizer
+for job in {jobs!r}:
+    FlatOptimizer(read_manifest(job).spec, torch.nn.Parameter(torch.ones(3))).step(torch.ones(3), 0.1, 0)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert 0 == subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode
+
+
+def test_the_vector_keeps_no_gradient_after_a_step(small_job: Any) -> None:
+    flat = FlatParameters(model(), torch.device("cpu"))
+    FlatOptimizer(small_job().spec, flat.vector).step(torch.ones(flat.length), 0.01, 0)
+    assert flat.vector.grad is None

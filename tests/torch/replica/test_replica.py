@@ -1,0 +1,240 @@
+"""One replica: gradients, the fixed tree, the step, and what happens when the workload misbehaves."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import small
+import torch
+from batchgrowth.errors import WorkloadError
+from batchgrowth.plan import Step
+from batchgrowth.shards import merge_order
+from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.tree import add_up, lay_out
+from batchgrowth_trainer.workload import Workload
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+BATCH = "batch={{initial: {0}, maximum: {0}, shard: {1}, growth: {{type: Constant}}}}"
+
+PROPERTY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def net() -> Workload:
+    torch.manual_seed(1)
+    return small.net()
+
+
+def first_step(replica: Replica) -> Step:
+    return replica.plan.step_at(replica.position)
+
+
+def total(replica: Replica, step: Step, workers: int = 1) -> Tensor:
+    """The sum over all shards, as so many workers would have added it."""
+    layout = lay_out(step.shards, workers)
+    rows = [p.row.clone() for run in layout.runs for p in replica.partials(step, run)]
+    return add_up(rows, layout)
+
+
+def state(replica: Replica) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in replica.tensors().items()}
+
+
+def train(replica: Replica, updates: int, workers: int = 1) -> Replica:
+    for _ in range(updates):
+        step = first_step(replica)
+        replica.commit(step, total(replica, step, workers))
+    return replica
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("shard", [1, 3, 7, 40])
+def test_the_gradient_is_the_mean_gradient_of_plain_torch(small_job: Any, make_replica: Any, shard: int) -> None:
+    replica = make_replica(small_job(BATCH.format(40, shard)), small.plain())
+    reference, step = small.plain(), first_step(replica)
+    indices = replica._epoch_order(0)[:40]
+    inputs, target = (tensor[indices] for tensor in reference.train.tensors)
+    loss = reference.loss(reference.model(inputs), target).mean()
+    loss.backward()
+    row = total(replica, step) / 40
+    views = replica.parameters.gradient_views(row)
+    for parameter, view in zip(reference.model.parameters(), views, strict=True):
+        torch.testing.assert_close(view, parameter.grad, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(row[-2], loss.detach(), rtol=1e-5, atol=1e-7)
+
+
+@PROPERTY
+@given(examples=st.integers(1, 90), shard=st.integers(1, 12), workers=st.integers(2, 7))
+def test_any_number_of_workers_adds_up_to_the_same_bits(
+    small_job: Any, make_replica: Any, examples: int, shard: int, workers: int
+) -> None:
+    """With batch norm, dropout and noise; also where a shard holds a single example."""
+    replica = make_replica(small_job(BATCH.format(examples, shard)), net())
+    step = first_step(replica)
+    assert torch.equal(total(replica, step), total(replica, step, workers))
+
+
+@PROPERTY
+@given(cuts=st.lists(st.integers(0, 12), max_size=5), shards=st.integers(1, 12))
+def test_any_split_of_the_shards_gives_nodes_that_add_up_to_the_same_bits(
+    small_job: Any, make_replica: Any, cuts: list[int], shards: int
+) -> None:
+    replica = make_replica(small_job(BATCH.format(shards * 4 - 1, 4)), net())
+    step = first_step(replica)
+    assert shards == step.shards
+    bounds = sorted({0, shards, *(min(cut, shards) for cut in cuts)})
+    nodes = [p for run in pairwise(bounds) for p in replica.partials(step, run)]
+    rows = [node.row.clone() for node in nodes]
+    for left, right in merge_order([(node.lo, node.hi) for node in nodes], shards):
+        rows[left] += rows[right]
+    assert torch.equal(total(replica, step), rows[0])
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_a_whole_epoch_ends_with_the_same_state(small_job: Any, make_replica: Any, workers: int) -> None:
+    """90 examples in batches of 28 end with a short batch of 6."""
+    job = small_job(BATCH.format(28, 4))
+    alone, together = train(make_replica(job, net()), 4), train(make_replica(job, net()), 4, workers)
+    assert (1, 0) == (alone.position.epoch, alone.position.offset)
+    assert same(state(alone), state(together))
+
+
+def test_a_lone_example_uses_the_running_statistics_of_batch_norm(small_job: Any, make_replica: Any) -> None:
+    replica = make_replica(small_job(BATCH.format(89, 89)), net())
+    train(replica, 1)
+    before = replica.buffers.clone()
+    assert 1 == first_step(replica).examples
+    train(replica, 1)
+    assert same({"b": before[torch.float32]}, {"b": replica.buffers.vectors[torch.float32]})
+    assert all(torch.isfinite(tensor).all() for tensor in replica.tensors().values())
+
+
+class Frozen(nn.Sequential):
+    """A net whose user has frozen its batch norm, in the usual way."""
+
+    def train(self, mode: bool = True) -> "Frozen":
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+def frozen() -> Workload:
+    torch.manual_seed(1)
+    return small.of(Frozen(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_lone_example_does_not_thaw_batch_norm_for_the_shards_after_it(
+    small_job: Any, make_replica: Any, workers: int
+) -> None:
+    """Three examples in shards of at most two are shards of one and of two."""
+    replica = make_replica(small_job(BATCH.format(3, 2)), frozen())
+    step = first_step(replica)
+    assert torch.equal(total(replica, step), total(replica, step, workers))
+
+
+def broken_after(calls: int, break_it: Callable[[Tensor], Tensor]) -> Workload:
+    """The net whose loss is broken from a certain call on."""
+    workload, seen = net(), [0]
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen[0] += 1
+        plain = workload.loss(output, target)
+        return break_it(plain) if seen[0] > calls else plain
+
+    return Workload(model=workload.model, loss=loss, train=workload.train)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(small_job: Any, make_replica: Any, number: float) -> None:
+    replica = make_replica(small_job(BATCH.format(8, 4)), broken_after(9, lambda loss: loss * number))
+    train(replica, 4)
+    before, position = state(replica), replica.position
+    with pytest.raises(WorkloadError, match=r"update 5 \(epoch 1, batch 8, learning rate 0\.05\) is not finite"):
+        train(replica, 1)
+    assert same(before, state(replica))
+    assert position == replica.position
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_state_as_it_was(small_job: Any, make_replica: Any) -> None:
+    """The square root of zero has a finite value and an infinite slope."""
+    replica = make_replica(small_job(BATCH.format(8, 4)), broken_after(2, lambda loss: (loss - loss).sqrt()))
+    train(replica, 1)
+    before = state(replica)
+    with pytest.raises(WorkloadError, match="gradient norm nan"):
+        train(replica, 1)
+    assert same(before, state(replica))
+
+
+def test_a_workload_that_raises_leaves_the_state_as_it_was(small_job: Any, make_replica: Any) -> None:
+    def fail(loss: Tensor) -> Tensor:
+        raise KeyError("left")
+
+    replica = make_replica(small_job(BATCH.format(8, 4)), broken_after(3, fail))
+    train(replica, 1)
+    before = state(replica)
+    with pytest.raises(
+        WorkloadError, match=r"update 2, shard 1 raised KeyError: 'left' \(.*test_replica\.py:\d+, in fail\)"
+    ):
+        train(replica, 1)
+    assert same(before, state(replica))
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda output, target: output.sum(), "returned one number for the whole shard"),
+        (lambda output, target: output, r"returned shape \(4, 3\) for 4 examples"),
+        (lambda output, target: None, "returned a NoneType"),
+    ],
+    ids=["scalar", "matrix", "nothing"],
+)
+def test_a_wrong_loss_is_told(small_job: Any, make_replica: Any, loss: Any, told: str) -> None:
+    workload = net()
+    replica = make_replica(
+        small_job(BATCH.format(8, 4)), Workload(model=workload.model, loss=loss, train=workload.train)
+    )
+    with pytest.raises(WorkloadError, match=told):
+        train(replica, 1)
+
+
+def test_the_stop_flag_rides_on_the_sum(small_job: Any, make_replica: Any) -> None:
+    replica = make_replica(small_job(), net())
+    step = first_step(replica)
+    quiet, asking = replica.partials(step, (0, step.shards)), replica.partials(step, (0, step.shards), stop=True)
+    assert torch.equal(quiet[0].row[:-1], asking[0].row[:-1])
+    assert not replica.commit(step, quiet[0].row).stop
+    replica = make_replica(small_job(), net())
+    assert replica.commit(step, asking[0].row).stop
+
+
+def test_a_snapshot_put_into_another_replica_goes_on_with_the_same_bits(small_job: Any, make_replica: Any) -> None:
+    first, second = train(make_replica(small_job(), net()), 14), make_replica(small_job(), small.net())
+    second.restore(first.snapshot())
+    assert same(state(train(first, 5)), state(train(second, 5)))
+
+
+def test_a_snapshot_is_a_copy(small_job: Any, make_replica: Any) -> None:
+    replica = make_replica(small_job(), net())
+    snapshot = replica.snapshot()
+    kept = {name: tensor.clone() for name, tensor in snapshot.tensors.items()}
+    train(replica, 1)
+    assert same(kept, dict(snapshot.tensors))
+
+
+def test_rows_are_used_again_and_memory_does_not_grow(small_job: Any, make_replica: Any) -> None:
+    replica = make_replica(small_job(BATCH.format(16, 4)), net())
+    seen = set()
+    for _ in range(5):
+        step = first_step(replica)
+        partials = replica.partials(step, (0, step.shards))
+        seen.add(partials[0].row.data_ptr())
+        replica.commit(step, partials[0].row)
+        replica.release(partials)
+    assert len(replica._free) <= 3
+    assert len(seen) <= 3

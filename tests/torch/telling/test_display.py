@@ -1,0 +1,187 @@
+"""What a person sees while a run trains, on a terminal and in a log."""
+
+import io
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+from batchgrowth.plan import Plan, Position, Stage
+from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.telling.display import Display, Lines, Live, Quiet, make_display
+from rich.console import Console
+
+
+def stage(index: int, first_update: int, updates: int, batch_size: int, workers: int) -> Stage:
+    return Stage(
+        index=index,
+        first_update=first_update,
+        updates=updates,
+        epoch_from=Fraction(index),
+        epoch_to=Fraction(index + 1),
+        wanted=batch_size,
+        batch_size=batch_size,
+        learning_rate=0.05,
+        workers=workers,
+        updates_per_epoch=updates,
+    )
+
+
+PLAN = Plan(stages=(stage(0, 0, 4, 25, 1), stage(1, 4, 2, 50, 2)), examples_per_epoch=100, epochs=2, shard=25)
+
+
+def rows(first: int = 1) -> Iterator[HistoryRow]:
+    """The plan's updates from number `first` on, a tenth of a second each."""
+    position = PLAN.position_at(first - 1)
+    while not PLAN.is_done(position):
+        step = PLAN.step_at(position)
+        position = step.after
+        epoch = position.epoch + position.offset / 100
+        times = (0.08, 0.01, 0.01, position.update / 10)
+        yield HistoryRow(
+            position.update, epoch, step.stage, step.batch_size, 0.05, 1 / position.update, step.workers, *times
+        )
+
+
+def terminal() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+class Clock:
+    """A clock that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_log_has_a_line_per_epoch_stage_and_note() -> None:
+    console = Console(file=io.StringIO(), width=20)
+    display = make_display(console)
+    display.start("digits", PLAN, Position())
+    for row in rows():
+        if row.update == 5:
+            display.note("workers 1 → 2 after update 4,\n  pause 31 ms")
+        display.row(row)
+        if row.update == 4:
+            display.evaluation(EvaluationRow(4, 1.0, 0.4, 0.5, {"accuracy": 0.875}))
+        if row.update == 5:
+            display.evaluation(EvaluationRow(5, 1.5, 0.5, 0.25, {}))
+    display.stop()
+    display.stop()
+    expected = """\
+digits starts: 2 epochs, 6 updates, 2 stages
+stage 1 of 2: batch 25, learning rate 0.05, workers 1
+epoch 1 of 2: update 4, loss 0.2500, test loss 0.5000, accuracy 0.8750, batch 25, workers 1, 0.4 s
+workers 1 → 2 after update 4, pause 31 ms
+stage 2 of 2: batch 50, learning rate 0.05, workers 2
+update 5: test loss 0.2500
+epoch 2 of 2: update 6, loss 0.1667, batch 50, workers 2, 0.6 s
+done after update 6, 0.6 s
+"""
+    assert expected == written(console)
+
+
+def test_a_log_says_where_a_resumed_run_goes_on_and_where_a_stopped_one_stood() -> None:
+    console = Console(file=io.StringIO())
+    display = make_display(console)
+    display.start("digits", PLAN, PLAN.position_at(4))
+    display.row(next(rows(first=5)))
+    display.stop()
+    first, *_, last = written(console).splitlines()
+    assert "digits goes on after update 4: 2 epochs, 6 updates, 2 stages" == first
+    assert "stopped after update 5, 0.5 s" == last
+
+
+def test_square_brackets_in_a_log_stay() -> None:
+    console = Console(file=io.StringIO())
+    make_display(console).note("worker [red]3[/red] was lost")
+    assert "worker [red]3[/red] was lost\n" == written(console)
+
+
+def test_a_terminal_shows_a_bar_with_the_present_numbers() -> None:
+    console, clock = terminal(), Clock()
+    display = make_display(console, clock)
+    display.start("digits", PLAN, Position())
+    for row in rows():
+        clock.now += 1.0
+        display.row(row)
+        if row.update == 4:
+            display.evaluation(EvaluationRow(4, 1.0, 0.4, 0.5, {"accuracy": 0.875}))
+    display.stop()
+    shown = written(console)
+    for part in ("digits", "12%", "epoch 1.5/2", "update 5/6", "stage 2/2", "batch 50  workers 2", "loss 0.2000"):
+        assert part in shown
+    assert "test loss 0.5000, accuracy 0.8750" in shown
+    assert "25 examples/s" in shown
+    assert "4.0 s left" in shown
+    assert "100%" in shown[shown.rindex("digits") :]
+
+
+def test_a_terminal_is_redrawn_at_most_eight_times_a_second() -> None:
+    console, clock = terminal(), Clock()
+    display = Live(console, clock)
+    display.start("digits", PLAN, Position())
+    row = next(rows())
+    for _ in range(2000):
+        clock.now += 0.001
+        display.row(row)
+    display.stop()
+    assert 14 <= written(console).count("epoch 0.2/2") <= 18
+
+
+def test_a_note_on_a_terminal_stays_above_the_bar() -> None:
+    console, clock = terminal(), Clock()
+    display = Live(console, clock)
+    display.start("digits", PLAN, Position())
+    display.note("workers 1 → 2 after update 4, pause 31 ms")
+    display.stop()
+    assert 1 == written(console).count("workers 1 → 2 after update 4, pause 31 ms")
+
+
+def test_the_terminal_is_given_back() -> None:
+    console = terminal()
+    display = Live(console, Clock())
+    display.start("digits", PLAN, Position())
+    display.stop()
+    display.stop()
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    assert written(console).count(hidden) == written(console).count(shown) == 1
+
+
+def test_the_time_left_follows_a_change_of_pace() -> None:
+    console, clock = terminal(), Clock()
+    display = Live(console, clock)
+    display.start("digits", PLAN, Position())
+    for row, seconds in zip(rows(), [1.0, 10.0, 10.0, 10.0, 10.0, 10.0], strict=True):
+        clock.now += seconds
+        display.row(row)
+    paces = [float(pace) for pace in re.findall(r"([\d.]+) examples/s", written(console))]
+    display.stop()
+    assert 25.0 == paces[0]
+    assert 2.0 <= paces[3] <= 5.0
+
+
+@pytest.mark.parametrize(
+    ("console", "kind"), [(terminal(), Live), (Console(file=io.StringIO()), Lines)], ids=["terminal", "log"]
+)
+def test_the_display_fits_the_console(console: Console, kind: type[Display]) -> None:
+    assert isinstance(make_display(console), kind)
+
+
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    display: Display = Quiet()
+    display.start("digits", PLAN, Position())
+    for row in rows():
+        display.row(row)
+    display.evaluation(EvaluationRow(6, 2.0, 0.6, 0.5, {}))
+    display.note("nothing")
+    display.stop()
+    assert ("", "") == tuple(capsys.readouterr())

@@ -1,0 +1,189 @@
+"""Progress reports: what they say, that they arrive, and that training never waits for them."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from batchgrowth.errors import PlanError
+from batchgrowth.plan import Position, make_plan
+from batchgrowth.progress import Progress
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.__main__ import check_same_plan
+from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
+from batchgrowth_trainer.telling.display import Quiet
+from batchgrowth_trainer.telling.progress_sinks import config_map_sink, file_sink
+from batchgrowth_trainer.telling.reporting import Reporter, Together
+from batchgrowth_trainer.training import Options, train
+
+MakeJob = Callable[..., BatchGrowthJob]
+
+
+def test_the_last_report_tells_the_end(tmp_path: Path, small_job: MakeJob) -> None:
+    """A whole run, reported to a file."""
+    job = small_job()
+    told: list[Progress] = []
+
+    def sink(report: str) -> None:
+        told.append(Progress.from_json(report))
+
+    train(job, Options(output_dir=tmp_path), Together([Quiet(), Reporter(sink, start=7)]))
+
+    plan = make_plan(job.spec)
+    assert (0, plan.updates) == (told[0].update, told[-1].update)
+    assert (7, plan.updates, float(plan.epochs)) == (told[-1].start, told[-1].updates, told[-1].epoch)
+    assert (1, 0.0) == (told[-1].workers, told[-1].eta_seconds)
+    assert {str(stage.index): 1 for stage in plan.stages} == told[-1].crews
+    assert told == sorted(told, key=lambda report: report.update)
+    assert json.loads((tmp_path / "summary.json").read_text())["weightsSha256"] == told[-1].weights_sha256
+    assert plan.updates == told[-1].checkpoint_update
+
+
+def test_the_longest_pause_of_each_stage_is_reported(small_job: MakeJob) -> None:
+    """A pause belongs to the stage of the update that follows it."""
+    plan, told = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: told.append(Progress.from_json(report)))
+    reporter.start("small", plan, Position())
+    second = plan.stages[1].first_update
+    for update, seconds in ((0, 0.1), (second - 1, 0.3), (second, 0.05), (second + 1, 0.04)):
+        reporter.resize(ResizeRow(update, 1, 2, seconds))
+    reporter.stop()
+
+    assert {"0": 0.3, "1": 0.05} == told[-1].pauses
+
+
+def test_what_is_waited_for_is_reported_until_updates_are_done_again(small_job: MakeJob) -> None:
+    plan, told = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: told.append(Progress.from_json(report)))
+    display = Together([Quiet(), reporter])
+    display.start("small", plan, Position())
+    display.wait_for("a worker")
+    while not (told and told[-1].waiting_for):
+        time.sleep(0.01)
+    assert "a worker" == told[-1].waiting_for
+    display.ready(2)
+    display.row(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
+    display.stop()
+    assert (None, 2, 2) == (told[-1].waiting_for, told[-1].ready, told[-1].workers)
+
+
+def test_a_sink_that_fails_is_tried_again(tmp_path: Path, small_job: MakeJob) -> None:
+    """The newest report arrives in the end."""
+    arrived: list[str] = []
+    failures = iter([OSError("away"), OSError("away")])
+
+    def sink(report: str) -> None:
+        for error in failures:
+            raise error
+        arrived.append(report)
+
+    train(small_job(), Options(output_dir=tmp_path), Reporter(sink))
+
+    assert make_plan(small_job().spec).updates == Progress.from_json(arrived[-1]).update
+
+
+def test_a_file_holds_the_newest_report(tmp_path: Path) -> None:
+    """And nothing else is left beside it."""
+    write = file_sink(tmp_path / "progress.json")
+
+    write('{"update": 1}')
+    write('{"update": 2}')
+
+    assert '{"update": 2}\n' == (tmp_path / "progress.json").read_text()
+    assert ["progress.json"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.fixture
+def api_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[tuple[str, str, dict[str, object]]]]]:
+    """A server that keeps (path, token, body) of each PATCH; without TLS, which is the standard library's to test."""
+    seen: list[tuple[str, str, dict[str, object]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PATCH(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append((self.path, self.headers["Authorization"], json.loads(body)))
+            self.send_response(200 if "missing" not in self.path else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setattr("ssl.create_default_context", lambda cafile: None)
+    real = "urllib.request.Request.__init__"
+    original = __import__("urllib.request").request.Request.__init__
+    monkeypatch.setattr(real, lambda self, url, **kw: original(self, url.replace("https:", "http:"), **kw))
+    yield server.server_port, seen
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_config_map_is_patched(
+    tmp_path: Path, api_server: tuple[int, list[tuple[str, str, dict[str, object]]]]
+) -> None:
+    """With the token as it is now, and the report under its key."""
+    port, seen = api_server
+    (tmp_path / "token").write_text("first\n")
+    environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
+    patch = config_map_sink("team", "digits-progress", environment, tmp_path)
+
+    patch("one")
+    (tmp_path / "token").write_text("second")
+    patch("two")
+
+    path = "/api/v1/namespaces/team/configmaps/digits-progress"
+    assert [
+        (path, "Bearer first", {"data": {"progress.json": "one"}}),
+        (path, "Bearer second", {"data": {"progress.json": "two"}}),
+    ] == seen
+    with pytest.raises(OSError, match="404"):
+        config_map_sink("team", "missing", environment, tmp_path)("three")
+
+
+def test_another_plan_is_refused(tmp_path: Path, small_job: MakeJob) -> None:
+    """Operator and trainer of different versions notice before they train."""
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(make_plan(small_job().spec).to_json()))
+
+    check_same_plan(small_job(), path)
+
+    with pytest.raises(PlanError, match="another plan"):
+        check_same_plan(small_job("epochs=5"), path)
+    with pytest.raises(PlanError, match="cannot be read"):
+        check_same_plan(small_job(), tmp_path / "absent.json")
+
+
+def test_the_trainer_of_a_pod(tmp_path: Path, small_job: MakeJob) -> None:
+    """`python -m batchgrowth_trainer` trains what it is given, and going on from a finished run is quick and quiet."""
+    job = small_job()
+    (tmp_path / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
+    (tmp_path / "plan.json").write_text(json.dumps(make_plan(job.spec).to_json()))
+    command = [sys.executable, "-m", "batchgrowth_trainer", "--job", "job.json", "--plan", "plan.json"]
+    command += ["--output-dir", "checkpoints", "--metrics-port", "0"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "user_code")}
+
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert 0 == done.returncode, done.stderr
+
+    told = Progress.from_json((tmp_path / "checkpoints" / "progress.json").read_text())
+    assert make_plan(job.spec).updates == told.update
+    assert (tmp_path / "checkpoints" / "summary.json").exists()
+    (tmp_path / "plan.json").write_text("{}")
+    refused = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert PlanError.exit_code == refused.returncode
+    assert "another plan" in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -1,0 +1,91 @@
+"""The trainer's metrics are the table's, and a run fills them."""
+
+import socket
+import urllib.request
+from typing import Any
+
+import pytest
+from batchgrowth.errors import PortError
+from batchgrowth.metrics import TRAINER
+from batchgrowth.plan import make_plan
+from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.telling.telemetry import Endpoint, Telemetry
+from prometheus_client import CollectorRegistry
+
+
+def row(update: int, epoch: float) -> HistoryRow:
+    return HistoryRow(update, epoch, 1, 16, 0.05, 0.7, 2, 0.2, 0.1, 0.05, 3.0)
+
+
+def values(telemetry: Telemetry) -> dict[str, float]:
+    return {
+        sample.name + "".join(f"[{value}]" for key, value in sample.labels.items() if key != "le"): sample.value
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+    }
+
+
+def filled(job: Any) -> Telemetry:
+    telemetry = Telemetry(make_plan(job.spec))
+    telemetry.row(row(1, 0.25))
+    telemetry.row(row(2, 0.5))
+    telemetry.evaluation(EvaluationRow(2, 1.0, 1.0, 0.6, {"accuracy": 0.9}))
+    telemetry.resize(1, 2, 0.02)
+    telemetry.resize(2, 1, 0.02)
+    telemetry.recovery()
+    telemetry.sent(1000)
+    telemetry.checkpoint(0.1, 500)
+    telemetry.checkpoint_failed()
+    return telemetry
+
+
+def test_the_registry_holds_the_table_and_nothing_else(small_job: Any) -> None:
+    families = {family.name: family for family in Telemetry(make_plan(small_job().spec)).registry.collect()}
+    assert {metric.name.removesuffix("_total"): metric.kind for metric in TRAINER} == {
+        name: family.type for name, family in families.items()
+    }
+    for metric in TRAINER:
+        assert metric.help == families[metric.name.removesuffix("_total")].documentation
+
+
+def test_every_metric_can_be_filled(small_job: Any) -> None:
+    told = values(filled(small_job()))
+    for metric in TRAINER:
+        named = [name for name in told if name.startswith(metric.name)]
+        assert named, metric.name
+        assert any(told[name] for name in named), metric.name
+
+
+def test_counters_count_and_gauges_stand(small_job: Any) -> None:
+    told = values(filled(small_job()))
+    assert 2 == told["batchgrowth_updates_total"]
+    assert 45 == told["batchgrowth_examples_total"]
+    assert 0.5 == told["batchgrowth_epochs"]
+    assert 2 == told["batchgrowth_workers[training]"]
+    assert 0.9 == told["batchgrowth_evaluation[accuracy]"]
+    assert pytest.approx(0.4) == told["batchgrowth_update_duration_seconds_sum[compute]"]
+    assert 1 == told["batchgrowth_resize_duration_seconds_count[up]"]
+
+
+def test_after_a_resume_examples_count_from_zero_like_updates(small_job: Any) -> None:
+    telemetry = Telemetry(make_plan(small_job().spec), epochs=2.0)
+    telemetry.row(row(30, 2.25))
+    told = values(telemetry)
+    assert 1 == told["batchgrowth_updates_total"]
+    assert 22.5 == told["batchgrowth_examples_total"]
+
+
+def test_the_endpoint_answers_until_it_is_closed(small_job: Any) -> None:
+    endpoint = Endpoint(filled(small_job()).registry, "127.0.0.1", 0)
+    with urllib.request.urlopen(endpoint.url, timeout=5) as answer:
+        assert "batchgrowth_updates_total 2.0" in answer.read().decode()
+    endpoint.close()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(endpoint.url, timeout=5)
+
+
+def test_a_taken_port_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortError, match=rf"--metrics-port {port}: .* cannot be opened .*or 0 for any free one"):
+            Endpoint(CollectorRegistry(), "127.0.0.1", port)

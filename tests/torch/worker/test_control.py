@@ -1,0 +1,73 @@
+"""What the driver may ask of a member, and what a user may ask of a run."""
+
+import os
+import signal
+
+import pytest
+import torch
+from batchgrowth.plan import Position
+from batchgrowth_trainer.interrupts import interrupts
+from batchgrowth_trainer.record.snapshot import Snapshot
+from batchgrowth_trainer.worker.control import Control
+
+
+class State:
+    """Counts how often it is copied."""
+
+    def __init__(self) -> None:
+        self.update, self.taken = 0, 0
+
+    def take(self) -> Snapshot:
+        self.taken += 1
+        return Snapshot(Position(self.update), {"parameters": torch.zeros(1)})
+
+
+def test_a_snapshot_is_taken_at_once_where_nothing_trains() -> None:
+    state = State()
+    assert 0 == Control(state.take).request_snapshot().result(timeout=0).position.update
+
+
+def test_while_training_a_snapshot_waits_for_the_boundary_and_is_shared() -> None:
+    state = State()
+    control = Control(state.take)
+    control.training(True)
+    wanted = [control.request_snapshot(), control.request_snapshot()]
+    assert not any(future.done() for future in wanted)
+    state.update = 1
+    control.at_boundary()
+    assert [1, 1] == [future.result(timeout=0).position.update for future in wanted]
+    assert 1 == state.taken
+    control.at_boundary()
+    assert 1 == state.taken
+
+
+def test_a_snapshot_that_waits_is_served_when_training_ends() -> None:
+    state = State()
+    control = Control(state.take)
+    control.training(True)
+    wanted = control.request_snapshot()
+    control.training(False)
+    assert 0 == wanted.result(timeout=0).position.update
+
+
+def test_a_stop_holds_for_its_generation_and_earlier_ones() -> None:
+    control = Control(State().take)
+    assert not control.asks_stop(0)
+    control.request_stop(3)
+    assert [True, True, False] == [control.asks_stop(number) for number in (2, 3, 4)]
+    control.request_stop(1)
+    assert control.asks_stop(3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_stops_at_once(number: signal.Signals) -> None:
+    before, told = signal.getsignal(number), []
+    with interrupts(lambda: told.append("stopping")) as seen:
+        assert not seen.requested()
+        os.kill(os.getpid(), number)
+        assert seen.requested()
+        assert (["stopping"], number.name) == (told, seen.name)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert ["stopping"] == told
+    assert before is signal.getsignal(number)

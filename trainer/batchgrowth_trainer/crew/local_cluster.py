@@ -1,0 +1,97 @@
+"""A Dask cluster on this machine: processes on the loopback interface, begun from a process that has torch loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+
+import dask
+from batchgrowth.spec import JobSpec
+from distributed import LocalCluster
+from distributed.utils import get_mp_context
+
+_PRELOADED = (
+    "batchgrowth_trainer.worker.uninterrupted",
+    "torch",
+    "torch.distributed",
+    "batchgrowth_trainer.worker.service",
+)
+_CLOSE_SECONDS = 5.0
+LOOPBACK = "127.0.0.1"
+
+
+class LocalScaler:
+    """A LocalCluster's number of workers, and what Dask leaves undone about those that die while they start."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._suspects: set[object] = set()
+
+    def scale(self, count: int, keep: Collection[str]) -> None:
+        """See Scaler. Dask's own choice of whom to let go knows nothing of who trains."""
+        names = list(self._cluster.worker_spec)
+        spare = [name for name in reversed(names) if str(name) not in keep]
+        if count >= len(names):
+            self._cluster.scale(count)
+        else:
+            self._cluster.loop.add_callback(self._cluster.scale_down, spare[: len(names) - count])
+
+    def repair(self) -> None:
+        """See Scaler. A nanny whose worker died before it had registered does not try again."""
+        self._cluster.loop.add_callback(self._repair)
+
+    async def _repair(self) -> None:
+        workers = self._cluster.workers
+        idle = {name for name, nanny in workers.items() if not nanny.is_alive()}
+        given_up = [workers.pop(name) for name in idle & self._suspects]
+        self._suspects = idle  # at the second look it is not one that just starts its worker anew
+        if given_up:
+            self._cluster.scale(len(self._cluster.worker_spec))
+        for nanny in given_up:
+            with suppress(TimeoutError):  # it may wait for ever for its worker to have started
+                await asyncio.wait_for(nanny.close(timeout=2), _CLOSE_SECONDS)
+
+
+@contextmanager
+def local_cluster(spec: JobSpec) -> Iterator[LocalCluster]:
+    """A cluster without workers that can `scale`; its processes and files are gone at the end."""
+    environment = {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in _environment(spec).items()}
+    settings = {
+        "distributed.worker.multiprocessing-method": "forkserver",
+        "distributed.worker.memory.terminate": False,
+        "distributed.admin.log-length": 100,
+        **environment,
+    }
+    with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings):
+        get_mp_context().set_forkserver_preload(list(_PRELOADED))
+        cluster = LocalCluster(
+            n_workers=0,
+            threads_per_worker=1,
+            processes=True,
+            host=LOOPBACK,
+            dashboard_address=f"{LOOPBACK}:0",  # any free port: two runs must not meet, and Dask knows no "none"
+            worker_dashboard_address=None,
+            scheduler_kwargs={"dashboard": False},
+            memory_limit=0,
+            local_directory=scratch,
+            silence_logs=logging.CRITICAL,
+        )
+        try:
+            yield cluster
+        finally:
+            cluster.close(timeout=20)
+
+
+def _environment(spec: JobSpec) -> dict[str, str]:
+    threads = str(spec.workers.threads)
+    return {
+        "MALLOC_TRIM_THRESHOLD_": "1073741824",
+        "MALLOC_MMAP_THRESHOLD_": "33554432",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # that a peer is gone is told in a line of our own, not in torch's stack traces
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+    }

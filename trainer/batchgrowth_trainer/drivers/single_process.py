@@ -1,0 +1,51 @@
+"""SingleProcess: the baseline. One replica, here, and no exchange at all (CS744 report, task 1)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.replica.evaluation import evaluate
+from batchgrowth_trainer.replica.replica import Replica
+
+
+def train_alone(run: Run, replica: Replica) -> Replica:
+    """Train to the end of the plan, or until a stop is asked for, in this process; the replica then has the state.
+
+    Raises WorkloadError and DataError.
+    """
+    while True:
+        _evaluate_if_due(run, replica)
+        if run.stop_requested() or run.plan.is_done(replica.position):
+            return replica
+        if run.checkpoint_due():
+            run.save(replica.snapshot())
+        _update(run, replica)
+
+
+def _update(run: Run, replica: Replica) -> None:
+    step = run.plan.step_at(replica.position)
+    began = time.perf_counter()
+    whole = replica.partials(step, (0, step.shards))
+    done = replica.commit(step, whole[0].row)
+    replica.release(whole)
+    compute = time.perf_counter() - began
+    epoch = replica.position.epoch + replica.position.offset / run.plan.examples_per_epoch
+    run.note_rows([(step.position.update + 1, epoch, step.stage, step.batch_size, step.learning_rate, done.loss,
+                    1, compute, 0.0, 0.0, time.time())])  # fmt: skip
+
+
+def _evaluate_if_due(run: Run, replica: Replica) -> None:
+    if run.evaluation_due(replica.position):
+        values = evaluate(replica, 0, 1, only_one)
+        run.note_evaluation(replica.position, values, time.time())
+
+
+def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
+    """The total of a member that had all the shards."""
+    assert shards
+    assert rows[0].shape == like.shape
+    return rows[0]

@@ -1,0 +1,1 @@
+"""What a run writes to disk: history, checkpoints, summary, and reading them back."""

@@ -1,0 +1,211 @@
+"""Checkpoints that are whole or absent, and that say which job they belong to.
+
+A checkpoint is a folder `update-NNNNNNNNNN` with `state.safetensors` (flat tensors, no pickle) and `manifest.json`.
+It is written under another name, every file is flushed to the disk, the manifest with the state's digest and one of
+its own comes last, and one rename makes it appear.  A crash at any byte leaves the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchgrowth.errors import CheckpointError
+from batchgrowth.plan import Position
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from batchgrowth_trainer.record.snapshot import Snapshot
+
+FORMAT = 1
+_STATE, _MANIFEST = "state.safetensors", "manifest.json"
+_PREFIX, _UNFINISHED, _DAMAGED = "update-", ".unfinished-", "damaged-"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint read back; `story` is what the run had to tell so far (seconds, resizes, recoveries)."""
+
+    snapshot: Snapshot
+    story: Mapping[str, Any] = field(default_factory=dict)
+
+
+class CheckpointStore:
+    """The checkpoints of one run, newest last; keeps the newest `keep`."""
+
+    def __init__(self, directory: Path, mathematics: Mapping[str, Any], keep: int) -> None:
+        self.directory, self._mathematics, self._keep = directory, mathematics, keep
+
+    def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
+        """Write a checkpoint, drop the oldest ones, and return its bytes.
+
+        Raises CheckpointError; the earlier ones are then untouched.
+        """
+        name = f"{_PREFIX}{snapshot.position.update:010d}"
+        unfinished = self.directory / f"{_UNFINISHED}{os.getpid()}-{snapshot.position.update:010d}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            size = self._write(unfinished, snapshot, story)
+            target = self._free(name)
+            unfinished.rename(target)
+            _flush_folder(self.directory)
+        except OSError as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise CheckpointError(
+                f"{self.directory}: the checkpoint of update {snapshot.position.update} could not be written "
+                f"({error.strerror or error}). Earlier checkpoints are intact; make room or give another --output-dir."
+            ) from error
+        self._drop_old(target)
+        return size
+
+    def load_latest(self, note: Callable[[str], None]) -> Saved | None:
+        """The newest checkpoint that is whole; None where there is none at all. `note` hears of damaged ones.
+
+        Raises CheckpointError where the checkpoints belong to another job, or where not one of several is whole.
+        """
+        folders = self._folders()
+        damage: list[str] = []
+        for folder in reversed(folders):
+            try:
+                saved = self._read(folder)
+            except _Damaged as error:
+                damage.append(f"{folder.name}: {error}")
+                note(f"checkpoint {damage[-1]}; trying the one before it")
+            else:
+                self._set_aside(folders[len(folders) - len(damage) :])
+                return saved
+        if not folders:
+            return None
+        raise CheckpointError(
+            f"{self.directory}: no checkpoint is whole ({'; '.join(damage)}). "
+            "Restore one from a copy, or start anew in another --output-dir."
+        )
+
+    def sweep(self) -> None:
+        """Remove what a crash left half written."""
+        for folder in self.directory.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Remove every checkpoint: the run starts anew."""
+        for folder in self._folders():
+            shutil.rmtree(folder)
+        self.sweep()
+
+    def _write(self, folder: Path, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
+        state = save({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()})
+        _write_durably(folder / _STATE, state)
+        place = snapshot.position
+        manifest = {
+            "format": FORMAT,
+            "position": {"update": place.update, "epoch": place.epoch, "offset": place.offset},
+            "sha256": hashlib.sha256(state).hexdigest(),
+            "bytes": len(state),
+            "mathematics": self._mathematics,
+            "story": story,
+        }
+        sealed = {**manifest, "digest": _digest(manifest)}
+        _write_durably(folder / _MANIFEST, (json.dumps(sealed, indent=2) + "\n").encode())
+        _flush_folder(folder)
+        return len(state)
+
+    def _read(self, folder: Path) -> Saved:
+        manifest = _read_manifest(folder / _MANIFEST)
+        self._check_belongs(folder, manifest)
+        path = folder / _STATE
+        try:
+            state = path.read_bytes()
+        except OSError as error:
+            raise _Damaged(f"{_STATE} cannot be read ({error.strerror})") from error
+        if hashlib.sha256(state).hexdigest() != manifest["sha256"]:
+            raise _Damaged(
+                f"{_STATE} is not what was written ({len(state)} of {manifest['bytes']} bytes, other digest)"
+            )
+        try:
+            tensors = load(state)
+        except SafetensorError as error:
+            raise _Damaged(f"{_STATE} is no safetensors file ({error})") from error
+        return Saved(Snapshot(Position(**manifest["position"]), tensors), manifest["story"])
+
+    def _check_belongs(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        saved = manifest["mathematics"]
+        if saved == self._mathematics:
+            return
+        changed = sorted(k for k in saved.keys() | self._mathematics.keys() if saved.get(k) != self._mathematics.get(k))
+        told = "; ".join(f"{k}: {_short(saved.get(k))} there, {_short(self._mathematics.get(k))} here" for k in changed)
+        raise CheckpointError(
+            f"{folder} belongs to another job ({told}). What determines the weights cannot change under way: "
+            "undo the change, or start anew in another --output-dir."
+        )
+
+    def _folders(self) -> list[Path]:
+        return sorted(self.directory.glob(f"{_PREFIX}*"))
+
+    def _free(self, name: str) -> Path:
+        """Where the checkpoint of this name can go while one of the same update, saved before, is still there."""
+        first, second = self.directory / name, self.directory / f"{name}.2"
+        if first.exists() and second.exists():
+            shutil.rmtree(first)
+        return second if first.exists() else first
+
+    def _drop_old(self, newest: Path) -> None:
+        same = [folder for folder in self._folders() if folder.stem == newest.stem and folder != newest]
+        for folder in (*same, *[folder for folder in self._folders() if folder not in same][: -self._keep]):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _set_aside(self, damaged: Sequence[Path]) -> None:
+        """Damaged ones must not count among the newest, which are kept."""
+        for folder in damaged:
+            aside = folder.with_name(_DAMAGED + folder.name)
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+
+
+class _Damaged(Exception):
+    """A checkpoint that is not whole."""
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _Damaged(f"{_MANIFEST} cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise _Damaged(f"{_MANIFEST} is not JSON ({error})") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise _Damaged(f"{_MANIFEST} is not of format {FORMAT}")
+    if manifest.pop("digest", None) != _digest(manifest):
+        raise _Damaged(f"{_MANIFEST} is not what was written (other digest)")
+    return manifest
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

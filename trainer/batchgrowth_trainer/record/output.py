@@ -1,0 +1,108 @@
+"""A run's folder: who may write there, what was there before, and the summary at the end."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from batchgrowth.errors import CheckpointError
+
+from batchgrowth_trainer.record.history import EVALUATIONS_FILE, HISTORY_FILE
+
+SUMMARY_FILE, CHECKPOINTS, EARLIER, WEIGHTS_FILE, JOB_FILE = (
+    "summary.json",
+    "checkpoints",
+    "earlier",
+    "model.safetensors",
+    "job.yaml",
+)
+_OF_A_RUN = (SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE, EVALUATIONS_FILE, WEIGHTS_FILE, JOB_FILE, "plot.png", "plot.html")
+
+
+@contextmanager
+def told_as_unwritable() -> Iterator[None]:
+    """Turn an OSError of a file that a run writes into a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename} could not be written ({error.strerror}); make room, or give another --output-dir. "
+            "The checkpoints are intact, and --resume goes on from the newest."
+        ) from error
+
+
+class OutputFolder:
+    """Held by one run at a time; raises CheckpointError where it cannot be written or is held already."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise CheckpointError(
+                f"--output-dir {path}: {error.strerror}; give a folder that can be written"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise CheckpointError(
+                f"--output-dir {path}: another run is writing there; wait for it or give another folder"
+            ) from error
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of the finished run that is here."""
+        try:
+            told = json.loads((self.path / SUMMARY_FILE).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return told if isinstance(told, dict) else None
+
+    def set_earlier_run_aside(self) -> Path | None:
+        """Move what an earlier run left into earlier/N, so that nothing is lost; None where nothing was here."""
+        left = [self.path / name for name in _OF_A_RUN if (self.path / name).exists()]
+        if not left:
+            return None
+        number = 1 + max((int(p.name) for p in (self.path / EARLIER).glob("[0-9]*")), default=0)
+        aside = self.path / EARLIER / str(number)
+        aside.mkdir(parents=True)
+        for path in left:
+            path.rename(aside / path.name)
+        return aside
+
+    def write(self, name: str, data: bytes) -> Path:
+        """Write a file whole or not at all. Raises CheckpointError."""
+        target, unfinished = self.path / name, self.path / f".unfinished-{name}"
+        try:
+            with unfinished.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(target)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"{target} could not be written ({error.strerror}); make room and --resume"
+            ) from error
+        return target
+
+    def write_summary(self, told: Mapping[str, Any]) -> Path:
+        """Write summary.json; its presence says that the run is finished."""
+        return self.write(SUMMARY_FILE, (json.dumps(told, indent=2) + "\n").encode())

@@ -1,0 +1,86 @@
+"""Reading back what a run wrote, for plots and comparisons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchgrowth.errors import CheckpointError, DataError
+
+from batchgrowth_trainer.record.history import (
+    EVALUATION_HEADER,
+    EVALUATIONS_FILE,
+    HISTORY_FILE,
+    HISTORY_HEADER,
+    EvaluationRow,
+    HistoryRow,
+)
+from batchgrowth_trainer.record.rows import whole_lines
+
+SUMMARY_FILE = "summary.json"
+_COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run's directory: a row per update, a row per evaluation, and the summary (None while it still trains)."""
+
+    directory: Path
+    history: tuple[HistoryRow, ...]
+    evaluations: tuple[EvaluationRow, ...]
+    summary: Mapping[str, Any] | None
+
+
+def read_run(directory: Path) -> Run:
+    """The run in `directory`. A torn last line is left out.
+
+    Raises DataError where there is no history, CheckpointError where summary.json is damaged.
+    """
+    path = directory / HISTORY_FILE
+    if not path.is_file():
+        raise DataError(f"{directory}: there is no {HISTORY_FILE} here; name the --output-dir of a run")
+    history = _read_history(path)
+    if not history:
+        raise DataError(f"{path}: no update is recorded yet; wait for the run's first updates")
+    return Run(directory, history, _read_evaluations(directory / EVALUATIONS_FILE), read_summary(directory))
+
+
+def _read_history(path: Path) -> tuple[HistoryRow, ...]:
+    header, *lines = whole_lines(path) or [""]
+    if lines and tuple(header.rstrip("\n").split(",")) != HISTORY_HEADER:
+        raise DataError(f"{path}: columns are {header.strip()!r}; expected {','.join(HISTORY_HEADER)}")
+    readers = [int if name in _COUNTS else float for name in HISTORY_HEADER]
+    return tuple(
+        HistoryRow(*(read(cell) for read, cell in zip(readers, line.split(","), strict=True)))  # type: ignore[arg-type]
+        for line in lines
+    )
+
+
+def _read_evaluations(path: Path) -> tuple[EvaluationRow, ...]:
+    if not path.exists():
+        return ()
+    header, *lines = whole_lines(path) or [""]
+    metrics = header.rstrip("\n").split(",")[len(EVALUATION_HEADER) :]
+    return tuple(_evaluation(line.split(","), metrics) for line in lines)
+
+
+def _evaluation(cells: list[str], metrics: list[str]) -> EvaluationRow:
+    epoch, seconds, loss, *values = map(float, cells[1:])
+    return EvaluationRow(int(cells[0]), epoch, seconds, loss, dict(zip(metrics, values, strict=True)))
+
+
+def read_summary(directory: Path) -> Mapping[str, Any] | None:
+    """What summary.json says, None where there is none yet. Raises CheckpointError where it is damaged."""
+    path = directory / SUMMARY_FILE
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON ({error}); delete it or run the job again") from error
+    if not isinstance(summary, dict):
+        raise CheckpointError(f"{path}: a {type(summary).__name__}, not an object; delete it or run the job again")
+    return summary

@@ -1,0 +1,28 @@
+"""From a spec to a replica that is ready to train: the one place where a process becomes a trainer."""
+
+from __future__ import annotations
+
+from batchgrowth.plan import Plan
+from batchgrowth.spec import JobSpec
+
+from batchgrowth_trainer.loading import load_workload
+from batchgrowth_trainer.replica.devices import make_device, prepare_process
+from batchgrowth_trainer.replica.draws import draw_seed
+from batchgrowth_trainer.replica.replica import Replica
+
+
+def build_replica(spec: JobSpec, plan: Plan) -> Replica:
+    """A replica at the first update, with the same bits in every process. Raises WorkloadError and DataError.
+
+    One shard is computed and forgotten, so that kernels are loaded, and a wrong loss shows before the first update.
+    """
+    prepare_process(spec)
+    workload = load_workload(
+        spec.workload.entrypoint,
+        spec.workload.arguments,
+        seed=draw_seed(spec.seed, "model") % 2**32,
+        examples=spec.workload.examples,
+    )
+    replica = Replica(spec, plan, workload, make_device(spec))
+    replica.release(replica.partials(plan.step_at(replica.position), (0, 1)))
+    return replica

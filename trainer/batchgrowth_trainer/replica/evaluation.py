@@ -1,0 +1,73 @@
+"""The mean loss and metrics over the test set, in eval mode; the same numbers for any number of members.
+
+The test set is cut into fixed chunks that are treated as shards: each member takes a run of them, and the sums meet
+along the same fixed tree as a gradient does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from batchgrowth_trainer.blame import reported_as_workload_error
+from batchgrowth_trainer.replica.devices import to_device
+from batchgrowth_trainer.replica.draws import draw_seed, seed_generators
+from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.tree import Layout, lay_out
+from batchgrowth_trainer.workload import Dataset, checked, fetch, predict
+
+_CHUNK = 256  # examples evaluated at once
+
+Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
+"""(rows of this member's nodes, chunks, a row to take after) -> the total row."""
+
+
+def evaluate(replica: Replica, rank: int, size: int, reduce: Reduce) -> dict[str, float]:
+    """{"loss": mean loss, metric: mean, …} over the test set; empty where the workload has none.
+
+    Raises WorkloadError for a metric that does not return one value per example.
+    """
+    test = replica.workload.test
+    if test is None:
+        return {}
+    names = ("loss", *replica.workload.metrics)
+    chunks = -(-len(test) // _CHUNK)
+    layout = lay_out(chunks, size)
+    like = torch.zeros(len(names), dtype=torch.float64)
+    total = reduce(node_sums(replica, test, layout, rank), chunks, like)
+    return dict(zip(names, (total / len(test)).tolist(), strict=True))
+
+
+def node_sums(replica: Replica, test: Dataset, layout: Layout, rank: int) -> list[Tensor]:
+    """One float64 row (loss, metrics…) for each of this member's nodes of chunks."""
+    replica.model.eval()
+    start, sums = replica.buffers.clone(), {}
+    with torch.no_grad():
+        for chunk in range(*layout.runs[rank]):
+            sums[chunk] = _chunk_sums(replica, test, chunk)
+            replica.buffers.restore(
+                start
+            )  # a model that writes buffers even now must not make chunks or members differ
+    replica.model.train()
+    return [_tree_sum(sums, lo, hi) for lo, hi in layout.nodes[rank]]
+
+
+def _chunk_sums(replica: Replica, test: Dataset, chunk: int) -> Tensor:
+    indices = torch.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, len(test)))
+    seed_generators(draw_seed(replica.spec.seed, "evaluation", chunk))
+    workload = replica.workload
+    with reported_as_workload_error(f"evaluating the test examples from {indices[0]}"):
+        inputs, target = to_device(fetch(test, indices), replica.device)
+        output = predict(replica.model, inputs)
+        values = [checked(workload.loss(output, target), len(indices))]
+        values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
+        return torch.stack([v.double().sum() for v in values]).cpu()
+
+
+def _tree_sum(sums: dict[int, Tensor], lo: int, hi: int) -> Tensor:
+    if hi - lo == 1:
+        return sums[lo]
+    middle = lo + (1 << (hi - lo - 1).bit_length() - 1)
+    return _tree_sum(sums, lo, middle) + _tree_sum(sums, middle, hi)

@@ -1,0 +1,199 @@
+"""One copy of the model: it computes shard gradients, adds them up the fixed tree, and takes the step.
+
+Every worker holds a replica and so does a run in one process; an exchange only decides who computes which shards
+and how the partial sums meet.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from batchgrowth.errors import WorkloadError
+from batchgrowth.plan import Plan, Position, Step
+from batchgrowth.shards import shard_bounds, subtrees
+from batchgrowth.spec import JobSpec
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from batchgrowth_trainer.blame import reported_as_workload_error
+from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
+from batchgrowth_trainer.replica.devices import to_device
+from batchgrowth_trainer.replica.draws import example_order, seed_shard
+from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
+from batchgrowth_trainer.replica.optimizers import FlatOptimizer
+from batchgrowth_trainer.workload import Workload, checked, fetch, predict
+
+_SCALARS = 2  # at a row's end: the summed loss, and whether anyone asks to stop after this update
+
+
+@dataclass(slots=True)
+class Partial:
+    """The sum over the shards [lo, hi), a node of the fixed tree.
+
+    `row` has shape (L,): gradient, what the buffers changed by, summed loss, stop flag.
+    `views` are the parameters' gradients as views of it (empty where the row came from another process).
+    """
+
+    lo: int
+    hi: int
+    row: Tensor
+    views: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What an update did: mean loss per example, and whether some member asked to stop after it."""
+
+    loss: float
+    stop: bool
+
+
+class Replica:
+    """Parameters, buffers, optimizer state and data of one process.
+
+    `position` says which update comes next; everything else follows from (spec, position).
+    """
+
+    def __init__(self, spec: JobSpec, plan: Plan, workload: Workload, device: torch.device) -> None:
+        self.spec, self.plan, self.workload, self.device = spec, plan, workload, device
+        self.model = workload.model.to(device)
+        self.parameters = FlatParameters(self.model, device)
+        self.buffers = FlatBuffers(self.model, device)
+        self.optimizer = FlatOptimizer(spec, self.parameters.vector)
+        self.position = Position()
+        self.length = self.parameters.length + self.buffers.length + _SCALARS
+        self._norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
+        self._free: list[Partial] = []
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
+
+    # --- one update -------------------------------------------------------------------------------------------
+
+    def partials(self, step: Step, run: tuple[int, int], *, stop: bool = False) -> list[Partial]:
+        """The sums of the maximal subtrees that cover the shards [run[0], run[1]), in order."""
+        self.model.train()
+        bounds = shard_bounds(step.examples, self.plan.shard)
+        order = self._epoch_order(step.position.epoch)
+        indices = order[step.position.offset : step.position.offset + step.examples]
+        start = self.buffers.clone()
+        shard = partial(self._shard, step, indices, bounds, start)
+        try:
+            nodes = [self._node(shard, lo, hi) for lo, hi in subtrees(run[0], run[1], step.shards)]
+        finally:
+            self.buffers.restore(start)
+        if stop and nodes:
+            nodes[0].row[-1] = 1.0
+        return nodes
+
+    def commit(self, step: Step, total: Tensor) -> Committed:
+        """Take the optimizer's step with `total`, the sum over all shards, shape (L,); then the update has happened.
+
+        Raises WorkloadError where the loss or the gradient is not finite; the state is then still the old one.
+        """
+        weights = self.parameters.length
+        gradient = total[:weights].div_(step.examples)
+        loss, asked, size = torch.stack((total[-2], total[-1], torch.linalg.vector_norm(gradient))).tolist()
+        if not (abs(loss) < float("inf") and size < float("inf")):
+            raise WorkloadError(_not_finite(step, loss, size))
+        if self.buffers.length:
+            change = total[weights:-_SCALARS].div_(step.examples)
+            self.buffers.advance(self.buffers.clone(), change)
+        self.optimizer.step(gradient, step.learning_rate, step.position.update)
+        self.position = step.after
+        return Committed(loss / step.examples, asked > 0)
+
+    def release(self, partials: Sequence[Partial]) -> None:
+        """Give the partials' rows back for the next update."""
+        self._free.extend(partials)
+
+    def _node(self, shard: Callable[[int], Partial], lo: int, hi: int) -> Partial:
+        if hi - lo == 1:
+            return shard(lo)
+        middle = lo + (1 << (hi - lo - 1).bit_length() - 1)
+        left = self._node(shard, lo, middle)
+        right = self._node(shard, middle, hi)
+        left.row.add_(right.row)
+        left.hi = hi
+        self._free.append(right)
+        return left
+
+    def _shard(
+        self, step: Step, indices: Tensor, bounds: Sequence[int], start: dict[torch.dtype, Tensor], shard: int
+    ) -> Partial:
+        done = self._take(shard)
+        self.parameters.collect_into(done.views)
+        self.buffers.restore(start)
+        seed_shard(self.spec.seed, step.position.update, shard)
+        mine = indices[bounds[shard] : bounds[shard + 1]]
+        with reported_as_workload_error(f"update {step.position.update + 1}, shard {shard}"):
+            loss = self._loss(mine)
+            loss.backward()  # type: ignore[no-untyped-call]
+        done.row[-2] = loss.detach()
+        if self.buffers.length:
+            self.buffers.change_since(start, len(mine), done.row[self.parameters.length : -_SCALARS])
+        return done
+
+    def _loss(self, indices: Tensor) -> Tensor:
+        inputs, target = to_device(fetch(self.workload.train, indices), self.device)
+        if self.workload.augment is not None:
+            inputs = self.workload.augment(inputs)
+        # One example has no variance: batch norm uses its running statistics.
+        resting = [norm for norm in self._norms if norm.training] if len(indices) == 1 else []
+        for norm in resting:
+            norm.eval()
+        losses = checked(self.workload.loss(predict(self.model, inputs), target), len(indices))
+        for norm in resting:
+            norm.train()
+        return losses.sum()
+
+    def _epoch_order(self, epoch: int) -> Tensor:
+        if self._order[0] != epoch:
+            self._order = (epoch, example_order(self.spec.seed, epoch, self.plan.examples_per_epoch))
+        return self._order[1]
+
+    def _take(self, shard: int) -> Partial:
+        if not self._free:
+            row = torch.zeros(self.length, device=self.device)
+            return Partial(shard, shard + 1, row, self.parameters.gradient_views(row))
+        kept = self._free.pop()
+        kept.lo, kept.hi = shard, shard + 1
+        kept.row.zero_()
+        return kept
+
+    # --- the whole state --------------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The live vectors that make up the state, by name; writing into them sets the state."""
+        return self.model_tensors() | {f"optimizer.{name}": v for name, v in self.optimizer.state.items()}
+
+    def model_tensors(self) -> dict[str, Tensor]:
+        """Those of them that the gradient depends on."""
+        buffers = {f"buffers.{str(dtype).removeprefix('torch.')}": v for dtype, v in self.buffers.vectors.items()}
+        return {"parameters": self.parameters.vector.data, **buffers}
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the state on the CPU."""
+        return from_replica_tensors(self.position, self.tensors())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Set the state. The snapshot must come from the same model and optimizer (CheckpointError otherwise)."""
+        mine = self.tensors()
+        snapshot.check_fits(mine)
+        for name, vector in mine.items():
+            vector.copy_(snapshot.tensors[name])
+        self.position = snapshot.position
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The model's own state dict, for export, on the CPU, each tensor in memory of its own."""
+        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+
+
+def _not_finite(step: Step, loss: float, size: float) -> str:
+    return (
+        f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
+        f"{step.learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {size:g}. "
+        "The weights were left as they were before it; lower learningRate.initial, warm up, or look for a log or a "
+        "division by zero in the loss."
+    )

@@ -1,0 +1,25 @@
+"""What the workers of pods load before they say that they are ready: dask worker … --preload this module.
+
+Loading torch takes seconds, and the first process of a container ignores every signal that it has no handler for: so
+the handler comes first.
+"""
+
+from batchgrowth_trainer.worker.leave import exit_when_asked
+
+exit_when_asked()
+
+from distributed import Worker  # noqa: E402
+
+from batchgrowth_trainer.worker.addresses import until_it_listens  # noqa: E402
+from batchgrowth_trainer.worker.service import LEAVE  # noqa: E402
+
+
+async def dask_setup(worker: Worker) -> None:
+    """Called by Dask before the worker registers."""
+    LEAVE.on_sigterm(worker)
+    await until_it_listens(worker.scheduler.address)
+
+
+async def dask_teardown(_worker: Worker) -> None:
+    """Called by Dask when the worker closes."""
+    LEAVE.note_closing()
