@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.manifest import load_manifest, read_manifest
 from batchgrowth.spec import BatchGrowthJob
 
@@ -39,8 +40,20 @@ def small_job() -> MakeJob:
 
 @pytest.fixture
 def digits_job() -> MakeJob:
-    """A function: examples/digits.yaml with `path=value` overrides."""
-    return lambda *overrides: load_manifest(ROOT / "examples" / "digits.yaml", overrides)
+    """A function: examples/digits.yaml in shards of 32, so that workers have several, with `path=value` overrides."""
+    return lambda *overrides: load_manifest(ROOT / "examples" / "digits.yaml", ["batch.shard=32", *overrides])
+
+
+@pytest.fixture(params=EXCHANGES)
+def any_exchange(request: pytest.FixtureRequest) -> str:
+    """Each registered exchange."""
+    return str(request.param)
+
+
+@pytest.fixture(params=[name for name, entry in EXCHANGES.items() if entry.uses_workers])
+def exchange(request: pytest.FixtureRequest) -> str:
+    """Each registered exchange that uses workers."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

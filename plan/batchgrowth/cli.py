@@ -13,11 +13,12 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from batchgrowth.choices import choices_help
 from batchgrowth.crd import crd_yaml
 from batchgrowth.errors import BatchGrowthError, SpecError
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
-from batchgrowth.tables import plan_table, plan_totals
+from batchgrowth.tables import plan_table, plan_totals, shard_note
 
 COMMANDS = "batchgrowth.commands"
 ROOMS = {"plot": "trainer", "run": "trainer", "operator": "operator"}
@@ -63,7 +64,7 @@ def check(files: Files) -> None:
         raise typer.Exit(SpecError.exit_code)
 
 
-@app.command()
+@app.command(epilog=choices_help())
 def plan(
     file: File,
     output: Annotated[Output, typer.Option(help="A table for people or JSON for programs.")] = Output.table,
@@ -78,6 +79,9 @@ def plan(
     console = Console()
     console.print(plan_table(made))
     console.print(plan_totals(made, spec), highlight=False)
+    note = shard_note(made, spec)
+    if note:
+        console.print(note, highlight=False)
 
 
 @app.command()
@@ -89,7 +93,7 @@ def crd() -> None:
 def add_command(entry: EntryPoint) -> None:
     """Adds a command of another package; where that package's needs are not installed, one that says so."""
     try:
-        app.command(entry.name)(entry.load())
+        app.command(entry.name, epilog=choices_help() if entry.name == "run" else None)(entry.load())
     except ModuleNotFoundError as error:
         missing = error.name
         settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
+from batchgrowth.schema.structural import Schema, structural_schema
 from batchgrowth.spec import KIND, MATHEMATICS, JobSpec, Metadata
 from batchgrowth.status import JobStatus
-from batchgrowth.structural import Schema, structural_schema
 
 GROUP, VERSION = "batchgrowth.dev", "v1alpha1"
 PLURAL, SINGULAR = "batchgrowthjobs", "batchgrowthjob"
@@ -71,14 +71,18 @@ def openapi_schema() -> Schema:
             | {"description": "What to train, how its batch grows, with how many workers."},
             "status": structural_schema(JobStatus),
         },
-        "x-kubernetes-validations": [_immutable(path) for path in MATHEMATICS],
+        "x-kubernetes-validations": [
+            *(_immutable(path) for path in MATHEMATICS),
+            _immutable("workers.examplesPerWorker", unless="has(self.spec.batch.shard)"),  # the default of batch.shard
+        ],
     }
 
 
-def _immutable(path: str) -> dict[str, str]:
-    started = "has(oldSelf.status) && has(oldSelf.status.startTime)"
+def _immutable(path: str, unless: str = "") -> dict[str, str]:
+    """The rule that a field keeps its value once the job has started."""
+    free = "!(has(oldSelf.status) && has(oldSelf.status.startTime))" + (f" || {unless}" if unless else "")
     return {
-        "rule": f"!({started}) || self.spec.{path} == oldSelf.spec.{path}",
+        "rule": f"{free} || self.spec.{path} == oldSelf.spec.{path}",
         "message": IMMUTABLE,
         "fieldPath": f".spec.{path}",
     }

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ValidationError
 
 from batchgrowth.documents import Document, Path, dotted, printable
 from batchgrowth.errors import Fault
+from batchgrowth.schema.model import RULES_BROKEN
+from batchgrowth.schema.patterns import DECIMAL, WORDS
+from batchgrowth.schema.structural import Schema, structural_schema
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.spec.base import RULES_BROKEN
-from batchgrowth.spec.patterns import DECIMAL, WORDS
-from batchgrowth.structural import Schema, structural_schema
 
 
 @cache

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 
 from batchgrowth.errors import Fault, PlanError
-from batchgrowth.learning import falls_past_maximum, learning_rate
-from batchgrowth.policies import Measurements, Policy, Until, policy_for
+from batchgrowth.extend import GrowthRule, Until
+from batchgrowth.learning import learning_rate
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.stages import Plan, Stage, Step
@@ -18,12 +19,12 @@ from batchgrowth.workers import wanted_workers
 __all__ = ["MOST_STAGES", "Plan", "Position", "Stage", "Step", "make_plan"]
 
 MOST_STAGES = 1000
-"""A plan goes into the status of a Kubernetes object, whose size is bounded; and nobody reads a longer one."""
+"""The most stages of a plan, which is stored in a Kubernetes object of bounded size."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """Updates from `start` to `end` with the same batch size and learning rate."""
+class _Segment:
+    """The updates from `start` to `end`, with one batch size and learning rate."""
 
     start: Position
     end: Position
@@ -35,41 +36,40 @@ class _Run:
 def make_plan(spec: JobSpec) -> Plan:
     """The plan that follows from the spec: the same spec, the same plan.
 
-    Raises PlanError, naming the field and what would do, where the plan has more than 1,000 stages, the learning rate
-    falls to nothing, or the warm-up is longer than the training.
+    Raises PlanError, naming the field and what would do, if the plan has more than 1,000 stages, the learning rate
+    falls to 0, or the warm-up is longer than the training.
     """
-    runs: list[_Run] = []
-    for run in _runs(spec):
-        runs.append(run)
-        if len(runs) > MOST_STAGES:
-            raise PlanError(str(_too_many_stages(spec)))
+    segments = list(islice(_segments(spec), MOST_STAGES + 1))
+    if len(segments) > MOST_STAGES:
+        raise PlanError(str(_too_many_stages(spec)))
     plan = Plan(
-        stages=tuple(_stage(index, run, spec) for index, run in enumerate(runs)),
+        stages=tuple(_stage(index, segment, spec) for index, segment in enumerate(segments)),
         examples_per_epoch=spec.workload.examples,
         epochs=spec.epochs,
-        shard=spec.batch.shard,
+        shard=spec.shard,
         warmup=spec.learning_rate.warmup,
     )
     _check(plan, spec)
     return plan
 
 
-def _runs(spec: JobSpec) -> Iterator[_Run]:
-    epochs, policy = Epochs(spec.workload.examples, spec.epochs), policy_for(spec.batch)
+def _segments(spec: JobSpec) -> Iterator[_Segment]:
+    growth = spec.batch.growth
+    epochs, rule = Epochs(spec.workload.examples, spec.epochs), growth.entry.load()(spec.batch.initial, growth.settings)
     position = Position()
     while position.epoch < spec.epochs:
-        wanted = policy.wanted(position, Measurements())
+        wanted = rule.wanted(position)
         used = min(wanted, spec.batch.maximum)
         rate = learning_rate(spec.learning_rate, spec.batch.initial, wanted, used)
-        end = _end(epochs, position, used, _until(spec, policy, position, used))
-        yield _Run(position, end, wanted, used, rate)
+        end = _end(epochs, position, used, _until(spec, rule, position, used))
+        yield _Segment(position, end, wanted, used, rate)
         position = end
 
 
-def _until(spec: JobSpec, policy: Policy, position: Position, used: int) -> Until:
-    """When something next changes: never again, where the batch is at its maximum and the rate does not follow."""
-    settled = used == spec.batch.maximum and not falls_past_maximum(spec.learning_rate)
-    return Until() if settled else policy.until(position)
+def _until(spec: JobSpec, rule: GrowthRule, position: Position, used: int) -> Until:
+    """When something next changes: never if the batch is at its maximum and the learning rate does not follow."""
+    settled = used == spec.batch.maximum and not spec.learning_rate.entry.falls_past_maximum
+    return Until() if settled else rule.until(position)
 
 
 def _end(epochs: Epochs, start: Position, batch: int, until: Until) -> Position:
@@ -78,34 +78,31 @@ def _end(epochs: Epochs, start: Position, batch: int, until: Until) -> Position:
     return epochs.to_epoch(start, batch, epochs.epochs if until.epoch is None else until.epoch)
 
 
-def _stage(index: int, run: _Run, spec: JobSpec) -> Stage:
+def _stage(index: int, segment: _Segment, spec: JobSpec) -> Stage:
     examples = spec.workload.examples
     return Stage(
         index=index,
-        first_update=run.start.update,
-        updates=run.end.update - run.start.update,
-        epoch_from=run.start.epoch + Fraction(run.start.offset, examples),
-        epoch_to=run.end.epoch + Fraction(run.end.offset, examples),
-        wanted=run.wanted,
-        batch_size=run.batch_size,
-        learning_rate=float(run.learning_rate),
-        workers=wanted_workers(run.batch_size, spec.workers),
-        updates_per_epoch=-(-examples // run.batch_size),
+        first_update=segment.start.update,
+        updates=segment.end.update - segment.start.update,
+        epoch_from=segment.start.epoch + Fraction(segment.start.offset, examples),
+        epoch_to=segment.end.epoch + Fraction(segment.end.offset, examples),
+        wanted=segment.wanted,
+        batch_size=segment.batch_size,
+        learning_rate=float(segment.learning_rate),
+        workers=wanted_workers(segment.batch_size, spec.workers),
+        updates_per_epoch=-(-examples // segment.batch_size),
     )
 
 
 def _too_many_stages(spec: JobSpec) -> Fault:
     growth = spec.batch.growth
-    if growth.linear is not None:
-        most_updates = spec.epochs * -(-spec.workload.examples // spec.batch.initial)
-        field, given, enough = "linear.everyUpdates", growth.linear.every_updates, -(-most_updates // MOST_STAGES)
-    else:
-        assert growth.geometric is not None, "milestones are bounded by their list, and a constant batch has one stage"
-        field, given, enough = "geometric.everyEpochs", growth.geometric.every_epochs, -(-spec.epochs // MOST_STAGES)
+    most_updates = spec.epochs * -(-spec.workload.examples // spec.batch.initial)
+    coarser = growth.entry.coarser(growth.settings, spec.epochs, most_updates, MOST_STAGES)
+    field = f".{coarser.field}" if coarser else ""
     return Fault(
-        f"spec.batch.growth.{field}",
-        f"{given} makes a plan of more than {MOST_STAGES} stages",
-        f"{enough} is surely enough",
+        f"spec.batch.growth{field}",
+        f"{coarser.given if coarser else growth.type} makes a plan of more than {MOST_STAGES} stages",
+        f"{coarser.enough} is surely enough" if coarser else "give settings with fewer changes",
     )
 
 
@@ -113,7 +110,7 @@ def _check(plan: Plan, spec: JobSpec) -> None:
     vanished = next((stage for stage in plan.stages if stage.learning_rate == 0), None)
     if vanished is not None:
         raise PlanError(
-            f"spec.learningRate.rule: DecayPastMaximum makes the learning rate 0 from epoch "
+            f"spec.learningRate.rule: {spec.learning_rate.rule} makes the learning rate 0 from epoch "
             f"{float(vanished.epoch_from):g} on; give a larger batch.maximum, a slower growth, or rule Constant"
         )
     warmup = spec.learning_rate.warmup

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, StringConstraints
 
 from batchgrowth.conditions import CONDITIONS
-from batchgrowth.spec.base import Model
+from batchgrowth.schema.model import Model
 
 MOST_HISTORY = 64
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil
 
 from rich.table import Table
 
@@ -57,3 +58,23 @@ def plan_totals(plan: Plan, spec: JobSpec) -> str:
         return f"{total}; the batch stays at {spec.batch.initial:,}"
     ratio = constant / plan.updates
     return f"{total}; a constant batch of {spec.batch.initial:,} takes {constant:,}, {ratio:.1f} times as many"
+
+
+def shard_note(plan: Plan, spec: JobSpec) -> str:
+    """What a batch.shard below workers.examplesPerWorker costs; empty if it costs nothing.
+
+    A worker computes its shards one after another, each with a pass forward and backward.
+    """
+    fine, coarse = _passes(plan, plan.shard), _passes(plan, spec.workers.examples_per_worker)
+    if fine <= coarse:
+        return ""
+    return (
+        f"note: batch.shard {plan.shard:,} is finer than the planned workers can use: each computes {fine:,} shards "
+        f"one after another, {fine / coarse:.1f} times as many as with shards of workers.examplesPerWorker, "
+        f"{spec.workers.examples_per_worker:,}. Small models train slower by almost that factor; leave batch.shard out."
+    )
+
+
+def _passes(plan: Plan, shard: int) -> int:
+    """The shards that the busiest worker computes over the whole plan."""
+    return sum(stage.updates * ceil(ceil(stage.batch_size / shard) / stage.workers) for stage in plan.stages)

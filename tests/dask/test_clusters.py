@@ -79,7 +79,6 @@ def cluster(folder: Path, workers: int, tls: list[str]) -> Iterator[str]:
                 process.wait(timeout=30)
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 def test_an_existing_cluster(start: Start, tmp_path: Path, expected: str, exchange: str) -> None:
     with cluster(tmp_path, 2, []) as address:
         for _ in range(2):  # its workers are used again by the next run

@@ -96,7 +96,6 @@ def check(folder: Path, job: BatchGrowthJob, summary: dict[str, Any], expected: 
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 def test_kill_9_of_any_worker_at_any_moment(
     digits_job: Any, tmp_path: Path, expected: str, exchange: str, seed: int
 ) -> None:
@@ -107,7 +106,6 @@ def test_kill_9_of_any_worker_at_any_moment(
     check(tmp_path, job, summary, expected)
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
     """All dead: training goes on from the last checkpoint, or from the beginning where there is none."""
     job, hunter = digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(5, 3, pause=2.0)
@@ -128,7 +126,6 @@ def test_what_nobody_has_told_is_in_the_history(digits_job: Any, tmp_path: Path,
     check(tmp_path, job, summary, expected)
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 def test_a_worker_that_hangs_is_started_anew(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
     job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10", "workers.waitSeconds=60")
     stopped = threading.Event()

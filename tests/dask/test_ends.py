@@ -31,7 +31,6 @@ def seconds_to_go(*processes: subprocess.Popen[bytes]) -> list[float]:
     return [round(ends.get(process.pid, LATE), 1) for process in processes]
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 def test_the_scheduler_goes_first(pods: Any, digits_job: Any, exchange: str, end: signal.Signals) -> None:
     scheduler, worker, idle = pods.scheduler(), pods.worker(), None

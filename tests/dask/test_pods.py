@@ -32,7 +32,6 @@ def check(pods: Any, expected: str) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 def test_workers_come_and_take_their_leave(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
     """All who are there are used, whatever the plan at the start said; who is asked to go costs nobody an update."""
     pods.scheduler()
@@ -52,7 +51,6 @@ def test_workers_come_and_take_their_leave(pods: Any, digits_job: Any, expected:
     assert 0 == check(pods, expected)["recoveries"]
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 def test_a_scheduler_that_dies_and_comes_back(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
     scheduler, workers = pods.scheduler(), [pods.worker(), pods.worker()]
     trainer = pods.trainer(digits_job(*JOB, *SLOW, f"exchange.type={exchange}", "checkpoint.everySeconds=1"))

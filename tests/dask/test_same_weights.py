@@ -68,7 +68,6 @@ def steps(counts: list[int]) -> list[int]:
     return [count for index, count in enumerate(counts) if index == 0 or count != counts[index - 1]]
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_any_schedule_of_workers(
     digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, schedule: str
@@ -81,7 +80,6 @@ def test_any_schedule_of_workers(
 
 
 @pytest.mark.parametrize("kind", list(KINDS)[1:])
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 def test_other_models_and_optimizers(
     digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, kind: str
 ) -> None:
@@ -91,7 +89,6 @@ def test_other_models_and_optimizers(
     assert [2, 3, 1, 4, 2] == followed(summary)
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_a_cap_on_the_workers(
     digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, workers: int

@@ -28,7 +28,6 @@ def test_one_process_repeats_itself(tmp_path: Path, alone: str) -> None:
     assert alone == digest(tmp_path, "SingleProcess", 1)
 
 
-@pytest.mark.parametrize("exchange", ["AllReduce", "GatherScatter"])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_members_on_one_device(tmp_path: Path, alone: str, exchange: str, workers: int) -> None:
     """Any exchange, any number of members."""

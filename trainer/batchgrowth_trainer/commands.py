@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from batchgrowth.errors import BatchGrowthError, Interrupted
+from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
@@ -22,12 +23,7 @@ from rich.console import Console
 _QUIET = {"distributed", "asyncio"}
 
 
-class ExchangeType(StrEnum):
-    """What spec.exchange.type may be."""
-
-    all_reduce = "AllReduce"
-    gather_scatter = "GatherScatter"
-    single_process = "SingleProcess"
+ExchangeType = StrEnum("ExchangeType", {name: name for name in EXCHANGES})  # type: ignore[misc]
 
 
 File = Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)]

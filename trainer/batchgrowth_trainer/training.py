@@ -22,16 +22,13 @@ from safetensors.torch import save
 from batchgrowth_trainer.crew.connection import SchedulerLost, connection
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.local_cluster import LOOPBACK, LocalScaler, local_cluster
-from batchgrowth_trainer.drivers.all_reduce import AllReduceDriver
-from batchgrowth_trainer.drivers.gather_scatter import GatherScatterDriver
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
-from batchgrowth_trainer.drivers.single_process import train_alone
+from batchgrowth_trainer.drivers.workforce import Join, Workforce
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.record.history import History
 from batchgrowth_trainer.record.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, told_as_unwritable
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
-from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.summary import summary_of
 from batchgrowth_trainer.telling.display import Display, Quiet
 from batchgrowth_trainer.telling.telemetry import Endpoint, Telemetry
@@ -144,37 +141,27 @@ def _planned(plan: Plan, most: int | None) -> Callable[[Position], int]:
 
 
 def _trained(run: Run, options: Options) -> Trained:
-    if run.spec.exchange.type == "SingleProcess":
-        return _trained_alone(run)
+    """Train with the job's exchange; if `options.patient`, once more each time the scheduler is lost."""
+    train_with: Callable[[Run, Join], Trained] = run.spec.exchange.entry.load()
     while True:
         try:
-            return _trained_by_workers(run, options)
+            return train_with(run, lambda: _workforce(run, options))
         except SchedulerLost as lost:
             if not options.patient:
                 raise
             run.note_recovery(str(lost))
 
 
-def _trained_by_workers(run: Run, options: Options) -> Trained:
+@contextmanager
+def _workforce(run: Run, options: Options) -> Iterator[Workforce]:
     with _cluster(run, options) as (client, scaler, host, patience):
         crew = Crew(client, uuid.uuid4().hex, run.spec, run.plan, options.paths, run.stop_requested)
         scaling = Scaling(run, crew, scaler, patience)
         crew.open()
         try:
-            if run.spec.exchange.type == "GatherScatter":
-                return GatherScatterDriver(run, crew, scaling).train()
-            return AllReduceDriver(run, crew, scaling, host).train()
+            yield Workforce(crew, scaling, host)
         finally:
             crew.close()
-
-
-def _trained_alone(run: Run) -> Trained:
-    replica = build_replica(run.spec, run.plan)
-    saved = run.checkpoint_after(0)
-    if saved is not None:
-        replica.restore(saved.snapshot)
-    train_alone(run, replica)
-    return Trained(replica.snapshot(), replica.state_dict())
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """Everything a user may ask for, as frozen pydantic models; each field's sentence becomes the CRD's documentation."""
 
-from batchgrowth.spec.base import Model, Rule, exact
-from batchgrowth.spec.batch import Batch, Geometric, Growth, Linear, Milestone, Milestones
+from batchgrowth.schema.model import Model, Rule, exact
+from batchgrowth.spec.batch import Batch, Growth
 from batchgrowth.spec.job import API_VERSION, KIND, BatchGrowthJob, JobSpec, Metadata
 from batchgrowth.spec.mathematics import MATHEMATICS, mathematics
-from batchgrowth.spec.optimization import SGD, Adam, AdamW, LearningRate, Optimizer, Warmup
+from batchgrowth.spec.optimization import LearningRate, Optimizer, Warmup
 from batchgrowth.spec.running import Checkpoint, Evaluation, Exchange, PullSecret, Restarts, Volume, Workers
 from batchgrowth.spec.workload import Workload
 
@@ -12,22 +12,15 @@ __all__ = [
     "API_VERSION",
     "KIND",
     "MATHEMATICS",
-    "SGD",
-    "Adam",
-    "AdamW",
     "Batch",
     "BatchGrowthJob",
     "Checkpoint",
     "Evaluation",
     "Exchange",
-    "Geometric",
     "Growth",
     "JobSpec",
     "LearningRate",
-    "Linear",
     "Metadata",
-    "Milestone",
-    "Milestones",
     "Model",
     "Optimizer",
     "PullSecret",

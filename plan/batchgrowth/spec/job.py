@@ -6,16 +6,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from batchgrowth.spec.base import Model, Rule
+from batchgrowth.growth import GROWTH
+from batchgrowth.schema.model import Model, Rule
+from batchgrowth.schema.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
 from batchgrowth.spec.batch import Batch
 from batchgrowth.spec.optimization import LearningRate, Optimizer
-from batchgrowth.spec.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
 from batchgrowth.spec.running import Checkpoint, Evaluation, Exchange, PullSecret, Restarts, Workers
 from batchgrowth.spec.workload import Workload
 
 API_VERSION = "batchgrowth.dev/v1alpha1"
 KIND = "BatchGrowthJob"
 YEAR_SECONDS = 31_536_000
+MOST_SHARDS = 65_536
 LONGEST_JOB_NAME = 44
 """A DaskCluster may have 53 characters (63 less "-scheduler"), and our own children append up to 9."""
 
@@ -121,11 +123,13 @@ class JobSpec(Model):
     ] = "DeleteOnFinish"
 
     rules: ClassVar = (
+        *GROWTH.outer_rules("JobSpec"),
         Rule(
-            "batch.growth.milestones.steps",
-            "give epochs below spec.epochs",
-            lambda s: s.batch.growth.milestones is None or s.batch.growth.milestones.steps[-1].epoch < s.epochs,
-            "!has(self.batch.growth.milestones) || self.batch.growth.milestones.steps.all(s, s.epoch < self.epochs)",
+            "batch.shard",
+            f"give a shard so large that batch.maximum has at most {MOST_SHARDS} of them",
+            lambda s: s.batch.maximum <= s.shard * MOST_SHARDS,
+            "self.batch.maximum <= "
+            f"(has(self.batch.shard) ? self.batch.shard : self.workers.examplesPerWorker) * {MOST_SHARDS}",
         ),
         Rule(
             "imagePullSecrets",
@@ -134,6 +138,11 @@ class JobSpec(Model):
             None,  # the list type of the field says so already
         ),
     )
+
+    @property
+    def shard(self) -> int:
+        """Examples per gradient shard: batch.shard, or workers.examplesPerWorker if it was left out."""
+        return self.batch.shard or self.workers.examples_per_worker
 
 
 class Metadata(Model):

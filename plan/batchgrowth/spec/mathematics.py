@@ -34,4 +34,5 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
         for parent in parents:
             source, target = source[parent], target.setdefault(parent, {})
         target[name] = source[name]
+    part["batch"]["shard"] = spec.shard
     return part

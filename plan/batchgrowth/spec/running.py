@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from batchgrowth.spec.base import Model, Rule
-from batchgrowth.spec.patterns import ObjectName
+from batchgrowth.exchanges import EXCHANGES
+from batchgrowth.schema.choice import Choice, choice_of
+from batchgrowth.schema.model import Model, Rule
+from batchgrowth.schema.patterns import ObjectName
 
 MOST_WORKERS = 1000
 LARGEST_TEMPLATE_BYTES = 16_384
 
 
-class Exchange(Model):
-    """How gradients move between the workers."""
+@choice_of(EXCHANGES)
+class Exchange(Choice):
+    """How gradients move between the workers; the weights are the same, bit for bit, with each."""
 
-    type: Annotated[
-        Literal["AllReduce", "GatherScatter", "SingleProcess"],
-        Field(
-            description="AllReduce: the workers add among themselves and each steps. GatherScatter: one process holds "
-            "the model, gathers gradients and scatters weights. SingleProcess: no exchange, one process does it all. "
-            "The weights are the same, bit for bit. Default: AllReduce."
-        ),
-    ] = "AllReduce"
+    type: str
     timeout_seconds: Annotated[
         int,
         Field(

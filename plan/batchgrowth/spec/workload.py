@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from batchgrowth.spec.base import Model, Rule
-from batchgrowth.spec.patterns import ENTRYPOINT
+from batchgrowth.schema.model import Model, Rule
+from batchgrowth.schema.patterns import ENTRYPOINT
 
 ARGUMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -50,6 +50,20 @@ def test_plan_as_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     )
 
 
+def test_plan_notes_what_a_fine_shard_costs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each worker computes its shards one after another; a coarse shard costs nothing, so there is no note."""
+    monkeypatch.setenv("COLUMNS", "400")
+    note = (
+        "note: batch.shard 32 is finer than the planned workers can use: each computes 935 shards one after another, "
+        "2.0 times as many as with shards of workers.examplesPerWorker, 128."
+    )
+    assert note in run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "batch.shard=32")[1]
+    for shard in (128, 256):
+        assert "note" not in run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", f"batch.shard={shard}")[1]
+
+
 def test_plan_takes_changes(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "batch.maximum=32", "--set", "epochs=1")
     assert "45 updates for 1 epochs of 1,437 examples; the batch stays at 32" in out

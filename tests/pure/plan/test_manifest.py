@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from batchgrowth import Fault, SpecError, load_manifest, mathematics, read_manifest
 from batchgrowth.documents import read_document
-from batchgrowth.spec import SGD, Adam, AdamW, Batch, Optimizer
+from batchgrowth.optimizers.adam import Adam
+from batchgrowth.optimizers.adamw import AdamW
+from batchgrowth.optimizers.sgd import SGD
+from batchgrowth.spec import Batch, Optimizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError

@@ -14,7 +14,7 @@ from batchgrowth import JobStatus, Progress, names, status
 from batchgrowth.conditions import CONDITIONS, REASONS, conditions_page
 from batchgrowth.metrics import BY_NAME, METRICS, metrics_table
 from batchgrowth.progress import newer
-from batchgrowth.structural import structural_schema
+from batchgrowth.schema.structural import structural_schema
 from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[3]

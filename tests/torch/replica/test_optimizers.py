@@ -1,13 +1,15 @@
 """A step over one flat vector is torch's own step over each tensor."""
 
+import json
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 import torch
+from batchgrowth.optimizers import OPTIMIZERS
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.optimizers import FlatOptimizer
+from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -27,6 +29,13 @@ CASES = [
     ),
     pytest.param(ADAMW, lambda p: torch.optim.AdamW(p, lr=0.0, betas=(0.9, 0.99), weight_decay=0.1), id="adamw"),
 ]
+
+
+def example(name: str) -> tuple[str, ...]:
+    """An override for the registered optimizer with its example settings."""
+    entry = OPTIMIZERS[name]
+    block = f", {entry.block_name}: {json.dumps(entry.example)}" if entry.block else ""
+    return (f"optimizer={{type: {name}{block}}}",)
 
 
 def model() -> nn.Module:
@@ -61,7 +70,7 @@ def test_steps_equal_torchs_per_tensor_steps(
         torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("overrides", [SGD_MOMENTUM, ADAM, ADAMW], ids=["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("overrides", [example(name) for name in OPTIMIZERS], ids=list(OPTIMIZERS))
 def test_the_state_carried_to_another_process_goes_on_with_the_same_bits(
     small_job: Any, overrides: tuple[str, ...]
 ) -> None:
@@ -99,11 +108,11 @@ def test_the_state_is_made_of_what_the_rule_needs_and_never_grows(small_job: Any
 
 def test_no_optimizer_loads_torchs_compiler(small_job: Any) -> None:
     """It takes a second and a hundred megabytes, in every worker, before its first update."""
-    jobs = [small_job(*overrides).model_dump_json(by_alias=True) for overrides in (SGD_NESTEROV, ADAM, ADAMW)]
+    jobs = [small_job(*example(name)).model_dump_json(by_alias=True) for name in OPTIMIZERS]
     code = f"""
 import sys, torch
 from batchgrowth.manifest import read_manifest
-from batchgrowth_trainer.replica.optimizers import FlatOptimizer
+from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 for job in {jobs!r}:
     FlatOptimizer(read_manifest(job).spec, torch.nn.Parameter(torch.ones(3))).step(torch.ones(3), 0.1, 0)
 sys.exit("torch._dynamo" in sys.modules)

@@ -18,6 +18,7 @@ from batchgrowth_trainer.drivers.generation import Generation, backend_of
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling
 from batchgrowth_trainer.drivers.states import States
+from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.exchange.group import Seat
 from batchgrowth_trainer.exchange.rendezvous import Rendezvous
 from batchgrowth_trainer.record.snapshot import Trained
@@ -183,3 +184,9 @@ class AllReduceDriver:
             self._run.note_recovery(present.lost)
             for address in self._crew.silent(list(present.updates)):
                 self._crew.restart(address)
+
+
+def train(run: Run, join: Join) -> Trained:
+    """Train with AllReduce. See AllReduceDriver.train."""
+    with join() as force:
+        return AllReduceDriver(run, force.crew, force.scaling, force.host).train()

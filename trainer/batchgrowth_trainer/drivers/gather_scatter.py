@@ -21,6 +21,7 @@ from batchgrowth_trainer.crew.events import Ended, Event, Left
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling
 from batchgrowth_trainer.drivers.single_process import only_one
+from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate
@@ -159,3 +160,9 @@ class GatherScatterDriver:
         longest, wait = max(seconds), max(seconds) - min(seconds)
         self._run.note_rows([(step.after.update, epoch, step.stage, step.batch_size, step.learning_rate, loss,
                               len(members), longest, max(0.0, now - began - longest), wait, time.time())])  # fmt: skip
+
+
+def train(run: Run, join: Join) -> Trained:
+    """Train with GatherScatter. See GatherScatterDriver.train."""
+    with join() as force:
+        return GatherScatterDriver(run, force.crew, force.scaling).train()

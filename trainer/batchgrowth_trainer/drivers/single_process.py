@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.workforce import Join
+from batchgrowth_trainer.record.snapshot import Trained
+from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate
 from batchgrowth_trainer.replica.replica import Replica
 
@@ -49,3 +52,13 @@ def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
     assert shards
     assert rows[0].shape == like.shape
     return rows[0]
+
+
+def train(run: Run, _join: Join) -> Trained:
+    """Train in this process, from the newest checkpoint on. Raises WorkloadError and DataError."""
+    replica = build_replica(run.spec, run.plan)
+    saved = run.checkpoint_after(0)
+    if saved is not None:
+        replica.restore(saved.snapshot)
+    train_alone(run, replica)
+    return Trained(replica.snapshot(), replica.state_dict())

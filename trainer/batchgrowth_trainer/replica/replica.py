@@ -23,7 +23,7 @@ from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.devices import to_device
 from batchgrowth_trainer.replica.draws import example_order, seed_shard
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
-from batchgrowth_trainer.replica.optimizers import FlatOptimizer
+from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 from batchgrowth_trainer.workload import Workload, checked, fetch, predict
 
 _SCALARS = 2  # at a row's end: the summed loss, and whether anyone asks to stop after this update

@@ -1,4 +1,4 @@
-"""One table per policy: where a training is, what batch is wanted there, and until when."""
+"""Growth rules: a table for each, and the contract that every registered rule keeps."""
 
 from __future__ import annotations
 
@@ -6,32 +6,29 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
+from batchgrowth.extend import GrowthRule, Until
+from batchgrowth.growth import GROWTH
+from batchgrowth.growth.constant import ConstantRule
+from batchgrowth.growth.geometric import GeometricRule
+from batchgrowth.growth.linear import LinearRule
+from batchgrowth.growth.milestones import MilestonesRule
 from batchgrowth.learning import learning_rate, warmed
-from batchgrowth.policies import (
-    ConstantPolicy,
-    GeometricPolicy,
-    LinearPolicy,
-    Measurements,
-    MilestonesPolicy,
-    Policy,
-    Until,
-    policy_for,
-)
+from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.position import Position
 from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
 from batchgrowth.workers import wanted_workers
 from hypothesis import given
 from hypothesis import strategies as st
 
-CONSTANT = ConstantPolicy(32)
-GEOMETRIC = GeometricPolicy(32, Decimal("1.5"), 5)
-SLOW = GeometricPolicy(32, Decimal("1.0001"), 1)
-LINEAR = LinearPolicy(32, Fraction("0.25"), 10)
-MILESTONES = MilestonesPolicy(32, (10, 20), (64, 256))
+CONSTANT = ConstantRule(32)
+GEOMETRIC = GeometricRule(32, Decimal("1.5"), 5)
+SLOW = GeometricRule(32, Decimal("1.0001"), 1)
+LINEAR = LinearRule(32, Fraction("0.25"), 10)
+MILESTONES = MilestonesRule(32, (10, 20), (64, 256))
 
 
 @pytest.mark.parametrize(
-    ("policy", "position", "wanted", "until"),
+    ("rule", "position", "wanted", "until"),
     [
         (CONSTANT, Position(), 32, Until()),
         (CONSTANT, Position(999, 99, 9), 32, Until()),
@@ -46,42 +43,42 @@ MILESTONES = MilestonesPolicy(32, (10, 20), (64, 256))
         (LINEAR, Position(9), 32, Until(update=10)),
         (LINEAR, Position(10), 35, Until(update=20)),
         (LINEAR, Position(20), 37, Until(update=30)),
-        (LinearPolicy(32, Fraction("0.01"), 1), Position(1), 33, Until(update=101)),
+        (LinearRule(32, Fraction("0.01"), 1), Position(1), 33, Until(update=101)),
         (MILESTONES, Position(0, 9, 5), 32, Until(epoch=10)),
         (MILESTONES, Position(0, 10), 64, Until(epoch=20)),
         (MILESTONES, Position(0, 25), 256, Until()),
     ],
 )
-def test_table(policy: Policy, position: Position, wanted: int, until: Until) -> None:
-    assert wanted == policy.wanted(position, Measurements())
-    assert until == policy.until(position)
+def test_table(rule: GrowthRule, position: Position, wanted: int, until: Until) -> None:
+    assert wanted == rule.wanted(position)
+    assert until == rule.until(position)
 
 
 @given(st.integers(1, 50), st.decimals("1.001", "3", places=3), st.integers(1, 7), st.integers(0, 60))
 def test_geometric_answers_hold_until_they_say(initial: int, factor: Decimal, every: int, epoch: int) -> None:
     """The exact power rounded up, the same in each epoch before `until`, and larger there."""
-    policy = GeometricPolicy(initial, factor, every)
-    wanted = policy.wanted(Position(0, epoch), Measurements())
+    rule = GeometricRule(initial, factor, every)
+    wanted = rule.wanted(Position(0, epoch))
     assert -(-initial * Fraction(factor) ** (epoch // every) // 1) == wanted
-    until = policy.until(Position(0, epoch)).epoch
+    until = rule.until(Position(0, epoch)).epoch
     assert until is not None
-    assert wanted == policy.wanted(Position(0, until - 1), Measurements())
-    assert wanted < policy.wanted(Position(0, until), Measurements())
+    assert wanted == rule.wanted(Position(0, until - 1))
+    assert wanted < rule.wanted(Position(0, until))
 
 
 @given(st.integers(1, 50), st.fractions("1/100", 9), st.integers(1, 30), st.integers(0, 400))
 def test_linear_answers_hold_until_they_say(initial: int, step: Fraction, every: int, update: int) -> None:
-    policy = LinearPolicy(initial, step, every)
-    wanted = policy.wanted(Position(update), Measurements())
-    until = policy.until(Position(update)).update
+    rule = LinearRule(initial, step, every)
+    wanted = rule.wanted(Position(update))
+    until = rule.until(Position(update)).update
     assert until is not None
     assert until > update
-    assert wanted == policy.wanted(Position(until - 1), Measurements())
-    assert wanted < policy.wanted(Position(until), Measurements())
+    assert wanted == rule.wanted(Position(until - 1))
+    assert wanted < rule.wanted(Position(until))
 
 
 @pytest.mark.parametrize(
-    ("growth", "policy"),
+    ("growth", "rule"),
     [
         ({}, CONSTANT),
         ({"type": "Geometric", "geometric": {"factor": "1.5", "everyEpochs": 5}}, GEOMETRIC),
@@ -95,9 +92,44 @@ def test_linear_answers_hold_until_they_say(initial: int, step: Fraction, every:
         ),
     ],
 )
-def test_the_spec_names_the_policy(growth: dict[str, object], policy: Policy) -> None:
+def test_the_spec_names_the_rule(growth: dict[str, object], rule: GrowthRule) -> None:
     batch = Batch.model_validate({"initial": 32, "maximum": 512, "growth": growth})
-    assert policy == policy_for(batch)
+    assert rule == batch.growth.entry.load()(32, batch.growth.settings)
+
+
+@pytest.mark.parametrize("name", GROWTH)
+def test_contract(name: str) -> None:
+    """The example is valid, the batch starts at its initial size, and each answer holds until the rule says."""
+    entry = GROWTH[name]
+    block = {entry.block_name: entry.example} if entry.block else {}
+    growth = Batch.model_validate({"initial": 32, "maximum": 64, "growth": {"type": entry.name, **block}}).growth
+    rule = entry.load()(32, growth.settings)
+    position = Position()
+    assert 32 == rule.wanted(position)
+    for _ in range(20):
+        wanted, until = rule.wanted(position), rule.until(position)
+        assert until.epoch is None or until.update is None
+        if until.epoch is not None:
+            assert until.epoch > position.epoch
+            assert wanted == rule.wanted(Position(position.update, until.epoch - 1))
+            position = Position(position.update + 1, until.epoch)
+        elif until.update is not None:
+            assert until.update > position.update
+            assert wanted == rule.wanted(Position(until.update - 1, position.epoch))
+            position = Position(until.update, position.epoch)
+        else:
+            assert wanted == rule.wanted(Position(10**6, 10**6))
+            return
+        assert wanted != rule.wanted(position)
+
+
+@pytest.mark.parametrize("name", LEARNING_RATES)
+def test_learning_rate_contract(name: str) -> None:
+    """The initial batch has the initial rate, and only a rule that falls past the maximum sees what was wanted."""
+    rate = LearningRate.model_validate({"initial": "0.05", "rule": name})
+    past = learning_rate(rate, 32, 1024, 512)
+    assert Fraction("0.05") == learning_rate(rate, 32, 32, 32)
+    assert rate.entry.falls_past_maximum == (past != learning_rate(rate, 32, 512, 512))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,119 @@
+"""What an entry of a registry is made of, ours and third parties' alike.
+
+Entries are loaded while the manifest's models are built, so the module of an entry imports nothing else of this
+package at its top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+from batchgrowth.position import Position
+from batchgrowth.schema.choice import Entry
+from batchgrowth.schema.model import Model, Rule, exact
+from batchgrowth.schema.patterns import DecimalText
+
+__all__ = [
+    "LARGEST_BATCH",
+    "Coarser",
+    "DecimalText",
+    "ExchangeEntry",
+    "GrowthEntry",
+    "GrowthRule",
+    "Model",
+    "OptimizerEntry",
+    "Position",
+    "RateEntry",
+    "RateRule",
+    "Rule",
+    "Until",
+    "exact",
+]
+
+LARGEST_BATCH = 16_777_216
+"""The largest batch size of a manifest, in examples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until:
+    """When to ask a growth rule again: at the start of an epoch or before an update; never by default."""
+
+    epoch: int | None = None
+    update: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coarser:
+    """A setting that reduces the number of stages: its path below batch.growth, its value, and one that suffices."""
+
+    field: str
+    given: int
+    enough: int
+
+
+class GrowthRule(Protocol):
+    """A rule of growth: which batch size is wanted at a position, and how long that answer holds."""
+
+    def wanted(self, position: Position) -> int:
+        """The wanted batch size ("damping", d) in examples; it may exceed batch.maximum."""
+        ...
+
+    def until(self, position: Position) -> Until:
+        """How long the answer at `position` holds."""
+        ...
+
+
+def nothing_coarser(settings: Any, epochs: int, updates: int, stages: int) -> Coarser | None:  # noqa: ARG001
+    """None: the rule's number of stages is bounded by its settings."""
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthEntry(Entry):
+    """A growth rule. `implementation` is a function (initial batch size, settings) -> GrowthRule.
+
+    `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser: how to change the settings of a
+    job whose plan has too many stages.
+    """
+
+    coarser: Callable[[Any, int, int, int], Coarser | None] = nothing_coarser
+
+
+class RateRule(Protocol):
+    """The exact learning rate of a batch."""
+
+    def __call__(self, rate: Fraction, initial: int, wanted: int, used: int) -> Fraction:
+        """The learning rate of a batch of `used` examples when `wanted` were wanted.
+
+        `rate` is the learning rate of a batch of `initial` examples.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateEntry(Entry):
+    """A learning-rate rule. `implementation` is a RateRule.
+
+    `falls_past_maximum` is True if the learning rate still changes when the batch is at its maximum and more is wanted.
+    """
+
+    falls_past_maximum: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerEntry(Entry):
+    """An optimizer. `implementation` names a function (settings) -> batchgrowth_trainer.replica.optimizer.Stepper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeEntry(Entry):
+    """An exchange. `implementation` names its driver: a function (run, join) -> Trained, whose arguments are described
+    in batchgrowth_trainer.drivers: the run, and a context manager that connects to the workers.
+
+    `uses_workers` is False if the driver trains in its own process.
+    """
+
+    uses_workers: bool = True

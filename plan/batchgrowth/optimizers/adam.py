@@ -1,0 +1,59 @@
+"""Adam: Kingma and Ba, 2015."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from batchgrowth.extend import DecimalText, Model, OptimizerEntry, Rule, exact
+from batchgrowth.optimizers.rules import WEIGHT_DECAY_AT_MOST_ONE, below_one
+
+
+class Adam(Model):
+    """Adam: Kingma and Ba, 2015."""
+
+    beta1: Annotated[
+        DecimalText,
+        Field(description='Decay of the mean of gradients: a decimal in quotes, below 1. Default: "0.9".'),
+    ] = "0.9"
+    beta2: Annotated[
+        DecimalText,
+        Field(description='Decay of the mean of squared gradients: a decimal in quotes, below 1. Default: "0.999".'),
+    ] = "0.999"
+    epsilon: Annotated[
+        DecimalText,
+        Field(
+            description="Added to the root of the squared mean: a decimal in quotes, more than 0 and at most 1. "
+            'Default: "0.00000001".'
+        ),
+    ] = "0.00000001"
+    weight_decay: Annotated[
+        DecimalText,
+        Field(
+            description="Weight decay: added to the gradient by Adam, taken off the weights by AdamW. A decimal in "
+            'quotes, at most 1. Default: "0".'
+        ),
+    ] = "0"
+
+    rules: ClassVar = (
+        below_one("beta1", "beta1"),
+        below_one("beta2", "beta2"),
+        Rule(
+            "epsilon",
+            'give a decimal more than 0 and at most 1, such as "0.00000001"',
+            lambda o: 0 < exact(o.epsilon) <= 1,
+            "double(self.epsilon) > 0.0 && double(self.epsilon) <= 1.0",
+        ),
+        WEIGHT_DECAY_AT_MOST_ONE,
+    )
+
+
+ENTRY = OptimizerEntry(
+    name="Adam",
+    summary="scales each weight's step by running means of gradients and their squares",
+    source="Kingma and Ba, 2015",
+    block=Adam,
+    implementation="batchgrowth_trainer.replica.optimizers.adam:stepper",
+    example={"weightDecay": "0.001"},
+)

@@ -1,0 +1,102 @@
+"""Registries: what an entry must be, and where its name appears."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from batchgrowth import PlanError, extend, make_plan
+from batchgrowth.choices import CHOICES, choices_help, choices_page, choices_table, with_choices
+from batchgrowth.crd import openapi_schema
+from batchgrowth.exchanges import EXCHANGES
+from batchgrowth.extend import GrowthEntry, OptimizerEntry, nothing_coarser
+from batchgrowth.growth import GROWTH
+from batchgrowth.manifest import load_manifest
+from batchgrowth.optimizers import OPTIMIZERS
+from batchgrowth.schema import choice
+from batchgrowth.schema.choice import Registry
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("registry", CHOICES, ids=lambda registry: registry.field_path)
+def test_the_schema_lists_each_entry(registry: Registry[Any]) -> None:
+    """The choosing field allows each name, and there is a block for each entry with settings."""
+    schema = openapi_schema()["properties"]["spec"]
+    *parents, chooser = registry.field_path.split(".")
+    for parent in parents:
+        schema = schema["properties"][parent]
+
+    assert list(registry) == schema["properties"][chooser]["enum"]
+    assert registry.default == schema["properties"][chooser]["default"] == next(iter(registry))
+    assert {entry.block_name for entry in registry.values() if entry.block} <= schema["properties"].keys()
+
+
+@pytest.mark.parametrize("registry", CHOICES, ids=lambda registry: registry.field_path)
+def test_every_entry_is_documented_and_its_example_is_valid(registry: Registry[Any]) -> None:
+    for entry in registry.values():
+        assert f"`{entry.name}`" in choices_page()
+        assert f"`{entry.name}` ({entry.summary})" in choices_table()
+        assert entry.name in choices_help()
+        assert not entry.summary.endswith(".")
+        if entry.block is not None:
+            entry.block.model_validate(entry.example)
+
+
+def test_pages_are_current() -> None:
+    """`make generate` writes them."""
+    assert choices_page() == (ROOT / "docs" / "choices.md").read_text()
+    assert with_choices((ROOT / "README.md").read_text()) == (ROOT / "README.md").read_text()
+    with pytest.raises(ValueError, match="0 tables of choices"):
+        with_choices("no markers")
+
+
+def test_what_entries_may_import_is_in_one_place() -> None:
+    assert all(hasattr(extend, name) for name in extend.__all__)
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [("SGD", "sgd"), ("AdamW", "adamW"), ("AllReduce", "allReduce"), ("LBFGS", "lbfgs"), ("Constant", "constant")],
+)
+def test_block_names(name: str, block: str) -> None:
+    assert block == GrowthEntry(name=name, summary="", implementation=None).block_name
+
+
+def test_an_implementation_may_be_named() -> None:
+    """Names are resolved when they are first used, so plan/ imports no heavy library."""
+    entry = GrowthEntry(name="A", summary="", implementation="json:dumps")
+
+    assert json.dumps is entry.load()
+    assert all(isinstance(entry.implementation, str) for entry in (*OPTIMIZERS.values(), *EXCHANGES.values()))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        GrowthEntry(name="Linear", summary="a name that is taken", implementation=None),
+        GrowthEntry(name="lower", summary="a name in lower case", implementation=None),
+        OptimizerEntry(name="Other", summary="an entry of another registry", implementation=None),
+        None,
+    ],
+    ids=str,
+)
+def test_a_bad_entry_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, entry: object) -> None:
+    point = SimpleNamespace(load=lambda: entry, value="their_package.their_module:ENTRY")
+    monkeypatch.setattr(choice, "entry_points", lambda group: [point] if group == GROWTH.group else [])
+    package = __import__("batchgrowth.growth", fromlist=["growth"])
+
+    with pytest.raises(TypeError, match=r"their_package\.their_module:ENTRY: .*; give a GrowthEntry with a CamelCase"):
+        Registry("batch.growth.type", "Constant", GrowthEntry, package.__name__, package.__path__)
+
+
+def test_too_many_stages_by_a_rule_that_names_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry need not say which of its settings makes a plan coarser."""
+    monkeypatch.setitem(GROWTH._entries, "Linear", replace(GROWTH["Linear"], coarser=nothing_coarser))
+    overrides = ["batch.growth={type: Linear, linear: {examplesPerUpdate: '1'}}", "batch.maximum=2000000"]
+    spec = load_manifest(ROOT / "examples" / "digits.yaml", [*overrides, "epochs=1000"]).spec
+
+    with pytest.raises(PlanError, match=r"spec\.batch\.growth: Linear makes a plan of more than 1000 stages; give set"):
+        make_plan(spec)

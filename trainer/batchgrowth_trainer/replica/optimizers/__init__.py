@@ -1,0 +1,1 @@
+"""torch's optimizer steps over one flat vector: one optimizer, one module."""
