@@ -1,4 +1,4 @@
-"""What should happen: the manifest, the plan and the words both sides use. Pure."""
+"""What should happen: the manifest, the plan, and the documents that operator and trainer exchange. Pure."""
 
 from batchgrowth.errors import (
     BatchGrowthError,

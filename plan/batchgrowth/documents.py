@@ -1,7 +1,7 @@
-"""Reading YAML as Kubernetes means it, with the text of each value kept so that a message can quote what was written.
+"""Reads YAML as Kubernetes does, and keeps the text of each value so that messages can quote it.
 
-YAML takes `no` for false, `010` for 8 and `0.05` for a float that no longer is .05. The reader does not guess: it keeps
-what YAML says beside what was written, and the types of the spec decide.
+YAML reads `no` as false, `010` as 8, and `0.05` as a float that is no longer .05. The reader keeps both the value that
+YAML reads and its text; the spec's types decide which one counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TAGS = {f"tag:yaml.org,2002:{kind}" for kind in KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as plain data, what was written for each scalar in it, and what was wrong on the way."""
+    """A document as plain data, the text of each scalar in it, and the faults found while reading."""
 
     tree: Any
     written: dict[Path, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Document:
 
 
 def read_document(text: str | bytes, source: str = "") -> Document:
-    """The one YAML document in `text`; SpecError where there is none, or several, or no YAML at all."""
+    """The only YAML document in `text`. Raises SpecError if there are none or several, or if it is not YAML."""
     name = source or "manifest"
     nodes = _nodes(_decoded(text, name), name)
     if len(nodes) != 1:
@@ -48,7 +48,7 @@ def read_document(text: str | bytes, source: str = "") -> Document:
 
 
 def build(root: yaml.Node, name: str) -> Document:
-    """The document that a node of YAML stands for; SpecError where it is too large or too deep."""
+    """The document below a YAML node. Raises SpecError if it is too large or too deep."""
     document = Document(None)
     builder = _Builder(document, name)
     return Document(builder.value(root, ()), document.written, document.faults)
@@ -66,16 +66,16 @@ def _decoded(text: str | bytes, name: str) -> str:
 
 
 def _nodes(text: str, name: str) -> list[yaml.Node]:
-    """The documents that hold something."""
+    """The documents that are not empty."""
     try:
         found = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"{name} line {mark.line + 1}" if mark else name
-        raise SpecError([Fault(line, f"not YAML ({error.problem})", "mend the line or the one before it")]) from error
+        raise SpecError([Fault(line, f"not YAML ({error.problem})", "fix the line or the one before it")]) from error
     except (yaml.YAMLError, RecursionError) as error:
         reason = "nested too deep" if isinstance(error, RecursionError) else str(error).splitlines()[0]
-        raise SpecError([Fault(name, f"not YAML ({reason})", "mend the file")]) from error
+        raise SpecError([Fault(name, f"not YAML ({reason})", "fix the file")]) from error
     return [node for node in found if node is not None and node.tag != "tag:yaml.org,2002:null"]
 
 
@@ -118,7 +118,7 @@ class _Builder:
 
 
 def scalar(node: yaml.ScalarNode) -> Any:
-    """What YAML says that the text means; the text itself where YAML and Kubernetes differ or nobody can tell."""
+    """The value that YAML reads; the text itself if YAML and Kubernetes disagree or Python cannot hold the value."""
     if node.style is None and FLOAT.fullmatch(node.value):
         return float(node.value.replace("_", ""))
     if node.style is None and SEXAGESIMAL.fullmatch(node.value):
@@ -130,7 +130,7 @@ def scalar(node: yaml.ScalarNode) -> Any:
 
 
 def dotted(path: Path) -> str:
-    """The path as a user writes it: spec.batch.growth.milestones.steps[0].epoch."""
+    """The path in a user's spelling: spec.batch.growth.milestones.steps[0].epoch."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{printable(part)}"

@@ -1,4 +1,4 @@
-"""How a length of time is worded, wherever a person reads it."""
+"""Lengths of time as text."""
 
 from __future__ import annotations
 

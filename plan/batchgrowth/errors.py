@@ -1,17 +1,17 @@
 """The errors a user can meet, each with the exit code that the command line gives it.
 
-    BatchGrowthError         1   anything of ours
+    BatchGrowthError         1   the root of the tree
     ├── SpecError            2   the manifest cannot be accepted; also a ValueError
     ├── PlanError            2   the manifest is well formed but has no sensible plan; also a ValueError
     ├── WorkloadError        3   the user's code raised, returned the wrong thing or produced NaN
     ├── DataError            4   the data is missing or not as declared
     ├── CheckpointError      5   a checkpoint cannot be written or read, or belongs to another job
     ├── PortError            6   a port is taken
-    ├── ClusterError        75   try again: workers or the scheduler were lost or never came
+    ├── ClusterError        75   retry: workers or the scheduler were lost or never connected
     └── Interrupted        130   stopped by the user; the checkpoint is written
 
-75 is EX_TEMPFAIL of sysexits.h and 130 is 128 + SIGINT, so that a Kubernetes Job or a shell can tell what is worth a
-second try.
+75 is EX_TEMPFAIL of sysexits.h and 130 is 128 + SIGINT, so that a Kubernetes Job or a shell can tell which failures
+are worth a retry.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BatchGrowthError(Exception):
 
 
 class SpecError(BatchGrowthError, ValueError):
-    """The manifest cannot be accepted; `faults` holds everything found wrong with it, one line each."""
+    """The manifest cannot be accepted; `faults` lists everything wrong with it, one line each."""
 
     exit_code = 2
 
@@ -50,7 +50,7 @@ class SpecError(BatchGrowthError, ValueError):
 
 
 class PlanError(BatchGrowthError, ValueError):
-    """The manifest is well formed, but no sensible plan follows from it."""
+    """The manifest is well formed but has no sensible plan."""
 
     exit_code = 2
 
@@ -80,7 +80,7 @@ class PortError(BatchGrowthError):
 
 
 class ClusterError(BatchGrowthError):
-    """Workers or the scheduler were lost or never came; trying again may help."""
+    """Workers or the scheduler were lost or never connected; a retry may help."""
 
     exit_code = 75
 

@@ -1,4 +1,4 @@
-"""From pydantic's errors to faults that a person can act on: where, what was given, what would do."""
+"""Pydantic's errors as faults that a person can act on: the field, what was given, and what would do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def job_schema() -> Schema:
 
 
 def schema_at(path: Path) -> Schema:
-    """The part of the schema that describes the value at a path of the manifest; empty where nothing does."""
+    """The part of the schema that describes the value at a path of the manifest; empty if none does."""
     node = job_schema()
     for part in path:
         if isinstance(part, int):
@@ -35,11 +35,11 @@ def schema_at(path: Path) -> Schema:
 
 
 def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
-    """One fault for each thing that pydantic found wrong with the document, in the order of the fields."""
+    """One fault for each of pydantic's errors, in the order of the fields."""
     for found in error.errors(include_url=False):
         path: Path = found["loc"]
         if found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
-            continue  # pydantic counts the good entries only, and has named the bad ones
+            continue  # pydantic counts only the valid entries, and has already reported the others
         if found["type"] == RULES_BROKEN:
             for field, value, remedy in found["ctx"]["broken"]:
                 at = (*path, *field.split("."))
@@ -54,7 +54,7 @@ def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
 
 
 def _given(path: Path, value: Any, document: Document) -> str:
-    """The value as it was written in the manifest, shortened where it is long."""
+    """The value as the manifest spells it, shortened if it is long."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list | tuple):
@@ -85,7 +85,7 @@ def _near(name: str, parent: Schema) -> str:
 
 
 def wanted(node: Schema) -> str:
-    """What a value must be, in words: made from its schema, so it cannot differ from what is enforced."""
+    """What a value must be, in words, derived from the schema that enforces it."""
     kind = node.get("type")
     if "enum" in node:
         return ("one of " if len(node["enum"]) > 1 else "") + ", ".join(map(str, node["enum"]))

@@ -1,4 +1,4 @@
-"""From a file to a BatchGrowthJob, or to every fault in it at once."""
+"""Reads a file into a BatchGrowthJob, or reports all its faults at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batchgrowth.spec import BatchGrowthJob
 
 
 def load_manifest(path: Path, overrides: Sequence[str] = ()) -> BatchGrowthJob:
-    """The job in a file; SpecError where the file cannot be read or has faults."""
+    """The job in a file. Raises SpecError if the file cannot be read or has faults."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST_BYTES + 1)
@@ -28,8 +28,8 @@ def load_manifest(path: Path, overrides: Sequence[str] = ()) -> BatchGrowthJob:
 def read_manifest(text: str | bytes, overrides: Sequence[str] = (), source: str = "") -> BatchGrowthJob:
     """The job that the YAML in `text` describes, after the overrides: "path=value" with the path below spec.
 
-    Raises SpecError with every fault found: of the YAML, of the overrides and of the fields. A rule about several
-    fields is judged when each of them is right by itself. `source` is the file's name in messages.
+    Raises SpecError with every fault of the YAML, the overrides and the fields. A rule about several fields is checked
+    only if each of them is valid by itself. `source` is the file's name in messages.
     """
     document = read_document(text, source)
     if not isinstance(document.tree, dict):

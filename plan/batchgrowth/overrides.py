@@ -1,4 +1,4 @@
-"""`--set path=value`: a change to the spec before it is read."""
+"""`--set path=value`: a change to the spec before it is validated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = "give path=value with the path below spec, such as batch.maximum=640"
 
 
 def override(document: Document, overrides: Sequence[str]) -> None:
-    """Changes the document's spec as each "path=value" says; faults of the overrides are added to the document's."""
+    """Applies each "path=value" to the document's spec, and adds the overrides' faults to the document's."""
     for text in overrides:
         fault = _apply(document, text)
         if fault is not None:
@@ -44,7 +44,7 @@ def _apply(document: Document, text: str) -> Fault | None:
 
 
 def _value(written: str, path: Path, name: str) -> Document:
-    """The value as YAML reads it; where the field holds a string, as it was typed: a shell has eaten the quotes."""
+    """The value as YAML reads it, or as typed if the field is a string: the shell has removed the quotes."""
     node = yaml.compose(written, Loader=yaml.SafeLoader)
     value = Document(None) if node is None else build(node, name)
     if schema_at(path).get("type") == "string" and not isinstance(value.tree, str | dict | list):
@@ -53,7 +53,7 @@ def _value(written: str, path: Path, name: str) -> Document:
 
 
 def _put(tree: Any, path: Path, value: Any) -> bool:
-    """Whether the value found its place; blocks that are not there yet are made on the way."""
+    """True if the value was set; missing blocks are created on the way."""
     for part, following in pairwise(path):
         if isinstance(tree, dict) and tree.get(part) is None and isinstance(following, str):
             tree[part] = {}

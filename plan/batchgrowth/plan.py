@@ -1,4 +1,4 @@
-"""From a spec to its plan, in closed form over stages: a plan of a million epochs takes no longer than one of ten."""
+"""The plan of a spec, in closed form over stages: a million epochs take no longer to plan than ten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a training is."""
+"""A position in the training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Updates done, epochs done, and how many examples of the present epoch are used already."""
+    """Updates done, epochs done, and examples used of the current epoch."""
 
     update: int = 0
     epoch: int = 0

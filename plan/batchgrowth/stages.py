@@ -1,4 +1,4 @@
-"""A plan and what it is made of: stages, each with one batch size, learning rate and number of workers."""
+"""A plan and its stages, each with one batch size, learning rate and number of workers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from batchgrowth.walk import Epochs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A run of updates with the same numbers; the short last batch of an epoch belongs to its stage.
+    """Consecutive updates with the same settings; the short last batch of an epoch belongs to its stage.
 
-    `wanted` is the batch size that the policy asked for at the start of the stage (d), `batch_size` what is used of it.
+    `wanted` is the batch size that the growth rule wants at the start of the stage (d), `batch_size` the one used.
     """
 
     index: int
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything a training does, before it has begun."""
+    """Every update of a training, known before it begins."""
 
     stages: tuple[Stage, ...]
     examples_per_epoch: int
@@ -74,12 +74,12 @@ class Plan:
 
     @property
     def updates(self) -> int:
-        """Updates in all."""
+        """Total number of updates."""
         return self.stages[-1].first_update + self.stages[-1].updates
 
     @property
     def examples(self) -> int:
-        """Examples used in all: each example once an epoch."""
+        """Total number of examples used: each example once per epoch."""
         return self.examples_per_epoch * self.epochs
 
     def stage_at(self, update: int) -> Stage:
@@ -87,7 +87,7 @@ class Plan:
         return self.stages[bisect_right(self._starts, update) - 1]
 
     def position_at(self, update: int) -> Position:
-        """Where the training is when `update` updates are done."""
+        """The position after `update` updates."""
         stage = self.stage_at(update)
         epoch, part = divmod(stage.epoch_from, 1)
         start = Position(stage.first_update, epoch, int(part * self.examples_per_epoch))
@@ -96,11 +96,11 @@ class Plan:
         )
 
     def is_done(self, position: Position) -> bool:
-        """Whether no update is left."""
+        """True if no update is left."""
         return position.epoch >= self.epochs
 
     def step_at(self, position: Position) -> Step:
-        """The update that comes next at `position`; IndexError where none is left."""
+        """The next update at `position`. Raises IndexError if none is left."""
         if position.epoch >= self.epochs:
             raise IndexError(f"the plan ends after {self.epochs} epochs; there is no update at {position}")
         stage = self.stages[bisect_right(self._starts, position.update) - 1]
@@ -128,5 +128,5 @@ class Plan:
 
 
 def whole_if_whole(number: Fraction) -> int | float:
-    """The number as an int where it is whole, else the nearest float."""
+    """The number as an int if it is whole, else the nearest float."""
     return int(number) if number.denominator == 1 else float(number)

@@ -1,4 +1,4 @@
-"""The plan as a person reads it in ten seconds."""
+"""The plan as text for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_ROWS = 40
 def plan_table(plan: Plan) -> Table:
     """One row per stage: epochs, batch, learning rate, workers, updates, share of the examples.
 
-    Of a plan of many stages the first and the last are shown.
+    Of a long plan, the first and the last stages.
     """
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("stage", "epochs", "batch", "learning rate", "workers", "updates", "examples"):
@@ -48,7 +48,7 @@ def _epoch(epoch: Fraction) -> str:
 
 
 def plan_totals(plan: Plan, spec: JobSpec) -> str:
-    """Updates and examples in all, and how many updates the same job takes with a batch that never grows."""
+    """Total updates and examples, and how many updates the same job takes with a constant batch."""
     batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
     learning_rate = spec.learning_rate.model_copy(update={"warmup": None})
     constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates

@@ -1,7 +1,7 @@
-"""Walking through epochs in batches, in closed form.
+"""Positions after epochs and updates, in closed form.
 
-The batches of an epoch are consecutive runs of that epoch's permutation. Its last batch may be short, so every example
-of every epoch is used exactly once.
+The batches of an epoch are consecutive runs of that epoch's permutation. The last batch may be short, so each epoch
+uses every example exactly once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Epochs:
     epochs: int
 
     def to_epoch(self, start: Position, batch: int, epoch: int) -> Position:
-        """Where the updates of `batch` examples from `start` reach the beginning of `epoch`, or the end before it."""
+        """The position where updates of `batch` examples from `start` reach `epoch`, or the end if that is earlier."""
         epoch = min(epoch, self.epochs)
         first = -(-(self.examples - start.offset) // batch)
         rest = (epoch - start.epoch - 1) * -(-self.examples // batch)
         return Position(start.update + first + rest, epoch, 0)
 
     def after_updates(self, start: Position, batch: int, updates: int) -> Position:
-        """Where `updates` updates of `batch` examples from `start` lead, or the end before it."""
+        """The position after `updates` updates of `batch` examples from `start`, or the end if that is earlier."""
         first = -(-(self.examples - start.offset) // batch)
         if updates < first:
             return Position(start.update + updates, start.epoch, start.offset + updates * batch)

@@ -1,7 +1,7 @@
-"""What every part of the manifest shares: its settings, and rules that pydantic and the CRD enforce alike.
+"""The base of every part of the manifest, and rules that pydantic and the API server both enforce.
 
-A rule is written once, as the CEL text for the API server with the same sentence in Python beside it.
-The corpus in tests/corpus is judged by both, so the two cannot part company unseen.
+A rule is one condition in Python and in CEL, side by side.
+Both are applied to the corpus in tests/corpus, so they cannot drift apart.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import PydanticCustomError
 
 RULES_BROKEN = "rules_broken"
-"""The type of the one pydantic error that carries every broken rule of a model in its context."""
+"""The type of the pydantic error whose context lists every broken rule of a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A sentence about several fields of one model.
+    """A condition on the fields of one model.
 
-    `field` is the path, from the model, of the field that a message should name, `remedy` what would do, `holds` the
-    sentence in Python and `cel` the same for the API server; None where CEL cannot see what Python can.
+    `field` is the path, below the model, of the field that messages name, `remedy` what would do, `holds` the condition
+    in Python, and `cel` the same for the API server, or None if CEL cannot express it.
     """
 
     field: str
@@ -65,7 +65,7 @@ class Model(BaseModel):
         return self
 
     def value_at(self, path: str) -> Any:
-        """The value at a dotted camelCase path below this model; None where an optional block is absent."""
+        """The value at a dotted camelCase path below this model; None if an optional block is absent."""
         value: Any = self
         for name in path.split("."):
             value = getattr(value, to_snake(name), None)
@@ -73,10 +73,10 @@ class Model(BaseModel):
 
 
 def summary_of(broken: list[tuple[str, Any, str]]) -> str:
-    """One sentence for the callers who build models in Python and read pydantic's own error."""
+    """One sentence for callers that build models in Python and read pydantic's error."""
     return "; ".join(f"{field}: {remedy}" for field, _, remedy in broken)
 
 
 def exact(text: str) -> Fraction:
-    """The exact value of a decimal string of the manifest, such as "0.05"; ValueError where it is none."""
+    """The exact value of a decimal string of the manifest, such as "0.05". Raises ValueError for other text."""
     return Fraction(text)

@@ -1,4 +1,4 @@
-"""The patterns of the manifest's strings, and what to say to someone whose string does not fit."""
+"""Patterns of the manifest's strings, each with a description for error messages."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ WORDS = {
 }
 
 DecimalText = Annotated[str, StringConstraints(pattern=DECIMAL, min_length=1, max_length=22)]
-"""A number without rounding: Kubernetes has no floats that survive a round trip. `exact` gives its value."""
+"""A number without rounding: floats do not survive a round trip through Kubernetes. `exact` gives its value."""
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME, min_length=1, max_length=253)]

@@ -1,4 +1,4 @@
-"""From pydantic's JSON schema to a Kubernetes structural schema.
+"""Pydantic's JSON schema as a Kubernetes structural schema.
 
 A structural schema has no `$ref`, no unions with null, no titles, no `additionalProperties: false` and no `const`.
 """
@@ -29,7 +29,7 @@ Schema = dict[str, Any]
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
-    """The model as a structural schema with every reference written out; TypeError where it cannot be one."""
+    """The model as a structural schema with every reference inlined. Raises TypeError if the model has unions."""
     schema = model.model_json_schema(by_alias=True)
     return _convert(schema, schema.get("$defs", {}))
 
@@ -45,7 +45,7 @@ def _convert(node: Schema, defs: Schema) -> Schema:
     if node.get("type") == "integer":
         result["format"] = "int32" if node["maximum"] <= LARGEST_INT32 else "int64"
     if node.get("default") is not None:
-        # Written out whole: an API server asks a default's rules before it fills in the defaults of its fields.
+        # Written in full: an API server checks a default's rules before it fills in the defaults inside it.
         result["default"] = _without_nothing(node["default"])
     elif node.get("type") == "object" and "properties" not in node and "default" not in node:
         result["default"] = {}
@@ -72,7 +72,7 @@ def _fields(node: Schema, defs: Schema) -> Schema:
 
 
 def _written_out(node: Schema, defs: Schema) -> Schema:
-    """The node with what it refers to in its place; what stands beside the reference wins."""
+    """The node with its reference inlined; keys beside the reference win."""
     if "$ref" not in node:
         return node
     target: Schema = defs[node["$ref"].removeprefix("#/$defs/")]

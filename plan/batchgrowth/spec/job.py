@@ -33,7 +33,7 @@ class JobSpec(Model):
         Field(
             ge=0,
             le=4_294_967_295,
-            description="The number from which the order of examples, dropout and augmentation are drawn. Default: 0.",
+            description="Seed of the order of examples, dropout and augmentation. Default: 0.",
         ),
     ] = 0
     workload: Annotated[Workload, Field(description="The user's code and data. Required.")]
@@ -42,30 +42,26 @@ class JobSpec(Model):
         Field(
             ge=1,
             le=1_000_000,
-            description="How often each example is used. Required. Example: 30.",
+            description="Passes over the training data. Required. Example: 30.",
         ),
     ]
     batch: Annotated[Batch, Field(description="How many examples an update uses, and how that grows. Required.")]
     learning_rate: Annotated[LearningRate, Field(description="The learning rate of each update. Required.")]
-    optimizer: Annotated[
-        Optimizer, Field(description="The rule that turns a gradient into new weights. Default: SGD.")
-    ] = Optimizer()
+    optimizer: Annotated[Optimizer, Field(description="The optimizer. Default: SGD.")] = Optimizer()
     exchange: Annotated[Exchange, Field(description="How gradients move between the workers. Default: AllReduce.")] = (
         Exchange()
     )
-    workers: Annotated[Workers, Field(description="How many workers, and what they are made of. Default: one.")] = (
-        Workers()
-    )
+    workers: Annotated[Workers, Field(description="How many workers, and their pods. Default: one.")] = Workers()
     checkpoint: Annotated[
-        Checkpoint, Field(description="When the state is written, and where to. Default: every 300 seconds.")
+        Checkpoint, Field(description="When and where the state is saved. Default: every 300 seconds.")
     ] = Checkpoint()
     evaluation: Annotated[
-        Evaluation, Field(description="How often the metrics are taken. Default: after each epoch.")
+        Evaluation, Field(description="How often the model is evaluated. Default: after each epoch.")
     ] = Evaluation()
     suspend: Annotated[
         bool,
         Field(
-            description="True stops the job after a checkpoint and frees its workers; false goes on. Default: false."
+            description="True stops the job after a checkpoint and frees its workers; false resumes it. Default: false."
         ),
     ] = False
     image: Annotated[
@@ -74,7 +70,7 @@ class JobSpec(Model):
             pattern=IMAGE,
             min_length=1,
             max_length=512,
-            description="The container image of trainer and workers on Kubernetes; it holds the entrypoint. Default: "
+            description="The container image of trainer and workers on Kubernetes, with the entrypoint. Default: "
             "the operator's own. Example: registry.example/team/trainer:1.0.",
         ),
     ] = None
@@ -88,7 +84,7 @@ class JobSpec(Model):
             strict=False,
             max_length=16,
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-            description="Secrets that can pull the image, at most 16. Default: none.",
+            description="Secrets for pulling the image, at most 16. Default: none.",
         ),
     ] = ()
     service_account_name: Annotated[
@@ -100,7 +96,7 @@ class JobSpec(Model):
         Field(
             ge=1,
             le=YEAR_SECONDS,
-            description="Time that the job may be active before it fails. Unit: seconds. Default: no limit.",
+            description="How long the job may be active before it fails. Unit: seconds. Default: no limit.",
         ),
     ] = None
     ttl_seconds_after_finished: Annotated[
@@ -108,17 +104,17 @@ class JobSpec(Model):
         Field(
             ge=0,
             le=YEAR_SECONDS,
-            description="Time after its end when the job is deleted. Unit: seconds. Default: it is kept.",
+            description="How long the job is kept after its end. Unit: seconds. Default: for ever.",
         ),
     ] = None
-    restarts: Annotated[Restarts, Field(description="How often a lost trainer is started again. Default: 3 times.")] = (
+    restarts: Annotated[Restarts, Field(description="How often a lost trainer is restarted. Default: 3 times.")] = (
         Restarts()
     )
     cluster_retention: Annotated[
         Literal["DeleteOnFinish", "RetainOnFailure", "Retain"],
         Field(
-            description="Whether the Dask cluster stays after the end of the job: DeleteOnFinish frees it, "
-            "RetainOnFailure keeps it for a look after a failure, Retain always. Default: DeleteOnFinish."
+            description="Whether the Dask cluster outlives the job: DeleteOnFinish deletes it, "
+            "RetainOnFailure keeps it after a failure for inspection, Retain always keeps it. Default: DeleteOnFinish."
         ),
     ] = "DeleteOnFinish"
 
@@ -146,7 +142,7 @@ class JobSpec(Model):
 
 
 class Metadata(Model):
-    """The name of a job and what is attached to it; what an API server adds of its own is taken and ignored."""
+    """The name, labels and annotations of a job; fields that an API server adds are accepted and ignored."""
 
     name: Annotated[
         str,
@@ -154,8 +150,8 @@ class Metadata(Model):
             pattern=JOB_NAME,
             min_length=1,
             max_length=LONGEST_JOB_NAME,
-            description="The name of the job: a DNS label of at most 44 characters, for the names of its children are "
-            "made from it. Required. Example: digits.",
+            description="The name of the job: a DNS label of at most 44 characters, from which the names of its "
+            "children are made. Required. Example: digits.",
         ),
     ]
     namespace: Annotated[str | None, Field(pattern=NAMESPACE, min_length=1, max_length=63)] = None
@@ -174,13 +170,13 @@ class Metadata(Model):
 
 
 class BatchGrowthJob(Model):
-    """One training job whose batch grows by a plan, and whose workers follow the batch."""
+    """One training job whose batch grows by a plan and whose workers follow the batch."""
 
     api_version: Annotated[Literal["batchgrowth.dev/v1alpha1"], Field(description=f"Always {API_VERSION}.")]
     kind: Annotated[Literal["BatchGrowthJob"], Field(description=f"Always {KIND}.")]
-    metadata: Annotated[Metadata, Field(description="The name of the job and what is attached to it.")]
+    metadata: Annotated[Metadata, Field(description="The name, labels and annotations of the job.")]
     spec: Annotated[JobSpec, Field(description="What to train, how its batch grows, and with how many workers.")]
     status: Annotated[
         dict[str, Any] | None,
-        Field(description="What the operator answers; a file that kubectl wrote has it, and a reader ignores it."),
+        Field(description="The operator's answer; present in files that kubectl wrote, and ignored."),
     ] = None

@@ -1,4 +1,4 @@
-"""The part of a spec that determines the weights; everything else is speed."""
+"""The part of a spec that determines the weights; everything else affects only speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MATHEMATICS = (
     "optimizer",
     "workers.threads",
 )
-"""Paths below spec that are immutable once a job has started; the CRD's transition rules are made from them."""
+"""Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
 
 
 def mathematics(spec: JobSpec) -> dict[str, object]:

@@ -16,7 +16,7 @@ ArgumentText = Annotated[str, StringConstraints(max_length=1024)]
 
 
 class Workload(Model):
-    """The user's code, how it is called, and how many examples it trains on."""
+    """The user's code, its arguments, and the number of training examples."""
 
     entrypoint: Annotated[
         str,
@@ -34,7 +34,7 @@ class Workload(Model):
         Field(
             max_length=64,
             description="Keyword arguments of the entrypoint, at most 64; every value is a string, which the "
-            'entrypoint turns into what it needs. Default: none. Example: {hidden: "64"}.',
+            'entrypoint converts. Default: none. Example: {hidden: "64"}.',
         ),
     ] = Field(default_factory=dict)
     examples: Annotated[
