@@ -7,9 +7,12 @@ however the shards are spread over workers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def shard_bounds(examples: int, shard: int) -> tuple[int, ...]:
@@ -59,6 +62,19 @@ def subtrees(lo: int, hi: int, shards: int) -> tuple[tuple[int, int], ...]:
     return tuple(nodes)
 
 
+def split(lo: int, hi: int) -> int:
+    """The shard at which the node [lo, hi), hi - lo > 1, splits into its halves: the left one is as large as fits."""
+    return lo + (1 << (hi - lo - 1).bit_length() - 1)
+
+
+def tree_sum(lo: int, hi: int, leaf: Callable[[int], T], add: Callable[[T, T], T]) -> T:
+    """The sum of the node [lo, hi): `leaf(i)` gives the summand of shard i, `add` the sum of two halves."""
+    if hi - lo == 1:
+        return leaf(lo)
+    middle = split(lo, hi)
+    return add(tree_sum(lo, middle, leaf, add), tree_sum(middle, hi, leaf, add))
+
+
 def merge_order(nodes: Sequence[tuple[int, int]], shards: int) -> tuple[tuple[int, int], ...]:
     """The additions that complete the tree: pairs (left, right) of indices into `nodes`, each left += right.
 
@@ -68,21 +84,20 @@ def merge_order(nodes: Sequence[tuple[int, int]], shards: int) -> tuple[tuple[in
     slots = {node: index for index, node in enumerate(nodes)}
     merges: list[tuple[int, int]] = []
 
-    def total(lo: int, size: int) -> int:
-        node = lo, min(lo + size, shards)
-        if node in slots:
-            return slots[node]
-        if size == 1:
+    def total(lo: int, hi: int) -> int:
+        if (lo, hi) in slots:
+            return slots[lo, hi]
+        if hi - lo == 1:
             raise ValueError(
                 f"nodes: {list(nodes)}; give nodes of the tree over {shards} shards that cover all of them"
             )
-        left = total(lo, size // 2)
-        if lo + size // 2 < shards:
-            merges.append((left, total(lo + size // 2, size // 2)))
+        middle = split(lo, hi)
+        left = total(lo, middle)
+        merges.append((left, total(middle, hi)))
         return left
 
     if shards:
-        total(0, 1 << (shards - 1).bit_length())
+        total(0, shards)
     if len(merges) != max(len(nodes) - 1, 0):
         raise ValueError(f"nodes: {list(nodes)}; give disjoint nodes of the tree over {shards} shards")
     return tuple(merges)

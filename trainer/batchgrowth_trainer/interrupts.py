@@ -13,7 +13,6 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
-        self.name = ""
 
     def requested(self) -> bool:
         """Whether anyone asked to stop."""
@@ -25,9 +24,8 @@ def interrupts(on_first: Callable[[], None]) -> Iterator[Interrupts]:
     """Take SIGINT and SIGTERM inside the block; the second one raises KeyboardInterrupt."""
     seen = Interrupts()
 
-    def take(number: int, _frame: FrameType | None) -> None:
+    def take(_number: int, _frame: FrameType | None) -> None:
         seen.count += 1
-        seen.name = signal.Signals(number).name
         if seen.count > 1:
             raise KeyboardInterrupt
         on_first()

@@ -10,7 +10,7 @@ import numpy as np
 
 from batchgrowth_trainer.plots.series import Line, column, positions, smoothed, steps, thinned
 from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
-from batchgrowth_trainer.record.runs import Run
+from batchgrowth_trainer.record.runs import RecordedRun
 
 # M. Okabe and K. Ito's colours, told apart by nearly everyone; darkest first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
@@ -60,7 +60,7 @@ class Figure:
         return int(max(run.workers.y.max() for run in self.runs))
 
 
-def figure_of(runs: Sequence[Run]) -> Figure:
+def figure_of(runs: Sequence[RecordedRun]) -> Figure:
     """The figure of `runs`, one colour each."""
     names = _names(runs)
     drawn = tuple(
@@ -74,7 +74,7 @@ def figure_of(runs: Sequence[Run]) -> Figure:
     return Figure(title if len(title) <= LONGEST_TITLE else ", ".join(names[:2]) + ", …", compared, drawn, metrics)
 
 
-def _drawn(run: Run, name: str, place: int, number: int) -> DrawnRun:
+def _drawn(run: RecordedRun, name: str, place: int, number: int) -> DrawnRun:
     several = number > 1
     raw = Line(positions(run.history), column(run.history, "loss"))
     at = positions(run.evaluations)
@@ -94,7 +94,7 @@ def _drawn(run: Run, name: str, place: int, number: int) -> DrawnRun:
     )
 
 
-def _resizes(run: Run) -> Line:
+def _resizes(run: RecordedRun) -> Line:
     """A point where the number of workers changed, at the new number; the note tells the pause where it is known."""
     history = run.history
     known = {row.update: row for row in map(ResizeRow.from_json, (run.summary or {}).get("resizes", ()))}
@@ -109,28 +109,28 @@ def _resize_note(before: HistoryRow, after: HistoryRow, resize: ResizeRow | None
     return f"{before.workers} → {after.workers} workers after update {before.update:,}{pause}"
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _names(runs: Sequence[RecordedRun]) -> list[str]:
     names = [str((run.summary or {}).get("name") or run.directory.resolve().name) for run in runs]
     return [str(run.directory) if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
 
 
-def _title(name: str, run: Run) -> str:
+def _title(name: str, run: RecordedRun) -> str:
     constant = constant_batch_updates(run)
     instead = f" instead of {constant:,} at a constant batch of {run.history[0].batch_size}" if constant else ""
     return f"{name}: {_outcome(run)}{instead}"
 
 
-def _outcome(run: Run) -> str:
+def _outcome(run: RecordedRun) -> str:
     return ", ".join([*_accuracy(run), f"{run.history[-1].update:,} updates"])
 
 
-def _accuracy(run: Run) -> Iterator[str]:
+def _accuracy(run: RecordedRun) -> Iterator[str]:
     if run.evaluations:
         for name, value in list(run.evaluations[-1].metrics.items())[:1]:
             yield f"{name} {value:.4f}"
 
 
-def constant_batch_updates(run: Run) -> int | None:
+def constant_batch_updates(run: RecordedRun) -> int | None:
     """The updates that the same epochs take at the first batch size; None where the batch never changed or the
     history's beginning is missing.
     """
@@ -141,7 +141,7 @@ def constant_batch_updates(run: Run) -> int | None:
     return math.ceil(examples / first.batch_size) * math.ceil(last.epoch - 1e-9)
 
 
-def _pace(run: Run) -> str:
+def _pace(run: RecordedRun) -> str:
     last = run.history[-1]
     return (
         f"{last.epoch:.4g} epochs in {last.seconds:,.1f} s  ·  batch {_path([row.batch_size for row in run.history])}"

@@ -21,6 +21,7 @@ from batchgrowth.plan import Position
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from batchgrowth_trainer.record.files import flush_folder, write_file
 from batchgrowth_trainer.record.snapshot import Snapshot
 
 FORMAT = 1
@@ -56,7 +57,7 @@ class CheckpointStore:
             size = self._write(unfinished, snapshot, story)
             target = self._free(name)
             unfinished.rename(target)
-            _flush_folder(self.directory)
+            flush_folder(self.directory)
         except OSError as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise CheckpointError(
@@ -94,15 +95,9 @@ class CheckpointStore:
         for folder in self.directory.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def clear(self) -> None:
-        """Remove every checkpoint: the run starts anew."""
-        for folder in self._folders():
-            shutil.rmtree(folder)
-        self.sweep()
-
     def _write(self, folder: Path, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
         state = save({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()})
-        _write_durably(folder / _STATE, state)
+        write_file(folder / _STATE, state)
         place = snapshot.position
         manifest = {
             "format": FORMAT,
@@ -113,8 +108,8 @@ class CheckpointStore:
             "story": story,
         }
         sealed = {**manifest, "digest": _digest(manifest)}
-        _write_durably(folder / _MANIFEST, (json.dumps(sealed, indent=2) + "\n").encode())
-        _flush_folder(folder)
+        write_file(folder / _MANIFEST, (json.dumps(sealed, indent=2) + "\n").encode())
+        flush_folder(folder)
         return len(state)
 
     def _read(self, folder: Path) -> Saved:
@@ -194,18 +189,3 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "…"
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

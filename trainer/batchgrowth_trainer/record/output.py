@@ -13,16 +13,12 @@ from typing import Any, Self
 
 from batchgrowth.errors import CheckpointError
 
+from batchgrowth_trainer.record.files import replace_file
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, HISTORY_FILE
+from batchgrowth_trainer.record.runs import SUMMARY_FILE, read_summary
 
-SUMMARY_FILE, CHECKPOINTS, EARLIER, WEIGHTS_FILE, JOB_FILE = (
-    "summary.json",
-    "checkpoints",
-    "earlier",
-    "model.safetensors",
-    "job.yaml",
-)
-_OF_A_RUN = (SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE, EVALUATIONS_FILE, WEIGHTS_FILE, JOB_FILE, "plot.png", "plot.html")
+CHECKPOINTS, EARLIER, WEIGHTS_FILE = "checkpoints", "earlier", "model.safetensors"
+_OF_A_RUN = (SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE, EVALUATIONS_FILE, WEIGHTS_FILE, "plot.png", "plot.html")
 
 
 @contextmanager
@@ -68,12 +64,11 @@ class OutputFolder:
         self.close()
 
     def summary(self) -> dict[str, Any] | None:
-        """The summary of the finished run that is here."""
+        """The summary of the finished run in this folder; None if it is missing or damaged, so that it is rewritten."""
         try:
-            told = json.loads((self.path / SUMMARY_FILE).read_text())
-        except (FileNotFoundError, ValueError):
+            return read_summary(self.path)
+        except CheckpointError:
             return None
-        return told if isinstance(told, dict) else None
 
     def set_earlier_run_aside(self) -> Path | None:
         """Move what an earlier run left into earlier/N, so that nothing is lost; None where nothing was here."""
@@ -89,15 +84,10 @@ class OutputFolder:
 
     def write(self, name: str, data: bytes) -> Path:
         """Write a file whole or not at all. Raises CheckpointError."""
-        target, unfinished = self.path / name, self.path / f".unfinished-{name}"
+        target = self.path / name
         try:
-            with unfinished.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(target)
+            replace_file(target, data)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
             raise CheckpointError(
                 f"{target} could not be written ({error.strerror}); make room and --resume"
             ) from error

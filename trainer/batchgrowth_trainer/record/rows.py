@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
+
+from batchgrowth_trainer.record.files import replace_file
 
 _BUFFER_BYTES = 1 << 16
 
@@ -22,7 +23,7 @@ class RowFile:
         if path.exists():
             lines = whole_lines(path)
             if "".join(lines).encode() != path.read_bytes():
-                replace_text(path, "".join(lines))
+                replace_file(path, "".join(lines).encode())
             self._note(lines)
 
     def _note(self, lines: Sequence[str]) -> None:
@@ -52,7 +53,7 @@ class RowFile:
         header, *rows = whole_lines(self._path) or [""]
         kept = [row for row in rows if _update(row) <= update]
         if len(kept) < len(rows):
-            replace_text(self._path, header + "".join(kept))
+            replace_file(self._path, (header + "".join(kept)).encode())
         self._note([header, *kept] if header else [])
 
     def flush(self) -> None:
@@ -93,21 +94,3 @@ def _is_row(line: str) -> bool:
 
 def _update(line: str) -> int:
     return int(line.partition(",")[0])
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Puts `text` in place of the file: afterwards there is the old file or the new one, never half. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -25,7 +25,7 @@ _COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """One run's directory: a row per update, a row per evaluation, and the summary (None while it still trains)."""
 
     directory: Path
@@ -34,7 +34,7 @@ class Run:
     summary: Mapping[str, Any] | None
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path) -> RecordedRun:
     """The run in `directory`. A torn last line is left out.
 
     Raises DataError where there is no history, CheckpointError where summary.json is damaged.
@@ -45,7 +45,7 @@ def read_run(directory: Path) -> Run:
     history = _read_history(path)
     if not history:
         raise DataError(f"{path}: no update is recorded yet; wait for the run's first updates")
-    return Run(directory, history, _read_evaluations(directory / EVALUATIONS_FILE), read_summary(directory))
+    return RecordedRun(directory, history, _read_evaluations(directory / EVALUATIONS_FILE), read_summary(directory))
 
 
 def _read_history(path: Path) -> tuple[HistoryRow, ...]:
@@ -72,7 +72,7 @@ def _evaluation(cells: list[str], metrics: list[str]) -> EvaluationRow:
     return EvaluationRow(int(cells[0]), epoch, seconds, loss, dict(zip(metrics, values, strict=True)))
 
 
-def read_summary(directory: Path) -> Mapping[str, Any] | None:
+def read_summary(directory: Path) -> dict[str, Any] | None:
     """What summary.json says, None where there is none yet. Raises CheckpointError where it is damaged."""
     path = directory / SUMMARY_FILE
     try:

@@ -7,12 +7,12 @@ import os
 from typing import Any
 
 import torch
+from batchgrowth.environment import MMAP_THRESHOLD_BYTES, TRIM_THRESHOLD_BYTES
 from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
-_TRIM_BYTES, _MMAP_BYTES = 1 << 30, 32 << 20
 
 
 def make_device(spec: JobSpec) -> torch.device:
@@ -41,8 +41,8 @@ def _keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return  # another C library, with another allocator
-    mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
 
 
 def to_device(value: Any, device: torch.device) -> Any:

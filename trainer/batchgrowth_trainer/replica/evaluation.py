@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from batchgrowth.shards import tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
@@ -51,7 +52,7 @@ def node_sums(replica: Replica, test: Dataset, layout: Layout, rank: int) -> lis
                 start
             )  # a model that writes buffers even now must not make chunks or members differ
     replica.model.train()
-    return [_tree_sum(sums, lo, hi) for lo, hi in layout.nodes[rank]]
+    return [tree_sum(lo, hi, sums.__getitem__, torch.add) for lo, hi in layout.nodes[rank]]
 
 
 def _chunk_sums(replica: Replica, test: Dataset, chunk: int) -> Tensor:
@@ -64,10 +65,3 @@ def _chunk_sums(replica: Replica, test: Dataset, chunk: int) -> Tensor:
         values = [checked(workload.loss(output, target), len(indices))]
         values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
         return torch.stack([v.double().sum() for v in values]).cpu()
-
-
-def _tree_sum(sums: dict[int, Tensor], lo: int, hi: int) -> Tensor:
-    if hi - lo == 1:
-        return sums[lo]
-    middle = lo + (1 << (hi - lo - 1).bit_length() - 1)
-    return _tree_sum(sums, lo, middle) + _tree_sum(sums, middle, hi)

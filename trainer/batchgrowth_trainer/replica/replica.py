@@ -6,14 +6,14 @@ and how the partial sums meet.  Legend: L = length of a row, N = examples of a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Plan, Position, Step
-from batchgrowth.shards import shard_bounds, subtrees
+from batchgrowth.shards import shard_bounds, subtrees, tree_sum
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -80,7 +80,7 @@ class Replica:
         start = self.buffers.clone()
         shard = partial(self._shard, step, indices, bounds, start)
         try:
-            nodes = [self._node(shard, lo, hi) for lo, hi in subtrees(run[0], run[1], step.shards)]
+            nodes = [tree_sum(lo, hi, shard, self._add) for lo, hi in subtrees(run[0], run[1], step.shards)]
         finally:
             self.buffers.restore(start)
         if stop and nodes:
@@ -108,14 +108,9 @@ class Replica:
         """Give the partials' rows back for the next update."""
         self._free.extend(partials)
 
-    def _node(self, shard: Callable[[int], Partial], lo: int, hi: int) -> Partial:
-        if hi - lo == 1:
-            return shard(lo)
-        middle = lo + (1 << (hi - lo - 1).bit_length() - 1)
-        left = self._node(shard, lo, middle)
-        right = self._node(shard, middle, hi)
+    def _add(self, left: Partial, right: Partial) -> Partial:
         left.row.add_(right.row)
-        left.hi = hi
+        left.hi = right.hi
         self._free.append(right)
         return left
 
