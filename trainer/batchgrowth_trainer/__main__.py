@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from batchgrowth.cli import LogFormatOption, LogLevelOption
 from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
+from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
@@ -38,6 +40,8 @@ def main(
     namespace: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_NAMESPACE")] = None,
     progress_configmap: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_PROGRESS_CONFIGMAP")] = None,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535)] = 9090,
+    log_level: LogLevelOption = LogLevel.warning,
+    log_format: LogFormatOption = LogFormat.text,
 ) -> None:
     """Train a job in a pod."""
     read = load_manifest(job)
@@ -47,13 +51,21 @@ def main(
     from batchgrowth_trainer.telling.display import make_display
     from batchgrowth_trainer.telling.progress_sinks import config_map_sink, file_sink
     from batchgrowth_trainer.telling.reporting import Reporter, Together
+    from batchgrowth_trainer.worker.logs import set_up_logs
 
+    logs = Logs(log_level, log_format)
+    set_up_logs(logs)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warning for a peer whose address has no name
     output_dir.mkdir(parents=True, exist_ok=True)
     sink = file_sink(output_dir / "progress.json")
     if namespace is not None and progress_configmap is not None:
         sink = config_map_sink(namespace, progress_configmap)
-    display = Together([make_display(Console()), Reporter(sink, start=int(time.time()))])
+    display = Together(
+        [
+            make_display(Console(force_terminal=None if logs == DEFAULT_LOGS else False)),
+            Reporter(sink, start=int(time.time())),
+        ]
+    )
     try:
         with interrupts(lambda: display.note("asked to stop: a checkpoint, then the end")) as asked:
             from batchgrowth_trainer.drivers.scaling import shards_of
@@ -61,7 +73,7 @@ def main(
 
             options = Options(
                 output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
-                metrics_host=ANYWHERE, wanted=shards_of(known), patient=True,
+                metrics_host=ANYWHERE, wanted=shards_of(known), patient=True, logs=logs,
             )  # fmt: skip
             told = train(read, options, display, asked.requested)
         display.stop()

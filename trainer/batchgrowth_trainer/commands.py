@@ -5,22 +5,24 @@ Importing this module is quick: torch and Dask are loaded when a command has acc
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from batchgrowth.cli import LogFormatOption, LogLevelOption
 from batchgrowth.errors import BatchGrowthError, Interrupted
 from batchgrowth.exchanges import EXCHANGES
+from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
-_QUIET = {"distributed", "asyncio"}
+if TYPE_CHECKING:
+    from batchgrowth_trainer.training import Options
 
 
 ExchangeType = StrEnum("ExchangeType", {name: name for name in EXCHANGES})  # type: ignore[misc]
@@ -49,14 +51,24 @@ def run(
     seed: Seed = None,
     metrics_port: MetricsPort = 0,
     plots: Plots = True,
+    log_level: LogLevelOption = LogLevel.warning,
+    log_format: LogFormatOption = LogFormat.text,
 ) -> None:
     """Train a job on this machine, or on an existing Dask cluster."""
     job = load_manifest(file, _overrides(set_ or (), exchange, seed))
     make_plan(job.spec)
     directory = output_dir or Path("runs") / job.metadata.name
-    console = Console()
+    logs = Logs(log_level, log_format)
+    console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)  # a live display would garble the log
     console.print(f"{job.metadata.name}: loading torch and Dask …", highlight=False)
-    told = _train(job, console, directory, workers, scheduler, resume, metrics_port, _import_paths(file))
+
+    from batchgrowth_trainer.training import Options
+
+    options = Options(
+        output_dir=directory, workers=workers, scheduler=scheduler, resume=resume, metrics_port=metrics_port,
+        paths=_import_paths(file), logs=logs,
+    )  # fmt: skip
+    told = _train(job, console, options)
     _say_summary(console, told)
     if plots:
         _draw(console, [directory], None)
@@ -80,32 +92,16 @@ def _import_paths(file: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys((str(file.resolve().parent), str(Path.cwd()))))
 
 
-def _train(
-    job: BatchGrowthJob,
-    console: Console,
-    directory: Path,
-    workers: int | None,
-    scheduler: str | None,
-    resume: bool,
-    metrics_port: int,
-    paths: tuple[str, ...],
-) -> dict[str, Any]:
+def _train(job: BatchGrowthJob, console: Console, options: Options) -> dict[str, Any]:
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.telling.display import make_display
-    from batchgrowth_trainer.training import Options, train
+    from batchgrowth_trainer.training import train
+    from batchgrowth_trainer.worker.logs import set_up_logs, silence_dask
 
-    # What is lost is told in a line of our own; Dask's log would tell it in tracebacks.
-    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in _QUIET]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    sys.path[:0] = [path for path in paths if path not in sys.path]
-    options = Options(
-        output_dir=directory,
-        workers=workers,
-        scheduler=scheduler,
-        resume=resume,
-        metrics_port=metrics_port,
-        paths=paths,
-    )
+    set_up_logs(options.logs)
+    if not options.logs.detailed:
+        silence_dask()
+    sys.path[:0] = [path for path in options.paths if path not in sys.path]
     display = make_display(console)
     try:
         with interrupts(lambda: display.note("stopping after this update; once more to stop at once")) as asked:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from batchgrowth.errors import Interrupted
+from batchgrowth.logs import DEFAULT_LOGS, Logs
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob, mathematics
 from distributed import Client
@@ -55,6 +56,7 @@ class Options:
     paths: tuple[str, ...] = ()
     wanted: Callable[[Position], int] | None = None
     patient: bool = False
+    logs: Logs = DEFAULT_LOGS
 
 
 def train(
@@ -167,7 +169,7 @@ def _workforce(run: Run, options: Options) -> Iterator[Workforce]:
 @contextmanager
 def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None, str, float]]:
     if options.scheduler is None:
-        with local_cluster(run.spec) as cluster, Client(cluster) as client:
+        with local_cluster(run.spec, options.logs) as cluster, Client(cluster) as client:
             yield client, LocalScaler(cluster), LOOPBACK, _LOCAL_PATIENCE_SECONDS
         return
     patience, longest = _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS

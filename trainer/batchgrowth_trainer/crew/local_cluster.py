@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import dask
 from batchgrowth.environment import worker_environment
+from batchgrowth.logs import DEFAULT_LOGS, Logs
 from batchgrowth.spec import JobSpec
 from distributed import LocalCluster
 from distributed.utils import get_mp_context
@@ -57,8 +58,11 @@ class LocalScaler:
 
 
 @contextmanager
-def local_cluster(spec: JobSpec) -> Iterator[LocalCluster]:
-    """A cluster without workers that can `scale`; its processes and files are gone at the end."""
+def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalCluster]:
+    """A cluster without workers that can `scale`; its processes and files are gone at the end.
+
+    If `logs` is detailed, Dask's log is opened in every worker process, else it is silent but for critical messages.
+    """
     # The crew notes lost peers in a line of its own; torch would print a stack trace.
     environment = {**worker_environment(spec.workers.threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     settings = {
@@ -79,7 +83,9 @@ def local_cluster(spec: JobSpec) -> Iterator[LocalCluster]:
             scheduler_kwargs={"dashboard": False},
             memory_limit=0,
             local_directory=scratch,
-            silence_logs=logging.CRITICAL,
+            silence_logs=logging.CRITICAL,  # until the preloaded module opens the log
+            preload=["batchgrowth_trainer.worker.logs"] if logs.detailed else [],
+            env=logs.environment,
         )
         try:
             yield cluster
