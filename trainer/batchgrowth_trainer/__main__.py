@@ -1,7 +1,7 @@
 """The trainer of a pod: `python -m batchgrowth_trainer`.
 
-Reads the job and the plan that the operator made, trains on the Dask cluster it is told of, reports progress, and
-always goes on from the newest checkpoint.  The exit code says how it ended (docs/exit-codes.md).
+Reads the job and the operator's plan of it, trains on the given Dask cluster, reports progress, and always resumes
+from the newest checkpoint.  docs/exit-codes.md lists the exit codes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from rich.console import Console
 
 from batchgrowth_trainer.worker.last_resort import end_within
 
-ANYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs; a NetworkPolicy guards it)
+ANYWHERE = "0.0.0.0"  # noqa: S104  (a pod's address is not known before it runs; a NetworkPolicy guards the port)
 
-_END_SECONDS = 5.0  # all is written by then; a connection to a scheduler that is gone may be waited for, or a thread
+_END_SECONDS = 5.0
+"""The longest the process may take to exit once everything is written; a lost scheduler or a thread can block it."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -35,7 +36,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(
     job: Annotated[Path, typer.Option(help="The job, as JSON or YAML.")] = Path("/etc/batchgrowth/job.json"),
     plan: Annotated[Path, typer.Option(help="The operator's plan.")] = Path("/etc/batchgrowth/plan.json"),
-    output_dir: Annotated[Path, typer.Option(help="Where checkpoints and results go.")] = Path("/checkpoints"),
+    output_dir: Annotated[Path, typer.Option(help="The folder for checkpoints and results.")] = Path("/checkpoints"),
     scheduler: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_SCHEDULER")] = None,
     namespace: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_NAMESPACE")] = None,
     progress_configmap: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_PROGRESS_CONFIGMAP")] = None,
@@ -44,8 +45,8 @@ def main(
     log_format: LogFormatOption = LogFormat.text,
 ) -> None:
     """Train a job in a pod."""
-    read = load_manifest(job)
-    known = check_same_plan(read, plan)
+    manifest = load_manifest(job)
+    checked_plan = check_same_plan(manifest, plan)
 
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.telling.display import make_display
@@ -55,7 +56,7 @@ def main(
 
     logs = Logs(log_level, log_format)
     set_up_logs(logs)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warning for a peer whose address has no name
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every peer address without a name
     output_dir.mkdir(parents=True, exist_ok=True)
     sink = file_sink(output_dir / "progress.json")
     if namespace is not None and progress_configmap is not None:
@@ -67,25 +68,25 @@ def main(
         ]
     )
     try:
-        with interrupts(lambda: display.note("asked to stop: a checkpoint, then the end")) as asked:
+        with interrupts(lambda: display.note("stop requested: writing a checkpoint, then exiting")) as requested:
             from batchgrowth_trainer.drivers.scaling import shards_of
             from batchgrowth_trainer.training import Options, train
 
             options = Options(
                 output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
-                metrics_host=ANYWHERE, wanted=shards_of(known), patient=True, logs=logs,
+                metrics_host=ANYWHERE, wanted=shards_of(checked_plan), patient=True, logs=logs,
             )  # fmt: skip
-            told = train(read, options, display, asked.requested)
+            summary = train(manifest, options, display, requested)
         display.stop()
-        display.note(f"weights SHA-256 {told['weightsSha256']}")
+        display.note(f"weights SHA-256 {summary['weightsSha256']}")
     except KeyboardInterrupt:
-        raise Interrupted("asked twice to stop; the next start goes on from the last checkpoint") from None
+        raise Interrupted("stopped at once; the next start resumes from the last checkpoint") from None
     finally:
         display.stop()
 
 
 def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:
-    """The plan of the job; raises PlanError unless that in the file is the same."""
+    """The plan of the job. Raises PlanError if the plan in the file is missing or differs."""
     try:
         given = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -93,14 +94,14 @@ def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:
     plan = make_plan(job.spec)
     if given != json.loads(json.dumps(plan.to_json())):
         raise PlanError(
-            f"{path}: the operator made another plan of this job than this trainer would; "
+            f"{path}: the operator's plan of this job differs from this trainer's; "
             "use images of one version for the operator and spec.image"
         )
     return plan
 
 
 def _exit_code() -> int:
-    """The exit code of the command, once it is over."""
+    """Runs the command and returns its exit code."""
     try:
         app()
     except BatchGrowthError as error:

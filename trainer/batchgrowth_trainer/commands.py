@@ -1,6 +1,6 @@
 """`batchgrowth run` and `batchgrowth plot`, which the command line finds through the package's entry points.
 
-Importing this module is quick: torch and Dask are loaded when a command has accepted its input.
+This module imports quickly: a command loads torch and Dask after it has accepted its input.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ ExchangeType = StrEnum("ExchangeType", {name: name for name in EXCHANGES})  # ty
 
 
 File = Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)]
-Workers = Annotated[int | None, typer.Option(min=1, max=1000, help="Use at most so many workers. Default: the plan's.")]
+Workers = Annotated[int | None, typer.Option(min=1, max=1000, help="The most workers to use. Default: the plan's.")]
 Scheduler = Annotated[str | None, typer.Option(help="Train on an existing Dask cluster. Default: one on this machine.")]
 Exchange = Annotated[ExchangeType | None, typer.Option(help="How gradients move. Default: spec.exchange.type.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in the output folder.")]
-OutputDir = Annotated[Path | None, typer.Option(help="Where results go. Default: runs/NAME.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint in the output folder.")]
+OutputDir = Annotated[Path | None, typer.Option(help="The folder for results. Default: runs/NAME.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Another spec.seed.")]
-MetricsPort = Annotated[int, typer.Option(min=0, max=65535, help="Port for Prometheus on 127.0.0.1; 0: any free one.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Override spec.seed.")]
+MetricsPort = Annotated[int, typer.Option(min=0, max=65535, help="Port for Prometheus on 127.0.0.1; 0: any free port.")]
 Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plot.png and plot.html at the end.")]
 
 
@@ -68,15 +68,14 @@ def run(
         output_dir=directory, workers=workers, scheduler=scheduler, resume=resume, metrics_port=metrics_port,
         paths=_import_paths(file), logs=logs,
     )  # fmt: skip
-    told = _train(job, console, options)
-    _say_summary(console, told)
+    _print_summary(console, _train(job, console, options))
     if plots:
         _draw(console, [directory], None)
 
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Output folders of runs.", show_default=False)],
-    output: Annotated[Path | None, typer.Option(help="The PNG's path; the HTML goes beside it.")] = None,
+    output: Annotated[Path | None, typer.Option(help="The path of the PNG; the HTML is written beside it.")] = None,
 ) -> None:
     """Draw one or more runs: loss, accuracy, batch and workers by epoch, update and second."""
     _draw(Console(), runs, output)
@@ -88,7 +87,7 @@ def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | 
 
 
 def _import_paths(file: Path) -> tuple[str, ...]:
-    """A user's own module may lie beside the manifest or in the present folder."""
+    """The folders of users' modules: the manifest's and the current one."""
     return tuple(dict.fromkeys((str(file.resolve().parent), str(Path.cwd()))))
 
 
@@ -104,26 +103,22 @@ def _train(job: BatchGrowthJob, console: Console, options: Options) -> dict[str,
     sys.path[:0] = [path for path in options.paths if path not in sys.path]
     display = make_display(console)
     try:
-        with interrupts(lambda: display.note("stopping after this update; once more to stop at once")) as asked:
-            return train(job, options, display, asked.requested)
+        with interrupts(lambda: display.note("stopping after this update; press again to stop at once")) as requested:
+            return train(job, options, display, requested)
     except KeyboardInterrupt:
-        raise Interrupted("stopped at once; --resume goes on from the last checkpoint") from None
+        raise Interrupted("stopped at once; --resume continues from the last checkpoint") from None
 
 
-def _say_summary(console: Console, told: dict[str, Any]) -> None:
-    accuracy = "" if told["accuracy"] is None else f", test accuracy {told['accuracy']:.4f}"
-    workers = (
-        " → ".join(map(str, [told["resizes"][0]["from"], *(r["to"] for r in told["resizes"])]))
-        if told["resizes"]
-        else ""
-    )
+def _print_summary(console: Console, summary: dict[str, Any]) -> None:
+    accuracy = "" if summary["accuracy"] is None else f", test accuracy {summary['accuracy']:.4f}"
+    counts = [*(resize["from"] for resize in summary["resizes"][:1]), *(resize["to"] for resize in summary["resizes"])]
+    workers = f", workers {' → '.join(map(str, counts))}" if counts else ""
     console.print(
-        f"{told['name']}: {told['updates']:,} updates in {told['seconds']:.1f} s{accuracy}, "
-        f"training loss {told['finalLoss']:.4f}" + (f", workers {workers}" if workers else ""),
+        f"{summary['name']}: {summary['updates']:,} updates in {summary['seconds']:.1f} s{accuracy}, "
+        f"training loss {summary['finalLoss']:.4f}{workers}\nweights SHA-256 {summary['weightsSha256']}",
         highlight=False,
         soft_wrap=True,
     )
-    console.print(f"weights SHA-256 {told['weightsSha256']}", highlight=False, soft_wrap=True)
 
 
 def _draw(console: Console, directories: list[Path], output: Path | None) -> None:

@@ -150,9 +150,7 @@ def test_a_truncated_cifar10_file_is_named(tmp_path: Path, size: int) -> None:
     write_cifar10(tmp_path)
     path = tmp_path / "data_batch_3.bin"
     path.write_bytes((path.read_bytes() + bytes(100))[:size])
-    with pytest.raises(
-        DataError, match=rf"data_batch_3\.bin: {size} bytes is no whole number of records of 3073 bytes"
-    ):
+    with pytest.raises(DataError, match=rf"data_batch_3\.bin: {size} bytes is not a multiple of the record size, 3073"):
         load("cifar10_vgg11:workload", data=str(tmp_path))
 
 

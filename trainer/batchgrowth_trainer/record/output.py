@@ -1,4 +1,4 @@
-"""A run's folder: who may write there, what was there before, and the summary at the end."""
+"""A run's output folder: its lock, the results of earlier runs, and the files written at the end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _OF_A_RUN = (SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE, EVALUATIONS_FILE, WEIGHTS_
 
 
 @contextmanager
-def told_as_unwritable() -> Iterator[None]:
-    """Turn an OSError of a file that a run writes into a CheckpointError."""
+def reported_as_checkpoint_error() -> Iterator[None]:
+    """Turn an OSError raised inside the block, for a file that a run writes, into a CheckpointError."""
     try:
         yield
     except OSError as error:
@@ -34,7 +34,7 @@ def told_as_unwritable() -> Iterator[None]:
 
 
 class OutputFolder:
-    """Held by one run at a time; raises CheckpointError where it cannot be written or is held already."""
+    """The folder, locked for one run. Raises CheckpointError if it cannot be written or another run holds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,7 +54,7 @@ class OutputFolder:
             ) from error
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Unlock the folder."""
         os.close(self._lock)
 
     def __enter__(self) -> Self:
@@ -71,7 +71,7 @@ class OutputFolder:
             return None
 
     def set_earlier_run_aside(self) -> Path | None:
-        """Move what an earlier run left into earlier/N, so that nothing is lost; None where nothing was here."""
+        """Move the files of an earlier run into earlier/N, which is returned; None if there were none."""
         left = [self.path / name for name in _OF_A_RUN if (self.path / name).exists()]
         if not left:
             return None
@@ -93,6 +93,6 @@ class OutputFolder:
             ) from error
         return target
 
-    def write_summary(self, told: Mapping[str, Any]) -> Path:
-        """Write summary.json; its presence says that the run is finished."""
-        return self.write(SUMMARY_FILE, (json.dumps(told, indent=2) + "\n").encode())
+    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+        """Write summary.json, whose presence marks the run as finished."""
+        return self.write(SUMMARY_FILE, (json.dumps(summary, indent=2) + "\n").encode())

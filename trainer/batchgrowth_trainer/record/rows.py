@@ -1,4 +1,4 @@
-"""A CSV file of numbers, one row per update, that survives crashes: appended in order, cut back atomically."""
+"""A CSV file of numbers, one row per update, that survives crashes: rows are appended, truncation is atomic."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _BUFFER_BYTES = 1 << 16
 
 
 class RowFile:
-    """One such file; the first column of a row is its update, and updates only grow."""
+    """The file; the first column of a row is its update, which grows from row to row."""
 
     def __init__(self, path: Path) -> None:
-        """Reads where an earlier run stopped and repairs a torn last line. Raises OSError."""
+        """Reads the last update of an existing file and removes a torn last line. Raises OSError."""
         self._path = path
         self._file: TextIO | None = None
         self._header: tuple[str, ...] = ()
@@ -24,14 +24,14 @@ class RowFile:
             lines = whole_lines(path)
             if "".join(lines).encode() != path.read_bytes():
                 replace_file(path, "".join(lines).encode())
-            self._note(lines)
+            self._resume_after(lines)
 
-    def _note(self, lines: Sequence[str]) -> None:
+    def _resume_after(self, lines: Sequence[str]) -> None:
         self._header = tuple(lines[0].rstrip("\n").split(",")) if lines else ()
         self.last = _update(lines[-1]) if len(lines) > 1 else 0
 
     def append(self, header: tuple[str, ...], update: int, cells: Sequence[int | float]) -> None:
-        """Adds a row at the end, in the buffer. Raises ValueError where the file's columns are others."""
+        """Appends a row to the buffer. Raises ValueError if the file has other columns."""
         file = self._file or self._open(header)
         if header != self._header:
             raise ValueError(f"{self._path} has columns {','.join(self._header)}, not {','.join(header)}")
@@ -46,7 +46,7 @@ class RowFile:
         return self._file
 
     def truncate(self, update: int) -> None:
-        """Drops the rows after `update` by replacing the whole file at once. Raises OSError."""
+        """Drops the rows after `update` by replacing the file as a whole. Raises OSError."""
         self.close()
         if not self._path.exists():
             return
@@ -54,7 +54,7 @@ class RowFile:
         kept = [row for row in rows if _update(row) <= update]
         if len(kept) < len(rows):
             replace_file(self._path, (header + "".join(kept)).encode())
-        self._note([header, *kept] if header else [])
+        self._resume_after([header, *kept] if header else [])
 
     def flush(self) -> None:
         """Writes the buffer. Raises OSError naming the file."""
@@ -75,7 +75,7 @@ class RowFile:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The file's lines up to the first that is torn (no newline, or fewer cells than the header). Raises OSError."""
+    """The file's lines before the first torn one (no newline, or another number of cells). Raises OSError."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     cells = lines[0].count(",") if lines else 0
     for number, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""Reading back what a run wrote, for plots and comparisons."""
+"""Reads back the files of a run, for plots and comparisons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run's directory: a row per update, a row per evaluation, and the summary (None while it still trains)."""
+    """A run's rows, one per update and one per evaluation, and its summary, None until the run is finished."""
 
     directory: Path
     history: tuple[HistoryRow, ...]
@@ -35,9 +35,9 @@ class RecordedRun:
 
 
 def read_run(directory: Path) -> RecordedRun:
-    """The run in `directory`. A torn last line is left out.
+    """The run in `directory`, without torn last lines.
 
-    Raises DataError where there is no history, CheckpointError where summary.json is damaged.
+    Raises DataError if there is no history, CheckpointError if summary.json is damaged.
     """
     path = directory / HISTORY_FILE
     if not path.is_file():
@@ -73,7 +73,7 @@ def _evaluation(cells: list[str], metrics: list[str]) -> EvaluationRow:
 
 
 def read_summary(directory: Path) -> dict[str, Any] | None:
-    """What summary.json says, None where there is none yet. Raises CheckpointError where it is damaged."""
+    """The content of summary.json, None if it is missing. Raises CheckpointError if it is damaged."""
     path = directory / SUMMARY_FILE
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""From a spec to a replica that is ready to train: the one place where a process becomes a trainer."""
+"""Builds the replica of a process from a job's spec."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from batchgrowth_trainer.replica.replica import Replica
 
 
 def build_replica(spec: JobSpec, plan: Plan) -> Replica:
-    """A replica at the first update, with the same bits in every process. Raises WorkloadError and DataError.
+    """A replica at the first update, bit for bit the same in every process. Raises WorkloadError or DataError.
 
-    One shard is computed and forgotten, so that kernels are loaded, and a wrong loss shows before the first update.
+    It computes one shard and discards it, which loads kernels and finds a faulty loss before the first update.
     """
     prepare_process(spec)
     workload = load_workload(

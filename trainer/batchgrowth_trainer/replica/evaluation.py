@@ -1,7 +1,7 @@
 """The mean loss and metrics over the test set, in eval mode; the same numbers for any number of members.
 
-The test set is cut into fixed chunks that are treated as shards: each member takes a run of them, and the sums meet
-along the same fixed tree as a gradient does.
+The test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
+fixed tree as gradients.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import Layout, lay_out
 from batchgrowth_trainer.workload import Dataset, checked, fetch, predict
 
-_CHUNK = 256  # examples evaluated at once
+_CHUNK = 256  # examples per forward pass
 
 Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
-"""(rows of this member's nodes, chunks, a row to take after) -> the total row."""
+"""(rows of this member's nodes, number of chunks, a row with the shape and dtype of the result) -> the total row."""
 
 
 def evaluate(replica: Replica, rank: int, size: int, reduce: Reduce) -> dict[str, float]:
-    """{"loss": mean loss, metric: mean, …} over the test set; empty where the workload has none.
+    """{"loss": mean loss, metric: mean, …} over the test set; empty without a test set.
 
     Raises WorkloadError for a metric that does not return one value per example.
     """
@@ -42,15 +42,13 @@ def evaluate(replica: Replica, rank: int, size: int, reduce: Reduce) -> dict[str
 
 
 def node_sums(replica: Replica, test: Dataset, layout: Layout, rank: int) -> list[Tensor]:
-    """One float64 row (loss, metrics…) for each of this member's nodes of chunks."""
+    """The sums (loss, metrics, …), float64, of each of this member's nodes of chunks."""
     replica.model.eval()
     start, sums = replica.buffers.clone(), {}
     with torch.no_grad():
         for chunk in range(*layout.runs[rank]):
             sums[chunk] = _chunk_sums(replica, test, chunk)
-            replica.buffers.restore(
-                start
-            )  # a model that writes buffers even now must not make chunks or members differ
+            replica.buffers.restore(start)  # if a model writes buffers in eval mode, the next chunk must not see it
     replica.model.train()
     return [tree_sum(lo, hi, sums.__getitem__, torch.add) for lo, hi in layout.nodes[rank]]
 
