@@ -40,19 +40,10 @@ Set = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec, such as batch.maximum=640."),
 ]
 LogLevelOption = Annotated[
-    LogLevel,
-    typer.Option(
-        "--log-level",
-        envvar=LEVEL_VARIABLE,
-        case_sensitive=False,
-        help="The least severe messages to log; debug and info open the logs of Dask and kopf.",
-    ),
+    LogLevel, typer.Option(envvar=LEVEL_VARIABLE, case_sensitive=False, help="The least severe messages to log.")
 ]
 LogFormatOption = Annotated[
-    LogFormat,
-    typer.Option(
-        "--log-format", envvar=FORMAT_VARIABLE, case_sensitive=False, help="A line of text or of JSON per message."
-    ),
+    LogFormat, typer.Option(envvar=FORMAT_VARIABLE, case_sensitive=False, help="A line of text or JSON per message.")
 ]
 
 

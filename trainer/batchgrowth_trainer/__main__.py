@@ -94,7 +94,7 @@ def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:
     plan = make_plan(job.spec)
     if given != json.loads(json.dumps(plan.to_json())):
         raise PlanError(
-            f"{path}: the operator's plan of this job differs from this trainer's; "
+            f"{path}: the operator made another plan of this job than this trainer would; "
             "use images of one version for the operator and spec.image"
         )
     return plan

@@ -58,6 +58,7 @@ def run(
     job = load_manifest(file, _overrides(set_ or (), exchange, seed))
     make_plan(job.spec)
     directory = output_dir or Path("runs") / job.metadata.name
+    users_modules = tuple(dict.fromkeys((str(file.resolve().parent), str(Path.cwd()))))
     logs = Logs(log_level, log_format)
     console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)  # a live display would garble the log
     console.print(f"{job.metadata.name}: loading torch and Dask …", highlight=False)
@@ -66,7 +67,7 @@ def run(
 
     options = Options(
         output_dir=directory, workers=workers, scheduler=scheduler, resume=resume, metrics_port=metrics_port,
-        paths=_import_paths(file), logs=logs,
+        paths=users_modules, logs=logs,
     )  # fmt: skip
     _print_summary(console, _train(job, console, options))
     if plots:
@@ -84,11 +85,6 @@ def plot(
 def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | None) -> list[str]:
     named = [f"exchange.type={exchange.value}"] if exchange else []
     return [*given, *named, *([f"seed={seed}"] if seed is not None else [])]
-
-
-def _import_paths(file: Path) -> tuple[str, ...]:
-    """The folders of users' modules: the manifest's and the current one."""
-    return tuple(dict.fromkeys((str(file.resolve().parent), str(Path.cwd()))))
 
 
 def _train(job: BatchGrowthJob, console: Console, options: Options) -> dict[str, Any]:

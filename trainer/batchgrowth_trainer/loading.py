@@ -86,10 +86,8 @@ def _check_arguments(function: Callable[..., Any], entrypoint: str, arguments: M
     except ValueError:
         return  # some callables written in C have no signature; calling them finds the fault
     takes = signature.parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
-        unknown = []
-    else:
-        unknown = sorted(set(arguments) - set(takes))
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values())
+    unknown = [] if takes_any else sorted(set(arguments) - set(takes))
     if unknown:
         raise WorkloadError(
             f"workload.arguments.{unknown[0]}: {entrypoint} takes no such argument; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ from batchgrowth_trainer.record.runs import RecordedRun
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
 LOG_FROM_RATIO = 20
 LONGEST_TITLE = 90
+GREY = "#6b7280"
+TALL, LOW = 3.0, 1.35
 HALO = 1.4
 WIDEST_HALO = 6.0
 
@@ -121,13 +123,9 @@ def _title(name: str, run: RecordedRun) -> str:
 
 
 def _outcome(run: RecordedRun) -> str:
-    return ", ".join([*_accuracy(run), f"{run.history[-1].update:,} updates"])
-
-
-def _accuracy(run: RecordedRun) -> Iterator[str]:
-    if run.evaluations:
-        for name, value in list(run.evaluations[-1].metrics.items())[:1]:
-            yield f"{name} {value:.4f}"
+    metrics = run.evaluations[-1].metrics if run.evaluations else {}
+    measured = [f"{name} {value:.4f}" for name, value in metrics.items()][:1]
+    return ", ".join([*measured, f"{run.history[-1].update:,} updates"])
 
 
 def constant_batch_updates(run: RecordedRun) -> int | None:

@@ -10,11 +10,9 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from batchgrowth_trainer.plots.figure import DrawnRun, Figure
+from batchgrowth_trainer.plots.figure import GREY, LOW, TALL, DrawnRun, Figure
 from batchgrowth_trainer.plots.series import AXES, Line
 
-GREY = "#6b7280"
-TALL, LOW = 3.0, 1.35
 PIXELS_PER_UNIT = 88
 MARGIN = {"l": 80, "r": 30, "t": 130, "b": 90}
 FIRST_AXIS = next(iter(AXES))

@@ -11,13 +11,11 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from batchgrowth_trainer.plots.figure import DrawnRun, Figure
+from batchgrowth_trainer.plots.figure import GREY, LOW, TALL, DrawnRun, Figure
 from batchgrowth_trainer.plots.series import AXES, Line
 
 INCHES_WIDE = 15.0
 DOTS_PER_INCH = 110
-GREY = "#6b7280"
-TALL, LOW = 3.0, 1.35
 
 
 def write_png(figure: Figure, path: Path) -> None:

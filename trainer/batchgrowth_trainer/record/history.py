@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from pydantic.alias_generators import to_camel
 
 from batchgrowth_trainer.record.rows import RowFile
 
@@ -64,12 +65,8 @@ class ResizeRow:
 
     def to_json(self) -> dict[str, int | float]:
         """The row as it appears in summary.json."""
-        return {
-            "update": self.update,
-            "from": self.from_workers,
-            "to": self.to_workers,
-            "pauseSeconds": self.pause_seconds,
-        }
+        workers = {"from": self.from_workers, "to": self.to_workers}
+        return {"update": self.update, **workers, "pauseSeconds": self.pause_seconds}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> ResizeRow:
@@ -77,13 +74,7 @@ class ResizeRow:
         return cls(int(record["update"]), int(record["from"]), int(record["to"]), float(record["pauseSeconds"]))
 
 
-def camel(name: str) -> str:
-    """`batch_size` as `batchSize`."""
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-HISTORY_HEADER = tuple(camel(name) for name in HistoryRow.__slots__)
+HISTORY_HEADER = tuple(to_camel(name) for name in HistoryRow.__slots__)
 _cells = attrgetter(*HistoryRow.__slots__)
 
 
@@ -130,9 +121,3 @@ class History:
         """Flushes and closes both files; a second call does nothing."""
         self._updates.close()
         self._evaluations.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from batchgrowth.errors import CheckpointError
 
@@ -56,12 +55,6 @@ class OutputFolder:
     def close(self) -> None:
         """Unlock the folder."""
         os.close(self._lock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of the finished run in this folder; None if it is missing or damaged, so that it is rewritten."""

@@ -17,12 +17,8 @@ def build_replica(spec: JobSpec, plan: Plan) -> Replica:
     It computes one shard and discards it, which loads kernels and finds a faulty loss before the first update.
     """
     prepare_process(spec)
-    workload = load_workload(
-        spec.workload.entrypoint,
-        spec.workload.arguments,
-        seed=draw_seed(spec.seed, "model") % 2**32,
-        examples=spec.workload.examples,
-    )
+    given, seed = spec.workload, draw_seed(spec.seed, "model") % 2**32
+    workload = load_workload(given.entrypoint, given.arguments, seed=seed, examples=given.examples)
     replica = Replica(spec, plan, workload, make_device(spec))
     replica.release(replica.partials(plan.step_at(replica.position), (0, 1)))
     return replica

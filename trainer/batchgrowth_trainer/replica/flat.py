@@ -87,6 +87,8 @@ class FlatParameters:
             parameter.grad = view
 
 
+_Home = tuple[str, Tensor, list[tuple[nn.Module, str]]]
+"""A buffer: its name, its tensor, and the (module, key) pairs that hold it."""
 _TINY = 1e-30  # the change that stands for "finite now, and 0": a change of 0 would mean "unchanged"
 
 
@@ -97,7 +99,7 @@ class FlatBuffers:
         self.vectors: dict[torch.dtype, Tensor] = {}
         self.spans: dict[torch.dtype, list[Span]] = {}
         self._slots: list[_Slot] = []
-        homes: dict[int, tuple[str, Tensor, list[tuple[nn.Module, str]]]] = {}
+        homes: dict[int, _Home] = {}
         for name, owner, key, tensor in _buffers(model):
             homes.setdefault(id(tensor), (name, tensor, []))[2].append((owner, key))
         for dtype in sorted({tensor.dtype for _, tensor, _ in homes.values()}, key=str):
@@ -105,9 +107,7 @@ class FlatBuffers:
         self.length = sum(v.numel() for v in self.vectors.values())
         self._unbounded = {dtype for dtype, flat in self.vectors.items() if not torch.isfinite(flat).all()}
 
-    def _adopt(
-        self, dtype: torch.dtype, homes: list[tuple[str, Tensor, list[tuple[nn.Module, str]]]], device: torch.device
-    ) -> None:
+    def _adopt(self, dtype: torch.dtype, homes: list[_Home], device: torch.device) -> None:
         spans, length = _lay_out([(name, tensor) for name, tensor, _ in homes])
         flat = torch.zeros(length, dtype=dtype, device=device)
         for (_, tensor, owners), span in zip(homes, spans, strict=True):

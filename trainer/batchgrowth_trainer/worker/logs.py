@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 
 from batchgrowth.logs import DEFAULT_LOGS, Logs, configure_logs
 from distributed import Worker
@@ -32,9 +31,9 @@ def silence_dask() -> None:
         logger.setLevel(logging.CRITICAL)
 
 
-def _dask_loggers() -> Iterator[logging.Logger]:
-    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in _DASK]:
-        yield logging.getLogger(name)
+def _dask_loggers() -> list[logging.Logger]:
+    names = list(logging.root.manager.loggerDict)
+    return [logging.getLogger(name) for name in names if name.partition(".")[0] in _DASK]
 
 
 async def dask_setup(_worker: Worker) -> None:
