@@ -61,13 +61,11 @@ def _measure(rounds: int, quick: bool, only: list[str]) -> Results:
         raise BatchGrowthError(f"--only {unknown[0]}: no such case; give one of {', '.join([*every, PAUSES])}")
     progress = Console(stderr=True)
 
-    def report_progress(text: str) -> None:
+    def report(text: str) -> None:
         progress.print(text, style="dim", highlight=False)
 
-    measured = measure_cases(
-        [case for name, case in every.items() if name in only or not only], rounds, report_progress
-    )
-    pauses = measure_pauses(4 if quick else 44, report_progress) if PAUSES in only or not only else []
+    measured = measure_cases([case for name, case in every.items() if name in only or not only], rounds, report)
+    pauses = measure_pauses(4 if quick else 44, report) if PAUSES in only or not only else []
     return Results(this_machine(), quick, measured, pauses)
 
 

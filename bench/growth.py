@@ -85,7 +85,7 @@ class Api:
 
     @contextmanager
     def workers_ready(self, deployment: str, count: int) -> Iterator[list[float]]:
-        """Waits after the block, which resizes the Deployment, until `count` pods are ready; the list gets the seconds."""
+        """Waits after the block, which resizes the Deployment, until `count` pods are ready; appends the seconds."""
         waited: list[float] = []
         began = time.monotonic()
         yield waited

@@ -99,7 +99,8 @@ def _make_jobs(server: ApiServer, number: int, *, suspended: bool) -> None:
     body["spec"]["suspend"] = suspended
     names = [{"name": f"job-{index:04}", "namespace": NAMESPACE} for index in range(number)]
     items = [body | {"metadata": name} for name in names]
-    _stdout(server.kubectl("create", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})))
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    _stdout(server.kubectl("create", "-f", "-", given=listed))
 
 
 def _wait_until_idle(port: int, process: psutil.Process) -> None:

@@ -31,7 +31,7 @@ class Rows(Quiet):
         self.rows.append(row)
 
     def ms(self, warm: int) -> float:
-        """Milliseconds per update from the commit of update `warm` to that of the last, by the reporting member's clock."""
+        """Milliseconds per update between the commits of update `warm` and the last, by the reporter's clock."""
         first, last = self.rows[warm - 1], self.rows[-1]
         return (last.seconds - first.seconds) / (last.update - first.update) * 1e3
 

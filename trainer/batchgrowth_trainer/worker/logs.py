@@ -9,7 +9,6 @@ from batchgrowth.logs import DEFAULT_LOGS, Logs, configure_logs
 from distributed import Worker
 
 _DASK = {"distributed", "asyncio"}
-_CHATTY = ("matplotlib", "PIL")
 
 
 def set_up_logs(logs: Logs) -> None:
@@ -21,7 +20,7 @@ def set_up_logs(logs: Logs) -> None:
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(logging.NOTSET)
-    for name in _CHATTY:
+    for name in ("matplotlib", "PIL"):  # too chatty at debug
         logging.getLogger(name).setLevel(max(logs.level.number, logging.INFO))
 
 
@@ -32,8 +31,7 @@ def silence_dask() -> None:
 
 
 def _dask_loggers() -> list[logging.Logger]:
-    names = list(logging.root.manager.loggerDict)
-    return [logging.getLogger(name) for name in names if name.partition(".")[0] in _DASK]
+    return [logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.partition(".")[0] in _DASK]
 
 
 async def dask_setup(_worker: Worker) -> None:
