@@ -55,7 +55,7 @@ def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
     summary = ours.run(job, scheduler, wanted, Quiet())
     assert summary["recoveries"] == 0
     assert len(summary["resizes"]) == resizes
-    assert all(r["pauseSeconds"] > 0 for r in summary["resizes"]), "somebody was there before every resize"
+    assert all(r["pauseSeconds"] > 0 for r in summary["resizes"]), "a resize had no member of the old generation"
     joins = [r["pauseSeconds"] for r in summary["resizes"] if r["to"] > r["from"]]
     leaves = [r["pauseSeconds"] for r in summary["resizes"] if r["to"] < r["from"]]
     return Pauses(pattern.name, joins, leaves)

@@ -138,7 +138,7 @@ def _planned(plan: Plan, most: int | None) -> Callable[[Position], int]:
     return wanted
 
 
-# --- who trains -------------------------------------------------------------------------------------------------------
+# --- training ---------------------------------------------------------------------------------------------------------
 
 
 def _trained(run: Run, options: Options) -> Trained:
@@ -178,7 +178,7 @@ def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None
         yield client, None, host_towards(options.scheduler), patience
 
 
-# --- what comes of it -------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Trained) -> dict[str, Any]:

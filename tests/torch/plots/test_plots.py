@@ -1,4 +1,4 @@
-"""From runs' directories to a PNG and an HTML page that holds everything it needs."""
+"""Runs' directories are plotted into a PNG and a self-contained HTML page."""
 
 import json
 import math
@@ -131,7 +131,7 @@ def test_a_constant_batch_has_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_an_uneven_last_batch_counts_as_an_update(tmp_path: Path) -> None:
-    """103 examples at batch 10 are 11 updates an epoch, however the batch grows."""
+    """103 examples at batch 10 are 11 updates an epoch, for every growth."""
     with closing(History(tmp_path / "run")) as history:
         history.append(HistoryRow(1, 10 / 103, 0, 10, 0.1, 1.0, 1, 0.1, 0.0, 0.0, 0.1))
         history.append(HistoryRow(2, 2.0, 1, 103, 0.1, 1.0, 1, 0.1, 0.0, 0.0, 0.2))

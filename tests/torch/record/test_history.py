@@ -1,4 +1,4 @@
-"""history.csv and evaluations.csv: appended, cut back, read back, and whole after a crash."""
+"""history.csv and evaluations.csv: appended, truncated, read back, and whole after a crash."""
 
 import dataclasses
 import errno
@@ -180,7 +180,7 @@ def test_a_full_disk_is_an_oserror_that_names_the_file_and_loses_no_row(tmp_path
 
 @contextmanager
 def largest_file(bytes_: int) -> Iterator[None]:
-    """Within it, the system refuses to let a file grow beyond this size."""
+    """A block in which no file can grow beyond this size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, hard))
     try:

@@ -1,4 +1,4 @@
-"""A run's folder: one run at a time, nothing of an earlier one lost, files whole or absent."""
+"""A run's folder: locked for one run, earlier results kept, files whole or absent."""
 
 import errno
 import os

@@ -239,7 +239,7 @@ def test_synthetic_images_follow_from_their_own_seed() -> None:
 
 
 def test_synthetic_images_can_be_told_apart() -> None:
-    """The nearest pattern names the class, for every test image: a net has something to learn."""
+    """Every test image is nearest to the pattern of its class, so that a net has something to learn."""
     train, test = (data.tensors for data in (lambda w: (w.train, w.test))(synthetic(model="wrn", examples="500")))
     centres = torch.stack([train[0][train[1] == label].mean(0) for label in range(10)]).flatten(1)
     nearest = torch.cdist(test[0].flatten(1), centres).argmin(1)

@@ -28,7 +28,7 @@ def reported_as_checkpoint_error() -> Iterator[None]:
     except OSError as error:
         raise CheckpointError(
             f"{error.filename} could not be written ({error.strerror}); make room, or give another --output-dir. "
-            "The checkpoints are intact, and --resume goes on from the newest."
+            "The checkpoints are intact, and --resume continues from the newest."
         ) from error
 
 
