@@ -13,7 +13,7 @@ LEVEL_VARIABLE, FORMAT_VARIABLE = "BATCHGROWTH_LOG_LEVEL", "BATCHGROWTH_LOG_FORM
 
 
 class LogLevel(StrEnum):
-    """The least severe messages that are logged; debug also opens the logs of Dask and kopf."""
+    """The least severe messages to log; debug and info include those of Dask and kopf."""
 
     debug = "debug"
     info = "info"
