@@ -6,7 +6,7 @@ ARG UV_VERSION=0.13.8
 FROM ${BASE} AS python
 LABEL org.opencontainers.image.vendor="batchgrowth.dev" \
       org.opencontainers.image.licenses="Apache-2.0"
-# The root file system may be read-only: what has to be written goes to /tmp or to a mounted volume.
+# The root file system may be read-only; processes write to /tmp and to mounted volumes.
 ENV PATH=/opt/batchgrowth/bin:$PATH \
     HOME=/tmp \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -16,7 +16,7 @@ RUN groupadd --gid 65532 batchgrowth \
  && python3 -m venv --without-pip /opt/batchgrowth
 WORKDIR /tmp
 
-# The project alone, in a virtual environment at the same path, which is laid over that of the dependencies.
+# The project alone, in a virtual environment that is copied over that of the dependencies, at the same path.
 FROM python AS project
 ARG UV_VERSION
 COPY pyproject.toml README.md LICENSE /source/
@@ -27,7 +27,7 @@ RUN python3 -m venv /uv && /uv/bin/pip install --quiet --no-cache-dir uv==${UV_V
  && /uv/bin/uv pip install --no-cache --system-certs --quiet --compile-bytecode --python /opt/batchgrowth \
       --no-deps /source
 
-# The lock is a constraint: of what it names by version and digest, an image gets what its extra asks for.
+# Each image installs the packages of its extra, in the versions that the lock pins.
 FROM python AS operator
 ARG UV_VERSION
 COPY pyproject.toml requirements.lock /opt/batchgrowth/lock/

@@ -1,4 +1,4 @@
-"""Speed, measured side by side: this project's exchanges and plain torch on the same work, in the same minutes.
+"""Benchmarks: this project's exchanges beside plain torch, on the same work in the same minutes.
 
-`python -m bench` runs it and docs/benchmarks.md explains it. Nothing here is imported by the package or installed.
+`python -m bench` runs it and docs/benchmarks.md explains it. The package neither imports nor installs it.
 """

@@ -1,4 +1,4 @@
-"""`python -m bench`: measures, prints tables, and ends with the targets. The exit code says nothing about speed."""
+"""`python -m bench`: measures, and prints tables with the targets last. The exit code does not depend on speed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 PAUSES = "pauses"
 
 Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Rounds per case; --quick takes 1.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Tiny counts: does everything run?")]
+Quick = Annotated[bool, typer.Option("--quick", help="Tiny counts, to see that everything runs.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="CASE", help="A case's name, or pauses; may be repeated.")]
 Output = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the results here.")]
 Input = Annotated[
-    Path | None, typer.Option("--input", metavar="FILE.json", help="Measure nothing; show these results.")
+    Path | None, typer.Option("--input", metavar="FILE.json", help="Show these results instead of measuring.")
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")]
 
@@ -61,11 +61,11 @@ def _measure(rounds: int, quick: bool, only: list[str]) -> Results:
         raise BatchGrowthError(f"--only {unknown[0]}: no such case; give one of {', '.join([*every, PAUSES])}")
     progress = Console(stderr=True)
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         progress.print(text, style="dim", highlight=False)
 
-    measured = measure_cases([case for name, case in every.items() if name in only or not only], rounds, tell)
-    pauses = measure_pauses(4 if quick else 44, tell) if PAUSES in only or not only else []
+    measured = measure_cases([case for name, case in every.items() if name in only or not only], rounds, report)
+    pauses = measure_pauses(4 if quick else 44, report) if PAUSES in only or not only else []
     return Results(this_machine(), quick, measured, pauses)
 
 

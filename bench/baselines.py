@@ -1,7 +1,7 @@
 """The baselines, in plain torch.distributed over gloo: one process, DDP, and two exchanges tensor by tensor.
 
-They are given everything that ours has: model, loss, data, order of the examples, one thread and the same allocator
-settings; and spared what ours does beside (a row of history with the loss per update, a look at a stop flag).
+They use the same model, loss, data, order of examples, number of threads and allocator settings as ours, without
+our extra work per update: a history row with the loss, and the check of a stop flag.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Exchange = Callable[[list[Tensor]], None]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The mean over the timed updates: milliseconds, and bytes over the loopback interface."""
+    """Means per timed update: milliseconds, and bytes over the loopback interface."""
 
     ms: float
     sent: float
 
 
 def measure(system: str, spec: JobSpec, warm: int, rank: int, world: int) -> Sample:
-    """The mean over the updates of the spec's plan that come after the first `warm`, by this rank's clock."""
+    """The means over the updates of the spec's plan after the first `warm`, by this rank's clock."""
     plan, workload = make_plan(spec), _workload(spec)
     parameters = list(workload.model.parameters())
-    # Every rank draws other dropout masks; the models were made from one seed.
+    # The models have the same seed, but each rank draws its own dropout masks.
     torch.manual_seed(rank)
     model = DistributedDataParallel(workload.model) if system == DDP else workload.model
     optimizer = torch.optim.SGD(parameters, lr=float(spec.learning_rate.initial), momentum=0.9)
@@ -79,7 +79,7 @@ def _workload(spec: JobSpec) -> Workload:
 
 
 def _shares(spec: JobSpec, plan: Plan, rank: int, world: int) -> Iterator[Tensor]:
-    """This rank's indices for each update: an equal part of the examples that our systems use for it."""
+    """This rank's indices for each update: an equal share of the examples that our systems use for it."""
     position, epoch, order = Position(), -1, torch.empty(0)
     while not plan.is_done(position):
         step = plan.step_at(position)
@@ -91,11 +91,11 @@ def _shares(spec: JobSpec, plan: Plan, rank: int, world: int) -> Iterator[Tensor
 
 
 def _nothing(gradients: list[Tensor]) -> None:
-    """One process has nothing to exchange, and DDP does it within backward."""
+    """Does nothing: one process exchanges nothing, and DDP exchanges during backward."""
 
 
 def _gather_scatter(gradients: list[Tensor]) -> None:
-    """The root gathers each tensor, takes the mean and scatters it (CS744 report, task 2A)."""
+    """Rank 0 gathers each tensor, averages it and scatters the mean (CS744 report, task 2A)."""
     world, is_root = dist.get_world_size(), dist.get_rank() == 0
     for gradient in gradients:
         parts = [torch.empty_like(gradient) for _ in range(world)] if is_root else None
@@ -105,7 +105,7 @@ def _gather_scatter(gradients: list[Tensor]) -> None:
 
 
 def _all_reduce(gradients: list[Tensor]) -> None:
-    """Each tensor by a call of its own (CS744 report, task 2B)."""
+    """One all_reduce per tensor (CS744 report, task 2B)."""
     world = dist.get_world_size()
     for gradient in gradients:
         dist.all_reduce(gradient)

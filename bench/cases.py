@@ -1,4 +1,4 @@
-"""What is measured: the cases, each a model with a batch size, and the systems that train it."""
+"""The cases, each a model with a batch size, and the systems that train it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class System:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One comparison: every system makes the updates of `job`, and those after the first `warm_epochs` are timed.
+    """One comparison: every system trains `job`, and the updates after the first `warm_epochs` are timed.
 
-    `shard` is the shard size of our systems, `fine_shard` one more size that our AllReduce is run with (0: none).
+    `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none).
     """
 
     model: str
@@ -50,22 +50,22 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As --only takes it."""
+        """The name for --only."""
         return f"{self.model}-{self.batch}"
 
     @property
     def warm(self) -> int:
-        """Updates before the clock starts."""
+        """The number of updates before the clock starts."""
         return self.warm_epochs * -(-self.examples // self.batch)
 
     def systems(self) -> list[System]:
-        """The systems that are compared, baselines first."""
+        """The systems to compare, baselines first."""
         ours = [System(OUR_GATHER, "GatherScatter", self.shard), System(OUR_REDUCE, "AllReduce", self.shard)]
         fine = [System(f"AllReduce, shard {self.fine_shard} (ours)", "AllReduce", self.fine_shard)]
         return [*(System(name) for name in BASELINES), *ours, *(fine if self.fine_shard else [])]
 
     def job(self, system: System | None = None, *, only_warm: bool = False) -> BatchGrowthJob:
-        """The job that one of our systems is given; the baselines take model, data and order of examples from it."""
+        """The job that one of our systems trains; the baselines take model, data and order of examples from it."""
         return make_job(
             self.name,
             workload={
@@ -80,7 +80,7 @@ class Case:
 
 
 def make_job(name: str, **spec: Any) -> BatchGrowthJob:
-    """A job on CPUs with plain momentum, without an evaluation before its end."""
+    """A job on CPUs with SGD and momentum, evaluated only at its end."""
     spec["workload"]["device"] = "CPU"
     manifest = {
         "apiVersion": "batchgrowth.dev/v1alpha1",
@@ -113,7 +113,7 @@ def _mlp(batch: int, epochs: int, warm_epochs: int, why_shard: str, fine_shard: 
 
 
 def _wrn(batch: int, epochs: int, warm_epochs: int) -> Case:
-    """An epoch is one update."""
+    """A case in which an epoch is one update."""
     return Case(
         model="wrn",
         batch=batch,
@@ -129,13 +129,13 @@ def _wrn(batch: int, epochs: int, warm_epochs: int) -> Case:
 
 _ONE_EACH = "one shard for each worker"
 _WHOLE_HALVES = (
-    "one shard for each worker: both then compute the same 256 examples at once as a DDP process does; "
-    "the row with shard 32 shows what a finer grain, good for up to 16 workers, costs"
+    "one shard for each worker, so that each computes 256 examples at once, as a DDP process does; "
+    "the row with shard 32 shows the cost of a finer grain, which up to 16 workers can use"
 )
 
 
 def cases(*, quick: bool) -> list[Case]:
-    """The cases of a full run; with `quick`, the same in tiny, to see that everything runs."""
+    """The cases of a full run; with `quick`, tiny versions of them, to see that everything runs."""
     if quick:
         return [_mlp(64, 2, 1, _ONE_EACH), _mlp(512, 6, 2, _WHOLE_HALVES, 32), _wrn(8, 4, 1)]
     return [_mlp(64, 16, 2, _ONE_EACH), _mlp(512, 110, 10, _WHOLE_HALVES, 32), _wrn(64, 8, 2)]

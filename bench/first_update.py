@@ -1,8 +1,8 @@
 """`python -m bench.first_update`: from `kubectl apply` of the example job to its first update, in real pods.
 
-On the cluster of `make cluster`, with the images there and nothing else running. Each round applies
-examples/digits.yaml in a new namespace, and watches the report that its trainer writes. The pauses at its milestones
-are the trainer's own, by the status.
+It needs an idle cluster of `make cluster` with the images loaded. Each round applies examples/digits.yaml in a new
+namespace and watches its trainer's progress report. The pauses at milestones are the trainer's own figures, from the
+job's status.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.yaml"
 NAME, PATIENCE_SECONDS, LOOK_SECONDS = "digits", 300, 0.1
 
 
-def told(cluster: LocalCluster, *arguments: str | Path, given: str | None = None) -> str:
-    """What kubectl said; RuntimeError where it failed."""
+def kubectl(cluster: LocalCluster, *arguments: str | Path, given: str | None = None) -> str:
+    """The output of kubectl. Raises RuntimeError if it fails."""
     done = cluster.kubectl(*arguments, given=given)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -37,7 +37,7 @@ def told(cluster: LocalCluster, *arguments: str | Path, given: str | None = None
 
 
 def until(ready: Callable[[], Any]) -> float:
-    """The seconds until it is so; TimeoutError where that takes too long."""
+    """The seconds until `ready()` is true. Raises TimeoutError after PATIENCE_SECONDS."""
     began = time.monotonic()
     while not ready():
         if time.monotonic() - began > PATIENCE_SECONDS:
@@ -47,31 +47,31 @@ def until(ready: Callable[[], Any]) -> float:
 
 
 def one_round(cluster: LocalCluster) -> tuple[float, float, list[float]]:
-    """Seconds from the beginning of `kubectl apply` to the first update and to the end, and the pauses."""
+    """Seconds from the start of `kubectl apply` to the first update and to the end, and the pauses."""
     own = ("--namespace", f"first-{secrets.token_hex(3)}")
-    told(cluster, "create", "namespace", own[1])
+    kubectl(cluster, "create", "namespace", own[1])
 
     def updates() -> int:
-        listed = json.loads(told(cluster, *own, "get", "configmaps", "--output=json"))["items"]
+        listed = json.loads(kubectl(cluster, *own, "get", "configmaps", "--output=json"))["items"]
         texts = [(c.get("data") or {}).get(names.PROGRESS_KEY) for c in listed]
         return max((Progress.from_json(text).update for text in texts if text), default=0)
 
     def status() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(told(cluster, *own, "get", "bgj", NAME, "--output=json"))
+        found: dict[str, Any] = json.loads(kubectl(cluster, *own, "get", "bgj", NAME, "--output=json"))
         return found.get("status") or {}
 
     began = time.monotonic()
-    told(cluster, *own, "apply", "--filename", EXAMPLE)
+    kubectl(cluster, *own, "apply", "--filename", EXAMPLE)
     until(updates)
     first = time.monotonic() - began
     until(lambda: status().get("phase") == "Succeeded")
     whole = time.monotonic() - began
     pauses = [float(record["pauseSeconds"]) for record in status()["history"] if "pauseSeconds" in record]
-    told(cluster, "delete", "namespace", own[1])
+    kubectl(cluster, "delete", "namespace", own[1])
     return first, whole, pauses
 
 
-def bench(rounds: Annotated[int, typer.Option(min=1, max=100, help="How often the job is applied.")] = 5) -> None:
+def bench(rounds: Annotated[int, typer.Option(min=1, max=100, help="How many times the job is applied.")] = 5) -> None:
     """Measure the time from apply to the first update and to the end, and the pauses at the milestones."""
     cluster = local_cluster()
     if not cluster.is_up():

@@ -1,9 +1,9 @@
-"""`python -m bench.growth`: how long workers take to come when a milestone is crossed, beside a bare `kubectl scale`.
+"""`python -m bench.growth`: how long new workers take to be Ready after a milestone, beside a bare `kubectl scale`.
 
-A job is applied on the cluster of `make cluster`, its workers on the nodes that kwok plays, one GPU each, where pods
-are Ready at once: what is left is the operator's own time and Kubernetes'. The trainer's progress is played here, since
-no trainer can have workers that compute nothing. In the same round the same pods are grown by an API write of
-`replicas` to a copy of the Deployment, which nobody watches.
+A job is applied on the cluster of `make cluster`. Its workers, one GPU each, run on kwok's simulated nodes, where pods
+are Ready at once, so that only the time of the operator and of Kubernetes is measured. Simulated workers cannot train,
+so this module writes the progress reports in the trainer's place. In the same round, a copy of the Deployment that no
+operator watches grows by an API write of `replicas`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cluster.local import LocalCluster, local_cluster
 GPUS, NODES = 8, 32
 READY_SECONDS = 120
 NEWER_THAN_ANY = 2**33
-"""The start of a trainer that reports: the job's own trainer counts from the clock, and is not heard beside this."""
+"""A trainer start newer than that of the job's own trainer, which is a Unix time, so that its reports are ignored."""
 GROUP_VERSION = "batchgrowth.dev", "v1alpha1"
 TEMPLATE = {
     "spec": {
@@ -45,7 +45,7 @@ TEMPLATE = {
 
 
 def manifest(maximum: int) -> dict[str, Any]:
-    """A job of 128 examples a worker, whose batch grows fivefold from 128 up to `maximum`."""
+    """A job with 128 examples per worker, whose batch grows by factors of 5 from 128 to `maximum`."""
     return {
         "apiVersion": "/".join(GROUP_VERSION),
         "kind": "BatchGrowthJob",
@@ -68,7 +68,7 @@ def manifest(maximum: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The API server, by the client that the operator uses too."""
+    """The API server, through the client library that the operator uses."""
 
     core: client.CoreV1Api
     apps: client.AppsV1Api
@@ -76,7 +76,7 @@ class Api:
     namespace: str
 
     def deployments(self, **selectors: str) -> Iterator[Any]:
-        """Those that are there, and each as it changes, for as long as anything may take here."""
+        """The Deployments, and each again when it changes, for READY_SECONDS."""
         stream: Any = watch.Watch().stream  # type: ignore[no-untyped-call]
         for event in stream(
             self.apps.list_namespaced_deployment, self.namespace, timeout_seconds=READY_SECONDS, **selectors
@@ -85,38 +85,38 @@ class Api:
 
     @contextmanager
     def workers_ready(self, deployment: str, count: int) -> Iterator[list[float]]:
-        """Within it something makes the Deployment grow or shrink; then one number: seconds until so many are ready."""
-        told: list[float] = []
+        """Waits after the block, which resizes the Deployment, until `count` pods are ready; appends the seconds."""
+        waited: list[float] = []
         began = time.monotonic()
-        yield told
+        yield waited
         for found in self.deployments(field_selector=f"metadata.name={deployment}"):
             status, wanted = found.status, found.spec.replicas
             if (wanted, status.ready_replicas or 0, status.replicas or 0) == (count, count, count):
-                told.append(time.monotonic() - began)
+                waited.append(time.monotonic() - began)
                 return
-        raise TimeoutError(f"{deployment} did not come to {count} workers in {READY_SECONDS} s")
+        raise TimeoutError(f"{deployment} did not reach {count} ready workers in {READY_SECONDS} s")
 
     def scale(self, deployment: str, replicas: int) -> None:
-        """What `kubectl scale` writes."""
+        """Scales the Deployment as `kubectl scale` does."""
         self.apps.patch_namespaced_deployment_scale(deployment, self.namespace, {"spec": {"replicas": replicas}})
 
 
 def api_of(cluster: LocalCluster, namespace: str) -> Api:
-    """The cluster's API server, with the rights of an administrator."""
+    """The cluster's API server, with an administrator's rights."""
     made = config.new_client_from_config(str(cluster.kubeconfig))  # type: ignore[no-untyped-call]
     return Api(client.CoreV1Api(made), client.AppsV1Api(made), client.CustomObjectsApi(made), namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedJob:
-    """A job whose progress is told by whoever holds this, in place of its trainer."""
+    """A job whose progress this object reports, in place of its trainer."""
 
     api: Api
     name: str
     plan: Plan
 
     def cross(self, stage: Stage, start: int) -> None:
-        """Report that the stage begins; `start` makes the report newer than those of another start."""
+        """Report that the stage begins; a later `start` overrides the reports of earlier ones."""
         progress = Progress(
             update=stage.first_update, updates=self.plan.updates, epoch=float(stage.epoch_from),
             epochs=self.plan.epochs, stage=stage.index, batch_size=stage.batch_size,
@@ -126,20 +126,20 @@ class PlayedJob:
         self.api.core.patch_namespaced_config_map(names.progress(self.name), self.api.namespace, body)
 
     def status(self) -> dict[str, Any]:
-        """What the operator says of it now."""
-        words = (*GROUP_VERSION, self.api.namespace, "batchgrowthjobs", self.name)
-        found: Any = self.api.custom.get_namespaced_custom_object(*words)
+        """The job's status, which the operator wrote."""
+        path = (*GROUP_VERSION, self.api.namespace, "batchgrowthjobs", self.name)
+        found: Any = self.api.custom.get_namespaced_custom_object(*path)
         return dict(found["status"])
 
     def grown(self, stage: Stage, start: int) -> float:
-        """Seconds from the report that the stage begins until all its workers are ready."""
+        """The seconds from the report that the stage begins until all its workers are ready."""
         with self.api.workers_ready(names.workers(self.name), stage.workers) as seconds:
             self.cross(stage, start)
         return seconds[0]
 
 
 def play(api: Api, maximum: int) -> PlayedJob:
-    """The job, applied, with its first worker ready and its own trainer kept from telling anything."""
+    """The applied job, once its first worker is ready."""
     body = manifest(maximum)
     api.custom.create_namespaced_custom_object(*GROUP_VERSION, api.namespace, "batchgrowthjobs", body)
     name = body["metadata"]["name"]
@@ -150,7 +150,7 @@ def play(api: Api, maximum: int) -> PlayedJob:
 
 
 def copy_of(api: Api, deployment: str) -> str:
-    """The name of a Deployment with the same pods, which belongs to nobody and has one of them."""
+    """The name of a new Deployment of one such pod, which no operator owns."""
     found: Any = api.apps.read_namespaced_deployment(deployment, api.namespace)
     own = {"batchgrowth.dev/copy": deployment}
     found.metadata = client.V1ObjectMeta(name=f"{deployment}-copy")
@@ -164,7 +164,7 @@ def copy_of(api: Api, deployment: str) -> str:
 
 @contextmanager
 def namespace_of_its_own(cluster: LocalCluster) -> Iterator[Api]:
-    """A namespace for the bench, which goes with everything in it; enough fake nodes are there."""
+    """A temporary namespace for the benchmark, on a cluster with enough fake nodes."""
     given = cluster.kubectl("apply", "--filename", "-", given=fake_nodes.manifests(NODES, GPUS))
     assert given.returncode == 0, given.stderr
     api = api_of(cluster, f"growth-{secrets.token_hex(3)}")
@@ -179,7 +179,7 @@ Figures = dict[str, tuple[list[float], list[float]]]
 
 
 def measure(api: Api, job: PlayedJob, rounds: int) -> Figures:
-    """By step, seconds by the operator and by bare scaling, one of each in every round, taking turns."""
+    """By step, the seconds with the operator and with bare scaling, measured alternately, once each per round."""
     copy, figures = copy_of(api, names.workers(job.name)), Figures()
     stages = [stage for before, stage in zip(job.plan.stages, job.plan.stages[1:], strict=False)
               if stage.workers > before.workers]  # fmt: skip
@@ -203,7 +203,7 @@ def measure(api: Api, job: PlayedJob, rounds: int) -> Figures:
 
 
 def table(figures: Figures) -> Table:
-    """Each step's seconds as min, median and max, and the medians' ratio."""
+    """A row per step: min, median and max of its seconds, and the ratio of the medians."""
     made = Table("workers", "operator (s)", "bare scale (s)", "ratio", title="from the milestone to all Ready")
     for step, (ours, bare) in figures.items():
         ratio = statistics.median(ours) / statistics.median(bare)
@@ -216,7 +216,7 @@ def _spread(seconds: Sequence[float]) -> str:
 
 
 def bench(rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each job.")] = 5) -> None:
-    """Measure how long workers take to come at a milestone, beside a bare `kubectl scale` of the same pods."""
+    """Measure how long new workers take to be Ready after a milestone, beside a bare `kubectl scale`."""
     cluster = local_cluster()
     if not cluster.is_up():
         raise typer.BadParameter("no cluster is up; `make cluster` starts one")

@@ -1,7 +1,7 @@
-"""Bytes over the loopback interface, which all systems here talk over; in a network of its own where Linux lets us.
+"""Counts bytes over the loopback interface, which all systems use, in a private network namespace if Linux permits.
 
-On the machine's own loopback interface everybody's traffic is counted. A private network namespace has an interface
-that nobody else uses, so that what is counted is ours alone: payload, headers and acknowledgements.
+The machine's own loopback interface counts the traffic of every process. A private namespace has an interface of its
+own, which counts the benchmark alone: payload, headers and acknowledgements.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 
 
 def sent_bytes() -> int:
-    """Bytes that the loopback interface has carried so far, headers included; each byte counts once."""
+    """The bytes that the loopback interface has carried, headers included, each counted once."""
     counters = psutil.net_io_counters(pernic=True, nowrap=False)
     return int(next(counter.bytes_sent for name, counter in counters.items() if name.startswith("lo")))
 
 
 def is_private() -> bool:
-    """Whether this process has a loopback interface of its own."""
+    """Whether this process has a private loopback interface."""
     return os.environ.get(_MARK) == "private"
 
 
 def enter_private_network(module: str, arguments: Sequence[str]) -> None:
-    """Start this program anew in a network namespace of its own and do not return; return where that cannot be."""
+    """Restart this program in a private network namespace; return only if that is done already or impossible."""
     if _MARK in os.environ:
         if is_private():
             _raise_loopback()
@@ -43,11 +43,11 @@ def enter_private_network(module: str, arguments: Sequence[str]) -> None:
         os.environ[_MARK] = "shared"
         return
     os.environ[_MARK] = "private"
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of every address that has no name in here
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every address without a name
     os.execvp(prefix[0], [*prefix, sys.executable, "-m", module, *arguments])
 
 
 def _raise_loopback() -> None:
-    """A new namespace's interface is down; struct ifreq of netdevice(7) sets its flags."""
+    """Bring up the interface of a new namespace (struct ifreq, netdevice(7))."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))

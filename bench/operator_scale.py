@@ -1,9 +1,8 @@
-"""How much the operator needs for many jobs: `python -m bench.operator_scale --jobs 200`.
+"""What the operator needs for many jobs: `python -m bench.operator_scale --jobs 200`.
 
-A real API server holds the jobs and what the operator makes of them; there are no nodes, so no pod ever runs.
-Told is how long it took until every job had all its children, and then, for a while in which nobody changes anything,
-the operator's processor time, its memory, and what it asked of the API server. Then an operator is started that finds
-all of it there: how long it takes until it has looked at every job, and the most memory that it ever had.
+A real API server holds the jobs and their children; there are no nodes, so no pod ever runs. The results are the time
+until every job has all its children; then, while nothing changes, the operator's processor time, memory and requests;
+then, for a restarted operator, the time until it has reconciled every job, and its peak memory.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--idle-seconds", type=float, default=60)
-    parser.add_argument("--suspended", action="store_true", help="jobs that want no cluster")
+    parser.add_argument("--suspended", action="store_true", help="suspended jobs, which need no cluster")
     given = parser.parse_args()
     with ApiServer() as server:
         _prepare(server)
@@ -48,7 +47,7 @@ def main() -> None:
             began = time.monotonic()
             _make_jobs(server, given.jobs, suspended=given.suspended)
             made = time.monotonic() - began
-            _wait_for_rest(port, process)
+            _wait_until_idle(port, process)
             result = {
                 "jobs": given.jobs,
                 "suspended": given.suspended,
@@ -65,28 +64,30 @@ def main() -> None:
 
 
 def _prepare(server: ApiServer) -> None:
-    """The CRDs, ours and the Dask operator's, and a namespace."""
+    """Creates the CRDs, ours and the Dask operator's, and a namespace."""
     found = importlib.util.find_spec("dask_kubernetes")
     if found is None:
         raise SystemExit("needs dask-kubernetes: make install")
     [package] = found.submodule_search_locations or []
     dask = sorted(Path(package).glob("operator/deployment/helm/*/crds/*.yaml"))
     for crd in (ROOT / "crds" / "batchgrowthjobs.yaml", *dask):
-        _said(server.kubectl("apply", "--server-side", "-f", crd))
+        _stdout(server.kubectl("apply", "--server-side", "-f", crd))
     for kind in ("batchgrowthjobs", "daskclusters"):
-        while server.kubectl("get", kind).returncode != 0:  # a definition is served a moment after it is there
+        while server.kubectl("get", kind).returncode != 0:  # the API server serves a new CRD after a moment
             time.sleep(0.1)
-    _said(server.kubectl("create", "namespace", NAMESPACE))
+    _stdout(server.kubectl("create", "namespace", NAMESPACE))
 
 
 @contextmanager
 def _operator(server: ApiServer) -> Iterator[tuple[psutil.Process, int]]:
-    """An operator of the whole cluster, in a process of its own, and the port of its metrics."""
+    """The process of an operator of the whole cluster, and the port of its metrics."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    words = ["--image", "example/trainer:1", "--kubeconfig", str(server.kubeconfig), "--metrics-port", str(port)]
-    with subprocess.Popen([sys.executable, "-m", "batchgrowth_operator", *words], stderr=subprocess.DEVNULL) as started:
+    options = ["--image", "example/trainer:1", "--kubeconfig", str(server.kubeconfig), "--metrics-port", str(port)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "batchgrowth_operator", *options], stderr=subprocess.DEVNULL
+    ) as started:
         try:
             yield psutil.Process(started.pid), port
         finally:
@@ -98,15 +99,16 @@ def _make_jobs(server: ApiServer, number: int, *, suspended: bool) -> None:
     body["spec"]["suspend"] = suspended
     names = [{"name": f"job-{index:04}", "namespace": NAMESPACE} for index in range(number)]
     items = [body | {"metadata": name} for name in names]
-    _said(server.kubectl("create", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})))
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    _stdout(server.kubectl("create", "-f", "-", given=listed))
 
 
-def _wait_for_rest(port: int, process: psutil.Process) -> None:
-    """Returns when the operator has not written for a while in which verdicts still change with time."""
+def _wait_until_idle(port: int, process: psutil.Process) -> None:
+    """Returns when the operator has not written for 35 s, longer than any of its timed verdicts takes."""
     end, before, since = time.monotonic() + PATIENCE_SECONDS, -1.0, time.monotonic()
     while time.monotonic() - since < 35:
         if time.monotonic() > end or not process.is_running():
-            raise SystemExit(f"the operator has not come to rest within {PATIENCE_SECONDS} s")
+            raise SystemExit(f"the operator still writes after {PATIENCE_SECONDS} s")
         time.sleep(1)
         written = sum(count for (verb, _), count in _requests(port).items() if verb != "get")
         if written != before:
@@ -135,7 +137,7 @@ def _restart(process: psutil.Process, port: int, jobs: int) -> dict[str, Any]:
     began = time.monotonic()
     while _passes(port) < jobs:
         if time.monotonic() - began > PATIENCE_SECONDS or not process.is_running():
-            raise SystemExit(f"the second operator has not looked at all jobs within {PATIENCE_SECONDS} s")
+            raise SystemExit(f"the second operator has not reconciled all jobs within {PATIENCE_SECONDS} s")
         time.sleep(0.2)
     took = time.monotonic() - began
     time.sleep(SETTLE_SECONDS)
@@ -147,7 +149,7 @@ def _restart(process: psutil.Process, port: int, jobs: int) -> dict[str, Any]:
 
 
 def _peak(process: psutil.Process) -> float:
-    """The most memory that the process ever had resident, as Linux knows it."""
+    """The process's peak resident memory in MiB."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith("VmHWM"))
 
@@ -157,16 +159,16 @@ def _passes(port: int) -> int:
 
 
 def _requests(port: int) -> Counter[tuple[str, str]]:
-    """Requests of the operator so far, by verb and resource; nothing before it answers."""
+    """The operator's requests so far, by verb and resource; none until its metrics answer."""
     counts: Counter[tuple[str, str]] = Counter()
     for labels, value in _samples(port, "batchgrowth_operator_api_requests_total").items():
-        said = dict(labels)
-        counts[said["verb"], said["resource"]] += value
+        label = dict(labels)
+        counts[label["verb"], label["resource"]] += value
     return counts
 
 
 def _samples(port: int, name: str) -> dict[tuple[tuple[str, str], ...], int]:
-    """The values of a counter by its labels; none before the operator answers."""
+    """The values of a counter by its labels; none until the operator answers."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             text = answer.read().decode()
@@ -182,10 +184,10 @@ def _cpu_seconds(process: psutil.Process) -> float:
 
 
 def _count(server: ApiServer, kind: str) -> int:
-    return len(_said(server.kubectl("get", kind, "--namespace", NAMESPACE, "-o", "name")).splitlines())
+    return len(_stdout(server.kubectl("get", kind, "--namespace", NAMESPACE, "-o", "name")).splitlines())
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def _stdout(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode != 0:
         raise SystemExit(done.stderr)
     return done.stdout

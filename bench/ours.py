@@ -1,4 +1,4 @@
-"""Our systems: `train` as `batchgrowth run` calls it, on workers of a LocalCluster that stand ready."""
+"""Our systems: `train`, as `batchgrowth run` calls it, on ready workers of a LocalCluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.loopback import sent_bytes
 
 
 class Rows(Quiet):
-    """A display that keeps the rows of the history."""
+    """A display that collects the rows of the history."""
 
     def __init__(self) -> None:
         self.rows: list[HistoryRow] = []
@@ -31,14 +31,14 @@ class Rows(Quiet):
         self.rows.append(row)
 
     def ms(self, warm: int) -> float:
-        """From the commit of update `warm` to that of the last, by the clock of the member who reports, per update."""
+        """Milliseconds per update between the commits of update `warm` and the last, by the reporter's clock."""
         first, last = self.rows[warm - 1], self.rows[-1]
         return (last.seconds - first.seconds) / (last.update - first.update) * 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One run: its rows, and the bytes from before its driver connected to after it had left."""
+    """One run: its rows, and the bytes sent from before its driver connects until after it disconnects."""
 
     rows: Rows
     sent: int
@@ -46,7 +46,7 @@ class Trained:
 
 @contextmanager
 def workers_ready(count: int) -> Iterator[str]:
-    """The scheduler's address of a cluster of the trainer's own making, with so many workers."""
+    """The scheduler's address of a local cluster with `count` workers."""
     with local_cluster(cases(quick=True)[0].job().spec) as cluster:
         cluster.scale(count)
         cluster.wait_for_workers(count, timeout=120)
@@ -54,16 +54,16 @@ def workers_ready(count: int) -> Iterator[str]:
 
 
 def measure(job: BatchGrowthJob, scheduler: str) -> Trained:
-    """A run with two workers from the first update to the last."""
+    """A run with two workers throughout."""
     shown, before = Rows(), sent_bytes()
-    told = run(job, scheduler, lambda _: WORKERS, shown)
-    assert told["recoveries"] == 0, "a worker was lost; these times compare nothing"
+    summary = run(job, scheduler, lambda _: WORKERS, shown)
+    assert summary["recoveries"] == 0, "a worker was lost, so the times cannot be compared"
     assert {row.workers for row in shown.rows} == {WORKERS}
     assert [row.update for row in shown.rows] == list(range(1, make_plan(job.spec).updates + 1))
     return Trained(shown, sent_bytes() - before)
 
 
 def run(job: BatchGrowthJob, scheduler: str, wanted: Callable[[Position], int], display: Quiet) -> dict[str, Any]:
-    """The summary of a run whose results are thrown away."""
+    """The summary of a run whose files are deleted."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder:
         return train(job, Options(output_dir=Path(folder) / "run", scheduler=scheduler, wanted=wanted), display)

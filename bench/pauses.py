@@ -1,8 +1,8 @@
-"""How long training stands still when workers join and leave that stand ready: one resize at each of many milestones.
+"""How long training pauses when ready workers join and leave: one resize at each of many milestones.
 
-A pause is the trainer's own figure (`pauseSeconds` in summary.json): the longest time, over the members that were
-there before, from their last committed update to the first update of the next generation. In it: the old generation's
-end, Dask's new tasks, the forming of the group, and the state that newcomers are sent.
+A pause is the trainer's own figure (`pauseSeconds` in summary.json): the longest time, over the members of the old
+generation, from its last committed update to the first update of the next one. It covers the end of the old
+generation, Dask's new tasks, the forming of the group, and sending the state to newcomers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.cases import DIGITS, make_job
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Workers go from `most` to `least` and back at every milestone."""
+    """The number of workers alternates between `most` and `least` at every milestone."""
 
     model: str
     most: int
@@ -33,7 +33,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Seconds stood still, of joins and of leaves, in the order in which they were."""
+    """The pauses of joins and of leaves in seconds, in their order."""
 
     pattern: str
     joins: list[float]
@@ -44,7 +44,7 @@ PATTERNS = tuple(Pattern(model, most, least) for model in ("mlp", "wrn") for mos
 
 
 def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
-    """The pauses of a job with so many milestones. It begins with the larger number, so that all are ready."""
+    """The pauses of a job with `resizes` milestones, which starts with the larger number of workers."""
     job = _job(pattern.model, resizes)
     plan = make_plan(job.spec)
     assert len(plan.stages) == resizes + 1
@@ -52,17 +52,17 @@ def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
     def wanted(position: Position) -> int:
         return pattern.least if plan.stage_at(position.update).index % 2 else pattern.most
 
-    told = ours.run(job, scheduler, wanted, Quiet())
-    assert told["recoveries"] == 0
-    assert len(told["resizes"]) == resizes
-    assert all(r["pauseSeconds"] > 0 for r in told["resizes"]), "somebody was there before every resize"
-    joins = [r["pauseSeconds"] for r in told["resizes"] if r["to"] > r["from"]]
-    leaves = [r["pauseSeconds"] for r in told["resizes"] if r["to"] < r["from"]]
+    summary = ours.run(job, scheduler, wanted, Quiet())
+    assert summary["recoveries"] == 0
+    assert len(summary["resizes"]) == resizes
+    assert all(r["pauseSeconds"] > 0 for r in summary["resizes"]), "a resize had no member of the old generation"
+    joins = [r["pauseSeconds"] for r in summary["resizes"] if r["to"] > r["from"]]
+    leaves = [r["pauseSeconds"] for r in summary["resizes"] if r["to"] < r["from"]]
     return Pauses(pattern.name, joins, leaves)
 
 
 def _job(model: str, resizes: int) -> BatchGrowthJob:
-    """A milestone after every epoch. The batch is at its maximum, so it is the learning rate that changes."""
+    """A job with a milestone after every epoch; its batch is at the maximum, so only the learning rate changes."""
     batch, shard, examples = (64, 16, DIGITS) if model == "mlp" else (16, 4, 32)
     synthetic = {"model": "wrn", "examples": str(examples), "test": "2"}
     return make_job(

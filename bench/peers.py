@@ -1,4 +1,4 @@
-"""Two processes for the baselines, begun once and asleep while others are measured."""
+"""Two processes for the baselines, started once and idle while other systems are measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOST = "127.0.0.1"
 
 
 class Peers:
-    """The processes, by rank; a context manager that ends them."""
+    """The processes, by rank; the context manager ends them."""
 
     def __init__(self, spec: JobSpec) -> None:
         context, port = multiprocessing.get_context("spawn"), _free_port()
@@ -35,7 +35,7 @@ class Peers:
             self._processes.append(process)
 
     def measure(self, system: str, spec: JobSpec, warm: int) -> Sample:
-        """Rank 0's sample; one process works alone while the other sleeps. EOFError where a process has failed."""
+        """Rank 0's sample; for "one process", rank 1 stays idle. Raises EOFError if a process has failed."""
         ends = self._ends[:1] if system == ONE else self._ends
         for end in ends:
             end.send((system, spec, warm, len(ends)))

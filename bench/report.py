@@ -14,7 +14,7 @@ from bench.rounds import Figures, Measured, Spread
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table of text: the first column is a name, the others are figures."""
+    """A table of text: names in the first column, figures in the others."""
 
     title: str
     columns: tuple[str, ...]
@@ -23,7 +23,7 @@ class Sheet:
 
 
 def show(results: Results, console: Console) -> None:
-    """Print the tables for a person."""
+    """Print the tables on a terminal."""
     console.print(_about(results), highlight=False)
     for sheet in _sheets(results):
         table = Table(title=sheet.title, caption=sheet.note or None, title_justify="left", caption_justify="left")
@@ -35,7 +35,7 @@ def show(results: Results, console: Console) -> None:
 
 
 def markdown(results: Results) -> str:
-    """The same tables for docs/benchmarks.md."""
+    """The tables as Markdown, for docs/benchmarks.md."""
     lines = [_about(results), ""]
     for sheet in _sheets(results):
         lines += [f"**{sheet.title}**", "", _line(sheet.columns)]

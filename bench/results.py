@@ -1,4 +1,4 @@
-"""What a run of the benchmarks found, as one document: written as JSON, read back, and judged against the targets."""
+"""The results of a benchmark run: written as JSON, read back, and compared with the targets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.rounds import Figures, Measured
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where it was measured."""
+    """The machine that the results were measured on."""
 
     processor: str
     cores: int
@@ -32,7 +32,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything found; `quick` figures only say that all of it runs."""
+    """All results; `quick` figures only show that everything runs."""
 
     machine: Machine
     quick: bool
@@ -42,7 +42,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A promise of the project's design, what was measured of it, and whether it was kept; None: not measured."""
+    """A promise of the design, its measured value, and whether it was met, None if it was not measured."""
 
     promise: str
     measured: str
@@ -69,12 +69,12 @@ def _processor() -> str:
 
 
 def write(results: Results, file: Path) -> None:
-    """Write the document."""
+    """Write the results as JSON."""
     file.write_text(json.dumps(asdict(results), indent=1) + "\n", encoding="utf-8")
 
 
 def read(file: Path) -> Results:
-    """The document in a file that `write` wrote. Raises BatchGrowthError for another."""
+    """The results in a file that `write` wrote. Raises BatchGrowthError for any other file."""
     try:
         return TypeAdapter(Results).validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
@@ -82,12 +82,12 @@ def read(file: Path) -> Results:
 
 
 def percentile(numbers: list[float], percent: float) -> float:
-    """The percentile, interpolated linearly between the two nearest of the numbers."""
+    """The percentile, interpolated linearly between the two nearest numbers."""
     return float(np.percentile(numbers, percent))
 
 
 def targets(results: Results) -> list[Target]:
-    """The promises about speed, each with what was measured."""
+    """The promises about speed, each with its measured value."""
     ours = {(one.model, one.batch): f for one in results.cases for f in one.figures if f.system == OUR_REDUCE}
     found = [_ratio(f"AllReduce at most {most:g} times DDP, {model} {batch}", most, ours.get((model, batch)))
              for model, batch, most in (("mlp", 64, 1.3), ("mlp", 512, 1.3), ("wrn", 64, 1.05))]  # fmt: skip
@@ -98,8 +98,8 @@ def _ratio(promise: str, most: float, figures: Figures | None) -> Target:
     if figures is None:
         return Target(promise, "not measured", None)
     ratio = figures.ratio
-    told = f"{ratio.middle:.3f} ({ratio.least:.3f} to {ratio.most:.3f})"
-    return Target(promise, told, ratio.middle <= most)
+    measured = f"{ratio.middle:.3f} ({ratio.least:.3f} to {ratio.most:.3f})"
+    return Target(promise, measured, ratio.middle <= most)
 
 
 def _bytes(figures: Figures | None) -> Target:

@@ -1,4 +1,4 @@
-"""Interleaved rounds: each runs every system once, in another order, so that what slows the machine slows them all."""
+"""Interleaved rounds: each runs every system once, in rotated order, so that a slow machine slows all of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.ours import workers_ready
 from bench.pauses import Pauses
 from bench.peers import Peers
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The least, the middle and the most of some numbers."""
+    """The minimum, median and maximum of some numbers."""
 
     least: float
     middle: float
@@ -29,7 +29,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One system in one case, over all rounds; `ratio` is to DDP within a round."""
+    """One system in one case over all rounds; `ratio` is to DDP in the same round."""
 
     system: str
     shard: int
@@ -40,7 +40,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One case: how it was run, and what each system needed."""
+    """One case: its settings, and the figures of each system."""
 
     case: str
     model: str
@@ -53,24 +53,24 @@ class Measured:
 
 
 def spread(numbers: list[float]) -> Spread:
-    """Their least, median and most."""
+    """Their minimum, median and maximum."""
     return Spread(min(numbers), median(numbers), max(numbers))
 
 
-def measure_cases(chosen: list[Case], rounds: int, tell: Tell) -> list[Measured]:
-    """All the chosen cases, each with so many rounds, on one set of processes."""
+def measure_cases(chosen: list[Case], rounds: int, report: Report) -> list[Measured]:
+    """The figures of the chosen cases, all measured on the same processes."""
     if not chosen:
         return []
     spec = chosen[0].job().spec
     with Peers(spec) as peers, workers_ready(WORKERS) as scheduler:
-        return [_measure_case(case, rounds, peers, scheduler, tell) for case in chosen]
+        return [_measure_case(case, rounds, peers, scheduler, report) for case in chosen]
 
 
-def measure_pauses(resizes: int, tell: Tell) -> list[Pauses]:
-    """The pauses of every pattern, each on a cluster with just the workers that it needs."""
+def measure_pauses(resizes: int, report: Report) -> list[Pauses]:
+    """The pauses of every pattern, each on a cluster with exactly the workers that it needs."""
     found = []
     for pattern in pauses.PATTERNS:
-        tell(f"pauses: {pattern.name}, {resizes} resizes")
+        report(f"pauses: {pattern.name}, {resizes} resizes")
         with workers_ready(pattern.most) as scheduler:
             found.append(pauses.measure(pattern, scheduler, resizes))
     return found
@@ -78,23 +78,23 @@ def measure_pauses(resizes: int, tell: Tell) -> list[Pauses]:
 
 @dataclass(frozen=True, slots=True)
 class _Stand:
-    """Where the systems of a case run."""
+    """The processes and the cluster that the systems of a case run on."""
 
     case: Case
     peers: Peers
     scheduler: str
 
     def measure(self, system: System) -> Sample:
-        """One turn of one system. What ours sends counts the whole run, its joining and leaving included."""
+        """One run of one system. The bytes of ours include joining and leaving the cluster."""
         if not system.exchange:
             return self.peers.measure(system.name, self.case.job().spec, self.case.warm)
         trained = ours.measure(self.case.job(system), self.scheduler)
         return Sample(trained.rows.ms(self.case.warm), trained.sent)
 
     def sent(self, system: System, samples: list[Sample]) -> float:
-        """Bytes per update. Whatever else uses the interface only adds, so the least is nearest to the system's own.
+        """Bytes per update, from the smallest sample, since other traffic can only add to it.
 
-        Of ours, a run of the warm-up alone is taken off: what is left is that of the timed updates.
+        The bytes of a run of only the warm-up are subtracted from ours, which leaves those of the timed updates.
         """
         least = min(sample.sent for sample in samples)
         if not system.exchange:
@@ -104,7 +104,7 @@ class _Stand:
         return (least - short) / (make_plan(self.case.job().spec).updates - self.case.warm)
 
 
-def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, tell: Tell) -> Measured:
+def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, report: Report) -> Measured:
     stand, systems = _Stand(case, peers, scheduler), case.systems()
     samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
     for number in range(rounds):
@@ -112,7 +112,7 @@ def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, tell: T
         for system in [*systems[turn:], *systems[:turn]]:
             sample = stand.measure(system)
             samples[system.name].append(sample)
-            tell(f"{case.name}, round {number + 1} of {rounds}: {system.name} {sample.ms:.2f} ms per update")
+            report(f"{case.name}, round {number + 1} of {rounds}: {system.name} {sample.ms:.2f} ms per update")
     figures = [
         Figures(
             system.name,

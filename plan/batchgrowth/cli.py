@@ -16,6 +16,7 @@ from rich.console import Console
 from batchgrowth.choices import choices_help
 from batchgrowth.crd import crd_yaml
 from batchgrowth.errors import BatchGrowthError, SpecError
+from batchgrowth.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.tables import plan_table, plan_totals, shard_note
@@ -37,6 +38,12 @@ Files = Annotated[list[Path], typer.Argument(help="BatchGrowthJob manifests.", s
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec, such as batch.maximum=640."),
+]
+LogLevelOption = Annotated[
+    LogLevel, typer.Option(envvar=LEVEL_VARIABLE, case_sensitive=False, help="The least severe messages to log.")
+]
+LogFormatOption = Annotated[
+    LogFormat, typer.Option(envvar=FORMAT_VARIABLE, case_sensitive=False, help="A line of text or JSON per message.")
 ]
 
 

@@ -51,10 +51,6 @@ class Progress:
     pauses: Mapping[str, float] = field(default_factory=dict)
     weights_sha256: str | None = None
 
-    def __lt__(self, other: Self) -> bool:
-        """Older: from an earlier start of the trainer, or from fewer updates of the same start."""
-        return (self.start, self.update) < (other.start, other.update)
-
     @property
     def fraction(self) -> float:
         """The part of the updates that is done, from 0 to 1."""
@@ -83,13 +79,6 @@ class Progress:
             return cls(**values)
         except TypeError as error:
             raise ValueError(f"progress: {error}; give every field of a report") from error
-
-
-def newer(one: Progress | None, other: Progress | None) -> Progress | None:
-    """The newer of two reports; the one there is where one is missing; the first where they are equally new."""
-    if one is None or other is None:
-        return one or other
-    return other if one < other else one
 
 
 def _finite(value: Any) -> Any:

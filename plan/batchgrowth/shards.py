@@ -1,21 +1,24 @@
-"""How a batch is cut into shards, who computes which, and the one order in which their gradients are added.
+"""The shards of a batch, their assignment to workers, and the one order in which their gradients are added.
 
-The tree over S shards is fixed by S alone. Level by level neighbours are paired, and an odd last one goes up as it is,
-so its nodes are the aligned blocks [k·2^j, min((k+1)·2^j, S)). A sum of floats along this tree has the same bits
-however the shards are spread over workers.
+The tree over S shards depends on S alone. Each level pairs neighbours and passes an odd last one up unchanged, so the
+nodes are the aligned blocks [k·2^j, min((k+1)·2^j, S)). A sum of floats along this tree has the same bits for every
+assignment of shards to workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def shard_bounds(examples: int, shard: int) -> tuple[int, ...]:
-    """S + 1 rising offsets into a batch: shard i holds the examples [bounds[i], bounds[i + 1]).
+    """S + 1 increasing offsets into a batch: shard i holds the examples [bounds[i], bounds[i + 1]).
 
-    S is ceil(examples / shard), and the sizes of two shards differ by at most one.
+    S is ceil(examples / shard); shard sizes differ by at most one.
     """
     count = -(-examples // shard)
     return tuple(index * examples // count for index in range(count + 1)) if count else (0,)
@@ -25,13 +28,13 @@ def shard_bounds(examples: int, shard: int) -> tuple[int, ...]:
 def shard_runs(shards: int, workers: int) -> tuple[tuple[int, int], ...]:
     """One run [from, to) of shards per worker, in order, none longer than ceil(shards / workers).
 
-    Worker 0 always has shard 0. Boundaries fall where many subtrees end, so that a run is few complete subtrees and
-    little has to be sent; workers beyond the number of shards get an empty run.
+    Worker 0 always has shard 0. Runs end at boundaries of large subtrees, so that a run consists of few subtrees, whose
+    sums are all that is sent; workers beyond the number of shards get an empty run.
     """
     busy = min(shards, workers)
     longest = -(-shards // workers)
     bounds = [0]
-    for behind in range(busy - 1, 0, -1):  # workers still to be served after this one
+    for behind in range(busy - 1, 0, -1):  # workers after this one
         earliest = max(bounds[-1] + 1, shards - behind * longest)
         latest = min(bounds[-1] + longest, shards - behind)
         bounds.append(roundest(earliest, latest))
@@ -59,30 +62,42 @@ def subtrees(lo: int, hi: int, shards: int) -> tuple[tuple[int, int], ...]:
     return tuple(nodes)
 
 
+def split(lo: int, hi: int) -> int:
+    """The shard at which the node [lo, hi) splits: its left half is the largest power of two below hi - lo > 1."""
+    return lo + (1 << (hi - lo - 1).bit_length() - 1)
+
+
+def tree_sum(lo: int, hi: int, leaf: Callable[[int], T], add: Callable[[T, T], T]) -> T:
+    """The sum over the node [lo, hi): `leaf(i)` is the summand of shard i, `add(left, right)` the sum of two halves."""
+    if hi - lo == 1:
+        return leaf(lo)
+    middle = split(lo, hi)
+    return add(tree_sum(lo, middle, leaf, add), tree_sum(middle, hi, leaf, add))
+
+
 def merge_order(nodes: Sequence[tuple[int, int]], shards: int) -> tuple[tuple[int, int], ...]:
     """The additions that complete the tree: pairs (left, right) of indices into `nodes`, each left += right.
 
-    `nodes` are nodes of the tree over `shards` leaves, disjoint, in order and covering all of them; the total ends in
-    slot 0. Raises ValueError where they are not.
+    `nodes` are disjoint nodes of the tree over `shards` leaves, in order, that cover all of them; the total ends in
+    slot 0. Raises ValueError for other nodes.
     """
     slots = {node: index for index, node in enumerate(nodes)}
     merges: list[tuple[int, int]] = []
 
-    def total(lo: int, size: int) -> int:
-        node = lo, min(lo + size, shards)
-        if node in slots:
-            return slots[node]
-        if size == 1:
+    def total(lo: int, hi: int) -> int:
+        if (lo, hi) in slots:
+            return slots[lo, hi]
+        if hi - lo == 1:
             raise ValueError(
                 f"nodes: {list(nodes)}; give nodes of the tree over {shards} shards that cover all of them"
             )
-        left = total(lo, size // 2)
-        if lo + size // 2 < shards:
-            merges.append((left, total(lo + size // 2, size // 2)))
+        middle = split(lo, hi)
+        left = total(lo, middle)
+        merges.append((left, total(middle, hi)))
         return left
 
     if shards:
-        total(0, 1 << (shards - 1).bit_length())
+        total(0, shards)
     if len(merges) != max(len(nodes) - 1, 0):
         raise ValueError(f"nodes: {list(nodes)}; give disjoint nodes of the tree over {shards} shards")
     return tuple(merges)

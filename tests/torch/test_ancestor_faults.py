@@ -1,4 +1,4 @@
-"""Faults of AdaDamp, measured, which are not to come back: one test each.
+"""Measured faults of AdaDamp, each with the test that keeps it out.
 
 Those about several workers are tested over real clusters: results that change with the number of workers
 (tests/dask/test_same_weights.py), and short fits that end with FutureCancelledError (tests/dask/test_deaths.py and
@@ -46,7 +46,7 @@ def test_the_optimizer_steps_the_models_own_tensors(small_job: Any, make_replica
 
 @pytest.mark.parametrize("momentum", ["0", "0.9"])
 def test_learning_rate_and_momentum_reach_the_update(small_job: Any, make_replica: Any, momentum: str) -> None:
-    """The weights move as SGD written out by hand moves them, with a learning rate that falls on the way."""
+    """The weights move as SGD written out by hand moves them, with a falling learning rate."""
     sgd = f"optimizer={{type: SGD, sgd: {{momentum: '{momentum}', nesterov: false, weightDecay: '0'}}}}"
     replica = make_replica(small_job(sgd, "batch.maximum=8", "epochs=3"), small.plain())
     weights = replica.parameters.vector.detach().clone()

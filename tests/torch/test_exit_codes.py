@@ -1,4 +1,4 @@
-"""docs/exit-codes.md and the tree of errors say the same."""
+"""docs/exit-codes.md agrees with the tree of errors."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`train` in one process: the same weights whatever stops it, and a history that is the plan's."""
+"""`train` in one process: the same weights after every interruption, and the plan's history."""
 
 import csv
 import json
@@ -19,17 +19,17 @@ ADAM = "optimizer={type: Adam, adam: {}}"
 
 
 class Notes(Quiet):
-    """Remembers what a person would have been told."""
+    """Collects the notes."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.texts: list[str] = []
 
     def note(self, text: str) -> None:
-        self.told.append(text)
+        self.texts.append(text)
 
 
 def after(updates: int) -> Callable[[], bool]:
-    """Asks to stop when it has been asked so often; one process asks once before each update."""
+    """A function that requests a stop after `updates` calls; a single process calls it before each update."""
     asked = [0]
 
     def stop() -> bool:
@@ -50,7 +50,7 @@ def saved(folder: Path) -> list[int]:
 
 @pytest.fixture
 def at_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints are always due, not by the clock."""
+    """A checkpoint is due at every update."""
     monkeypatch.setattr(Run, "checkpoint_due", lambda run: True)
 
 
@@ -95,15 +95,15 @@ def test_the_history_is_the_plans(small_job: Any, tmp_path: Path) -> None:
     job = small_job("epochs=5")
     plan = make_plan(job.spec)
     train(job, Options(output_dir=tmp_path))
-    told = rows(tmp_path)
-    assert plan.updates == len(told)
-    for row in told:
+    recorded = rows(tmp_path)
+    assert plan.updates == len(recorded)
+    for row in recorded:
         stage = plan.stage_at(int(row["update"]) - 1)
         assert (stage.batch_size, stage.learning_rate) == (int(row["batchSize"]), float(row["learningRate"]))
         assert pytest.approx(0.05 / stage.wanted) == float(row["learningRate"]) / int(row["batchSize"])
-    assert [8, 16, 32] == sorted({int(row["batchSize"]) for row in told})
-    assert 0.0125 == float(told[-1]["learningRate"])
-    assert 5.0 == float(told[-1]["epoch"])
+    assert [8, 16, 32] == sorted({int(row["batchSize"]) for row in recorded})
+    assert 0.0125 == float(recorded[-1]["learningRate"])
+    assert 5.0 == float(recorded[-1]["epoch"])
 
 
 def test_the_seed_decides_and_nothing_else(small_job: Any, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_the_summary_holds_what_it_promises(small_job: Any, tmp_path: Path) -> N
 def test_a_finished_run_is_not_trained_again_by_resume(small_job: Any, tmp_path: Path) -> None:
     notes, summary = Notes(), train(small_job(), Options(output_dir=tmp_path))
     assert summary == train(small_job(), Options(output_dir=tmp_path, resume=True), notes)
-    assert "is trained already" in notes.told[0]
+    assert "is trained already" in notes.texts[0]
 
 
 def test_a_run_that_ended_between_checkpoint_and_summary_is_concluded(small_job: Any, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_run_that_ended_between_checkpoint_and_summary_is_concluded(small_job:
 def test_without_resume_the_earlier_run_is_kept_aside(small_job: Any, tmp_path: Path) -> None:
     notes, summary = Notes(), train(small_job(), Options(output_dir=tmp_path))
     again = train(small_job("seed=9"), Options(output_dir=tmp_path), notes)
-    assert "an earlier run was here" in notes.told[0]
+    assert "an earlier run was here" in notes.texts[0]
     assert summary == json.loads((tmp_path / "earlier" / "1" / "summary.json").read_text())
     assert summary["weightsSha256"] != again["weightsSha256"]
 
@@ -163,7 +163,7 @@ def test_without_resume_the_earlier_run_is_kept_aside(small_job: Any, tmp_path: 
 def test_resume_without_a_checkpoint_says_that_it_starts_at_the_beginning(small_job: Any, tmp_path: Path) -> None:
     notes = Notes()
     train(small_job(), Options(output_dir=tmp_path, resume=True), notes)
-    assert "there is no checkpoint" in notes.told[0]
+    assert "there is no checkpoint" in notes.texts[0]
 
 
 def test_a_stop_before_the_first_update_says_so(small_job: Any, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_damaged_newest_checkpoint_costs_only_time(small_job: Any, tmp_path: P
     newest.write_bytes(newest.read_bytes()[:100])
     again = train(small_job(), Options(output_dir=tmp_path, resume=True), notes)
     assert whole["weightsSha256"] == again["weightsSha256"]
-    assert "is not what was written (100 of" in notes.told[0]
+    assert "is not what was written (100 of" in notes.texts[0]
 
 
 def test_another_model_under_the_same_name_is_refused(
@@ -225,7 +225,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
     monkeypatch.setattr(training.CheckpointStore, "save", sometimes)
     notes = Notes()
     train(small_job(), Options(output_dir=tmp_path), notes)
-    assert ["checkpoint failed: no room"] == [told for told in notes.told if "failed" in told]
+    assert ["checkpoint failed: no room"] == [text for text in notes.texts if "failed" in text]
     assert 9 == saved(tmp_path)[0]
 
 

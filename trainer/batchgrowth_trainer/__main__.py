@@ -1,7 +1,7 @@
 """The trainer of a pod: `python -m batchgrowth_trainer`.
 
-Reads the job and the plan that the operator made, trains on the Dask cluster it is told of, reports progress, and
-always goes on from the newest checkpoint.  The exit code says how it ended (docs/exit-codes.md).
+Reads the job and the operator's plan of it, trains on the given Dask cluster, reports progress, and always resumes
+from the newest checkpoint.  docs/exit-codes.md lists the exit codes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from batchgrowth.cli import LogFormatOption, LogLevelOption
 from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
+from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
@@ -22,9 +24,10 @@ from rich.console import Console
 
 from batchgrowth_trainer.worker.last_resort import end_within
 
-ANYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs; a NetworkPolicy guards it)
+ANYWHERE = "0.0.0.0"  # noqa: S104  (a pod's address is not known before it runs; a NetworkPolicy guards the port)
 
-_END_SECONDS = 5.0  # all is written by then; a connection to a scheduler that is gone may be waited for, or a thread
+_END_SECONDS = 5.0
+"""The longest the process may take to exit once everything is written; a lost scheduler or a thread can block it."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -33,47 +36,57 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(
     job: Annotated[Path, typer.Option(help="The job, as JSON or YAML.")] = Path("/etc/batchgrowth/job.json"),
     plan: Annotated[Path, typer.Option(help="The operator's plan.")] = Path("/etc/batchgrowth/plan.json"),
-    output_dir: Annotated[Path, typer.Option(help="Where checkpoints and results go.")] = Path("/checkpoints"),
+    output_dir: Annotated[Path, typer.Option(help="The folder for checkpoints and results.")] = Path("/checkpoints"),
     scheduler: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_SCHEDULER")] = None,
     namespace: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_NAMESPACE")] = None,
     progress_configmap: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_PROGRESS_CONFIGMAP")] = None,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535)] = 9090,
+    log_level: LogLevelOption = LogLevel.warning,
+    log_format: LogFormatOption = LogFormat.text,
 ) -> None:
     """Train a job in a pod."""
-    read = load_manifest(job)
-    known = check_same_plan(read, plan)
+    manifest = load_manifest(job)
+    checked_plan = check_same_plan(manifest, plan)
 
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.telling.display import make_display
     from batchgrowth_trainer.telling.progress_sinks import config_map_sink, file_sink
     from batchgrowth_trainer.telling.reporting import Reporter, Together
+    from batchgrowth_trainer.worker.logs import set_up_logs
 
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no warning for a peer whose address has no name
+    logs = Logs(log_level, log_format)
+    set_up_logs(logs)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every peer address without a name
     output_dir.mkdir(parents=True, exist_ok=True)
     sink = file_sink(output_dir / "progress.json")
     if namespace is not None and progress_configmap is not None:
         sink = config_map_sink(namespace, progress_configmap)
-    display = Together([make_display(Console()), Reporter(sink, start=int(time.time()))])
+    display = Together(
+        [
+            make_display(Console(force_terminal=None if logs == DEFAULT_LOGS else False)),
+            Reporter(sink, start=int(time.time())),
+        ]
+    )
     try:
-        with interrupts(lambda: display.note("asked to stop: a checkpoint, then the end")) as asked:
+        with interrupts(lambda: display.note("stop requested: writing a checkpoint, then exiting")) as requested:
             from batchgrowth_trainer.drivers.scaling import shards_of
             from batchgrowth_trainer.training import Options, train
 
             options = Options(
                 output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
-                metrics_host=ANYWHERE, wanted=shards_of(known), patient=True,
+                metrics_host=ANYWHERE, wanted=shards_of(checked_plan), patient=True, logs=logs,
             )  # fmt: skip
-            told = train(read, options, display, asked.requested)
+            summary = train(manifest, options, display, requested)
         display.stop()
-        display.note(f"weights SHA-256 {told['weightsSha256']}")
+        display.note(f"weights SHA-256 {summary['weightsSha256']}")
     except KeyboardInterrupt:
-        raise Interrupted("asked twice to stop; the next start goes on from the last checkpoint") from None
+        raise Interrupted("stopped at once; the next start resumes from the last checkpoint") from None
     finally:
         display.stop()
 
 
 def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:
-    """The plan of the job; raises PlanError unless that in the file is the same."""
+    """The plan of the job. Raises PlanError if the plan in the file is missing or differs."""
     try:
         given = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -88,7 +101,7 @@ def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:
 
 
 def _exit_code() -> int:
-    """The exit code of the command, once it is over."""
+    """Runs the command and returns its exit code."""
     try:
         app()
     except BatchGrowthError as error:

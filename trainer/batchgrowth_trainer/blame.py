@@ -1,4 +1,4 @@
-"""Errors of users' code, told in one paragraph that names their file and line."""
+"""Describes errors of users' code in one paragraph that names their file and line."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _HERE = Path(__file__).parent
 
 @contextmanager
 def reported_as_workload_error(what: str) -> Iterator[None]:
-    """Turn whatever the workload raises inside the block into a WorkloadError; our own errors pass unchanged."""
+    """Turn exceptions that the workload raises inside the block into WorkloadErrors; our own errors pass unchanged."""
     try:
         yield
     except BatchGrowthError:
         raise
     except Exception as error:
-        raise WorkloadError(told(what, error)) from error
+        raise WorkloadError(described(what, error)) from error
 
 
-def told(what: str, error: BaseException) -> str:
-    """One paragraph: what was being done, the exception, and the innermost line of the user's own code."""
+def described(what: str, error: BaseException) -> str:
+    """One paragraph: `what` ran, the exception, and the innermost line of the user's own code."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     at = f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     return " ".join(f"{what} raised {type(error).__name__}: {error}{at}".split())

@@ -1,40 +1,42 @@
 """`batchgrowth run` and `batchgrowth plot`, which the command line finds through the package's entry points.
 
-Importing this module is quick: torch and Dask are loaded when a command has accepted its input.
+This module imports quickly: a command loads torch and Dask after it has accepted its input.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from batchgrowth.cli import LogFormatOption, LogLevelOption
 from batchgrowth.errors import BatchGrowthError, Interrupted
 from batchgrowth.exchanges import EXCHANGES
+from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
-_QUIET = {"distributed", "asyncio"}
+if TYPE_CHECKING:
+    from batchgrowth_trainer.training import Options
 
 
 ExchangeType = StrEnum("ExchangeType", {name: name for name in EXCHANGES})  # type: ignore[misc]
 
 
 File = Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)]
-Workers = Annotated[int | None, typer.Option(min=1, max=1000, help="Use at most so many workers. Default: the plan's.")]
+Workers = Annotated[int | None, typer.Option(min=1, max=1000, help="The most workers to use. Default: the plan's.")]
 Scheduler = Annotated[str | None, typer.Option(help="Train on an existing Dask cluster. Default: one on this machine.")]
 Exchange = Annotated[ExchangeType | None, typer.Option(help="How gradients move. Default: spec.exchange.type.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in the output folder.")]
-OutputDir = Annotated[Path | None, typer.Option(help="Where results go. Default: runs/NAME.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint in the output folder.")]
+OutputDir = Annotated[Path | None, typer.Option(help="The folder for results. Default: runs/NAME.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Another spec.seed.")]
-MetricsPort = Annotated[int, typer.Option(min=0, max=65535, help="Port for Prometheus on 127.0.0.1; 0: any free one.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Override spec.seed.")]
+MetricsPort = Annotated[int, typer.Option(min=0, max=65535, help="Port for Prometheus on 127.0.0.1; 0: any free port.")]
 Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plot.png and plot.html at the end.")]
 
 
@@ -49,22 +51,32 @@ def run(
     seed: Seed = None,
     metrics_port: MetricsPort = 0,
     plots: Plots = True,
+    log_level: LogLevelOption = LogLevel.warning,
+    log_format: LogFormatOption = LogFormat.text,
 ) -> None:
     """Train a job on this machine, or on an existing Dask cluster."""
     job = load_manifest(file, _overrides(set_ or (), exchange, seed))
     make_plan(job.spec)
     directory = output_dir or Path("runs") / job.metadata.name
-    console = Console()
+    users_modules = tuple(dict.fromkeys((str(file.resolve().parent), str(Path.cwd()))))
+    logs = Logs(log_level, log_format)
+    console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)  # a live display would garble the log
     console.print(f"{job.metadata.name}: loading torch and Dask …", highlight=False)
-    told = _train(job, console, directory, workers, scheduler, resume, metrics_port, _import_paths(file))
-    _say_summary(console, told)
+
+    from batchgrowth_trainer.training import Options
+
+    options = Options(
+        output_dir=directory, workers=workers, scheduler=scheduler, resume=resume, metrics_port=metrics_port,
+        paths=users_modules, logs=logs,
+    )  # fmt: skip
+    _print_summary(console, _train(job, console, options))
     if plots:
         _draw(console, [directory], None)
 
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Output folders of runs.", show_default=False)],
-    output: Annotated[Path | None, typer.Option(help="The PNG's path; the HTML goes beside it.")] = None,
+    output: Annotated[Path | None, typer.Option(help="The path of the PNG; the HTML is written beside it.")] = None,
 ) -> None:
     """Draw one or more runs: loss, accuracy, batch and workers by epoch, update and second."""
     _draw(Console(), runs, output)
@@ -75,59 +87,34 @@ def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | 
     return [*given, *named, *([f"seed={seed}"] if seed is not None else [])]
 
 
-def _import_paths(file: Path) -> tuple[str, ...]:
-    """A user's own module may lie beside the manifest or in the present folder."""
-    return tuple(dict.fromkeys((str(file.resolve().parent), str(Path.cwd()))))
-
-
-def _train(
-    job: BatchGrowthJob,
-    console: Console,
-    directory: Path,
-    workers: int | None,
-    scheduler: str | None,
-    resume: bool,
-    metrics_port: int,
-    paths: tuple[str, ...],
-) -> dict[str, Any]:
+def _train(job: BatchGrowthJob, console: Console, options: Options) -> dict[str, Any]:
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.telling.display import make_display
-    from batchgrowth_trainer.training import Options, train
+    from batchgrowth_trainer.training import train
+    from batchgrowth_trainer.worker.logs import set_up_logs, silence_dask
 
-    # What is lost is told in a line of our own; Dask's log would tell it in tracebacks.
-    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in _QUIET]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    sys.path[:0] = [path for path in paths if path not in sys.path]
-    options = Options(
-        output_dir=directory,
-        workers=workers,
-        scheduler=scheduler,
-        resume=resume,
-        metrics_port=metrics_port,
-        paths=paths,
-    )
+    set_up_logs(options.logs)
+    if not options.logs.detailed:
+        silence_dask()
+    sys.path[:0] = [path for path in options.paths if path not in sys.path]
     display = make_display(console)
     try:
-        with interrupts(lambda: display.note("stopping after this update; once more to stop at once")) as asked:
-            return train(job, options, display, asked.requested)
+        with interrupts(lambda: display.note("stopping after this update; press again to stop at once")) as requested:
+            return train(job, options, display, requested)
     except KeyboardInterrupt:
-        raise Interrupted("stopped at once; --resume goes on from the last checkpoint") from None
+        raise Interrupted("stopped at once; --resume continues from the last checkpoint") from None
 
 
-def _say_summary(console: Console, told: dict[str, Any]) -> None:
-    accuracy = "" if told["accuracy"] is None else f", test accuracy {told['accuracy']:.4f}"
-    workers = (
-        " → ".join(map(str, [told["resizes"][0]["from"], *(r["to"] for r in told["resizes"])]))
-        if told["resizes"]
-        else ""
-    )
+def _print_summary(console: Console, summary: dict[str, Any]) -> None:
+    accuracy = "" if summary["accuracy"] is None else f", test accuracy {summary['accuracy']:.4f}"
+    counts = [*(resize["from"] for resize in summary["resizes"][:1]), *(resize["to"] for resize in summary["resizes"])]
+    workers = f", workers {' → '.join(map(str, counts))}" if counts else ""
     console.print(
-        f"{told['name']}: {told['updates']:,} updates in {told['seconds']:.1f} s{accuracy}, "
-        f"training loss {told['finalLoss']:.4f}" + (f", workers {workers}" if workers else ""),
+        f"{summary['name']}: {summary['updates']:,} updates in {summary['seconds']:.1f} s{accuracy}, "
+        f"training loss {summary['finalLoss']:.4f}{workers}\nweights SHA-256 {summary['weightsSha256']}",
         highlight=False,
         soft_wrap=True,
     )
-    console.print(f"weights SHA-256 {told['weightsSha256']}", highlight=False, soft_wrap=True)
 
 
 def _draw(console: Console, directories: list[Path], output: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C once: write a checkpoint and stop. Twice: stop now. SIGTERM, as Kubernetes sends it, counts as Ctrl-C."""
+"""Ctrl-C once: write a checkpoint and stop. Twice: stop at once. SIGTERM, which Kubernetes sends, counts as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,33 +8,23 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Interrupts:
-    """Counts the requests to stop."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.name = ""
-
-    def requested(self) -> bool:
-        """Whether anyone asked to stop."""
-        return self.count > 0
-
-
 @contextmanager
-def interrupts(on_first: Callable[[], None]) -> Iterator[Interrupts]:
-    """Take SIGINT and SIGTERM inside the block; the second one raises KeyboardInterrupt."""
-    seen = Interrupts()
+def interrupts(on_first: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Handles SIGINT and SIGTERM inside the block, and yields a function: whether a stop was requested.
 
-    def take(number: int, _frame: FrameType | None) -> None:
-        seen.count += 1
-        seen.name = signal.Signals(number).name
-        if seen.count > 1:
+    The first signal calls `on_first`, the second raises KeyboardInterrupt.
+    """
+    received: list[int] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
             raise KeyboardInterrupt
         on_first()
 
-    before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield seen
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

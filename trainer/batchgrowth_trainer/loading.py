@@ -1,4 +1,4 @@
-"""From a manifest's `workload` block to a checked `Workload`; every fault of the user's code becomes one paragraph."""
+"""Loads and checks the `Workload` that a manifest names; a fault of the user's code is reported in one paragraph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from batchgrowth.errors import DataError, WorkloadError
 from torch.utils.data import IterableDataset
 
-from batchgrowth_trainer.blame import told
+from batchgrowth_trainer.blame import described
 from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 
@@ -27,9 +27,9 @@ METRIC_NAME = re.compile(r"[A-Za-z][\w.-]*")
 def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, examples: int | None) -> Workload:
     """The workload that `package.module:function` builds from `arguments`, checked.
 
-    Every generator of the process (random, numpy, torch) is seeded by `seed` first, so that every worker
-    builds the same initial model. `examples` is the manifest's size of the training set, None where it says none.
-    Raises WorkloadError for a fault in the user's code, DataError where the data is missing or of another size.
+    The generators of random, numpy and torch are seeded with `seed` first, so that every worker builds the same
+    initial model. `examples` is the size of the training set in the manifest, None if it is not given.
+    Raises WorkloadError for a fault in the user's code, DataError if data is missing or has another size.
     """
     function = find_function(entrypoint)
     _check_arguments(function, entrypoint, arguments)
@@ -41,7 +41,7 @@ def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, e
 
 
 def find_function(entrypoint: str) -> Callable[..., Any]:
-    """The function that an entrypoint names. Raises WorkloadError saying what was tried and what would do."""
+    """The function that an entrypoint names. Raises WorkloadError if there is none, with suggestions."""
     module_name, colon, name = entrypoint.partition(":")
     if not (module_name and colon and name):
         raise WorkloadError(f"workload.entrypoint: {entrypoint!r} was given; write package.module:function")
@@ -61,14 +61,14 @@ def _imported(module_name: str, entrypoint: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise WorkloadError(told(f"workload.entrypoint: importing {module_name}", error)) from error
+            raise WorkloadError(described(f"workload.entrypoint: importing {module_name}", error)) from error
         raise WorkloadError(
             f"workload.entrypoint: no module named {error.name!r} for {entrypoint!r}; looked in "
             f"{', '.join(entry or '.' for entry in sys.path[:4])}, …; put {module_name.split('.')[0]}.py beside the "
             "manifest, run from its folder, or install its package"
         ) from error
     except Exception as error:
-        raise WorkloadError(told(f"workload.entrypoint: importing {module_name}", error)) from error
+        raise WorkloadError(described(f"workload.entrypoint: importing {module_name}", error)) from error
 
 
 def _near(name: str, module: ModuleType) -> str:
@@ -84,12 +84,10 @@ def _check_arguments(function: Callable[..., Any], entrypoint: str, arguments: M
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # some callables written in C show no signature; calling them will tell
+        return  # some callables written in C have no signature; calling them finds the fault
     takes = signature.parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
-        unknown = []
-    else:
-        unknown = sorted(set(arguments) - set(takes))
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values())
+    unknown = [] if takes_any else sorted(set(arguments) - set(takes))
     if unknown:
         raise WorkloadError(
             f"workload.arguments.{unknown[0]}: {entrypoint} takes no such argument; "
@@ -117,9 +115,9 @@ def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[st
     except (DataError, WorkloadError):
         raise
     except FileNotFoundError as error:
-        raise DataError(told(f"{entrypoint}: a file is missing", error)) from error
+        raise DataError(described(f"{entrypoint}: a file is missing", error)) from error
     except Exception as error:
-        raise WorkloadError(told(entrypoint, error)) from error
+        raise WorkloadError(described(entrypoint, error)) from error
     if not isinstance(workload, Workload):
         raise WorkloadError(
             f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "

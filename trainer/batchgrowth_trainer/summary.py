@@ -1,4 +1,4 @@
-"""What came of a run, in a dozen numbers."""
+"""The summary of a finished run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""From a job to trained weights: sets up a run, picks the exchange, and writes down what came of it.
+"""Trains a job: sets up the run, chooses the exchange, and writes the results.
 
-`train` is what `batchgrowth run` calls, and what a program calls that wants the same without a command line.
+Call `train` to do from a program what `batchgrowth run` does.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from batchgrowth.errors import Interrupted
+from batchgrowth.logs import DEFAULT_LOGS, Logs
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob, mathematics
 from distributed import Client
@@ -27,7 +28,7 @@ from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
 from batchgrowth_trainer.drivers.workforce import Join, Workforce
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.record.history import History
-from batchgrowth_trainer.record.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, told_as_unwritable
+from batchgrowth_trainer.record.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, reported_as_checkpoint_error
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
 from batchgrowth_trainer.summary import summary_of
 from batchgrowth_trainer.telling.display import Display, Quiet
@@ -39,11 +40,11 @@ _LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS =
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run may be told beyond its manifest; none of it changes the weights.
+    """Settings of a run beyond its manifest; none of them changes the weights.
 
-    `workers` caps the plan's workers; `scheduler` is an existing Dask cluster's address; `paths` are put before
-    sys.path where the workload is imported; `wanted` replaces the plan's number of workers.  `patient` waits for the
-    scheduler and for workers as long as it takes, and for a scheduler that was lost, too.
+    `workers` caps the plan's workers; `scheduler` is the address of an existing Dask cluster; `paths` precede sys.path
+    when the workload is imported; `wanted` replaces the plan's number of workers; `patient` waits without a limit for
+    workers and for the scheduler, and reconnects to a lost one; `logs` applies to the workers of a local cluster.
     """
 
     output_dir: Path
@@ -55,6 +56,7 @@ class Options:
     paths: tuple[str, ...] = ()
     wanted: Callable[[Position], int] | None = None
     patient: bool = False
+    logs: Logs = DEFAULT_LOGS
 
 
 def train(
@@ -63,22 +65,21 @@ def train(
     display: Display | None = None,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """The summary of the finished run, as summary.json has it.
+    """The summary of the finished run, as in summary.json.
 
-    Raises Interrupted where a stop was asked for (the checkpoint is then written), and whatever else of
-    `batchgrowth.errors` went wrong.
+    Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
     """
     plan, shown = make_plan(job.spec), display or Quiet()
-    with OutputFolder(options.output_dir) as folder:
+    with closing(OutputFolder(options.output_dir)) as folder:
         checkpoints = CheckpointStore(folder.path / CHECKPOINTS, mathematics(job.spec), job.spec.checkpoint.keep)
         checkpoints.sweep()
         saved = checkpoints.load_latest(shown.note) if options.resume else None
         if saved is None and options.resume:
-            shown.note(f"there is no checkpoint in {folder.path} to go on from; training starts at the beginning")
+            shown.note(f"there is no checkpoint in {folder.path} to resume from; training starts at the beginning")
         finished = folder.summary()
         if saved is not None and finished is not None and plan.is_done(saved.snapshot.position):
             shown.note(f"{job.metadata.name} is trained already: {folder.path} has the result. "
-                       "Leave --resume away, or give another --output-dir, to train it anew.")  # fmt: skip
+                       "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
             return finished
         with _run(job, plan, options, folder, checkpoints, saved, shown, stop_requested) as run:
             trained = _trained(run, options)
@@ -114,8 +115,8 @@ def _run(
 
 @contextmanager
 def _history(folder: OutputFolder, saved: Saved | None, display: Display) -> Iterator[History]:
-    """The history that a resume goes on with, or a new one. Raises CheckpointError where it cannot be written."""
-    with told_as_unwritable():
+    """The history, continued by a resume or else new. Raises CheckpointError if it cannot be written."""
+    with reported_as_checkpoint_error():
         aside = None if saved else folder.set_earlier_run_aside()
         history = History(folder.path)
         if saved is not None:
@@ -125,7 +126,7 @@ def _history(folder: OutputFolder, saved: Saved | None, display: Display) -> Ite
     try:
         yield history
     finally:
-        with told_as_unwritable():
+        with reported_as_checkpoint_error():
             history.close()
 
 
@@ -137,7 +138,7 @@ def _planned(plan: Plan, most: int | None) -> Callable[[Position], int]:
     return wanted
 
 
-# --- who trains -------------------------------------------------------------------------------------------------------
+# --- training ---------------------------------------------------------------------------------------------------------
 
 
 def _trained(run: Run, options: Options) -> Trained:
@@ -167,7 +168,7 @@ def _workforce(run: Run, options: Options) -> Iterator[Workforce]:
 @contextmanager
 def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None, str, float]]:
     if options.scheduler is None:
-        with local_cluster(run.spec) as cluster, Client(cluster) as client:
+        with local_cluster(run.spec, options.logs) as cluster, Client(cluster) as client:
             yield client, LocalScaler(cluster), LOOPBACK, _LOCAL_PATIENCE_SECONDS
         return
     patience, longest = _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS
@@ -177,7 +178,7 @@ def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None
         yield client, None, host_towards(options.scheduler), patience
 
 
-# --- what comes of it -------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Trained) -> dict[str, Any]:
@@ -189,11 +190,11 @@ def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Tra
             raise Interrupted("stopped before the first update; there is nothing to resume")
         raise Interrupted(
             f"stopped after update {run.saved_update:,}; the checkpoint is in {folder.path}, "
-            "and --resume goes on from it"
+            "and --resume continues from it"
         )
     run.check_saved()
     folder.write(WEIGHTS_FILE, save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()}))
-    told = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))
-    folder.write_summary(told)
-    run.note_trained(told["weightsSha256"])
-    return told
+    summary = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))
+    folder.write_summary(summary)
+    run.note_trained(summary["weightsSha256"])
+    return summary

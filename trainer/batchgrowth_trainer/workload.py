@@ -1,7 +1,7 @@
-"""What a user of the trainer writes: one function that returns a `Workload`.
+"""The interface for users' code: a function that returns a `Workload`.
 
-`loading.py` calls that function and checks what it returns; this module holds the protocol
-and the few calls that the training loop makes on it for every shard.
+`loading.py` calls that function and checks its result; this module holds the interface and the calls that the
+training loop makes on it for every shard.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is trained, on what, and how it is measured.
+    """A model, its data, its loss and its metrics.
 
-    `loss` and each of `metrics` take (output, target) and return one value per example, shape (N,):
-    the trainer sums over examples itself, so that a batch may be cut into shards of any size.
-    `augment` takes the inputs of one training shard and returns inputs; it draws from torch's global
-    generator, which the trainer seeds by (seed, update, shard).
+    `loss` and each of `metrics` take (output, target) and return one value per example, shape (N,); the trainer
+    sums over examples, so that a batch can be cut into shards of any size.
+    `augment` takes and returns the inputs of one training shard; it draws from torch's global generator, which the
+    trainer seeds with (seed, update, shard).
     """
 
     model: nn.Module
@@ -46,11 +46,11 @@ class Workload:
 
 
 def fetch(dataset: Dataset, indices: Tensor) -> tuple[Any, Any]:
-    """Inputs and targets of the examples at `indices` (int64, shape (N,)), each collated along a first axis of N.
+    """The inputs and targets of the examples at `indices` (int64, shape (N,)), collated along a first axis of N.
 
-    A `TensorDataset` is indexed once per tensor, others by `__getitems__` where they have it, else item by item.
-    With more than two tensors the last is the target and the others are the inputs, as a tuple.
-    Raises DataError where an item cannot be read, and WorkloadError where what comes back is no (input, target) pair.
+    A `TensorDataset` is indexed once per tensor, another data set by `__getitems__` if it has it, else item by item.
+    If an example has more than two parts, the last is the target and the others are the inputs, as a tuple.
+    Raises DataError if an item cannot be read, WorkloadError if it is not an (input, target) pair.
     """
     if type(dataset) is TensorDataset:
         return _pair([tensor[indices] for tensor in dataset.tensors])
@@ -73,14 +73,14 @@ def _items(dataset: Dataset, indices: list[int]) -> list[Any]:
     try:
         return list(many(indices))
     except Exception as error:
-        raise DataError(f"examples {_few(indices)} of {type(dataset).__name__}: {_said(error)}") from error
+        raise DataError(f"examples {_few(indices)} of {type(dataset).__name__}: {_text_of(error)}") from error
 
 
 def _item(dataset: Dataset, index: int) -> Any:
     try:
         return dataset[index]
     except Exception as error:
-        raise DataError(f"example {index} of {type(dataset).__name__}: {_said(error)}") from error
+        raise DataError(f"example {index} of {type(dataset).__name__}: {_text_of(error)}") from error
 
 
 def _collated(items: list[Any]) -> Sequence[Any]:
@@ -88,7 +88,7 @@ def _collated(items: list[Any]) -> Sequence[Any]:
         columns = default_collate(items)
     except (TypeError, RuntimeError, KeyError, ValueError) as error:
         raise WorkloadError(
-            f"examples cannot be put into one batch: {_said(error)}; return tensors, numbers or arrays of one shape"
+            f"examples cannot be put into one batch: {_text_of(error)}; return tensors, numbers or arrays of one shape"
         ) from error
     if not isinstance(columns, (list, tuple)):
         raise WorkloadError(f"an example is a {type(items[0]).__name__}; return an (input, target) pair")
@@ -101,10 +101,10 @@ def predict(model: nn.Module, inputs: Any) -> Any:
 
 
 def checked(values: Tensor, examples: int, name: str = "loss") -> Tensor:
-    """`values` itself, known to hold one floating number per example, shape (examples,).
+    """`values` itself, checked to hold one float per example, shape (examples,).
 
     Raises WorkloadError naming the function (`loss`, `metrics.accuracy`) otherwise.
-    Costs two comparisons where all is well: it runs once per shard.
+    Called once per shard, so the check is cheap.
     """
     if isinstance(values, Tensor) and values.ndim == 1 and len(values) == examples and values.is_floating_point():
         return values
@@ -123,7 +123,7 @@ def _fault(values: object, examples: int) -> str:
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor:
-    """1. where the largest of the class scores (N, C) is at the target class (N,), else 0.: the accuracy metric."""
+    """The accuracy metric: 1. if the largest class score, of (N, C), is the target's, (N,), else 0."""
     return (output.argmax(dim=1) == target).to(torch.float32)
 
 
@@ -131,5 +131,5 @@ def _few(indices: list[int]) -> str:
     return ", ".join(map(str, indices[:4])) + (" …" if len(indices) > 4 else "")
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

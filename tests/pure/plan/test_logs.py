@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from batchgrowth.logs import LogFormat, LogLevel, configure_logs
+from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs, configure_logs
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +40,23 @@ def test_less_severe_messages_are_dropped(capsys: pytest.CaptureFixture[str]) ->
     logging.getLogger("a").info("hello")
 
     assert "" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("logs", [DEFAULT_LOGS, Logs(LogLevel.debug, LogFormat.json), Logs(LogLevel.error)])
+def test_settings_travel_in_the_environment(logs: Logs) -> None:
+    assert logs == Logs.of({"HOME": "/", **logs.environment})
+
+
+def test_what_the_environment_leaves_out_is_the_default() -> None:
+    assert DEFAULT_LOGS == Logs.of({})
+    assert Logs(LogLevel.info) == Logs.of({"BATCHGROWTH_LOG_LEVEL": "INFO"})
+
+
+@pytest.mark.parametrize("variable", ["BATCHGROWTH_LOG_LEVEL", "BATCHGROWTH_LOG_FORMAT"])
+def test_an_unknown_setting_is_named(variable: str) -> None:
+    with pytest.raises(ValueError, match=rf"{variable}=loud.*; give one of debug, .* one of text, json"):
+        Logs.of({variable: "loud"})
+
+
+def test_details_are_debug_and_info() -> None:
+    assert [LogLevel.debug, LogLevel.info] == [level for level in LogLevel if Logs(level).detailed]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from itertools import pairwise
 
 import pytest
-from batchgrowth.shards import merge_order, roundest, shard_bounds, shard_runs, subtrees
+from batchgrowth.shards import merge_order, roundest, shard_bounds, shard_runs, split, subtrees, tree_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,11 @@ def level_by_level(leaves: list[float]) -> float:
         pairs = [a + b for a, b in zip(leaves[::2], leaves[1::2], strict=False)]
         leaves = pairs + leaves[2 * len(pairs) :]
     return leaves[0]
+
+
+def tree(shards: int) -> set[tuple[int, int]]:
+    """Every node of the tree as its definition says: the aligned blocks."""
+    return {(a, min(a + 2**j, shards)) for j in range(10) for a in range(0, shards, 2**j)}
 
 
 def along(nodes: list[tuple[int, int]], leaves: list[float]) -> float:
@@ -85,16 +91,28 @@ def test_any_split_gives_the_same_bits(leaves: list[float], data: st.DataObject)
     assert level_by_level(leaves).hex() == along(nodes, leaves).hex()
 
 
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200))
+def test_a_tree_sum_adds_in_the_trees_order(leaves: list[float]) -> None:
+    total = tree_sum(0, len(leaves), leaves.__getitem__, operator.add)
+    assert level_by_level(leaves).hex() == total.hex()
+
+
+@given(st.integers(2, 300), st.data())
+def test_a_split_gives_two_nodes_of_the_tree(shards: int, data: st.DataObject) -> None:
+    node = data.draw(st.sampled_from([n for n in tree(shards) if n[1] - n[0] > 1]))
+    middle = split(*node)
+    assert {(node[0], middle), (middle, node[1])} <= tree(shards)
+
+
 @given(counts, st.data())
 def test_subtrees_are_the_largest_nodes(shards: int, data: st.DataObject) -> None:
     """They cover the run in order, each is a node of the tree, and no two of them are brothers."""
     lo = data.draw(st.integers(0, shards))
     hi = data.draw(st.integers(lo, shards))
     nodes = subtrees(lo, hi, shards)
-    tree = {(a, min(a + 2**j, shards)) for j in range(10) for a in range(0, shards, 2**j)}
     assert list(range(lo, hi)) == [x for a, b in nodes for x in range(a, b)]
-    assert set(nodes) <= tree
-    assert not any((a, d) in tree and (a, d) != (a, b) for (a, b), (_, d) in pairwise(nodes))
+    assert set(nodes) <= tree(shards)
+    assert not any((a, d) in tree(shards) and (a, d) != (a, b) for (a, b), (_, d) in pairwise(nodes))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 from batchgrowth import JobStatus, Progress, names, status
 from batchgrowth.conditions import CONDITIONS, REASONS, conditions_page
 from batchgrowth.metrics import BY_NAME, METRICS, metrics_table
-from batchgrowth.progress import newer
 from batchgrowth.schema.structural import structural_schema
 from pydantic import BaseModel
 
@@ -69,21 +68,6 @@ def test_progress_that_cannot_be_read(text: str, message: str) -> None:
 def test_progress_of_another_version_is_read() -> None:
     text = json.dumps(json.loads(PROGRESS.to_json()) | {"later": 1})
     assert PROGRESS == Progress.from_json(text)
-
-
-def at(start: int, update: int) -> Progress:
-    """A report from a start of the trainer and an update."""
-    return Progress(
-        update=update, updates=99, epoch=0, epochs=1, stage=0, batch_size=1, learning_rate=0.1, workers=1, start=start
-    )
-
-
-def test_newer() -> None:
-    """A restarted trainer goes back to its checkpoint, and is newer all the same."""
-    assert at(0, 6) == newer(at(0, 5), at(0, 6)) == newer(at(0, 6), at(0, 5))
-    assert at(1, 3) == newer(at(0, 5), at(1, 3))
-    assert at(0, 5) == newer(None, at(0, 5)) == newer(at(0, 5), None)
-    assert newer(None, None) is None
 
 
 def test_every_condition_has_its_words() -> None:

@@ -1,9 +1,10 @@
-"""From runs' directories to a PNG and an HTML page that holds everything it needs."""
+"""Runs' directories are plotted into a PNG and a self-contained HTML page."""
 
 import json
 import math
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import matplotlib as mpl
@@ -31,7 +32,7 @@ def write_run(
     summary: dict[str, object] | None = None,
 ) -> Path:
     """A run of one epoch per entry of `batches`; an update takes a tenth of a second."""
-    with History(directory) as history:
+    with closing(History(directory)) as history:
         update = 0
         for epoch, (batch, members) in enumerate(zip(batches, workers, strict=True)):
             for done in range(batch, EXAMPLES + 1, batch):
@@ -130,8 +131,8 @@ def test_a_constant_batch_has_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_an_uneven_last_batch_counts_as_an_update(tmp_path: Path) -> None:
-    """103 examples at batch 10 are 11 updates an epoch, however the batch grows."""
-    with History(tmp_path / "run") as history:
+    """103 examples at batch 10 are 11 updates an epoch, for every growth."""
+    with closing(History(tmp_path / "run")) as history:
         history.append(HistoryRow(1, 10 / 103, 0, 10, 0.1, 1.0, 1, 0.1, 0.0, 0.0, 0.1))
         history.append(HistoryRow(2, 2.0, 1, 103, 0.1, 1.0, 1, 0.1, 0.0, 0.0, 0.2))
     assert 22 == constant_batch_updates(read_run(tmp_path / "run"))
@@ -178,7 +179,7 @@ def test_what_is_not_finite_leaves_the_rest_of_the_line() -> None:
 
 
 def test_a_run_that_diverged_is_still_plotted(tmp_path: Path) -> None:
-    with History(tmp_path / "run") as history:
+    with closing(History(tmp_path / "run")) as history:
         for update in range(1, 6):
             loss = math.nan if update > 3 else 10.0**update
             history.append(HistoryRow(update, update / 5, 0, 20, 0.1, loss, 1, 0.1, 0.0, 0.0, update / 10))

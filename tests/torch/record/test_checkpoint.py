@@ -1,4 +1,4 @@
-"""Checkpoints are whole or absent, belong to one job, and run nobody's code."""
+"""Checkpoints are whole or absent, belong to one job, and execute no code."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ def names(store: CheckpointStore) -> list[str]:
 
 
 def latest(store: CheckpointStore) -> int:
-    saved = store.load_latest(lambda told: None)
+    saved = store.load_latest(lambda note: None)
     assert saved is not None
     return saved.snapshot.position.update
 
@@ -48,7 +48,7 @@ def newest(store: CheckpointStore, file: str = "state.safetensors") -> Path:
 def test_what_was_saved_comes_back(store: CheckpointStore) -> None:
     expected = snapshot(17)
     assert store.save(expected, STORY) == newest(store).stat().st_size
-    saved = store.load_latest(lambda told: pytest.fail(told))
+    saved = store.load_latest(lambda note: pytest.fail(note))
     assert saved is not None
     assert expected.position == saved.snapshot.position
     assert expected.tensors.keys() == saved.snapshot.tensors.keys()
@@ -57,7 +57,7 @@ def test_what_was_saved_comes_back(store: CheckpointStore) -> None:
 
 
 def test_where_nothing_was_saved_there_is_nothing(store: CheckpointStore) -> None:
-    assert store.load_latest(lambda told: pytest.fail(told)) is None
+    assert store.load_latest(lambda note: pytest.fail(note)) is None
 
 
 def test_the_newest_ones_are_kept(store: CheckpointStore) -> None:
@@ -69,7 +69,7 @@ def test_the_newest_ones_are_kept(store: CheckpointStore) -> None:
 def test_the_same_update_may_be_saved_again_and_again(store: CheckpointStore) -> None:
     for seconds in (1.0, 2.0, 3.0, 4.0):
         store.save(snapshot(7), {**STORY, "seconds": seconds})
-        saved = store.load_latest(lambda told: None)
+        saved = store.load_latest(lambda note: None)
         assert saved is not None
         assert seconds == saved.story["seconds"]
         assert 1 == len(names(store))
@@ -88,12 +88,12 @@ def test_what_a_crash_left_is_swept(store: CheckpointStore) -> None:
 
 
 class Fuse:
-    """Lets so many calls of the file system pass and then raises, as a full disk or a crash would."""
+    """Raises after a number of file system calls, as a full disk or a crash would."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         self.left, self.blown, self._error = 10**9, False, error
         calls = [(Path, "mkdir"), (Path, "rename"), (Path, "open"), (os, "fsync"), (os, "open")]
-        # A full disk keeps nobody from deleting.
+        # A full disk does not prevent deletion.
         for owner, name in calls if isinstance(error, OSError) else [*calls, (checkpoint.shutil, "rmtree")]:
             monkeypatch.setattr(owner, name, self._guarded(getattr(owner, name)))
 
@@ -113,7 +113,7 @@ class Fuse:
 def test_a_save_that_ends_at_any_step_leaves_a_whole_checkpoint(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, again: bool, kind: str
 ) -> None:
-    """With keep = 1 too, where the one before is all there is."""
+    """Also with keep = 1, when the previous one is the only one."""
     store._keep = 1
     store.save(snapshot(10), STORY)
     update = 10 if again else 11
@@ -175,16 +175,16 @@ def test_a_damaged_one_is_told_of_and_the_one_before_it_is_taken(
     store.save(snapshot(1), STORY)
     store.save(snapshot(2), STORY)
     damage(newest(store, file))
-    told: list[str] = []
-    saved = store.load_latest(told.append)
+    notes: list[str] = []
+    saved = store.load_latest(notes.append)
     assert saved is not None
     assert 1 == saved.snapshot.position.update
-    assert 1 == len(told)
-    assert f"update-0000000002: {file}" in told[0]
+    assert 1 == len(notes)
+    assert f"update-0000000002: {file}" in notes[0]
 
 
 def test_every_bit_of_the_manifest_counts(store: CheckpointStore) -> None:
-    """A position that is off by one update would change the weights in silence."""
+    """A position that is off by one update would silently change the weights."""
     store.save(snapshot(12), STORY)
     path = newest(store, "manifest.json")
     whole = path.read_text()
@@ -192,7 +192,7 @@ def test_every_bit_of_the_manifest_counts(store: CheckpointStore) -> None:
         assert there in whole
         path.write_text(whole.replace(there, here))
         with pytest.raises(CheckpointError, match=r"manifest\.json is not what was written"):
-            store.load_latest(lambda told: None)
+            store.load_latest(lambda note: None)
 
 
 def test_a_damaged_newer_one_never_pushes_out_a_whole_one(store: CheckpointStore) -> None:
@@ -214,14 +214,14 @@ def test_where_none_is_whole_that_is_an_error_and_stays_one(store: CheckpointSto
         truncate(newest(store))
     for _ in range(2):
         with pytest.raises(CheckpointError, match=r"no checkpoint is whole \(update-0000000002: .*update-0000000001: "):
-            store.load_latest(lambda told: None)
+            store.load_latest(lambda note: None)
 
 
 # --- foreign ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "difference"),
     [
         ("seed=4", "seed: 3 there, 4 here"),
         ("epochs=5", "epochs: 4 there, 5 here"),
@@ -231,13 +231,13 @@ def test_where_none_is_whole_that_is_an_error_and_stays_one(store: CheckpointSto
     ],
 )
 def test_a_checkpoint_of_another_job_names_the_field(
-    store: CheckpointStore, small_job: Any, override: str, told: str
+    store: CheckpointStore, small_job: Any, override: str, difference: str
 ) -> None:
     store.save(snapshot(1), STORY)
     other = CheckpointStore(store.directory, mathematics(small_job(override).spec), keep=2)
     with pytest.raises(CheckpointError, match="belongs to another job") as raised:
-        other.load_latest(lambda told: None)
-    assert told in str(raised.value)
+        other.load_latest(lambda note: None)
+    assert difference in str(raised.value)
 
 
 @pytest.mark.parametrize("override", ["workers.maximum=7", "checkpoint.everySeconds=9", "exchange.type=AllReduce"])
@@ -274,7 +274,7 @@ def test_a_pickle_in_its_place_is_never_executed(store: CheckpointStore, tmp_pat
     manifest["digest"] = checkpoint._digest(manifest)
     newest(store, "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="is no safetensors file"):
-        store.load_latest(lambda told: None)
+        store.load_latest(lambda note: None)
     assert not sprung.exists()
     pickle.loads(path.read_bytes())
     assert sprung.exists()

@@ -1,4 +1,4 @@
-"""A disk that really fills up while a run writes: a small file system of its own, where this process may mount one."""
+"""A disk that fills up while a run writes: a small file system, if this process may mount one."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path, leave: int) -> Path:
-    """Takes all but `leave` bytes of the disk."""
+    """Fills all but `leave` bytes of the disk."""
     stuffing, free = folder / "stuffing", os.statvfs(folder)
     stuffing.write_bytes(b"x" * (free.f_bavail * free.f_bsize - leave))
     return stuffing

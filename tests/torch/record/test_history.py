@@ -1,11 +1,11 @@
-"""history.csv and evaluations.csv: appended, cut back, read back, and whole after a crash."""
+"""history.csv and evaluations.csv: appended, truncated, read back, and whole after a crash."""
 
 import dataclasses
 import errno
 import math
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def evaluation(update: int, **metrics: float) -> EvaluationRow:
 
 
 def write(directory: Path, updates: range) -> None:
-    with History(directory) as history:
+    with closing(History(directory)) as history:
         for update in updates:
             history.append(row(update))
 
@@ -66,7 +66,7 @@ def test_what_is_written_is_read_back_exactly(
 ) -> None:
     directory = tmp_path_factory.mktemp("run")
     wanted = row(1, loss=loss, seconds=seconds, batch_size=batch_size)
-    with History(directory) as history:
+    with closing(History(directory)) as history:
         history.append(wanted)
     (found,) = read_run(directory).history
     if math.isnan(loss):
@@ -76,13 +76,13 @@ def test_what_is_written_is_read_back_exactly(
 
 def test_evaluations_keep_their_metrics(tmp_path: Path) -> None:
     write(tmp_path, range(1, 3))
-    with History(tmp_path) as history:
+    with closing(History(tmp_path)) as history:
         history.append_evaluation(evaluation(2, accuracy=0.75, top5=0.9))
     assert (evaluation(2, accuracy=0.75, top5=0.9),) == read_run(tmp_path).evaluations
 
 
 def test_an_update_done_again_is_not_written_again(tmp_path: Path) -> None:
-    with History(tmp_path) as history:
+    with closing(History(tmp_path)) as history:
         assert history.append(row(1))
         assert history.append(row(2))
         assert not history.append(row(2, loss=9.0))
@@ -99,14 +99,14 @@ def test_a_reopened_history_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_rows_are_on_disk_after_flush(tmp_path: Path) -> None:
-    with History(tmp_path) as history:
+    with closing(History(tmp_path)) as history:
         history.append(row(1))
         history.flush()
         assert [1] == updates_in(tmp_path)
 
 
 def test_truncate_goes_back_to_a_checkpoint_and_appends_from_there(tmp_path: Path) -> None:
-    with History(tmp_path) as history:
+    with closing(History(tmp_path)) as history:
         for update in range(1, 11):
             history.append(row(update))
         history.append_evaluation(evaluation(4))
@@ -123,7 +123,7 @@ def test_truncate_goes_back_to_a_checkpoint_and_appends_from_there(tmp_path: Pat
 
 def test_truncating_to_the_beginning_leaves_the_header(tmp_path: Path) -> None:
     write(tmp_path, range(1, 4))
-    with History(tmp_path) as history:
+    with closing(History(tmp_path)) as history:
         history.truncate(0)
         assert 0 == history.last_update
         history.append(row(1))
@@ -138,7 +138,7 @@ def test_a_failed_truncation_leaves_the_file_as_it_was(tmp_path: Path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with History(tmp_path) as history, pytest.raises(OSError, match="No space"):
+    with closing(History(tmp_path)) as history, pytest.raises(OSError, match="No space"):
         history.truncate(1)
     assert before == (tmp_path / "history.csv").read_bytes()
     assert ["history.csv"] == [path.name for path in tmp_path.iterdir()]
@@ -163,14 +163,14 @@ def test_a_torn_header_is_written_anew(tmp_path: Path) -> None:
 
 
 def test_other_metrics_than_the_file_has_are_refused(tmp_path: Path) -> None:
-    with History(tmp_path) as history:
+    with closing(History(tmp_path)) as history:
         history.append_evaluation(evaluation(1, accuracy=0.5))
         with pytest.raises(ValueError, match=r"evaluations\.csv has columns .*accuracy, not .*recall"):
             history.append_evaluation(evaluation(2, recall=0.5))
 
 
 def test_a_full_disk_is_an_oserror_that_names_the_file_and_loses_no_row(tmp_path: Path) -> None:
-    with History(tmp_path) as history:
+    with closing(History(tmp_path)) as history:
         history.append(row(1))
         with largest_file(bytes_=10), pytest.raises(OSError, match=r"history\.csv"):
             history.flush()
@@ -180,7 +180,7 @@ def test_a_full_disk_is_an_oserror_that_names_the_file_and_loses_no_row(tmp_path
 
 @contextmanager
 def largest_file(bytes_: int) -> Iterator[None]:
-    """Within it, the system refuses to let a file grow beyond this size."""
+    """A block in which no file can grow beyond this size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, hard))
     try:

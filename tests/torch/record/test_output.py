@@ -1,7 +1,8 @@
-"""A run's folder: one run at a time, nothing of an earlier one lost, files whole or absent."""
+"""A run's folder: locked for one run, earlier results kept, files whole or absent."""
 
 import errno
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from batchgrowth_trainer.record.output import OutputFolder
 
 def test_a_folder_is_one_runs_at_a_time(tmp_path: Path) -> None:
     with (
-        OutputFolder(tmp_path / "run"),
+        closing(OutputFolder(tmp_path / "run")),
         pytest.raises(CheckpointError, match="another run is writing there"),
     ):
         OutputFolder(tmp_path / "run")
@@ -27,7 +28,7 @@ def test_a_file_in_its_place_is_told(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_run_left_is_set_aside_whole_and_again_and_again(tmp_path: Path) -> None:
-    with OutputFolder(tmp_path) as folder:
+    with closing(OutputFolder(tmp_path)) as folder:
         assert folder.set_earlier_run_aside() is None
         for number in (1, 2, 3):
             (tmp_path / "history.csv").write_text(f"run {number}")
@@ -40,7 +41,7 @@ def test_what_an_earlier_run_left_is_set_aside_whole_and_again_and_again(tmp_pat
 
 
 def test_a_summary_says_that_the_run_is_finished(tmp_path: Path) -> None:
-    with OutputFolder(tmp_path) as folder:
+    with closing(OutputFolder(tmp_path)) as folder:
         assert folder.summary() is None
         folder.write_summary({"updates": 3})
         assert {"updates": 3} == folder.summary()
@@ -53,7 +54,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with OutputFolder(tmp_path) as folder:
+    with closing(OutputFolder(tmp_path)) as folder:
         folder.write("model.safetensors", b"old")
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(CheckpointError, match=r"could not be written \(No space left on device\)"):

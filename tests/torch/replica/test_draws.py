@@ -1,4 +1,4 @@
-"""Random numbers are a function of what they are for, and of nothing else."""
+"""Random numbers are a function of the seed and the purpose alone."""
 
 import random
 
@@ -24,7 +24,7 @@ def test_a_seed_is_the_same_each_time_and_has_63_bits(seed: int, update: int, sh
 
 
 def test_a_seed_is_the_same_on_every_machine() -> None:
-    """Written down once: another hash or byte order would change every run."""
+    """Recorded values: another hash or byte order would change every run."""
     assert 2082179573712102743 == draw_seed(0, "order", 0)
 
 

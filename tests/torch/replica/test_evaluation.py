@@ -1,4 +1,4 @@
-"""Evaluation: eval mode, fixed chunks, no trace left in the training."""
+"""Evaluation: eval mode, fixed chunks, no effect on training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ class Counting(nn.Module):
 
 
 def values_of(replica: Replica, members: int) -> dict[str, float]:
-    """What so many members find together."""
+    """The joint result of several members."""
 
     def reduce(rows: Sequence[Tensor], chunks: int, like: Tensor) -> Tensor:
         layout = lay_out(chunks, members)
@@ -79,7 +79,7 @@ def test_any_number_of_members_finds_the_same_numbers(
 
 @pytest.mark.parametrize("model", ["net", "counting"])
 def test_it_leaves_no_trace(small_job: Any, make_replica: Any, model: str) -> None:
-    """Neither in buffers, nor in what later updates draw."""
+    """Neither buffers nor later updates' draws change."""
 
     def trained(evaluating: bool) -> dict[str, Tensor]:
         torch.manual_seed(1)

@@ -87,7 +87,7 @@ def test_backward_adds_into_the_row_and_nowhere_else() -> None:
 
 
 def test_frozen_parameters_stay_as_they_are() -> None:
-    """A frozen part belongs to nobody's step: no weight decay, no other dtype."""
+    """The optimizer skips a frozen part: no weight decay, no change of dtype."""
     model = nn.Sequential(nn.Linear(3, 4).double(), nn.Linear(4, 2))
     model[0].requires_grad_(False)
     before = model[0].weight.clone()
@@ -146,7 +146,7 @@ def test_restoring_also_takes_back_a_replacement() -> None:
 
 @pytest.mark.parametrize("name", ["constant", "mask", "large"])
 def test_constant_buffers_do_not_drift(name: str) -> None:
-    """Not even those that hold infinities, as the mask of a transformer does, or whole numbers past float32."""
+    """Neither do buffers with infinities, such as a transformer's mask, or with integers beyond float32."""
     model = Buffered()
     buffers = FlatBuffers(model, CPU)
     expected = getattr(model, name).clone()
@@ -163,7 +163,7 @@ def test_a_model_without_buffers_has_empty_ones() -> None:
 
 
 def test_an_observer_of_a_minimum_begins_at_infinity_and_becomes_a_number() -> None:
-    """What several shards saw first is averaged; a minimum of nought is a number, too, and a mask stays as it is."""
+    """The first values of several shards are averaged; a minimum of 0 counts, and a mask does not change."""
     model = nn.Module()
     model.register_buffer("least", torch.tensor([math.inf, math.inf, math.inf, -math.inf]))
     buffers = FlatBuffers(model, CPU)

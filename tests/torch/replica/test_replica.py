@@ -32,7 +32,7 @@ def first_step(replica: Replica) -> Step:
 
 
 def total(replica: Replica, step: Step, workers: int = 1) -> Tensor:
-    """The sum over all shards, as so many workers would have added it."""
+    """The sum over all shards, as added by several workers."""
     layout = lay_out(step.shards, workers)
     rows = [p.row.clone() for run in layout.runs for p in replica.partials(step, run)]
     return add_up(rows, layout)
@@ -73,7 +73,7 @@ def test_the_gradient_is_the_mean_gradient_of_plain_torch(small_job: Any, make_r
 def test_any_number_of_workers_adds_up_to_the_same_bits(
     small_job: Any, make_replica: Any, examples: int, shard: int, workers: int
 ) -> None:
-    """With batch norm, dropout and noise; also where a shard holds a single example."""
+    """With batch norm, dropout and noise, and also if a shard holds a single example."""
     replica = make_replica(small_job(BATCH.format(examples, shard)), net())
     step = first_step(replica)
     assert torch.equal(total(replica, step), total(replica, step, workers))
@@ -115,7 +115,7 @@ def test_a_lone_example_uses_the_running_statistics_of_batch_norm(small_job: Any
 
 
 class Frozen(nn.Sequential):
-    """A net whose user has frozen its batch norm, in the usual way."""
+    """A net whose user froze its batch norm in the usual way."""
 
     def train(self, mode: bool = True) -> "Frozen":
         super().train(mode)
@@ -139,7 +139,7 @@ def test_a_lone_example_does_not_thaw_batch_norm_for_the_shards_after_it(
 
 
 def broken_after(calls: int, break_it: Callable[[Tensor], Tensor]) -> Workload:
-    """The net whose loss is broken from a certain call on."""
+    """A net whose loss fails from a certain call on."""
     workload, seen = net(), [0]
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def test_a_workload_that_raises_leaves_the_state_as_it_was(small_job: Any, make_
 
 
 @pytest.mark.parametrize(
-    ("loss", "told"),
+    ("loss", "message"),
     [
         (lambda output, target: output.sum(), "returned one number for the whole shard"),
         (lambda output, target: output, r"returned shape \(4, 3\) for 4 examples"),
@@ -194,12 +194,12 @@ def test_a_workload_that_raises_leaves_the_state_as_it_was(small_job: Any, make_
     ],
     ids=["scalar", "matrix", "nothing"],
 )
-def test_a_wrong_loss_is_told(small_job: Any, make_replica: Any, loss: Any, told: str) -> None:
+def test_a_wrong_loss_is_reported(small_job: Any, make_replica: Any, loss: Any, message: str) -> None:
     workload = net()
     replica = make_replica(
         small_job(BATCH.format(8, 4)), Workload(model=workload.model, loss=loss, train=workload.train)
     )
-    with pytest.raises(WorkloadError, match=told):
+    with pytest.raises(WorkloadError, match=message):
         train(replica, 1)
 
 

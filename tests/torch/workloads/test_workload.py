@@ -13,7 +13,7 @@ TENSORS = (torch.arange(12.0).view(6, 2), torch.arange(6))
 
 
 class Batched:
-    """A data set that reads many examples at once, and counts how often it is asked."""
+    """A data set that reads many examples at once, and counts its calls."""
 
     def __init__(self) -> None:
         self.asked = 0

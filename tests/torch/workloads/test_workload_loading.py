@@ -1,4 +1,4 @@
-"""From an entrypoint to a checked workload; every fault of the user's code is one paragraph that says what to do."""
+"""Entrypoints are loaded and checked; each fault of users' code is one paragraph that says what to do."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The examples and what docs/workloads.md says about workloads."""
+"""The workloads of examples/ and of docs/workloads.md."""
 
 import importlib
 import inspect

@@ -104,7 +104,7 @@ def test_a_width_that_is_no_whole_number(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1", "-0.1", "half", "nan"])
 def test_a_dropout_that_is_no_share(text: str) -> None:
-    with pytest.raises(WorkloadError, match=r"workload\.arguments\.dropout: .* write a number from 0"):
+    with pytest.raises(WorkloadError, match=r"workload\.arguments\.dropout: .* write a number of at least 0 and below 1"):
         load("digits:workload", dropout=text)
 
 
@@ -150,9 +150,7 @@ def test_a_truncated_cifar10_file_is_named(tmp_path: Path, size: int) -> None:
     write_cifar10(tmp_path)
     path = tmp_path / "data_batch_3.bin"
     path.write_bytes((path.read_bytes() + bytes(100))[:size])
-    with pytest.raises(
-        DataError, match=rf"data_batch_3\.bin: {size} bytes is no whole number of records of 3073 bytes"
-    ):
+    with pytest.raises(DataError, match=rf"data_batch_3\.bin: {size} bytes is not a multiple of the record size, 3073"):
         load("cifar10_vgg11:workload", data=str(tmp_path))
 
 
@@ -241,7 +239,7 @@ def test_synthetic_images_follow_from_their_own_seed() -> None:
 
 
 def test_synthetic_images_can_be_told_apart() -> None:
-    """The nearest pattern names the class, for every test image: a net has something to learn."""
+    """Every test image is nearest to the pattern of its class, so that a net has something to learn."""
     train, test = (data.tensors for data in (lambda w: (w.train, w.test))(synthetic(model="wrn", examples="500")))
     centres = torch.stack([train[0][train[1] == label].mean(0) for label in range(10)]).flatten(1)
     nearest = torch.cdist(test[0].flatten(1), centres).argmin(1)

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 import dask
+from batchgrowth.environment import worker_environment
+from batchgrowth.logs import DEFAULT_LOGS, Logs
 from batchgrowth.spec import JobSpec
 from distributed import LocalCluster
 from distributed.utils import get_mp_context
@@ -56,14 +58,18 @@ class LocalScaler:
 
 
 @contextmanager
-def local_cluster(spec: JobSpec) -> Iterator[LocalCluster]:
-    """A cluster without workers that can `scale`; its processes and files are gone at the end."""
-    environment = {f"distributed.nanny.pre-spawn-environ.{key}": value for key, value in _environment(spec).items()}
+def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalCluster]:
+    """A cluster without workers that can `scale`; its processes and files are gone at the end.
+
+    If `logs` is detailed, Dask's log is opened in every worker process, else it is silent but for critical messages.
+    """
+    # The crew notes lost peers in a line of its own; torch would print a stack trace.
+    environment = {**worker_environment(spec.workers.threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     settings = {
         "distributed.worker.multiprocessing-method": "forkserver",
         "distributed.worker.memory.terminate": False,
         "distributed.admin.log-length": 100,
-        **environment,
+        **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in environment.items()},
     }
     with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings):
         get_mp_context().set_forkserver_preload(list(_PRELOADED))
@@ -77,21 +83,11 @@ def local_cluster(spec: JobSpec) -> Iterator[LocalCluster]:
             scheduler_kwargs={"dashboard": False},
             memory_limit=0,
             local_directory=scratch,
-            silence_logs=logging.CRITICAL,
+            silence_logs=logging.CRITICAL,  # until the preloaded module opens the log
+            preload=["batchgrowth_trainer.worker.logs"] if logs.detailed else [],
+            env=logs.environment,
         )
         try:
             yield cluster
         finally:
             cluster.close(timeout=20)
-
-
-def _environment(spec: JobSpec) -> dict[str, str]:
-    threads = str(spec.workers.threads)
-    return {
-        "MALLOC_TRIM_THRESHOLD_": "1073741824",
-        "MALLOC_MMAP_THRESHOLD_": "33554432",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # that a peer is gone is told in a line of our own, not in torch's stack traces
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-    }

@@ -18,7 +18,7 @@ from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow, ResizeRow
-from batchgrowth_trainer.record.output import told_as_unwritable
+from batchgrowth_trainer.record.output import reported_as_checkpoint_error
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.telling.display import Display
 from batchgrowth_trainer.telling.telemetry import Telemetry
@@ -78,7 +78,7 @@ class Run:
                 self._began = at - compute - exchange - wait
             row = HistoryRow(int(update), epoch, int(stage), int(batch_size), rate, loss, int(workers),
                              compute, exchange, wait, self._since_began(at))  # fmt: skip
-            with told_as_unwritable():
+            with reported_as_checkpoint_error():
                 new = self._history.append(row)
             if new:
                 self._display.row(row)
@@ -93,7 +93,7 @@ class Run:
 
     def flush(self) -> None:
         """Have the history on the disk. Raises CheckpointError."""
-        with told_as_unwritable():
+        with reported_as_checkpoint_error():
             self._history.flush()
 
     @property
@@ -109,7 +109,7 @@ class Run:
         metrics = {name: value for name, value in values.items() if name != "loss"}
         row = EvaluationRow(position.update, float(position.epoch), self._since_began(at), values["loss"], metrics)
         self.story.accuracy = metrics.get("accuracy", self.story.accuracy)
-        with told_as_unwritable():
+        with reported_as_checkpoint_error():
             new = self._history.append_evaluation(row)
         if new:
             self._display.evaluation(row)

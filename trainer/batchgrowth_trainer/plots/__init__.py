@@ -1,4 +1,4 @@
-"""Pictures of runs: one PNG to show and one interactive HTML that opens without a network."""
+"""Plots of runs: a PNG, and an interactive HTML page that needs no network."""
 
 from batchgrowth_trainer.plots.write import plot_runs
 

@@ -1,28 +1,30 @@
-"""What a figure of one or several runs shows, before it is drawn as a PNG or as HTML."""
+"""The content of a figure of one or several runs, independent of PNG and HTML."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from batchgrowth_trainer.plots.series import Line, column, positions, smoothed, steps, thinned
 from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
-from batchgrowth_trainer.record.runs import Run
+from batchgrowth_trainer.record.runs import RecordedRun
 
-# M. Okabe and K. Ito's colours, told apart by nearly everyone; darkest first.
+# M. Okabe and K. Ito's colour-blind safe palette, darkest first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444")
 LOG_FROM_RATIO = 20
 LONGEST_TITLE = 90
+GREY = "#6b7280"
+TALL, LOW = 3.0, 1.35
 HALO = 1.4
 WIDEST_HALO = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnRun:
-    """One run's lines, in one colour. `halo` widens earlier runs, so that equal curves show around later ones."""
+    """One run's lines, in one colour. `halo` widens earlier runs' lines, so that they show behind equal later ones."""
 
     name: str
     label: str
@@ -39,7 +41,7 @@ class DrawnRun:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Panels from the top: loss, each metric, batch size, workers."""
+    """A figure with the panels, from the top, loss, each metric, batch size and workers."""
 
     title: str
     subtitle: str
@@ -48,7 +50,7 @@ class Figure:
 
     @property
     def log_loss(self) -> bool:
-        """Whether the losses span enough for a logarithmic axis, and are all above zero."""
+        """Whether all losses are positive and span enough for a logarithmic axis."""
         losses = [line.y for run in self.runs for line in (run.train_loss, run.test_loss) if line is not None]
         finite = np.concatenate(losses)
         finite = finite[np.isfinite(finite)]
@@ -60,8 +62,8 @@ class Figure:
         return int(max(run.workers.y.max() for run in self.runs))
 
 
-def figure_of(runs: Sequence[Run]) -> Figure:
-    """The figure of `runs`, one colour each."""
+def figure_of(runs: Sequence[RecordedRun]) -> Figure:
+    """The figure of `runs`, with one colour per run."""
     names = _names(runs)
     drawn = tuple(
         _drawn(run, name, place, len(runs)) for place, (run, name) in enumerate(zip(runs, names, strict=True))
@@ -69,12 +71,12 @@ def figure_of(runs: Sequence[Run]) -> Figure:
     metrics = tuple(dict.fromkeys(name for run in drawn for name in run.metrics))
     compared = f"{len(runs)} runs compared"
     if len(runs) == 1:
-        return Figure(_title(names[0], runs[0]), _pace(runs[0]), drawn, metrics)
+        return Figure(_title(names[0], runs[0]), _subtitle(runs[0]), drawn, metrics)
     title = "  ·  ".join(names)
     return Figure(title if len(title) <= LONGEST_TITLE else ", ".join(names[:2]) + ", …", compared, drawn, metrics)
 
 
-def _drawn(run: Run, name: str, place: int, number: int) -> DrawnRun:
+def _drawn(run: RecordedRun, name: str, place: int, number: int) -> DrawnRun:
     several = number > 1
     raw = Line(positions(run.history), column(run.history, "loss"))
     at = positions(run.evaluations)
@@ -94,8 +96,8 @@ def _drawn(run: Run, name: str, place: int, number: int) -> DrawnRun:
     )
 
 
-def _resizes(run: Run) -> Line:
-    """A point where the number of workers changed, at the new number; the note tells the pause where it is known."""
+def _resizes(run: RecordedRun) -> Line:
+    """A point at each change of the number of workers, at the new number; its note has the pause if it is known."""
     history = run.history
     known = {row.update: row for row in map(ResizeRow.from_json, (run.summary or {}).get("resizes", ()))}
     changed = [k for k in range(1, len(history)) if history[k].workers != history[k - 1].workers]
@@ -109,30 +111,26 @@ def _resize_note(before: HistoryRow, after: HistoryRow, resize: ResizeRow | None
     return f"{before.workers} → {after.workers} workers after update {before.update:,}{pause}"
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _names(runs: Sequence[RecordedRun]) -> list[str]:
     names = [str((run.summary or {}).get("name") or run.directory.resolve().name) for run in runs]
     return [str(run.directory) if names.count(name) > 1 else name for run, name in zip(runs, names, strict=True)]
 
 
-def _title(name: str, run: Run) -> str:
+def _title(name: str, run: RecordedRun) -> str:
     constant = constant_batch_updates(run)
     instead = f" instead of {constant:,} at a constant batch of {run.history[0].batch_size}" if constant else ""
     return f"{name}: {_outcome(run)}{instead}"
 
 
-def _outcome(run: Run) -> str:
-    return ", ".join([*_accuracy(run), f"{run.history[-1].update:,} updates"])
+def _outcome(run: RecordedRun) -> str:
+    metrics = run.evaluations[-1].metrics if run.evaluations else {}
+    measured = [f"{name} {value:.4f}" for name, value in metrics.items()][:1]
+    return ", ".join([*measured, f"{run.history[-1].update:,} updates"])
 
 
-def _accuracy(run: Run) -> Iterator[str]:
-    if run.evaluations:
-        for name, value in list(run.evaluations[-1].metrics.items())[:1]:
-            yield f"{name} {value:.4f}"
-
-
-def constant_batch_updates(run: Run) -> int | None:
-    """The updates that the same epochs take at the first batch size; None where the batch never changed or the
-    history's beginning is missing.
+def constant_batch_updates(run: RecordedRun) -> int | None:
+    """The updates of the same epochs at the first batch size; None if the batch never changed or the history does
+    not start at update 1.
     """
     first, last = run.history[0], run.history[-1]
     if first.update != 1 or first.epoch <= 0 or all(row.batch_size == first.batch_size for row in run.history):
@@ -141,7 +139,7 @@ def constant_batch_updates(run: Run) -> int | None:
     return math.ceil(examples / first.batch_size) * math.ceil(last.epoch - 1e-9)
 
 
-def _pace(run: Run) -> str:
+def _subtitle(run: RecordedRun) -> str:
     last = run.history[-1]
     return (
         f"{last.epoch:.4g} epochs in {last.seconds:,.1f} s  ·  batch {_path([row.batch_size for row in run.history])}"
@@ -150,7 +148,7 @@ def _pace(run: Run) -> str:
 
 
 def _path(values: Sequence[int]) -> str:
-    """Where values went: first, the turns between, last; the middle is left out of a long path."""
-    turns = [value for k, value in enumerate(values) if k == 0 or value != values[k - 1]]
-    shown = [str(value) for value in turns]
+    """The sequence of distinct values; a long one is shortened in the middle."""
+    distinct = [value for k, value in enumerate(values) if k == 0 or value != values[k - 1]]
+    shown = [str(value) for value in distinct]
     return " → ".join(shown if len(shown) <= 8 else [*shown[:3], "…", *shown[-3:]])

@@ -1,4 +1,4 @@
-"""A figure as one HTML file that holds everything it needs; buttons choose the x axis."""
+"""A figure as one self-contained HTML file; buttons choose the x axis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from batchgrowth_trainer.plots.figure import DrawnRun, Figure
+from batchgrowth_trainer.plots.figure import GREY, LOW, TALL, DrawnRun, Figure
 from batchgrowth_trainer.plots.series import AXES, Line
 
-GREY = "#6b7280"
-TALL, LOW = 3.0, 1.35
 PIXELS_PER_UNIT = 88
 MARGIN = {"l": 80, "r": 30, "t": 130, "b": 90}
 FIRST_AXIS = next(iter(AXES))
@@ -22,7 +20,7 @@ FIRST_AXIS = next(iter(AXES))
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """A line, the panel it belongs to (from 1), and how it is drawn."""
+    """A line, its panel (from 1) and its plotly style."""
 
     line: Line
     panel: int
@@ -30,7 +28,7 @@ class _Trace:
 
 
 def write_html(figure: Figure, path: Path) -> None:
-    """Writes `figure` into `path`, self-contained (about 5 MB, most of it plotly). Raises OSError."""
+    """Writes `figure` to `path`, about 5 MB, most of it plotly. Raises OSError."""
     names = ["loss (dashed: test)", *figure.metrics, "batch size", "workers"]
     heights = [TALL] * (len(names) - 2) + [LOW, LOW]
     canvas = make_subplots(rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=0.03, row_heights=heights)
@@ -72,7 +70,7 @@ def _lines(run: DrawnRun, name: str, width: float = 1.0, **line: Any) -> dict[st
 
 
 def _grouped(trace: _Trace, run: DrawnRun, *, first: bool) -> _Trace:
-    """The trace as one of a run's: the legend names the run once, and a click there hides all of its lines."""
+    """The trace in its run's legend group: the legend lists the run once, and a click hides all its lines."""
     name = trace.style["name"] if first else f"{run.name}, {trace.style['name']}"
     return _Trace(trace.line, trace.panel, {**trace.style, "name": name, "legendgroup": run.name, "showlegend": first})
 
@@ -92,7 +90,7 @@ def _scale(canvas: go.Figure, figure: Figure, panels: int) -> None:
 
 
 def _buttons(traces: list[_Trace], panels: int) -> list[dict[str, Any]]:
-    """One button per axis: every line's x is replaced at once, and the axis below takes its new title and range."""
+    """One button per axis, which replaces the x of every line and the title and range of the x axis."""
     bottom = "xaxis" if panels == 1 else f"xaxis{panels}"
     return [
         {
@@ -109,17 +107,8 @@ def _buttons(traces: list[_Trace], panels: int) -> list[dict[str, Any]]:
 
 def _frame(canvas: go.Figure, figure: Figure, units: float, buttons: list[dict[str, Any]]) -> None:
     subtitle = f"<span style='font-size:14px;color:{GREY}'>{html.escape(figure.subtitle)}</span>"
-    menu = {
-        "type": "buttons",
-        "direction": "right",
-        "buttons": buttons,
-        "x": 1,
-        "xanchor": "right",
-        "y": 1,
-        "yanchor": "bottom",
-        "pad": {"b": 12},
-        "showactive": True,
-    }
+    place = {"x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom", "pad": {"b": 12}}
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "showactive": True, **place}
     canvas.update_layout(
         template="plotly_white",
         height=int(units * PIXELS_PER_UNIT) + MARGIN["t"] + MARGIN["b"],

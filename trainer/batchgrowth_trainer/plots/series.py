@@ -1,4 +1,4 @@
-"""The lines of a plot, each with its x by epoch, by update and by second."""
+"""The lines of a plot, each with its x in epochs, updates and seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
 Numbers = npt.NDArray[np.float64]
 Row = HistoryRow | EvaluationRow
 
-# The x axes a reader may choose from, and how each is titled.
+# The x axes that a reader can choose from, with their titles.
 AXES: Mapping[str, str] = {"epoch": "epochs", "update": "updates", "seconds": "seconds"}
 MOST_POINTS = 1500
 SMOOTHED_SHARE = 60
@@ -22,7 +22,7 @@ SMOOTHED_SHARE = 60
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points (x, y) of one line: `x` by axis name, every entry as long as `y`. `note` is the text at each point."""
+    """The points of a line: `x` by axis name, each as long as `y`, and `note`, the text at each point."""
 
     x: Mapping[str, Numbers]
     y: Numbers
@@ -30,7 +30,7 @@ class Line:
 
 
 def positions(rows: Sequence[Row]) -> dict[str, Numbers]:
-    """Where each row stands on each axis."""
+    """Each row's x on each axis."""
     return {axis: column(rows, axis) for axis in AXES}
 
 
@@ -40,7 +40,7 @@ def column(rows: Sequence[Any], name: str) -> Numbers:
 
 
 def thinned(line: Line) -> Line:
-    """The line with at most `MOST_POINTS` points: neighbours are averaged, so no drift is hidden by skipping."""
+    """The line with at most `MOST_POINTS` points, each the mean of its neighbours, so that no drift is lost."""
     if len(line.y) <= MOST_POINTS:
         return line
     starts = np.linspace(0, len(line.y), MOST_POINTS, endpoint=False).astype(np.int64)
@@ -50,7 +50,7 @@ def thinned(line: Line) -> Line:
 
 
 def smoothed(line: Line) -> Line:
-    """The line's centred moving mean over a sixtieth of its points; what is not finite is left out of the means."""
+    """The line's centred moving mean over a sixtieth of its points, without the values that are not finite."""
     width = 2 * (len(line.y) // SMOOTHED_SHARE) + 1
     finite = np.isfinite(line.y)
     window = np.ones(width)
@@ -60,7 +60,7 @@ def smoothed(line: Line) -> Line:
 
 
 def steps(rows: Sequence[HistoryRow], name: str) -> Line:
-    """The corners of a field that stays constant for many updates, each value from the start of its first update."""
+    """The corners of a step function: each value of the field starts at the beginning of its first update."""
     values = column(rows, name)
     changes = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
     ends = positions(rows)
@@ -72,5 +72,5 @@ def steps(rows: Sequence[HistoryRow], name: str) -> Line:
 
 
 def _start(rows: Sequence[HistoryRow], axis: str) -> float:
-    """Where the first update began: 0 for a history from the start, else where the part that is there begins."""
+    """The x at which the history begins: 0 if it has update 1, else that of its first row."""
     return 0.0 if rows[0].update == 1 else float(getattr(rows[0], axis))

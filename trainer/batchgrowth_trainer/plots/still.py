@@ -1,4 +1,4 @@
-"""A figure as a PNG: a row per panel, a column per x axis (epochs, updates, seconds)."""
+"""A figure as a PNG, with a row per panel and a column per x axis (epochs, updates, seconds)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from batchgrowth_trainer.plots.figure import DrawnRun, Figure
+from batchgrowth_trainer.plots.figure import GREY, LOW, TALL, DrawnRun, Figure
 from batchgrowth_trainer.plots.series import AXES, Line
 
 INCHES_WIDE = 15.0
 DOTS_PER_INCH = 110
-GREY = "#6b7280"
-TALL, LOW = 3.0, 1.35
 
 
 def write_png(figure: Figure, path: Path) -> None:
-    """Draws `figure` into `path`, without touching matplotlib's global state. Raises OSError."""
+    """Writes `figure` to `path`, without matplotlib's global state. Raises OSError."""
     heights = [TALL] * (1 + len(figure.metrics)) + [LOW, LOW]
     canvas = Canvas(figsize=(INCHES_WIDE, sum(heights) + 1.6), dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(canvas)
@@ -31,7 +29,7 @@ def write_png(figure: Figure, path: Path) -> None:
     for axes, axis in zip(grid.T, AXES, strict=True):
         _draw_column(figure, list(axes), axis)
     _label_rows(figure, list(grid[:, 0]))
-    _crown(canvas, figure)
+    _add_title_and_legend(canvas, figure)
     canvas.savefig(path, format="png", facecolor="white")
 
 
@@ -80,7 +78,7 @@ def _label_rows(figure: Figure, first: Sequence[Axes]) -> None:
     workers.set_ylim(0, figure.most_workers * 1.15)
 
 
-def _crown(canvas: Canvas, figure: Figure) -> None:
+def _add_title_and_legend(canvas: Canvas, figure: Figure) -> None:
     canvas.suptitle(f"{_literal(figure.title)}\n", fontsize=16, fontweight="bold", x=0.01, ha="left")
     canvas.text(0.01, 0.955, _literal(figure.subtitle), fontsize=11, color=GREY, va="center")
     runs = [Line2D([], [], color=run.colour, lw=2.5, label=_literal(run.label)) for run in figure.runs]
@@ -91,5 +89,5 @@ def _crown(canvas: Canvas, figure: Figure) -> None:
 
 
 def _literal(text: str) -> str:
-    """The text with no part of it taken for a formula."""
+    """The text, escaped so that matplotlib finds no formula in it."""
     return text.replace("$", r"\$")

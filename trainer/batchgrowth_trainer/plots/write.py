@@ -1,4 +1,4 @@
-"""From the directories of runs to two files."""
+"""Plots runs, given their directories, into two files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ STEM = "plot"
 
 
 def plot_runs(directories: Sequence[Path], output: Path | None = None) -> tuple[Path, Path]:
-    """The PNG and the HTML written for the runs in `directories`, compared in one figure where there are several.
+    """The paths of the PNG and the HTML written for the runs in `directories`, all in one figure.
 
-    `output` is a path whose suffix is replaced by .png and .html. Without it one run is plotted into its own
+    `output` is a path whose suffix is replaced by .png and .html. By default one run is plotted into its own
     directory and several into the current one, as plot.png and plot.html.
-    Raises DataError where a directory holds no run, OSError where a file cannot be written.
+    Raises DataError if a directory holds no run, OSError if a file cannot be written.
     """
     if not directories:
         raise DataError("RUN: none was given; name at least one --output-dir of a run")

@@ -1,1 +1,1 @@
-"""What a run writes to disk: history, checkpoints, summary, and reading them back."""
+"""The files of a run: history, checkpoints and summary, written and read back."""

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or absent, and that say which job they belong to.
+"""Checkpoints that are whole or absent, and that name the job they belong to.
 
-A checkpoint is a folder `update-NNNNNNNNNN` with `state.safetensors` (flat tensors, no pickle) and `manifest.json`.
-It is written under another name, every file is flushed to the disk, the manifest with the state's digest and one of
-its own comes last, and one rename makes it appear.  A crash at any byte leaves the one before it.
+A checkpoint is a folder `update-NNNNNNNNNN` with `state.safetensors` (flat tensors, no pickle) and `manifest.json`,
+which holds the state's digest and its own.  Both files are written into a temporary folder and flushed to the disk,
+the manifest last, before one rename publishes the folder.  A crash at any byte leaves the previous checkpoint.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from batchgrowth.plan import Position
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from batchgrowth_trainer.record.files import flush_folder, write_file
 from batchgrowth_trainer.record.snapshot import Snapshot
 
 FORMAT = 1
@@ -30,22 +31,22 @@ _PREFIX, _UNFINISHED, _DAMAGED = "update-", ".unfinished-", "damaged-"
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint read back; `story` is what the run had to tell so far (seconds, resizes, recoveries)."""
+    """A checkpoint read back; `story` holds the run's seconds, resizes and recoveries up to it."""
 
     snapshot: Snapshot
     story: Mapping[str, Any] = field(default_factory=dict)
 
 
 class CheckpointStore:
-    """The checkpoints of one run, newest last; keeps the newest `keep`."""
+    """The checkpoints of one run, of which the newest `keep` are kept."""
 
     def __init__(self, directory: Path, mathematics: Mapping[str, Any], keep: int) -> None:
         self.directory, self._mathematics, self._keep = directory, mathematics, keep
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
-        """Write a checkpoint, drop the oldest ones, and return its bytes.
+        """Write a checkpoint, delete those beyond `keep`, and return the bytes of its state.
 
-        Raises CheckpointError; the earlier ones are then untouched.
+        Raises CheckpointError if it cannot be written; earlier checkpoints are then untouched.
         """
         name = f"{_PREFIX}{snapshot.position.update:010d}"
         unfinished = self.directory / f"{_UNFINISHED}{os.getpid()}-{snapshot.position.update:010d}"
@@ -56,7 +57,7 @@ class CheckpointStore:
             size = self._write(unfinished, snapshot, story)
             target = self._free(name)
             unfinished.rename(target)
-            _flush_folder(self.directory)
+            flush_folder(self.directory)
         except OSError as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise CheckpointError(
@@ -67,9 +68,9 @@ class CheckpointStore:
         return size
 
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
-        """The newest checkpoint that is whole; None where there is none at all. `note` hears of damaged ones.
+        """The newest whole checkpoint, None if there is no checkpoint; `note` is called for each damaged one.
 
-        Raises CheckpointError where the checkpoints belong to another job, or where not one of several is whole.
+        Raises CheckpointError if a checkpoint belongs to another job, or if every checkpoint is damaged.
         """
         folders = self._folders()
         damage: list[str] = []
@@ -86,23 +87,17 @@ class CheckpointStore:
             return None
         raise CheckpointError(
             f"{self.directory}: no checkpoint is whole ({'; '.join(damage)}). "
-            "Restore one from a copy, or start anew in another --output-dir."
+            "Restore one from a copy, or start over in another --output-dir."
         )
 
     def sweep(self) -> None:
-        """Remove what a crash left half written."""
+        """Delete checkpoints that a crash left unfinished."""
         for folder in self.directory.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def clear(self) -> None:
-        """Remove every checkpoint: the run starts anew."""
-        for folder in self._folders():
-            shutil.rmtree(folder)
-        self.sweep()
-
     def _write(self, folder: Path, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
         state = save({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()})
-        _write_durably(folder / _STATE, state)
+        write_file(folder / _STATE, state)
         place = snapshot.position
         manifest = {
             "format": FORMAT,
@@ -113,8 +108,8 @@ class CheckpointStore:
             "story": story,
         }
         sealed = {**manifest, "digest": _digest(manifest)}
-        _write_durably(folder / _MANIFEST, (json.dumps(sealed, indent=2) + "\n").encode())
-        _flush_folder(folder)
+        write_file(folder / _MANIFEST, (json.dumps(sealed, indent=2) + "\n").encode())
+        flush_folder(folder)
         return len(state)
 
     def _read(self, folder: Path) -> Saved:
@@ -140,17 +135,19 @@ class CheckpointStore:
         if saved == self._mathematics:
             return
         changed = sorted(k for k in saved.keys() | self._mathematics.keys() if saved.get(k) != self._mathematics.get(k))
-        told = "; ".join(f"{k}: {_short(saved.get(k))} there, {_short(self._mathematics.get(k))} here" for k in changed)
+        changes = "; ".join(
+            f"{k}: {_short(saved.get(k))} there, {_short(self._mathematics.get(k))} here" for k in changed
+        )
         raise CheckpointError(
-            f"{folder} belongs to another job ({told}). What determines the weights cannot change under way: "
-            "undo the change, or start anew in another --output-dir."
+            f"{folder} belongs to another job ({changes}). Settings that determine the weights cannot change: "
+            "undo the change, or start over in another --output-dir."
         )
 
     def _folders(self) -> list[Path]:
         return sorted(self.directory.glob(f"{_PREFIX}*"))
 
     def _free(self, name: str) -> Path:
-        """Where the checkpoint of this name can go while one of the same update, saved before, is still there."""
+        """A path for the checkpoint `name` that is free even if the same update was saved before."""
         first, second = self.directory / name, self.directory / f"{name}.2"
         if first.exists() and second.exists():
             shutil.rmtree(first)
@@ -162,7 +159,7 @@ class CheckpointStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _set_aside(self, damaged: Sequence[Path]) -> None:
-        """Damaged ones must not count among the newest, which are kept."""
+        """Renames damaged checkpoints, so that they do not count among those that are kept."""
         for folder in damaged:
             aside = folder.with_name(_DAMAGED + folder.name)
             shutil.rmtree(aside, ignore_errors=True)
@@ -170,7 +167,7 @@ class CheckpointStore:
 
 
 class _Damaged(Exception):
-    """A checkpoint that is not whole."""
+    """A checkpoint is incomplete or changed."""
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -194,18 +191,3 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "…"
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

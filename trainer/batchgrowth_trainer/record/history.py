@@ -1,17 +1,19 @@
-"""What a run writes while it trains: `history.csv` (a row per update) and `evaluations.csv` (a row per evaluation).
+"""`history.csv` (a row per update) and `evaluations.csv` (a row per evaluation), written while a run trains.
 
-Rows are only ever appended. A crash may tear the last line, which the next reader drops; a resume cuts back to
-its checkpoint; an update that is done again after a recovery is already there and is ignored.
-An OSError (a full disk, say) is let through: whether training goes on without its history is the caller's choice.
+Rows are only appended. Readers drop a last line that a crash tore; a resume truncates both files to its checkpoint;
+an update repeated after a recovery is ignored, since its row is already written.
+An OSError, such as a full disk, is raised to the caller, who decides whether training continues without a history.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from pydantic.alias_generators import to_camel
 
 from batchgrowth_trainer.record.rows import RowFile
 
@@ -22,10 +24,10 @@ EVALUATION_HEADER = ("update", "epoch", "seconds", "loss")
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """One update. `update` counts updates done after it (from 1), `epoch` the epochs done, as a fraction.
+    """One update: `update` and `epoch` count the updates and, as a fraction, the epochs done including this one.
 
-    `loss` is the mean per example in this update's batch; the times are in seconds, `seconds` since the run began,
-    time before a resume included.
+    `loss` is the mean per example in this update's batch. Times are in seconds; `seconds` is the time since the run
+    began, including the time before a resume.
     """
 
     update: int
@@ -54,7 +56,7 @@ class EvaluationRow:
 
 @dataclass(frozen=True, slots=True)
 class ResizeRow:
-    """Workers that joined or left at the boundary after `update` updates, and how long nothing was computed."""
+    """A change of the number of workers after `update` updates, and how long training paused for it."""
 
     update: int
     from_workers: int
@@ -62,52 +64,43 @@ class ResizeRow:
     pause_seconds: float
 
     def to_json(self) -> dict[str, int | float]:
-        """The row as summary.json spells it."""
-        return {
-            "update": self.update,
-            "from": self.from_workers,
-            "to": self.to_workers,
-            "pauseSeconds": self.pause_seconds,
-        }
+        """The row as it appears in summary.json."""
+        workers = {"from": self.from_workers, "to": self.to_workers}
+        return {"update": self.update, **workers, "pauseSeconds": self.pause_seconds}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> ResizeRow:
-        """The row that `to_json` wrote. Raises KeyError or ValueError for anything else."""
+        """The row that `to_json` returned. Raises KeyError or ValueError for any other record."""
         return cls(int(record["update"]), int(record["from"]), int(record["to"]), float(record["pauseSeconds"]))
 
 
-def camel(name: str) -> str:
-    """`batch_size` as `batchSize`."""
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-HISTORY_HEADER = tuple(camel(name) for name in HistoryRow.__slots__)
+HISTORY_HEADER = tuple(to_camel(name) for name in HistoryRow.__slots__)
+_cells = attrgetter(*HistoryRow.__slots__)
 
 
 class History:
-    """Appends a run's rows in `directory`, which is made if it is not there. Buffered: `flush` writes to disk."""
+    """Appends a run's rows to the files in `directory`, created if missing; rows are buffered until `flush`."""
 
     def __init__(self, directory: Path) -> None:
-        """Opens what is there and continues it. Raises OSError."""
+        """Continues the files that exist. Raises OSError."""
         directory.mkdir(parents=True, exist_ok=True)
         self._updates = RowFile(directory / HISTORY_FILE)
         self._evaluations = RowFile(directory / EVALUATIONS_FILE)
 
     @property
     def last_update(self) -> int:
-        """The number of updates whose rows are here, 0 at first."""
+        """The last update that has a row, 0 at first."""
         return self._updates.last
 
     def append(self, row: HistoryRow) -> bool:
-        """True if the row is new; a row of an update that is already here is ignored."""
+        """Appends the row and returns True, or returns False if its update already has a row."""
         if row.update <= self._updates.last:
             return False
-        self._updates.append(HISTORY_HEADER, row.update, _history_cells(row))
+        self._updates.append(HISTORY_HEADER, row.update, _cells(row))
         return True
 
     def append_evaluation(self, row: EvaluationRow) -> bool:
-        """True if the row is new; a second evaluation after the same update is ignored."""
+        """Appends the row and returns True, or returns False if its update was evaluated before."""
         if row.update <= self._evaluations.last:
             return False
         cells = (row.update, row.epoch, row.seconds, row.loss, *row.metrics.values())
@@ -115,38 +108,16 @@ class History:
         return True
 
     def truncate(self, update: int) -> None:
-        """Drops the rows after `update`, each file at once or not at all: a resume goes back to its checkpoint."""
+        """Drops the rows after `update`, at which a resume continues; each file changes whole or not at all."""
         self._updates.truncate(update)
         self._evaluations.truncate(update)
 
     def flush(self) -> None:
-        """Hands what was appended to the operating system. Raises OSError naming the file."""
+        """Writes buffered rows to the operating system. Raises OSError naming the file."""
         self._updates.flush()
         self._evaluations.flush()
 
     def close(self) -> None:
-        """Flushes and closes both files; closing twice is closing once."""
+        """Flushes and closes both files; a second call does nothing."""
         self._updates.close()
         self._evaluations.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-def _history_cells(row: HistoryRow) -> tuple[int | float, ...]:
-    return (
-        row.update,
-        row.epoch,
-        row.stage,
-        row.batch_size,
-        row.learning_rate,
-        row.loss,
-        row.workers,
-        row.compute_seconds,
-        row.exchange_seconds,
-        row.wait_seconds,
-        row.seconds,
-    )

@@ -1,4 +1,4 @@
-"""A run's folder: who may write there, what was there before, and the summary at the end."""
+"""A run's output folder: its lock, the results of earlier runs, and the files written at the end."""
 
 from __future__ import annotations
 
@@ -8,37 +8,32 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from batchgrowth.errors import CheckpointError
 
+from batchgrowth_trainer.record.files import replace_file
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, HISTORY_FILE
+from batchgrowth_trainer.record.runs import SUMMARY_FILE, read_summary
 
-SUMMARY_FILE, CHECKPOINTS, EARLIER, WEIGHTS_FILE, JOB_FILE = (
-    "summary.json",
-    "checkpoints",
-    "earlier",
-    "model.safetensors",
-    "job.yaml",
-)
-_OF_A_RUN = (SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE, EVALUATIONS_FILE, WEIGHTS_FILE, JOB_FILE, "plot.png", "plot.html")
+CHECKPOINTS, EARLIER, WEIGHTS_FILE = "checkpoints", "earlier", "model.safetensors"
+_OF_A_RUN = (SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE, EVALUATIONS_FILE, WEIGHTS_FILE, "plot.png", "plot.html")
 
 
 @contextmanager
-def told_as_unwritable() -> Iterator[None]:
-    """Turn an OSError of a file that a run writes into a CheckpointError."""
+def reported_as_checkpoint_error() -> Iterator[None]:
+    """Turn an OSError raised inside the block, for a file that a run writes, into a CheckpointError."""
     try:
         yield
     except OSError as error:
         raise CheckpointError(
             f"{error.filename} could not be written ({error.strerror}); make room, or give another --output-dir. "
-            "The checkpoints are intact, and --resume goes on from the newest."
+            "The checkpoints are intact, and --resume continues from the newest."
         ) from error
 
 
 class OutputFolder:
-    """Held by one run at a time; raises CheckpointError where it cannot be written or is held already."""
+    """The folder, locked for one run. Raises CheckpointError if it cannot be written or another run holds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,25 +53,18 @@ class OutputFolder:
             ) from error
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Unlock the folder."""
         os.close(self._lock)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
     def summary(self) -> dict[str, Any] | None:
-        """The summary of the finished run that is here."""
+        """The summary of the finished run in this folder; None if it is missing or damaged, so that it is rewritten."""
         try:
-            told = json.loads((self.path / SUMMARY_FILE).read_text())
-        except (FileNotFoundError, ValueError):
+            return read_summary(self.path)
+        except CheckpointError:
             return None
-        return told if isinstance(told, dict) else None
 
     def set_earlier_run_aside(self) -> Path | None:
-        """Move what an earlier run left into earlier/N, so that nothing is lost; None where nothing was here."""
+        """Move the files of an earlier run into earlier/N, which is returned; None if there were none."""
         left = [self.path / name for name in _OF_A_RUN if (self.path / name).exists()]
         if not left:
             return None
@@ -89,20 +77,15 @@ class OutputFolder:
 
     def write(self, name: str, data: bytes) -> Path:
         """Write a file whole or not at all. Raises CheckpointError."""
-        target, unfinished = self.path / name, self.path / f".unfinished-{name}"
+        target = self.path / name
         try:
-            with unfinished.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(target)
+            replace_file(target, data)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
             raise CheckpointError(
                 f"{target} could not be written ({error.strerror}); make room and --resume"
             ) from error
         return target
 
-    def write_summary(self, told: Mapping[str, Any]) -> Path:
-        """Write summary.json; its presence says that the run is finished."""
-        return self.write(SUMMARY_FILE, (json.dumps(told, indent=2) + "\n").encode())
+    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+        """Write summary.json, whose presence marks the run as finished."""
+        return self.write(SUMMARY_FILE, (json.dumps(summary, indent=2) + "\n").encode())

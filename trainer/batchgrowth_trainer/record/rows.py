@@ -1,20 +1,21 @@
-"""A CSV file of numbers, one row per update, that survives crashes: appended in order, cut back atomically."""
+"""A CSV file of numbers, one row per update, that survives crashes: rows are appended, truncation is atomic."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
+
+from batchgrowth_trainer.record.files import replace_file
 
 _BUFFER_BYTES = 1 << 16
 
 
 class RowFile:
-    """One such file; the first column of a row is its update, and updates only grow."""
+    """The file; the first column of a row is its update, which grows from row to row."""
 
     def __init__(self, path: Path) -> None:
-        """Reads where an earlier run stopped and repairs a torn last line. Raises OSError."""
+        """Reads the last update of an existing file and removes a torn last line. Raises OSError."""
         self._path = path
         self._file: TextIO | None = None
         self._header: tuple[str, ...] = ()
@@ -22,15 +23,15 @@ class RowFile:
         if path.exists():
             lines = whole_lines(path)
             if "".join(lines).encode() != path.read_bytes():
-                replace_text(path, "".join(lines))
-            self._note(lines)
+                replace_file(path, "".join(lines).encode())
+            self._resume_after(lines)
 
-    def _note(self, lines: Sequence[str]) -> None:
+    def _resume_after(self, lines: Sequence[str]) -> None:
         self._header = tuple(lines[0].rstrip("\n").split(",")) if lines else ()
         self.last = _update(lines[-1]) if len(lines) > 1 else 0
 
     def append(self, header: tuple[str, ...], update: int, cells: Sequence[int | float]) -> None:
-        """Adds a row at the end, in the buffer. Raises ValueError where the file's columns are others."""
+        """Appends a row to the buffer. Raises ValueError if the file has other columns."""
         file = self._file or self._open(header)
         if header != self._header:
             raise ValueError(f"{self._path} has columns {','.join(self._header)}, not {','.join(header)}")
@@ -45,15 +46,15 @@ class RowFile:
         return self._file
 
     def truncate(self, update: int) -> None:
-        """Drops the rows after `update` by replacing the whole file at once. Raises OSError."""
+        """Drops the rows after `update` by replacing the file as a whole. Raises OSError."""
         self.close()
         if not self._path.exists():
             return
         header, *rows = whole_lines(self._path) or [""]
         kept = [row for row in rows if _update(row) <= update]
         if len(kept) < len(rows):
-            replace_text(self._path, header + "".join(kept))
-        self._note([header, *kept] if header else [])
+            replace_file(self._path, (header + "".join(kept)).encode())
+        self._resume_after([header, *kept] if header else [])
 
     def flush(self) -> None:
         """Writes the buffer. Raises OSError naming the file."""
@@ -74,40 +75,14 @@ class RowFile:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The file's lines up to the first that is torn (no newline, or fewer cells than the header). Raises OSError."""
+    """The file's lines before the first torn one (no newline, or another number of cells). Raises OSError."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     cells = lines[0].count(",") if lines else 0
     for number, line in enumerate(lines):
-        if not line.endswith("\n") or line.count(",") != cells or (number and not _is_row(line)):
+        if not line.endswith("\n") or line.count(",") != cells or (number and not line.partition(",")[0].isdecimal()):
             return lines[:number]
     return lines
 
 
-def _is_row(line: str) -> bool:
-    try:
-        _update(line)
-    except ValueError:
-        return False
-    return True
-
-
 def _update(line: str) -> int:
     return int(line.partition(",")[0])
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Puts `text` in place of the file: afterwards there is the old file or the new one, never half. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

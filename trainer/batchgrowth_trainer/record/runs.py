@@ -1,4 +1,4 @@
-"""Reading back what a run wrote, for plots and comparisons."""
+"""Reads back the files of a run, for plots and comparisons."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One run's directory: a row per update, a row per evaluation, and the summary (None while it still trains)."""
+class RecordedRun:
+    """A run's rows, one per update and one per evaluation, and its summary, None until the run is finished."""
 
     directory: Path
     history: tuple[HistoryRow, ...]
@@ -34,10 +34,10 @@ class Run:
     summary: Mapping[str, Any] | None
 
 
-def read_run(directory: Path) -> Run:
-    """The run in `directory`. A torn last line is left out.
+def read_run(directory: Path) -> RecordedRun:
+    """The run in `directory`, without torn last lines.
 
-    Raises DataError where there is no history, CheckpointError where summary.json is damaged.
+    Raises DataError if there is no history, CheckpointError if summary.json is damaged.
     """
     path = directory / HISTORY_FILE
     if not path.is_file():
@@ -45,7 +45,7 @@ def read_run(directory: Path) -> Run:
     history = _read_history(path)
     if not history:
         raise DataError(f"{path}: no update is recorded yet; wait for the run's first updates")
-    return Run(directory, history, _read_evaluations(directory / EVALUATIONS_FILE), read_summary(directory))
+    return RecordedRun(directory, history, _read_evaluations(directory / EVALUATIONS_FILE), read_summary(directory))
 
 
 def _read_history(path: Path) -> tuple[HistoryRow, ...]:
@@ -72,8 +72,8 @@ def _evaluation(cells: list[str], metrics: list[str]) -> EvaluationRow:
     return EvaluationRow(int(cells[0]), epoch, seconds, loss, dict(zip(metrics, values, strict=True)))
 
 
-def read_summary(directory: Path) -> Mapping[str, Any] | None:
-    """What summary.json says, None where there is none yet. Raises CheckpointError where it is damaged."""
+def read_summary(directory: Path) -> dict[str, Any] | None:
+    """The content of summary.json, None if it is missing. Raises CheckpointError if it is damaged."""
     path = directory / SUMMARY_FILE
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))

@@ -21,22 +21,22 @@ class Snapshot:
     tensors: Mapping[str, Tensor]
 
     def check_fits(self, live: Mapping[str, Tensor]) -> None:
-        """Raise CheckpointError unless name, dtype and length agree with the live state's vectors."""
+        """Raise CheckpointError unless the names, dtypes and lengths equal those of the live state's vectors."""
         mine = {name: (str(t.dtype), t.numel()) for name, t in self.tensors.items()}
         theirs = {name: (str(t.dtype), t.numel()) for name, t in live.items()}
         if mine == theirs:
             return
         odd = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
-        told = "; ".join(f"{name}: saved {_said(mine.get(name))}, needed {_said(theirs.get(name))}" for name in odd)
+        pairs = "; ".join(f"{name}: saved {_kind(mine.get(name))}, needed {_kind(theirs.get(name))}" for name in odd)
         raise CheckpointError(
-            f"the checkpoint was written by another model or optimizer ({told}). "
-            "Resume with the model that wrote it, or start anew in another --output-dir."
+            f"the checkpoint was written by another model or optimizer ({pairs}). "
+            "Resume with the model that wrote it, or start over in another --output-dir."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The state at the end of the plan, or where the run was stopped (None if it had not begun).
+    """The state at the end of training, None if it was stopped before the first update.
 
     `state_dict` is the model's own, on the CPU.
     """
@@ -45,28 +45,28 @@ class Trained:
     state_dict: Mapping[str, Tensor]
 
 
-def _said(kind: tuple[str, int] | None) -> str:
+def _kind(kind: tuple[str, int] | None) -> str:
     return "nothing" if kind is None else f"{kind[1]} x {kind[0].removeprefix('torch.')}"
 
 
 def from_replica_tensors(position: Position, tensors: Mapping[str, Tensor]) -> Snapshot:
-    """A snapshot with copies of `tensors` on the CPU."""
+    """A snapshot that copies `tensors` to the CPU."""
     return Snapshot(position, {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()})
 
 
 def to_arrays(snapshot: Snapshot) -> tuple[Position, dict[str, np.ndarray]]:
-    """The same as numpy arrays, which Dask sends without a copy."""
+    """The snapshot as numpy arrays, which Dask sends without copying."""
     return snapshot.position, {name: t.numpy() for name, t in snapshot.tensors.items()}
 
 
 def from_arrays(packed: tuple[Position, Mapping[str, np.ndarray]]) -> Snapshot:
-    """What `to_arrays` packed; the arrays may be read-only, so they are copied."""
+    """The snapshot that `to_arrays` packed; the arrays are copied, since they may be read-only."""
     position, arrays = packed
     return Snapshot(position, {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
 
 
 def weights_sha256(state_dict: Mapping[str, Tensor]) -> str:
-    """SHA-256 over a state dict: each tensor's name, dtype, shape and bytes, in the dict's own order."""
+    """The SHA-256, in hex, over each tensor's name, dtype, shape and bytes, in the order of the state dict."""
     digest = hashlib.sha256()
     for name, tensor in state_dict.items():
         head = f"{name}\0{str(tensor.dtype).removeprefix('torch.')}\0{tuple(tensor.shape)}\0"

@@ -1,4 +1,4 @@
-"""From a spec to a replica that is ready to train: the one place where a process becomes a trainer."""
+"""Builds the replica of a process from a job's spec."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from batchgrowth_trainer.replica.replica import Replica
 
 
 def build_replica(spec: JobSpec, plan: Plan) -> Replica:
-    """A replica at the first update, with the same bits in every process. Raises WorkloadError and DataError.
+    """A replica at the first update, bit for bit the same in every process. Raises WorkloadError or DataError.
 
-    One shard is computed and forgotten, so that kernels are loaded, and a wrong loss shows before the first update.
+    It computes one shard and discards it, which loads kernels and finds a faulty loss before the first update.
     """
     prepare_process(spec)
-    workload = load_workload(
-        spec.workload.entrypoint,
-        spec.workload.arguments,
-        seed=draw_seed(spec.seed, "model") % 2**32,
-        examples=spec.workload.examples,
-    )
+    given, seed = spec.workload, draw_seed(spec.seed, "model") % 2**32
+    workload = load_workload(given.entrypoint, given.arguments, seed=seed, examples=given.examples)
     replica = Replica(spec, plan, workload, make_device(spec))
     replica.release(replica.partials(plan.step_at(replica.position), (0, 1)))
     return replica

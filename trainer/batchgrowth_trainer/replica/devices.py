@@ -1,4 +1,4 @@
-"""Where a replica computes, and how a process is made ready to compute there with the same bits as any other."""
+"""The device a replica computes on, and the process settings that make its results reproducible."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import os
 from typing import Any
 
 import torch
+from batchgrowth.environment import MMAP_THRESHOLD_BYTES, TRIM_THRESHOLD_BYTES
 from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
-_TRIM_BYTES, _MMAP_BYTES = 1 << 30, 32 << 20
 
 
 def make_device(spec: JobSpec) -> torch.device:
-    """The device a workload runs on: workload.device, where Auto takes a GPU if there is one."""
+    """The device workload.device names; Auto is a GPU if one is visible. Raises WorkloadError if CUDA is missing."""
     wanted = spec.workload.device
     if wanted == "CUDA" and not torch.cuda.is_available():
-        raise WorkloadError("workload.device: CUDA was asked for but no CUDA device is visible here; use Auto or CPU")
+        raise WorkloadError("workload.device: CUDA was requested but no CUDA device is visible; use Auto or CPU")
     return torch.device("cuda" if wanted != "CPU" and torch.cuda.is_available() else "cpu")
 
 
 def prepare_process(spec: JobSpec) -> None:
-    """Fix what the bits and the speed of this process's arithmetic depend on: threads, kernels, allocator."""
+    """Set threads, deterministic kernels and the allocator, which decide the bits and the speed of the results."""
     torch.set_num_threads(spec.workers.threads)
     _keep_memory()
     if torch.cuda.is_available():
@@ -36,17 +36,17 @@ def prepare_process(spec: JobSpec) -> None:
 
 
 def _keep_memory() -> None:
-    """Let glibc keep freed memory: giving it back and faulting it in again makes an update up to 1.8 times as long."""
+    """Make glibc keep freed memory; returning it to the system slows an update by up to 1.8 times."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return  # another C library, with another allocator
-    mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """`value` with every tensor in it (in tuples, lists, dicts) on `device`."""
+    """`value` with every tensor, also those in tuples, lists and dicts, moved to `device`."""
     if device.type == "cpu":
         return value
     if isinstance(value, Tensor):

@@ -1,6 +1,6 @@
-"""Where every random number of a run comes from: a pure function of the seed and of what is being drawn.
+"""Every random number of a run, as a pure function of the job's seed and the purpose of the draw.
 
-Nothing here knows how many workers there are, so nothing drawn here can depend on it.
+The number of workers is not an argument, so no draw can depend on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _MASK_31 = (1 << 31) - 1
 
 
 def draw_seed(seed: int, purpose: str, *parts: int) -> int:
-    """A 63-bit seed for one purpose, for example ("shard", update, shard); equal on every machine."""
+    """A 63-bit seed for one purpose, such as ("shard", update, shard); the same on every machine."""
     key = struct.pack(f"<{len(parts) + 1}q", seed, *parts) + purpose.encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
 
 
 def seed_generators(value: int) -> None:
-    """Set torch's, numpy's and Python's global generators, the ones that users' code draws from."""
-    torch.default_generator.manual_seed(value)  # torch.manual_seed would note where it was called from: 60 us a time
+    """Seed the global generators of torch, numpy and Python, which users' code draws from."""
+    torch.default_generator.manual_seed(value)  # torch.manual_seed records its caller, which takes 60 us
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value)
     np.random.seed(value & _MASK_31)
@@ -32,7 +32,7 @@ def seed_generators(value: int) -> None:
 
 
 def seed_shard(seed: int, update: int, shard: int) -> None:
-    """Before a shard's data are fetched: dropout and augmentation draw from (seed, update, shard) alone."""
+    """Seed the generators for one shard, before its data is fetched, for dropout and augmentation."""
     seed_generators(draw_seed(seed, "shard", update, shard))
 
 

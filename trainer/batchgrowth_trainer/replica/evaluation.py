@@ -1,7 +1,7 @@
 """The mean loss and metrics over the test set, in eval mode; the same numbers for any number of members.
 
-The test set is cut into fixed chunks that are treated as shards: each member takes a run of them, and the sums meet
-along the same fixed tree as a gradient does.
+The test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
+fixed tree as gradients.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from batchgrowth.shards import tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
@@ -18,14 +19,14 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import Layout, lay_out
 from batchgrowth_trainer.workload import Dataset, checked, fetch, predict
 
-_CHUNK = 256  # examples evaluated at once
+_CHUNK = 256  # examples per forward pass
 
 Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
-"""(rows of this member's nodes, chunks, a row to take after) -> the total row."""
+"""(rows of this member's nodes, number of chunks, a row with the shape and dtype of the result) -> the total row."""
 
 
 def evaluate(replica: Replica, rank: int, size: int, reduce: Reduce) -> dict[str, float]:
-    """{"loss": mean loss, metric: mean, …} over the test set; empty where the workload has none.
+    """{"loss": mean loss, metric: mean, …} over the test set; empty without a test set.
 
     Raises WorkloadError for a metric that does not return one value per example.
     """
@@ -41,17 +42,15 @@ def evaluate(replica: Replica, rank: int, size: int, reduce: Reduce) -> dict[str
 
 
 def node_sums(replica: Replica, test: Dataset, layout: Layout, rank: int) -> list[Tensor]:
-    """One float64 row (loss, metrics…) for each of this member's nodes of chunks."""
+    """The sums (loss, metrics, …), float64, of each of this member's nodes of chunks."""
     replica.model.eval()
     start, sums = replica.buffers.clone(), {}
     with torch.no_grad():
         for chunk in range(*layout.runs[rank]):
             sums[chunk] = _chunk_sums(replica, test, chunk)
-            replica.buffers.restore(
-                start
-            )  # a model that writes buffers even now must not make chunks or members differ
+            replica.buffers.restore(start)  # if a model writes buffers in eval mode, the next chunk must not see it
     replica.model.train()
-    return [_tree_sum(sums, lo, hi) for lo, hi in layout.nodes[rank]]
+    return [tree_sum(lo, hi, sums.__getitem__, torch.add) for lo, hi in layout.nodes[rank]]
 
 
 def _chunk_sums(replica: Replica, test: Dataset, chunk: int) -> Tensor:
@@ -64,10 +63,3 @@ def _chunk_sums(replica: Replica, test: Dataset, chunk: int) -> Tensor:
         values = [checked(workload.loss(output, target), len(indices))]
         values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
         return torch.stack([v.double().sum() for v in values]).cpu()
-
-
-def _tree_sum(sums: dict[int, Tensor], lo: int, hi: int) -> Tensor:
-    if hi - lo == 1:
-        return sums[lo]
-    middle = lo + (1 << (hi - lo - 1).bit_length() - 1)
-    return _tree_sum(sums, lo, middle) + _tree_sum(sums, middle, hi)

@@ -1,6 +1,6 @@
-"""A model whose parameters and buffers are views of one flat vector per kind.
+"""A model's parameters as views of one flat vector, and its buffers as views of one per dtype.
 
-One vector means one broadcast, one checkpoint tensor, one optimizer step, and no call per tensor in an update.
+An update then needs one broadcast, one checkpoint tensor and one optimizer step instead of a call per tensor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-_ALIGNMENT = 16  # float32 elements: every view starts on a 64-byte line, so kernels take the same path everywhere
+_ALIGNMENT = 16  # elements (64 bytes of float32), so that kernels take the same code path for every view
 
 
 def _aligned(count: int) -> int:
@@ -20,7 +20,7 @@ def _aligned(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where one tensor lies in its flat vector."""
+    """The position of one tensor in its flat vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -42,26 +42,28 @@ def _lay_out(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int]:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A buffer's home in its module, so that code which replaces a buffer instead of writing into it still works."""
+    """A buffer's place in its module, for models that replace a buffer instead of writing into it."""
 
     owner: nn.Module
     key: str
     view: Tensor
 
-    def settle(self) -> None:
+    def copy_replacement(self) -> None:
+        """Copies a tensor that replaced the buffer into the view, and puts the view back."""
         current = self.owner._buffers[self.key]
         if current is not self.view and current is not None:
             self.view.copy_(current)
             self.owner._buffers[self.key] = self.view
 
-    def reseat(self) -> None:
+    def put_back(self) -> None:
+        """Puts the view back, without the value of a replacement."""
         self.owner._buffers[self.key] = self.view
 
 
 class FlatParameters:
     """All trained parameters as one float32 leaf, `vector`, shape (length,); the module's own are views of it.
 
-    Frozen ones stay where and as they are: weight decay must not reach them, and every process builds the same.
+    Frozen parameters are left out, so that weight decay does not change them.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -76,26 +78,28 @@ class FlatParameters:
             self.members.append((parameter, span))
 
     def gradient_views(self, row: Tensor) -> list[Tensor]:
-        """Views of `row`, one per trained parameter, for backward to add into."""
+        """Views of `row`, one per trained parameter, for backward to accumulate into."""
         return [span.of(row) for _, span in self.members]
 
     def collect_into(self, views: list[Tensor]) -> None:
-        """Let the next backward add into `views` (they must be zero)."""
+        """Makes the next backward accumulate into `views`, which must be zero."""
         for (parameter, _), view in zip(self.members, views, strict=True):
             parameter.grad = view
 
 
-_HARDLY_ANYTHING = 1e-30  # nought would say that a buffer stood still
+_Home = tuple[str, Tensor, list[tuple[nn.Module, str]]]
+"""A buffer: its name, its tensor, and the (module, key) pairs that hold it."""
+_TINY = 1e-30  # the change that stands for "finite now, and 0": a change of 0 would mean "unchanged"
 
 
 class FlatBuffers:
-    """All buffers, one flat vector per dtype; what a shard changed in them is summed and averaged like a gradient."""
+    """All buffers, one flat vector per dtype; the changes by shards are summed and averaged like gradients."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.vectors: dict[torch.dtype, Tensor] = {}
         self.spans: dict[torch.dtype, list[Span]] = {}
         self._slots: list[_Slot] = []
-        homes: dict[int, tuple[str, Tensor, list[tuple[nn.Module, str]]]] = {}
+        homes: dict[int, _Home] = {}
         for name, owner, key, tensor in _buffers(model):
             homes.setdefault(id(tensor), (name, tensor, []))[2].append((owner, key))
         for dtype in sorted({tensor.dtype for _, tensor, _ in homes.values()}, key=str):
@@ -103,9 +107,7 @@ class FlatBuffers:
         self.length = sum(v.numel() for v in self.vectors.values())
         self._unbounded = {dtype for dtype, flat in self.vectors.items() if not torch.isfinite(flat).all()}
 
-    def _adopt(
-        self, dtype: torch.dtype, homes: list[tuple[str, Tensor, list[tuple[nn.Module, str]]]], device: torch.device
-    ) -> None:
+    def _adopt(self, dtype: torch.dtype, homes: list[_Home], device: torch.device) -> None:
         spans, length = _lay_out([(name, tensor) for name, tensor, _ in homes])
         flat = torch.zeros(length, dtype=dtype, device=device)
         for (_, tensor, owners), span in zip(homes, spans, strict=True):
@@ -117,36 +119,36 @@ class FlatBuffers:
         self.vectors[dtype], self.spans[dtype] = flat, spans
 
     def clone(self) -> dict[torch.dtype, Tensor]:
-        """A copy of every vector, the state a shard starts from."""
+        """A copy of every vector: the state each shard starts from."""
         return {dtype: flat.clone() for dtype, flat in self.vectors.items()}
 
     def restore(self, start: dict[torch.dtype, Tensor]) -> None:
-        """Put the vectors back to `start`, and themselves into the modules that have replaced them."""
+        """Reset the vectors to `start`, and put their views back into modules that replaced them."""
         for slot in self._slots:
-            slot.reseat()
+            slot.put_back()
         for dtype, flat in self.vectors.items():
             flat.copy_(start[dtype])
 
     def change_since(self, start: dict[torch.dtype, Tensor], examples: int, out: Tensor) -> None:
-        """Write (now - start) * examples into `out`, shape (length,); a buffer that stood still gives exact zeros.
+        """Write (now - start) * examples into `out`, shape (length,); an unchanged buffer gives exact zeros.
 
-        One that began at infinity, as an observer of a minimum does, and is finite now, counts as begun at nought.
+        A buffer that was infinite and is finite now, as an observer's minimum may be, counts as started from 0.
         """
         for slot in self._slots:
-            slot.settle()
+            slot.copy_replacement()
         at = 0
         for dtype, flat in self.vectors.items():
             part = out[at : at + flat.numel()]
             part.copy_(flat.float() - start[dtype].float() if dtype is torch.bool else flat - start[dtype])
-            if dtype in self._unbounded:  # a mask of -inf stands still too, though -inf - -inf is no number
+            if dtype in self._unbounded:  # an unchanged -inf gives NaN above, and must give 0
                 begun = torch.isfinite(flat) & ~torch.isfinite(start[dtype])
-                part.copy_(torch.where(begun, flat.masked_fill(flat == 0, _HARDLY_ANYTHING), part))
+                part.copy_(torch.where(begun, flat.masked_fill(flat == 0, _TINY), part))
                 part.masked_fill_(flat == start[dtype], 0.0)
             part.mul_(examples)
             at += flat.numel()
 
     def advance(self, start: dict[torch.dtype, Tensor], mean_change: Tensor) -> None:
-        """Set every vector to start + mean change (whole numbers and flags are rounded)."""
+        """Set every vector to start + mean change; integers and flags are rounded."""
         at = 0
         for dtype, flat in self.vectors.items():
             part = mean_change[at : at + flat.numel()]

@@ -1,19 +1,19 @@
-"""One copy of the model: it computes shard gradients, adds them up the fixed tree, and takes the step.
+"""One copy of the model: it computes shard gradients, adds them along the fixed tree, and takes the optimizer step.
 
-Every worker holds a replica and so does a run in one process; an exchange only decides who computes which shards
-and how the partial sums meet.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
+Every worker holds a replica, as does a run in one process; an exchange only assigns shards to workers and combines
+their partial sums.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Plan, Position, Step
-from batchgrowth.shards import shard_bounds, subtrees
+from batchgrowth.shards import shard_bounds, subtrees, tree_sum
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -26,15 +26,15 @@ from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 from batchgrowth_trainer.workload import Workload, checked, fetch, predict
 
-_SCALARS = 2  # at a row's end: the summed loss, and whether anyone asks to stop after this update
+_SCALARS = 2  # at a row's end: the summed loss, and the flag that a member requests a stop after this update
 
 
 @dataclass(slots=True)
 class Partial:
     """The sum over the shards [lo, hi), a node of the fixed tree.
 
-    `row` has shape (L,): gradient, what the buffers changed by, summed loss, stop flag.
-    `views` are the parameters' gradients as views of it (empty where the row came from another process).
+    `row` has shape (L,): gradient, change of the buffers, summed loss, stop flag.
+    `views` are the parameters' gradients as views of it, empty if the row came from another process.
     """
 
     lo: int
@@ -45,7 +45,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What an update did: mean loss per example, and whether some member asked to stop after it."""
+    """The result of an update: mean loss per example, and whether a member requested a stop after it."""
 
     loss: float
     stop: bool
@@ -54,7 +54,7 @@ class Committed:
 class Replica:
     """Parameters, buffers, optimizer state and data of one process.
 
-    `position` says which update comes next; everything else follows from (spec, position).
+    `position` is that of the next update; everything else follows from (spec, position).
     """
 
     def __init__(self, spec: JobSpec, plan: Plan, workload: Workload, device: torch.device) -> None:
@@ -72,7 +72,7 @@ class Replica:
     # --- one update -------------------------------------------------------------------------------------------
 
     def partials(self, step: Step, run: tuple[int, int], *, stop: bool = False) -> list[Partial]:
-        """The sums of the maximal subtrees that cover the shards [run[0], run[1]), in order."""
+        """The sums of the largest subtrees that together cover the shards [run[0], run[1]), in order."""
         self.model.train()
         bounds = shard_bounds(step.examples, self.plan.shard)
         order = self._epoch_order(step.position.epoch)
@@ -80,7 +80,7 @@ class Replica:
         start = self.buffers.clone()
         shard = partial(self._shard, step, indices, bounds, start)
         try:
-            nodes = [self._node(shard, lo, hi) for lo, hi in subtrees(run[0], run[1], step.shards)]
+            nodes = [tree_sum(lo, hi, shard, self._add) for lo, hi in subtrees(run[0], run[1], step.shards)]
         finally:
             self.buffers.restore(start)
         if stop and nodes:
@@ -88,13 +88,13 @@ class Replica:
         return nodes
 
     def commit(self, step: Step, total: Tensor) -> Committed:
-        """Take the optimizer's step with `total`, the sum over all shards, shape (L,); then the update has happened.
+        """Take the optimizer step with `total`, the sum over all shards, shape (L,), and advance the position.
 
-        Raises WorkloadError where the loss or the gradient is not finite; the state is then still the old one.
+        Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
         weights = self.parameters.length
         gradient = total[:weights].div_(step.examples)
-        loss, asked, size = torch.stack((total[-2], total[-1], torch.linalg.vector_norm(gradient))).tolist()
+        loss, stop, size = torch.stack((total[-2], total[-1], torch.linalg.vector_norm(gradient))).tolist()
         if not (abs(loss) < float("inf") and size < float("inf")):
             raise WorkloadError(_not_finite(step, loss, size))
         if self.buffers.length:
@@ -102,27 +102,22 @@ class Replica:
             self.buffers.advance(self.buffers.clone(), change)
         self.optimizer.step(gradient, step.learning_rate, step.position.update)
         self.position = step.after
-        return Committed(loss / step.examples, asked > 0)
+        return Committed(loss / step.examples, stop > 0)
 
     def release(self, partials: Sequence[Partial]) -> None:
-        """Give the partials' rows back for the next update."""
+        """Return the partials' rows to the pool for the next update."""
         self._free.extend(partials)
 
-    def _node(self, shard: Callable[[int], Partial], lo: int, hi: int) -> Partial:
-        if hi - lo == 1:
-            return shard(lo)
-        middle = lo + (1 << (hi - lo - 1).bit_length() - 1)
-        left = self._node(shard, lo, middle)
-        right = self._node(shard, middle, hi)
+    def _add(self, left: Partial, right: Partial) -> Partial:
         left.row.add_(right.row)
-        left.hi = hi
+        left.hi = right.hi
         self._free.append(right)
         return left
 
     def _shard(
         self, step: Step, indices: Tensor, bounds: Sequence[int], start: dict[torch.dtype, Tensor], shard: int
     ) -> Partial:
-        done = self._take(shard)
+        done = self._blank(shard)
         self.parameters.collect_into(done.views)
         self.buffers.restore(start)
         seed_shard(self.spec.seed, step.position.update, shard)
@@ -139,7 +134,7 @@ class Replica:
         inputs, target = to_device(fetch(self.workload.train, indices), self.device)
         if self.workload.augment is not None:
             inputs = self.workload.augment(inputs)
-        # One example has no variance: batch norm uses its running statistics.
+        # One example has no variance, so batch norm uses its running statistics.
         resting = [norm for norm in self._norms if norm.training] if len(indices) == 1 else []
         for norm in resting:
             norm.eval()
@@ -153,7 +148,7 @@ class Replica:
             self._order = (epoch, example_order(self.spec.seed, epoch, self.plan.examples_per_epoch))
         return self._order[1]
 
-    def _take(self, shard: int) -> Partial:
+    def _blank(self, shard: int) -> Partial:
         if not self._free:
             row = torch.zeros(self.length, device=self.device)
             return Partial(shard, shard + 1, row, self.parameters.gradient_views(row))
@@ -165,11 +160,11 @@ class Replica:
     # --- the whole state --------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """The live vectors that make up the state, by name; writing into them sets the state."""
+        """The state's live vectors, by name; writing into them sets the state."""
         return self.model_tensors() | {f"optimizer.{name}": v for name, v in self.optimizer.state.items()}
 
     def model_tensors(self) -> dict[str, Tensor]:
-        """Those of them that the gradient depends on."""
+        """The vectors that the gradient depends on: `tensors()` without the optimizer's."""
         buffers = {f"buffers.{str(dtype).removeprefix('torch.')}": v for dtype, v in self.buffers.vectors.items()}
         return {"parameters": self.parameters.vector.data, **buffers}
 
@@ -178,7 +173,7 @@ class Replica:
         return from_replica_tensors(self.position, self.tensors())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Set the state. The snapshot must come from the same model and optimizer (CheckpointError otherwise)."""
+        """Set the state. Raises CheckpointError if the snapshot comes from another model or optimizer."""
         mine = self.tensors()
         snapshot.check_fits(mine)
         for name, vector in mine.items():
@@ -186,7 +181,7 @@ class Replica:
         self.position = snapshot.position
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The model's own state dict, for export, on the CPU, each tensor in memory of its own."""
+        """The model's own state dict on the CPU, for export; no two tensors share memory."""
         return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
 
@@ -194,6 +189,6 @@ def _not_finite(step: Step, loss: float, size: float) -> str:
     return (
         f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
         f"{step.learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {size:g}. "
-        "The weights were left as they were before it; lower learningRate.initial, warm up, or look for a log or a "
-        "division by zero in the loss."
+        "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
+        "in the loss."
     )

@@ -1,4 +1,4 @@
-"""The fixed tree as a table: which member has which nodes, and in what order all the nodes are added."""
+"""The fixed tree as a table: the nodes of each member, and the order in which all nodes are added."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` adds all nodes up in place."""
+    """`runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` the in-place additions."""
 
     runs: tuple[tuple[int, int], ...]
     nodes: tuple[tuple[tuple[int, int], ...], ...]
@@ -21,14 +21,14 @@ class Layout:
 
 @lru_cache(maxsize=256)
 def lay_out(shards: int, members: int) -> Layout:
-    """The layout of an update of so many shards over so many members."""
+    """The layout of an update of `shards` shards over `members` members."""
     runs = tuple(shard_runs(shards, members))
     nodes = tuple(tuple(subtrees(lo, hi, shards)) for lo, hi in runs)
     return Layout(runs, nodes, tuple(merge_order([node for some in nodes for node in some], shards)))
 
 
 def add_up(rows: Sequence[Tensor], layout: Layout) -> Tensor:
-    """The total of all nodes' rows, given in order; overwrites them, and is the first of them."""
+    """The total of all nodes' rows, given in order; overwrites the rows and returns the first."""
     for left, right in layout.order:
         rows[left].add_(rows[right])
     return rows[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from batchgrowth.names import PROGRESS_KEY
 
+from batchgrowth_trainer.record.files import replace_file
 from batchgrowth_trainer.telling.reporting import Sink
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -21,9 +22,7 @@ def file_sink(path: Path) -> Sink:
     """Reports replace each other in one file, each whole."""
 
     def write(report: str) -> None:
-        unfinished = path.with_name(f".{path.name}.unfinished")
-        unfinished.write_text(report + "\n")
-        unfinished.replace(path)
+        replace_file(path, f"{report}\n".encode(), durable=False)
 
     return write
 

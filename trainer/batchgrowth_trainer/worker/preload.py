@@ -4,14 +4,20 @@ Loading torch takes seconds, and the first process of a container ignores every 
 the handler comes first.
 """
 
+import os
+
 from batchgrowth_trainer.worker.leave import exit_when_asked
 
 exit_when_asked()
 
+from batchgrowth.logs import Logs  # noqa: E402
 from distributed import Worker  # noqa: E402
 
 from batchgrowth_trainer.worker.addresses import until_it_listens  # noqa: E402
+from batchgrowth_trainer.worker.logs import set_up_logs  # noqa: E402
 from batchgrowth_trainer.worker.service import LEAVE  # noqa: E402
+
+set_up_logs(Logs.of(os.environ))
 
 
 async def dask_setup(worker: Worker) -> None:

@@ -1,1 +1,1 @@
-"""Workloads that ship: each module holds functions that return a `Workload`, to be named in a manifest's entrypoint."""
+"""Workloads that ship: modules with functions that return a `Workload`, for a manifest's entrypoint to name."""

@@ -1,4 +1,4 @@
-"""Reading a workload's arguments, which a manifest gives as strings."""
+"""Parses a workload's arguments, which are strings in a manifest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from batchgrowth.errors import WorkloadError
 
 
 def whole(name: str, text: str, least: int = 1) -> int:
-    """The whole number that `text` writes, at least `least`. Raises WorkloadError naming the argument."""
+    """The integer in `text`, at least `least`. Raises WorkloadError naming the argument."""
     try:
         number = int(text)
     except ValueError:
@@ -19,11 +19,11 @@ def whole(name: str, text: str, least: int = 1) -> int:
 
 
 def share(name: str, text: str) -> float:
-    """The number from 0 up to, but not, 1 that `text` writes. Raises WorkloadError naming the argument."""
+    """The number in `text`, at least 0 and below 1. Raises WorkloadError naming the argument."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not 0 <= number < 1:
-        raise WorkloadError(f"workload.arguments.{name}: {text!r} was given; write a number from 0 up to but not 1")
+        raise WorkloadError(f"workload.arguments.{name}: {text!r} was given; write a number of at least 0 and below 1")
     return number

@@ -1,7 +1,7 @@
-"""CIFAR-10 in its binary version: 60,000 colour images of 32×32 pixels in ten classes, read as they were published.
+"""CIFAR-10 in its binary version: 60,000 colour images of 32×32 pixels in ten classes, read from its original files.
 
 A. Krizhevsky, *Learning Multiple Layers of Features from Tiny Images*, 2009; https://www.cs.toronto.edu/~kriz/cifar.html.
-A file is a row of records of 3,073 bytes: the label (0 to 9), then 1,024 bytes each of red, green and blue.
+A file is a sequence of records of 3,073 bytes: the label (0 to 9), then 1,024 bytes each of red, green and blue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WHERE = "get the CIFAR-10 binary version from https://www.cs.toronto.edu/~kriz/c
 
 
 def cifar10_workload(model: nn.Module, data: str) -> Workload:
-    """`model` on the images in folder `data`, with the usual augmentation. Raises DataError."""
+    """`model` on the images in folder `data`, randomly cropped and flipped. Raises DataError."""
     folder = Path(data)
     return Workload(
         model=model,
@@ -44,7 +44,7 @@ def cifar10_workload(model: nn.Module, data: str) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Images kept as bytes, uint8 (N, 3, 32, 32), a quarter of their size as floats, with labels int64 (N,)."""
+    """Images as bytes, uint8 (N, 3, 32, 32), a quarter of the size of floats, with labels int64 (N,)."""
 
     pixels: Tensor
     labels: Tensor
@@ -61,14 +61,14 @@ class Images:
 
 
 def normalised(pixels: Tensor) -> Tensor:
-    """float32 (…, 3, H, W) of zero mean and unit deviation per channel over the training set, from bytes."""
+    """`pixels` as float32 (…, 3, H, W), with mean 0 and deviation 1 per channel over the training set."""
     mean = torch.tensor(CHANNEL_MEAN).view(3, 1, 1)
     std = torch.tensor(CHANNEL_STD).view(3, 1, 1)
     return (pixels.to(torch.float32) / 255 - mean) / std
 
 
 def read_images(folder: Path, names: tuple[str, ...]) -> Images:
-    """The examples of the named files, in order. Raises DataError naming a file that is missing or damaged."""
+    """The examples of the named files, in order. Raises DataError naming a missing or damaged file."""
     records = np.concatenate([_read_records(folder / name) for name in names])
     pixels = torch.from_numpy(records[:, 1:].copy()).view(-1, 3, SIDE, SIDE)
     return Images(pixels, torch.from_numpy(records[:, 0].astype(np.int64)))
@@ -81,8 +81,8 @@ def _read_records(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]
         raise DataError(f"{path}: {error.strerror or error}; {WHERE}, or set workload.arguments.data") from error
     if len(content) == 0 or len(content) % RECORD_BYTES:
         raise DataError(
-            f"{path}: {len(content)} bytes is no whole number of records of {RECORD_BYTES} bytes, so the file is "
-            f"truncated or of another format; {WHERE} again"
+            f"{path}: {len(content)} bytes is not a multiple of the record size, {RECORD_BYTES}, so the file is "
+            f"truncated or has another format; {WHERE} again"
         )
     records = content.reshape(-1, RECORD_BYTES)
     worst = int(records[:, 0].argmax())
@@ -95,9 +95,9 @@ def _read_records(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
 def crop_and_flip(images: Tensor) -> Tensor:
-    """Each image of (N, C, H, W) moved by up to 4 pixels either way, zeros coming in, and mirrored half of the time.
+    """The images (N, C, H, W), each shifted by up to 4 pixels with zero padding, and mirrored with probability 1/2.
 
-    Draws 3·N numbers from torch's global generator, whatever the device of the images.
+    Draws 3·N numbers from torch's global CPU generator, on every device.
     """
     number, channels, height, width = images.shape
     top, left = torch.randint(0, 2 * PADDING + 1, (2, number, 1))

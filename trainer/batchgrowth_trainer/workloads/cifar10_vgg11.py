@@ -8,5 +8,5 @@ from batchgrowth_trainer.workloads.vgg import vgg11
 
 
 def workload(data: str = "data/cifar-10-batches-bin") -> Workload:
-    """VGG-11 on the images in folder `data`. Raises DataError where they are missing or damaged."""
+    """VGG-11 on the images in folder `data`. Raises DataError if they are missing or damaged."""
     return cifar10_workload(vgg11(), data)

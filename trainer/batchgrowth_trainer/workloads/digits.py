@@ -21,7 +21,7 @@ TEST_EXAMPLES = 360
 BRIGHTEST = 16.0
 CLASSES = 10
 
-# A bit for each example, the lowest that of the first: whether it is for testing. The choice is that of scikit-learn's
+# One bit per example, the lowest for the first: 1 for test examples. They were chosen by scikit-learn's
 # train_test_split(range(1797), test_size=TEST_EXAMPLES, stratify=labels, random_state=0).
 _TEST = int(
     "a8251c80484240414030058109010615108420243402654411004100c14080701601032203209414cc008405082100807008"
@@ -34,12 +34,12 @@ _TEST = int(
 
 
 def workload(hidden: str = "64", dropout: str = "0.2") -> Workload:
-    """A convolutional net with batch norm and dropout; `hidden` is the number of channels of its first layers."""
+    """A convolutional net with batch norm and dropout; `hidden` is the number of channels of its first two layers."""
     return _workload(conv_net(whole("hidden", hidden), share("dropout", dropout)))
 
 
 def mlp(hidden: str = "128") -> Workload:
-    """A net of one hidden layer without batch norm or dropout; `hidden` is that layer's width."""
+    """A net with one hidden layer of width `hidden`, without batch norm or dropout."""
     width = whole("hidden", hidden)
     return _workload(nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, CLASSES)))
 
@@ -53,7 +53,7 @@ def _workload(model: nn.Module) -> Workload:
 def split() -> tuple[TensorDataset, TensorDataset]:
     """1,437 training and 360 test examples: images float32 (N, 1, 8, 8) in [0, 1], labels int64 (N,).
 
-    The split is stratified by class and always the same, whatever the job's seed.
+    The split is stratified by class and does not depend on the job's seed.
     """
     table = np.loadtxt(_file(), delimiter=",", dtype=np.float64)
     images = torch.tensor(table[:, :-1].reshape(-1, 1, 8, 8) / BRIGHTEST, dtype=torch.float32)
@@ -63,7 +63,7 @@ def split() -> tuple[TensorDataset, TensorDataset]:
 
 
 def _file() -> Path:
-    """scikit-learn's file; importing scikit-learn for it takes a second in which a worker could train."""
+    """The path of scikit-learn's file, found without importing scikit-learn, which takes a second."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Images made from a seed, for measuring speed: ten classes, each a fixed pattern under noise, so a net does learn."""
+"""Random images for measuring speed: ten classes, each a fixed pattern plus noise, which a net can learn."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MLP_HIDDEN = 128
 
 
 def workload(model: str = "wrn", examples: str = "2048", test: str = "256", seed: str = "0") -> Workload:
-    """`model` (wrn, vgg11 on 3×32×32; mlp on 1×8×8) and as many `examples` and `test` images as are asked for.
+    """`model` (wrn, vgg11 on 3×32×32; mlp on 1×8×8) with `examples` training and `test` test images.
 
-    The images follow from this `seed` argument, the initial weights from the job's seed.
+    The argument `seed` determines the images, the job's seed the initial weights.
     """
     builders: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         "wrn": (lambda: wide_resnet(16, 4, 0.3), IMAGE),

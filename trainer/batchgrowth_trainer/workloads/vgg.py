@@ -6,7 +6,7 @@ from torch import nn
 
 from batchgrowth_trainer.workloads.wide_resnet import initialise
 
-# Channels of each convolution; a pooling that halves the side follows where a group ends. Five halvings leave 1×1.
+# Channels of the convolutions, in groups; pooling after each group halves the side, from 32 to 1.
 GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 

@@ -25,7 +25,7 @@ class Block(nn.Module):
         """(N, inputs, H, W) -> (N, outputs, H/stride, W/stride)."""
         active = F.relu(self.bn1(images))
         residual = self.conv2(self.dropout(F.relu(self.bn2(self.conv1(active)))))
-        # Where the shape changes, the shortcut starts after the shared activation, as in the authors' code.
+        # If the shape changes, the shortcut starts after the shared activation, as in the authors' code.
         straight = images if self.shortcut is None else self.shortcut(active)
         return residual + straight  # type: ignore[no-any-return]
 
@@ -55,7 +55,7 @@ def _group(inputs: int, outputs: int, stride: int, blocks: int, dropout: float) 
 
 
 def initialise(model: nn.Module) -> None:
-    """He's normal initialisation of the convolutions (K. He et al., 2015), as both CIFAR-10 models use it."""
+    """Initialises the convolutions of a CIFAR-10 model by He's normal distribution (K. He et al., 2015)."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,15 @@
+"""What the environment of a worker process must hold before it starts, in pods and on this machine."""
+
+from __future__ import annotations
+
+TRIM_THRESHOLD_BYTES, MMAP_THRESHOLD_BYTES = 1 << 30, 32 << 20
+"""How much freed memory glibc keeps: with Dask's own settings, updates on CPUs take up to 1.8 times as long."""
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The variables that fix a worker's allocator and its number of `threads`."""
+    return {
+        "MALLOC_TRIM_THRESHOLD_": str(TRIM_THRESHOLD_BYTES),
+        "MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD_BYTES),
+        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
+    }

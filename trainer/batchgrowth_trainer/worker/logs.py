@@ -1,0 +1,39 @@
+"""The log of a process that runs Dask; Dask preloads this module in the workers of a local cluster that logs."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from batchgrowth.logs import DEFAULT_LOGS, Logs, configure_logs
+from distributed import Worker
+
+_DASK = {"distributed", "asyncio"}
+
+
+def set_up_logs(logs: Logs) -> None:
+    """Sends this process's log and Dask's to stderr; the default leaves both as Python and Dask configure them."""
+    if logs == DEFAULT_LOGS:
+        return
+    configure_logs(logs.level, logs.format)
+    for logger in _dask_loggers():
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+    for name in ("matplotlib", "PIL"):  # too chatty at debug
+        logging.getLogger(name).setLevel(max(logs.level.number, logging.INFO))
+
+
+def silence_dask() -> None:
+    """Drops all but Dask's critical messages: the run notes a lost worker in one line, Dask logs tracebacks."""
+    for logger in _dask_loggers():
+        logger.setLevel(logging.CRITICAL)
+
+
+def _dask_loggers() -> list[logging.Logger]:
+    return [logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.partition(".")[0] in _DASK]
+
+
+async def dask_setup(_worker: Worker) -> None:
+    """Takes the settings from the environment; Dask calls it before the worker registers."""
+    set_up_logs(Logs.of(os.environ))
