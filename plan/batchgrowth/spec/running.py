@@ -1,4 +1,4 @@
-"""The parts of the spec that say how fast and where; none of them changes the weights, `workers.threads` aside."""
+"""The parts of the spec that say how fast and where to train; only `workers.threads` changes the weights."""
 
 from __future__ import annotations
 
@@ -32,26 +32,24 @@ class Exchange(Choice):
 
 
 class Workers(Model):
-    """How many workers a batch is spread over, and what they are made of."""
+    """How many workers share a batch, and their pods."""
 
     examples_per_worker: Annotated[
         int,
         Field(
             ge=1,
             le=16_777_216,
-            description="A batch of B examples asks for B // examplesPerWorker workers, kept between minimum and "
-            "maximum. Unit: examples. Default: 128.",
+            description="A batch of B examples gets B // examplesPerWorker workers, but at least minimum and at "
+            "most maximum. Unit: examples. Default: 128.",
         ),
     ] = 128
-    minimum: Annotated[
-        int, Field(ge=1, le=MOST_WORKERS, description="Fewest workers that are asked for. Default: 1.")
-    ] = 1
+    minimum: Annotated[int, Field(ge=1, le=MOST_WORKERS, description="Fewest workers to request. Default: 1.")] = 1
     maximum: Annotated[
         int,
         Field(
             ge=1,
             le=MOST_WORKERS,
-            description="Most workers that are asked for; kubectl scale sets this number. Default: 1. Example: 4.",
+            description="Most workers to request; kubectl scale sets this number. Default: 1. Example: 4.",
         ),
     ] = 1
     threads: Annotated[
@@ -59,8 +57,8 @@ class Workers(Model):
         Field(
             ge=1,
             le=256,
-            description="Threads that a worker computes a shard with. It changes the order of sums and so the last "
-            "bits of the weights: the one number here that belongs to the mathematics. Default: 1.",
+            description="Threads with which a worker computes a shard. The number changes the order of sums, and so "
+            "the last bits of the weights: it belongs to the mathematics. Default: 1.",
         ),
     ] = 1
     wait_seconds: Annotated[
@@ -68,7 +66,7 @@ class Workers(Model):
         Field(
             ge=0,
             le=86_400,
-            description="How long a stage may wait for its workers before it goes on with those that are there. Unit: "
+            description="How long a stage may wait for its workers before it starts with those that have joined. Unit: "
             "seconds. Default: 0, not at all.",
         ),
     ] = 0
@@ -77,9 +75,9 @@ class Workers(Model):
         Field(
             ge=0,
             le=86_400,
-            description="At most so long before a milestone its workers are asked for on Kubernetes. The operator "
-            "measures how long workers take to come and asks for them that much ahead; 0 asks at the milestone itself. "
-            "Unit: seconds. Default: 300.",
+            description="The earliest the operator requests a stage's workers before the stage begins, on Kubernetes. "
+            "The operator measures how long workers take to start and requests them that much ahead; 0 requests them "
+            "at the milestone itself. Unit: seconds. Default: 300.",
         ),
     ] = 300
     template: Annotated[
@@ -125,24 +123,26 @@ class Volume(Model):
 
 
 class Checkpoint(Model):
-    """When the state of the training is written, and where to."""
+    """When and where the state of the training is saved."""
 
     every_seconds: Annotated[
         int,
         Field(ge=1, le=86_400, description="Time from one checkpoint to the next. Unit: seconds. Default: 300."),
     ] = 300
-    keep: Annotated[int, Field(ge=1, le=100, description="How many checkpoints are kept, the newest. Default: 3.")] = 3
+    keep: Annotated[
+        int, Field(ge=1, le=100, description="How many of the newest checkpoints are kept. Default: 3.")
+    ] = 3
     volume: Annotated[
         Volume | None,
         Field(
-            description="Where checkpoints are kept on Kubernetes. Default: none, and a lost trainer begins anew. On a "
+            description="Where checkpoints are kept on Kubernetes. Default: none, and a lost trainer starts over. On a "
             "single machine they go to the output directory."
         ),
     ] = None
 
 
 class Evaluation(Model):
-    """How often the metrics are taken on held-out data."""
+    """How often the model is evaluated on held-out data."""
 
     every_epochs: Annotated[
         int, Field(ge=1, le=1_000_000, description="Epochs from one evaluation to the next. Default: 1.")
@@ -156,9 +156,9 @@ class PullSecret(Model):
 
 
 class Restarts(Model):
-    """How often a lost trainer is started again."""
+    """How often a lost trainer is restarted."""
 
     limit: Annotated[
         int,
-        Field(ge=0, le=100, description="Starts after the first one before the job counts as failed. Default: 3."),
+        Field(ge=0, le=100, description="Restarts before the job counts as failed. Default: 3."),
     ] = 3

@@ -104,7 +104,7 @@ def test_a_width_that_is_no_whole_number(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1", "-0.1", "half", "nan"])
 def test_a_dropout_that_is_no_share(text: str) -> None:
-    with pytest.raises(WorkloadError, match=r"workload\.arguments\.dropout: .* write a number of at least 0 and below 1"):
+    with pytest.raises(WorkloadError, match=r"arguments\.dropout: .* write a number of at least 0 and below 1"):
         load("digits:workload", dropout=text)
 
 
