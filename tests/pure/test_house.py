@@ -1,5 +1,6 @@
-"""The house keeps its shape."""
+"""The repository keeps its shape."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("operator", "trainer", "plan", "tests")
+PACKAGES = ("operator/batchgrowth_operator", "plan/batchgrowth", "trainer/batchgrowth_trainer")
+MOST_ROOMS_OF_THE_TRAINER = 18
 
 
 def tracked() -> list[Path]:
@@ -69,3 +72,30 @@ def test_files_are_short() -> None:
     long = {str(p.relative_to(ROOT)): lines for p in code if (lines := len(p.read_text().splitlines())) > 250}
 
     assert {} == long
+
+
+def test_every_folder_of_the_packages_says_what_belongs_there() -> None:
+    """A docstring in its `__init__.py`."""
+    code = [path for path in tracked() if path.suffix == ".py"]
+    folders = {
+        folder
+        for path in code
+        for folder in path.parents
+        if any(ROOT / p in (folder, *folder.parents) for p in PACKAGES)
+    }
+    silent = [folder for folder in folders if not _docstring(folder / "__init__.py")]
+
+    assert folders
+    assert [] == silent
+
+
+def test_the_trainer_shows_few_rooms() -> None:
+    """Files and folders at its top level; what comes on top belongs into a folder."""
+    top = ROOT / "trainer" / "batchgrowth_trainer"
+    rooms = {path.relative_to(top).parts[0] for path in tracked() if top in path.parents} - {"__init__.py"}
+
+    assert 0 < len(rooms) <= MOST_ROOMS_OF_THE_TRAINER, sorted(rooms)
+
+
+def _docstring(path: Path) -> str | None:
+    return ast.get_docstring(ast.parse(path.read_text())) if path.exists() else None
