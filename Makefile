@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check format bench generate cluster cluster-down images demo lock clean
+.PHONY: help install run test test-pure check format bench generate cluster cluster-down images demo lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ test: $(INSTALLED) ## every tier that this machine can carry; what is skipped sa
 	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools; fi
 	@if command -v go > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m cluster packages; fi
 	$(BIN)/pytest tests/apiserver tests/chart tests/torch tests/dask tests/gpu tests/cluster
+
+test-pure: $(INSTALLED) ## the plan and the operator's decisions alone, in under a minute
+	$(BIN)/pytest tests/pure
 
 format: $(INSTALLED) ## put the code into the one format
 	$(BIN)/ruff format .

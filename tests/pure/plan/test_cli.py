@@ -1,4 +1,4 @@
-"""The command line: what it prints, its exit codes, and that a user's error is never a traceback."""
+"""The command line: what it prints, its exit codes, and that a user error is never a traceback."""
 
 import json
 import subprocess
@@ -99,12 +99,12 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str], arguments: tuple[str
 
 
 def found(*entries: EntryPoint) -> object:
-    """`entry_points` of an installation that has just these."""
+    """`entry_points` of an installation that has only these."""
     return lambda group: entries if group == cli.COMMANDS else ()
 
 
 def test_a_command_of_another_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by its entry point; json.tool:main stands for it."""
+    """Found by its entry point; json.tool:main stands in for it."""
     entry = EntryPoint("dump", "json:dumps", cli.COMMANDS)
     loaded = []
     monkeypatch.setattr(cli, "entry_points", found(entry))

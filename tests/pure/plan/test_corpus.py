@@ -1,4 +1,4 @@
-"""Every bad manifest is refused with a line that names the field and what would do; every good one passes."""
+"""Every bad manifest is refused with a line that names the field and a valid value; every good one passes."""
 
 from __future__ import annotations
 

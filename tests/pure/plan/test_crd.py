@@ -1,4 +1,4 @@
-"""The generated CRD judges the corpus, as an API server would: nulls, defaults, schema, list types, CEL rules."""
+"""The generated CRD validates the corpus as an API server does: nulls, defaults, schema, list types, CEL rules."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Schema = dict[str, Any]
 
 
 def is_sorted(values: list[Any]) -> bool:
-    """`isSorted` of Kubernetes' list library, which the CEL package does not bring."""
+    """`isSorted` of Kubernetes' list library, which the CEL package lacks."""
     return values == sorted(values)
 
 
 def refusals(schema: Schema, given: Any) -> list[str]:
-    """Why an API server with strict field validation would refuse the object; empty where it would take it.
+    """Why an API server with strict field validation would refuse the object; empty if it would accept it.
 
     As there, the rules are asked only where the schema is content.
     """
@@ -56,13 +56,13 @@ def prepared(schema: Schema, value: Any) -> Any:
 
 
 def closed(schema: Schema) -> Schema:
-    """The schema with unknown fields refused wherever it does not keep them."""
+    """The schema with unknown fields refused except where it preserves them."""
     result = {key: value for key, value in schema.items() if not key.startswith("x-") and key != "default"}
-    if "pattern" in schema:  # Go's $ is the very end, Python's may stand before a last line break
+    if "pattern" in schema:  # Go's $ matches only the end, Python's also before a final line break
         result["pattern"] = schema["pattern"].removesuffix("$") + r"\Z"
     if "properties" in schema:
         result["properties"] = {name: closed(field) for name, field in schema["properties"].items()}
-        # Of metadata a CRD may describe the name only; the API server knows the rest.
+        # Of metadata a CRD may describe only the name; the API server knows the rest.
         result["additionalProperties"] = set(schema["properties"]) == {"name"} and "required" not in schema
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
@@ -71,7 +71,7 @@ def closed(schema: Schema) -> Schema:
 
 
 def nodes(schema: Schema, value: Any) -> Iterator[tuple[Schema, Any]]:
-    """Every value of the object beside the schema that describes it."""
+    """Every value of the object with the schema that describes it."""
     yield schema, value
     if isinstance(value, list):
         for item in value:
@@ -82,7 +82,7 @@ def nodes(schema: Schema, value: Any) -> Iterator[tuple[Schema, Any]]:
 
 
 def broken_rules(schema: Schema, value: Any, old: Any = None) -> Iterator[str]:
-    """The messages of the rules that do not hold; rules about what was are asked only where `old` is given."""
+    """The messages of the rules that do not hold; transition rules are evaluated only if `old` is given."""
     for node, part in nodes(schema, value):
         for rule in node.get("x-kubernetes-validations", ()):
             if "oldSelf" in rule["rule"] and old is None:
@@ -94,7 +94,7 @@ def broken_rules(schema: Schema, value: Any, old: Any = None) -> Iterator[str]:
 
 
 def doubles(schema: Schema, value: Any) -> Iterator[str]:
-    """Entries of keyed lists that are there twice."""
+    """Duplicate entries of keyed lists."""
     for node, part in nodes(schema, value):
         if node.get("x-kubernetes-list-type") == "map":
             keys = [tuple(item[key] for key in node["x-kubernetes-list-map-keys"]) for item in part]
@@ -115,11 +115,11 @@ def test_refuses_what_a_schema_can_see(schema: Schema, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, expected in EXPECTED.items() if expected["schema"] == "blind"])
 def test_blind_means_blind(schema: Schema, name: str) -> None:
-    """So that no rule is written for Python alone by mistake."""
+    """No rule is written for Python alone by mistake."""
     try:
         tree = read_document((CORPUS / "bad" / f"{name}.yaml").read_bytes()).tree
     except SpecError:
-        return  # it never becomes JSON, so no API server gets to see it
+        return  # it never becomes JSON, so no API server receives it
     assert [] == refusals(schema, tree)
 
 
@@ -177,7 +177,7 @@ def fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
 
 
 def bounded(field: Schema) -> bool:
-    """Whether the size of a value is bounded on both sides, so that the cost of rules over it is too."""
+    """Whether the size of a value is bounded on both sides, so that the cost of its rules is bounded too."""
     match field["type"]:
         case "integer":
             return "minimum" in field and "maximum" in field and "format" in field
@@ -222,7 +222,7 @@ def test_the_committed_crd_is_the_generated_one() -> None:
 
 
 def test_plain_kubectl_apply_can_carry_it() -> None:
-    """`kubectl apply` keeps the whole object in an annotation; we stay at a quarter of what that may hold."""
+    """`kubectl apply` keeps the whole object in an annotation; a job uses at most a quarter of its limit."""
     assert len(json.dumps(crd())) <= 64_000
 
 

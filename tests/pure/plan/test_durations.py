@@ -1,4 +1,4 @@
-"""How lengths of time read."""
+"""How durations are worded."""
 
 import pytest
 from batchgrowth.durations import duration

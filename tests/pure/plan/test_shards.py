@@ -1,4 +1,4 @@
-"""Shards, runs and the one tree: however the leaves are spread, the sum has the same bits."""
+"""Shards, runs and the one tree: however the leaves are distributed, the sum has the same bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ counts = st.integers(1, 300)
 
 
 def level_by_level(leaves: list[float]) -> float:
-    """The fixed tree as its definition says: pair neighbours, an odd last one goes up as it is."""
+    """The fixed tree by its definition: pair neighbours; an odd last one moves up unchanged."""
     while len(leaves) > 1:
         pairs = [a + b for a, b in zip(leaves[::2], leaves[1::2], strict=False)]
         leaves = pairs + leaves[2 * len(pairs) :]
@@ -106,7 +106,7 @@ def test_a_split_gives_two_nodes_of_the_tree(shards: int, data: st.DataObject) -
 
 @given(counts, st.data())
 def test_subtrees_are_the_largest_nodes(shards: int, data: st.DataObject) -> None:
-    """They cover the run in order, each is a node of the tree, and no two of them are brothers."""
+    """They cover the run in order, each is a node of the tree, and no two of them are siblings."""
     lo = data.draw(st.integers(0, shards))
     hi = data.draw(st.integers(lo, shards))
     nodes = subtrees(lo, hi, shards)
