@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,22 +13,23 @@ from batchgrowth.plan import Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.crew.local_cluster import local_cluster
 from batchgrowth_trainer.record.history import HistoryRow
-from batchgrowth_trainer.telling.display import Quiet
+from batchgrowth_trainer.sinks.events import Event, Sink
 from batchgrowth_trainer.training import Options, train
 
 from bench.cases import WORKERS, cases
 from bench.loopback import sent_bytes
 
 
-class Rows(Quiet):
-    """A display that collects the rows of the history."""
+class Rows:
+    """A sink that collects the rows of the history."""
 
     def __init__(self) -> None:
         self.rows: list[HistoryRow] = []
 
-    def row(self, row: HistoryRow) -> None:
-        """Keep it."""
-        self.rows.append(row)
+    def handle(self, event: Event) -> None:
+        """See Sink."""
+        if isinstance(event, HistoryRow):
+            self.rows.append(event)
 
     def ms(self, warm: int) -> float:
         """Milliseconds per update between the commits of update `warm` and the last, by the reporter's clock."""
@@ -55,15 +56,17 @@ def workers_ready(count: int) -> Iterator[str]:
 
 def measure(job: BatchGrowthJob, scheduler: str) -> Trained:
     """A run with two workers throughout."""
-    shown, before = Rows(), sent_bytes()
-    summary = run(job, scheduler, lambda _: WORKERS, shown)
+    kept, before = Rows(), sent_bytes()
+    summary = run(job, scheduler, lambda _: WORKERS, [kept])
     assert summary["recoveries"] == 0, "a worker was lost, so the times cannot be compared"
-    assert {row.workers for row in shown.rows} == {WORKERS}
-    assert [row.update for row in shown.rows] == list(range(1, make_plan(job.spec).updates + 1))
-    return Trained(shown, sent_bytes() - before)
+    assert {row.workers for row in kept.rows} == {WORKERS}
+    assert [row.update for row in kept.rows] == list(range(1, make_plan(job.spec).updates + 1))
+    return Trained(kept, sent_bytes() - before)
 
 
-def run(job: BatchGrowthJob, scheduler: str, wanted: Callable[[Position], int], display: Quiet) -> dict[str, Any]:
+def run(
+    job: BatchGrowthJob, scheduler: str, wanted: Callable[[Position], int], sinks: Sequence[Sink] = ()
+) -> dict[str, Any]:
     """The summary of a run whose files are deleted."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder:
-        return train(job, Options(output_dir=Path(folder) / "run", scheduler=scheduler, wanted=wanted), display)
+        return train(job, Options(output_dir=Path(folder) / "run", scheduler=scheduler, wanted=wanted), sinks)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from batchgrowth.plan import Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.telling.display import Quiet
 
 from bench import ours
 from bench.cases import DIGITS, make_job
@@ -52,7 +51,7 @@ def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
     def wanted(position: Position) -> int:
         return pattern.least if plan.stage_at(position.update).index % 2 else pattern.most
 
-    summary = ours.run(job, scheduler, wanted, Quiet())
+    summary = ours.run(job, scheduler, wanted)
     assert summary["recoveries"] == 0
     assert len(summary["resizes"]) == resizes
     assert all(r["pauseSeconds"] > 0 for r in summary["resizes"]), "a resize had no member of the old generation"

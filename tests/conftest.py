@@ -1,4 +1,4 @@
-"""What the tests of the trainer share: small jobs, and the promise that nothing is left behind."""
+"""Shared by the trainer's tests: small jobs, and a check that no process or folder is left behind."""
 
 import multiprocessing.util
 import os
@@ -58,7 +58,7 @@ def exchange(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
-    """The folder for temporary files of this test session and of its processes: others' runs are none of its business.
+    """The folder for temporary files of this test session and its processes, apart from those of other sessions.
 
     It has a short path: there are limits to those of sockets.
     """
@@ -71,25 +71,25 @@ def scratch() -> Iterator[Path]:
         del os.environ["TMPDIR"]
     else:
         os.environ["TMPDIR"] = before[0]
-    # Python's multiprocessing has its own folder in here, which it removes when the interpreter ends.
+    # Python's multiprocessing has a folder in this one, which it removes when the interpreter exits.
     multiprocessing.util.Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
 
 
 @pytest.fixture
 def nothing_left_behind(scratch: Path) -> Iterator[None]:
-    """Fails a test after which one of its processes still runs, or a temporary folder of a run is still there."""
+    """Fails a test that leaves one of its processes running, or a temporary folder of a run behind."""
     before = set(_descendants())
     yield
     _, alive = psutil.wait_procs([p for p in _descendants() if p not in before], timeout=15)
-    told = [f"{process.pid}: {_command(process)}" for process in alive]
+    left = [f"{process.pid}: {_command(process)}" for process in alive]
     for process in alive:
         process.kill()
-    assert [] == told
+    assert [] == left
     assert [] == list(scratch.glob("batchgrowth-*"))
 
 
 def _descendants() -> list[psutil.Process]:
-    """Every process below this one, but for the two helpers that Python's multiprocessing keeps until the end."""
+    """Every descendant of this process, except the two helpers that Python's multiprocessing keeps until the end."""
     own = psutil.Process()
     kept = {child.pid for child in own.children() if "multiprocessing." in _command(child)}
     return [process for process in own.children(recursive=True) if process.pid not in kept]
@@ -104,7 +104,7 @@ def _command(process: psutil.Process) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where CI=true a skipped test is a failed one; the GPU tier alone may be missing there."""
+    """If CI=true, a skipped test is a failed one, except in the GPU tier."""
     report = yield
     expected = hasattr(report, "wasxfail") or "/tests/gpu/" in item.path.as_posix()
     if report.skipped and os.environ.get("CI") == "true" and not expected:

@@ -1,4 +1,4 @@
-"""Runs over real Dask clusters of this machine, in this process or as the command line."""
+"""Runs on real Dask clusters of this machine, in this process or through the command line."""
 
 import contextlib
 import csv
@@ -24,17 +24,17 @@ from batchgrowth_trainer.training import Options, train
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
 USER_CODE = Path(__file__).parent / "user_code"
-LONGEST = 120  # seconds that any of these runs may take
+LONGEST = 120  # seconds; the timeout of a run
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left(nothing_left_behind: None) -> None:
-    """No process and no temporary folder is left by any of these tests."""
+    """None of these tests may leave a process or a temporary folder."""
 
 
 @dataclass
 class Run:
-    """A `batchgrowth run` in a process of its own."""
+    """A `batchgrowth run` as a subprocess."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -50,7 +50,7 @@ class Run:
         return self.process.wait(timeout=LONGEST)
 
     def until(self, seen: Callable[[], Any]) -> Any:
-        """What `seen` returns once that is true; fails where the run ends before."""
+        """The first true value of `seen`; fails if the run ends before."""
         deadline = Deadline()
         while not (value := seen()):
             assert self.process.poll() is None, self.text
@@ -58,7 +58,7 @@ class Run:
         return value
 
     def updates(self) -> int:
-        """Updates in the history, as far as it has been written."""
+        """The number of updates that the history has on disk."""
         return len(rows(self.folder))
 
     def says(self, text: str) -> bool:
@@ -68,13 +68,13 @@ class Run:
         return workers_of(psutil.Process(self.process.pid))
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """A signal to the command's own process, with its workers remembered so that none is left alone."""
+        """Signal the command's process alone; `others` keeps its workers, to check that they end too."""
         self.others = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(number)
 
 
 class Deadline:
-    """Fails when it is over; a tick is a short rest between two looks at another process."""
+    """A timeout for polling another process; `tick` sleeps for a moment, and fails after the timeout."""
 
     def __init__(self, seconds: float = LONGEST) -> None:
         self._ends = time.monotonic() + seconds
@@ -85,7 +85,7 @@ class Deadline:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """history.csv, without a line that is not whole yet."""
+    """The rows of history.csv, without a torn last line."""
     try:
         text = (folder / "history.csv").read_text()
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """Starts `batchgrowth run`; whatever still runs at the end of the test is ended."""
+    """A function that starts `batchgrowth run`; a run that is left at the end of the test is killed."""
     runs: list[Run] = []
 
     def begin(manifest: Path, *arguments: str, folder: Path | None = None) -> Run:
@@ -186,11 +186,11 @@ class Pods:
         return self.progress is not None and what in (self.progress.waiting_for or "")
 
     def summary(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads((self.output / "summary.json").read_text())
-        return told
+        summary: dict[str, Any] = json.loads((self.output / "summary.json").read_text())
+        return summary
 
     def text(self) -> str:
-        """What all of them wrote."""
+        """The output of all of them."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.txt")))
 
     def until(self, seen: Callable[[], Any]) -> None:
@@ -200,7 +200,7 @@ class Pods:
             deadline.tick()
 
     @staticmethod
-    def asked_to_go(*processes: Process) -> list[int]:
+    def terminated(*processes: Process) -> list[int]:
         """Their exit codes after a SIGTERM to all of them at once."""
         for process in processes:
             process.send_signal(signal.SIGTERM)
@@ -233,7 +233,7 @@ class Pods:
 
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
-    """No process yet; those that are started are ended with the test, and what they wrote is in its output."""
+    """No process yet; those that a test starts are killed after it, and its output includes theirs."""
     started = Pods(tmp_path)
     yield started
     started.end()

@@ -1,4 +1,4 @@
-"""What goes wrong is one clear paragraph and an exit code that means something; the last checkpoint stays whole."""
+"""Each failure is one clear paragraph and a meaningful exit code, and the last checkpoint stays whole."""
 
 import json
 import os
@@ -44,13 +44,13 @@ def manifest(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def refused(run: Any, kind: type[Exception], *told: str) -> None:
-    """The run ended with the code of this kind of error, and one paragraph that says all this."""
+def refused(run: Any, kind: type[Exception], *texts: str) -> None:
+    """Assert that the run ended with the exit code of this error, and with one paragraph that has all these texts."""
     assert kind.exit_code == run.wait(), run.text  # type: ignore[attr-defined]
     assert "Traceback" not in run.text
     assert "Warning" not in run.text
     paragraph = run.text.rstrip().splitlines()[-1]
-    for text in told:
+    for text in texts:
         assert text in paragraph
 
 
@@ -119,7 +119,7 @@ def test_an_output_folder_that_cannot_be_written(start: Start, manifest: Any, tm
 
 
 def test_an_output_folder_without_permission(start: Start, manifest: Any, tmp_path: Path) -> None:
-    """Root may write everywhere but into the kernel's own file system."""
+    """Root may write everywhere except into the kernel's own file system."""
     (tmp_path / "locked").mkdir(mode=0o500)
     folder = Path("/proc/self/fdinfo") if os.geteuid() == 0 else tmp_path / "locked"
     refused(start(manifest("faulty:nan"), folder=folder / "run"), CheckpointError, "give a folder that can be written")
@@ -127,7 +127,7 @@ def test_an_output_folder_without_permission(start: Start, manifest: Any, tmp_pa
 
 @pytest.mark.parametrize("exchange", ["AllReduce", "SingleProcess"])
 def test_truncated_and_foreign_checkpoints(start: Start, manifest: Any, exchange: str) -> None:
-    """Another job's checkpoint is refused and left whole; where none is whole, that is an error."""
+    """Another job's checkpoint is refused and left whole; it is an error if none is whole."""
     good = manifest("slow_digits:workload", workload={"entrypoint": "slow_digits:workload", "examples": 1437})
     run = start(good, "--exchange", exchange)
     assert 0 == run.wait(), run.text

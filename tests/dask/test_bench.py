@@ -1,4 +1,4 @@
-"""The benchmarks run end to end and report every system; how fast it was is nobody's business here."""
+"""The benchmarks run end to end and report every system; these tests do not check speed."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory) -> tuple[Path, str]:
-    """The results of a quick run as a file, and what it printed."""
+    """The results of a quick run as a file, and its output."""
     file = tmp_path_factory.mktemp("bench") / "results.json"
     done = bench("--quick", "--output", str(file))
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Where the workers come from, who can reach them, and what can be seen from outside while they train."""
+"""Existing clusters, the interfaces on which processes listen, and the metrics during training."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ import pytest
 from batchgrowth.errors import ClusterError
 from batchgrowth.metrics import TRAINER
 from batchgrowth_trainer.record.history import ResizeRow
-from batchgrowth_trainer.telling.display import Quiet
+from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.training import Options, train
 from distributed.security import Security
 
@@ -49,7 +49,7 @@ TLS = ("--tls-ca-file", "--tls-cert", "--tls-key")
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int, tls: list[str]) -> Iterator[str]:
-    """A scheduler and workers that somebody has started with Dask's own commands; its address."""
+    """The address of a scheduler that runs, like its workers, by Dask's own commands."""
     address = folder / "scheduler.json"
     common = ["--scheduler-file", str(address), *tls]
     commands = [["scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]]
@@ -81,7 +81,7 @@ def cluster(folder: Path, workers: int, tls: list[str]) -> Iterator[str]:
 
 def test_an_existing_cluster(start: Start, tmp_path: Path, expected: str, exchange: str) -> None:
     with cluster(tmp_path, 2, []) as address:
-        for _ in range(2):  # its workers are used again by the next run
+        for _ in range(2):  # the second run uses the same workers
             run = start(DIGITS, *short(), "--scheduler", address, "--exchange", exchange, "--workers", "2")
             assert expected == weights(run)
 
@@ -113,7 +113,7 @@ def test_an_existing_cluster_behind_tls(
     assert expected == summary["weightsSha256"]
 
 
-def test_a_cluster_that_goes_away_is_worth_another_try(start: Start, tmp_path: Path) -> None:
+def test_a_cluster_that_is_lost_may_be_retried(start: Start, tmp_path: Path) -> None:
     with cluster(tmp_path, 1, []) as address:
         run = start(DIGITS, "--scheduler", address, "--set", "epochs=5000")
         run.until(lambda: run.says("epoch 1 of"))
@@ -121,17 +121,17 @@ def test_a_cluster_that_goes_away_is_worth_another_try(start: Start, tmp_path: P
     assert "Traceback" not in run.text, run.text
 
 
-# --- who can reach it -----------------------------------------------------------------------------------------------
+# --- interfaces -----------------------------------------------------------------------------------------------------
 
 
-class Watch(Quiet):
-    """Does something once, when the workers have been resized."""
+class Watch:
+    """A sink that acts when the run goes from two workers to four."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act, self.seen = act, 0
 
-    def resize(self, row: ResizeRow) -> None:
-        if (2, 4) == (row.from_workers, row.to_workers):
+    def handle(self, event: Event) -> None:
+        if isinstance(event, ResizeRow) and (2, 4) == (event.from_workers, event.to_workers):
             self._act()
             self.seen += 1
 
@@ -150,7 +150,7 @@ def test_everything_listens_on_loopback_only(digits_job: Any, tmp_path: Path) ->
                         listening.add((connection.laddr.ip, connection.laddr.port))
 
     watch = Watch(look)
-    train(digits_job(*SHORT), Options(output_dir=tmp_path), watch)
+    train(digits_job(*SHORT), Options(output_dir=tmp_path), [watch])
     assert before
     assert 1 == watch.seen
     assert len(listening) >= 6
@@ -177,7 +177,7 @@ def test_a_folder_that_another_run_writes_to_is_refused(start: Start) -> None:
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 
-def test_the_metrics_answer_while_it_trains_and_tell_everything(digits_job: Any, tmp_path: Path) -> None:
+def test_the_endpoint_serves_every_metric_during_training(digits_job: Any, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     pages: list[str] = []
@@ -186,7 +186,7 @@ def test_the_metrics_answer_while_it_trains_and_tell_everything(digits_job: Any,
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             pages.append(answer.read().decode())
 
-    train(digits_job(*SHORT), Options(output_dir=tmp_path, metrics_port=port), Watch(look))
+    train(digits_job(*SHORT), Options(output_dir=tmp_path, metrics_port=port), [Watch(look)])
     [page] = pages
     untouched = {"batchgrowth_recoveries_total", "batchgrowth_checkpoint_failures_total"}
     untouched |= {metric.name for metric in TRAINER if metric.name.startswith("batchgrowth_checkpoint")}

@@ -1,4 +1,4 @@
-"""The driver waits for nobody who is gone."""
+"""The driver does not wait for a worker that is gone, and restarts one that does not answer."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from batchgrowth_trainer.crew.events import Ready
 
 @pytest.fixture
 def client() -> Iterator[Any]:
-    """What Calls needs of a Dask client: an event loop in a thread of its own."""
+    """The part of a Dask client that Calls uses: an event loop in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -27,7 +27,7 @@ def client() -> Iterator[Any]:
 
 
 async def cancelled_ones() -> None:
-    """Waits until what was cancelled has ended."""
+    """Return when the cancelled tasks have ended."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.gather(*others, return_exceptions=True)
 
@@ -44,36 +44,36 @@ async def failing() -> None:
     raise OSError("refused")
 
 
-def test_an_answer_comes_back(client: Any) -> None:
+def test_wait_returns_the_answer_or_raises_the_error(client: Any) -> None:
     calls = Calls(client)
-    calls.here.add("a")
+    calls.registered.add("a")
     assert 7 == calls.wait(soon(), ["a"], seconds=10)
     with pytest.raises(OSError, match="refused"):
         calls.wait(failing(), ["a"], seconds=10)
 
 
-def test_who_leaves_is_not_waited_for(client: Any) -> None:
+def test_a_worker_that_leaves_is_not_waited_for(client: Any) -> None:
     calls = Calls(client)
-    calls.here |= {"a", "b"}
-    threading.Timer(0.1, calls.here.discard, ["b"]).start()
+    calls.registered |= {"a", "b"}
+    threading.Timer(0.1, calls.registered.discard, ["b"]).start()
     assert calls.wait(never(), ["a", "b"], seconds=60) is None
 
 
-def test_nobody_is_waited_for_longer_than_agreed(client: Any) -> None:
+def test_wait_times_out(client: Any) -> None:
     calls = Calls(client)
-    calls.here.add("a")
+    calls.registered.add("a")
     assert calls.wait(never(), ["a"], seconds=0.1) is None
 
 
-def test_what_is_only_sent_may_fail_or_never_end(client: Any) -> None:
+def test_what_is_only_started_may_fail_or_never_end(client: Any) -> None:
     calls = Calls(client)
     for work in (soon(), failing(), never()):
-        calls.send(work)
+        calls.start(work)
     calls.close()
 
 
 def test_the_callback_of_a_finished_task_fetches_nothing(client: Any, small_job: Any) -> None:
-    """Dask has one thread for all callbacks; a result whose worker has died would hold up every later event."""
+    """Dask has one thread for all callbacks; fetching the result of a dead worker would block every later event."""
 
     class Finished:
         status = "finished"
@@ -85,3 +85,16 @@ def test_the_callback_of_a_finished_task_fetches_nothing(client: Any, small_job:
     crew, future = Crew(client, "run", spec, make_plan(spec), ()), Finished()
     crew._on_prepared("a", future)  # type: ignore[arg-type]
     assert Ready("a", future) == crew.events.get_nowait()  # type: ignore[arg-type]
+
+
+def test_only_registered_workers_that_do_not_answer_are_restarted(
+    client: Any, small_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small_job().spec
+    crew, notes, restarted = Crew(client, "run", spec, make_plan(spec), ()), list[str](), list[str]()
+    crew.calls.registered |= {"a", "b"}
+    monkeypatch.setattr(crew.calls, "ask", lambda _, workers, seconds: {a: True for a in workers if a == "a"})
+    monkeypatch.setattr(crew, "restart", restarted.append)
+    crew.restart_unresponsive(["a", "b", "gone"], notes.append)
+    assert ["b"] == restarted
+    assert ["worker b does not answer; restarting it"] == notes

@@ -31,7 +31,7 @@ sys.path.append(USER_CODE)
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
-    """The weights that nobody disturbs."""
+    """The weights of an undisturbed run."""
     return digits_weights(tmp_path_factory.mktemp("alone"), *JOB)
 
 
@@ -40,7 +40,7 @@ def options(folder: Path, workers: int) -> Options:
 
 
 def workers() -> list[psutil.Process]:
-    """The Dask workers of this process that live."""
+    """The live Dask workers of this process."""
     found = []
     for server in psutil.Process().children():
         for child in server.children():
@@ -53,7 +53,7 @@ def workers() -> list[psutil.Process]:
 
 
 class Hunter:
-    """Sends a signal to a worker chosen by chance, at moments chosen by chance, so often at most."""
+    """Sends a signal to a random worker at random moments, `most` times at most."""
 
     def __init__(self, seed: int, most: int, number: signal.Signals = signal.SIGKILL, pause: float = 1.0) -> None:
         self.struck = 0
@@ -107,7 +107,7 @@ def test_kill_9_of_any_worker_at_any_moment(
 
 
 def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
-    """All dead: training goes on from the last checkpoint, or from the beginning where there is none."""
+    """With all workers dead, training goes on from the last checkpoint, or from the beginning if there is none."""
     job, hunter = digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(5, 3, pause=2.0)
     with hunter.out():
         summary = train(job, options(tmp_path, 1))
@@ -116,8 +116,8 @@ def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: st
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_nobody_has_told_is_in_the_history(digits_job: Any, tmp_path: Path, expected: str, count: int) -> None:
-    """Who was to report dies with all it had to tell; a checkpoint and each of the others know the same."""
+def test_unreported_updates_are_in_the_history(digits_job: Any, tmp_path: Path, expected: str, count: int) -> None:
+    """The reporting member dies with its unreported rows; a checkpoint and every other member have them too."""
     silent = ("workload.entrypoint=silent_digits:workload", "exchange.type=AllReduce", "checkpoint.everySeconds=1")
     job, hunter = digits_job(*JOB, *silent), Hunter(7, most=5, pause=2.0)
     with hunter.out():
@@ -126,7 +126,7 @@ def test_what_nobody_has_told_is_in_the_history(digits_job: Any, tmp_path: Path,
     check(tmp_path, job, summary, expected)
 
 
-def test_a_worker_that_hangs_is_started_anew(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
+def test_a_worker_that_hangs_is_restarted(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
     job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10", "workers.waitSeconds=60")
     stopped = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Whoever is asked to go is gone soon, also where the scheduler went first, or hangs, or goes at the same time."""
+"""Every process ends soon after SIGTERM, even if the scheduler ended first, hangs, or ends at the same time."""
 
 import signal
 import subprocess
@@ -16,11 +16,11 @@ JOB = (
     "workload.entrypoint=slow_digits:workload",
     "workload.arguments={seconds: '0.1'}",
 )
-LATE = 20.0  # of the 60 s that Kubernetes grants by default; half of it is meant for a machine that has much to do
+LATE = 20.0  # seconds of a pod's grace period of 60 s, half of them for a busy machine
 
 
 def seconds_to_go(*processes: subprocess.Popen[bytes]) -> list[float]:
-    """How long after a SIGTERM to all of them each had ended; those that take too long are left to their fixture."""
+    """Seconds from a SIGTERM to all of them until each has ended, at most LATE."""
     began = time.monotonic()
     for process in processes:
         process.send_signal(signal.SIGTERM)
@@ -32,7 +32,7 @@ def seconds_to_go(*processes: subprocess.Popen[bytes]) -> list[float]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-def test_the_scheduler_goes_first(pods: Any, digits_job: Any, exchange: str, end: signal.Signals) -> None:
+def test_the_scheduler_ends_first(pods: Any, digits_job: Any, exchange: str, end: signal.Signals) -> None:
     scheduler, worker, idle = pods.scheduler(), pods.worker(), None
     trainer = pods.trainer(digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"))
     pods.until(lambda: pods.is_trained_by(1) and pods.progress.checkpoint_update)
@@ -46,11 +46,11 @@ def test_the_scheduler_goes_first(pods: Any, digits_job: Any, exchange: str, end
 
     assert max(took) < LATE, took
     assert Interrupted.exit_code == trainer.returncode
-    # One whose interpreter has ended Python's part already no longer handles signals.
+    # Python handles no signals once its interpreter is finalizing.
     assert {worker.returncode, idle.returncode} <= {0, -signal.SIGTERM}
 
 
-def test_all_go_at_once(pods: Any, digits_job: Any) -> None:
+def test_all_end_at_once(pods: Any, digits_job: Any) -> None:
     """As in a namespace that is deleted."""
     scheduler, workers = pods.scheduler(), [pods.worker(), pods.worker()]
     trainer = pods.trainer(digits_job(*JOB))
@@ -60,8 +60,8 @@ def test_all_go_at_once(pods: Any, digits_job: Any) -> None:
     assert Interrupted.exit_code == trainer.returncode
 
 
-def test_a_process_ends_whatever_hangs_in_it() -> None:
-    """Also where its last words cannot be written."""
+def test_a_process_ends_even_if_a_thread_hangs() -> None:
+    """Also if its last output cannot be written."""
     code = (
         "import asyncio, os, sys; from batchgrowth_trainer.worker.last_resort import end_within\n"
         "print('x' * 100_000, flush=False); sys.stdout.flush = lambda: asyncio.run(asyncio.Event().wait())\n"

@@ -1,4 +1,4 @@
-"""The whole run is stopped: once, twice, by a terminal, by Kubernetes, or by kill -9; and goes on where it was."""
+"""A run that is stopped by Ctrl-C, twice, by Kubernetes or by kill -9 resumes from its checkpoint."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """The slow digits job: batch 128 -> 256, two workers, 24 updates of some .1 s."""
+    """The slow digits job: batch 128 -> 256, two workers, 24 updates of about 0.1 s."""
     job = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
     spec = job["spec"]
     spec["workload"] = {"entrypoint": "slow_digits:workload", "examples": 1437, "arguments": {"seconds": "0.05"}}
@@ -38,7 +38,7 @@ def manifest(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
-    """The weights that nobody disturbs; how slow the updates are is no part of them."""
+    """The weights of an undisturbed run; they do not depend on the duration of the updates."""
     return digits_weights(
         tmp_path_factory.mktemp("alone"), "epochs=3", "workload.entrypoint=slow_digits:workload",
         "workload.arguments={seconds: '0'}",
@@ -124,12 +124,12 @@ def test_a_signal_while_the_workers_start(start: Start, manifest: Path) -> None:
 def test_kill_9_of_the_whole_run_and_resume_again_and_again(
     start: Start, manifest: Path, expected: str, exchange: str, scratch: Path
 ) -> None:
-    """No orphan is left, and only what is after the last checkpoint is done again."""
+    """No orphan is left, and only updates after the last checkpoint are repeated."""
     draw, run = random.Random(4), None
     for update in (draw.randint(2, 8), draw.randint(10, 16)):
         folder = None if run is None else run.folder
         run = start(manifest, "--exchange", exchange, "--resume", "--set", "checkpoint.everySeconds=1", folder=folder)
-        run.until(lambda update=update, run=run: told_updates(run) >= update or saved(run)[1:])
+        run.until(lambda update=update, run=run: printed_update(run) >= update or saved(run)[1:])
         run.kill(signal.SIGKILL)
         run.wait()
         gone(run)
@@ -140,8 +140,8 @@ def test_kill_9_of_the_whole_run_and_resume_again_and_again(
         left.rmdir()
 
 
-def told_updates(run: Any) -> int:
-    """The last update that the run has told of in its lines."""
+def printed_update(run: Any) -> int:
+    """The last update that the run has printed."""
     words = run.text.replace(",", " ").split()
     return max((int(words[k + 1]) for k, word in enumerate(words[:-1]) if word == "update" and words[k + 1].isdigit()),
                default=0)  # fmt: skip

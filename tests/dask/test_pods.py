@@ -1,4 +1,4 @@
-"""The trainer among pods that come and go: it uses who is there, waits for who is not, and the weights are the same."""
+"""A trainer whose pods come and go uses the workers that are ready, waits if none is, and trains the same weights."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ SLOW = ("workload.entrypoint=slow_digits:workload", "workload.arguments={seconds
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
-    """The weights of one process that nobody disturbs."""
+    """The weights of one undisturbed process."""
     return digits_weights(tmp_path_factory.mktemp("alone"), *JOB, "workload.arguments={hidden: '8'}")
 
 
@@ -32,8 +32,8 @@ def check(pods: Any, expected: str) -> dict[str, Any]:
     return summary
 
 
-def test_workers_come_and_take_their_leave(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
-    """All who are there are used, whatever the plan at the start said; who is asked to go costs nobody an update."""
+def test_workers_join_and_leave(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
+    """Every ready worker is used, whatever the plan wants, and SIGTERM to a worker costs no update."""
     pods.scheduler()
     first = pods.worker()
     trainer = pods.trainer(digits_job(*JOB, *SLOW, f"exchange.type={exchange}"))
@@ -41,10 +41,10 @@ def test_workers_come_and_take_their_leave(pods: Any, digits_job: Any, expected:
     others = [pods.worker() for _ in range(2)]
     pods.until(lambda: pods.is_trained_by(3))
 
-    assert [0, 0] == pods.asked_to_go(first, others[0])
+    assert [0, 0] == pods.terminated(first, others[0])
     pods.until(lambda: pods.is_trained_by(1))
 
-    assert [0] == pods.asked_to_go(others[1])
+    assert [0] == pods.terminated(others[1])
     pods.until(lambda: pods.waits_for("a worker"))
     pods.worker()
     assert 0 == trainer.wait(timeout=120)
@@ -67,34 +67,34 @@ def test_a_scheduler_that_dies_and_comes_back(pods: Any, digits_job: Any, expect
     check(pods, expected)
 
 
-def test_a_trainer_that_waits_can_be_asked_to_stop(pods: Any, digits_job: Any) -> None:
+def test_a_trainer_that_waits_can_be_stopped(pods: Any, digits_job: Any) -> None:
     trainer = pods.trainer(digits_job(*JOB))
     pods.until(lambda: pods.waits_for("the Dask scheduler"))
-    assert [Interrupted.exit_code] == pods.asked_to_go(trainer)
+    assert [Interrupted.exit_code] == pods.terminated(trainer)
 
     pods.scheduler()
     trainer = pods.trainer(digits_job(*JOB))
     pods.until(lambda: pods.waits_for("a worker"))
-    assert [Interrupted.exit_code] == pods.asked_to_go(trainer)
+    assert [Interrupted.exit_code] == pods.terminated(trainer)
     assert "Traceback" not in pods.text()
 
 
-def test_a_worker_whose_trainer_is_gone_need_not_wait_for_it(pods: Any, digits_job: Any) -> None:
+def test_a_worker_without_a_trainer_ends_soon(pods: Any, digits_job: Any) -> None:
     pods.scheduler()
     worker, trainer = pods.worker(), pods.trainer(digits_job(*JOB, *SLOW))
     pods.until(lambda: pods.is_trained_by(1))
     trainer.kill()
     trainer.wait()
     began = time.monotonic()
-    assert [0] == pods.asked_to_go(worker)
+    assert [0] == pods.terminated(worker)
     assert time.monotonic() - began < 20
 
 
-def test_a_worker_that_still_loads_goes_at_once_and_one_without_a_scheduler_too(pods: Any) -> None:
-    """The first process of a container ignores signals without a handler, and would then train for a while."""
+def test_a_worker_that_still_loads_or_has_no_scheduler_ends_at_once(pods: Any) -> None:
+    """The first process of a container ignores signals without a handler, and would start to train."""
     code = "import os, batchgrowth_trainer.worker.leave as leave; leave.exit_when_asked(); os.kill(os.getpid(), 15)"
     assert 0 == subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode
 
     worker = pods.worker()
     pods.until(lambda: "Start worker at" in pods.text() or "Run preload setup" in pods.text())
-    assert [0] == pods.asked_to_go(worker)
+    assert [0] == pods.terminated(worker)

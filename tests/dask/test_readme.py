@@ -19,7 +19,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a fresh clone holds, with the environment that is here already."""
+    """A fresh clone, with the environment of this one."""
     target = tmp_path_factory.mktemp("readme") / "checkout"
     shutil.copytree(ROOT / "examples", target / "examples")
     shutil.copy(ROOT / "Makefile", target)
@@ -30,7 +30,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: str, checkout: Path) -> str:
-    """What the command prints; `make` takes the environment as installed."""
+    """The output of the command; `make` counts the environment as installed."""
     command = re.sub(r"^make ", "make --assume-old=.venv/.installed ", command)
     environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""No worker is missed, whenever it registers, and none that is gone is counted on."""
+"""Every worker is found whenever it registers, and no lost worker is counted on."""
 
 import asyncio
 import random
@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer.crew.crew import Crew
-from batchgrowth_trainer.crew.events import Event, Joined, Left
+from batchgrowth_trainer.crew.events import Event
+from batchgrowth_trainer.worker.messages import Joined, Left
 from distributed import Client, LocalCluster, Worker
 
 MOMENTS = 60
-SPREAD_SECONDS = 0.06  # about what a crew takes to open
+SPREAD_SECONDS = 0.06  # about the time that a crew takes to open
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A scheduler in this process, whose workers come and go here, too."""
+    """A scheduler in this process, as are the workers that join and leave it."""
     nobody = {"n_workers": 0, "processes": False, "dashboard_address": None}
     with LocalCluster(**nobody, host="127.0.0.1", protocol="tcp") as here:
         yield here
@@ -27,7 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def crew_of(small_job: Any) -> Callable[[Client], Crew]:
-    """A crew that prepares nobody."""
+    """A function: a crew of a client, whose workers lack the workload."""
     spec = small_job().spec
     return lambda client: Crew(client, uuid.uuid4().hex, spec, make_plan(spec), ())
 
@@ -38,7 +39,7 @@ async def worker(cluster: LocalCluster, after: float) -> Worker:
 
 
 def until(crew: Crew, seen: Callable[[], bool]) -> None:
-    """Returns once `seen` is true; the crew is looked after meanwhile as its driver does it."""
+    """Return once `seen` is true; polls the crew as its driver does."""
     ends = time.monotonic() + 60
     while not seen():
         assert time.monotonic() < ends
@@ -51,7 +52,7 @@ def events(crew: Crew) -> list[Event]:
 
 
 def test_a_worker_that_registers_while_the_crew_opens(cluster: LocalCluster, crew_of: Callable[[Client], Crew]) -> None:
-    """An event of it may come before anybody listens, and the first list may have been read before it came."""
+    """Its event may precede the subscription, and the first list may have been read before it registered."""
     draw = random.Random(0)
     for _ in range(MOMENTS):
         coming = worker(cluster, SPREAD_SECONDS * draw.random())
@@ -61,7 +62,7 @@ def test_a_worker_that_registers_while_the_crew_opens(cluster: LocalCluster, cre
             crew = crew_of(client)
             crew.open()
             here = soon.result(timeout=60)
-            until(crew, lambda crew=crew, here=here: here.address in crew.here)  # type: ignore[misc]
+            until(crew, lambda crew=crew, here=here: here.address in crew.registered)  # type: ignore[misc]
             assert [Joined(here.address)] == events(crew)
             crew.close()
         asyncio.run_coroutine_threadsafe(here.close(), cluster.loop.asyncio_loop).result(timeout=60)
@@ -70,31 +71,31 @@ def test_a_worker_that_registers_while_the_crew_opens(cluster: LocalCluster, cre
 def test_without_any_event(
     cluster: LocalCluster, crew_of: Callable[[Client], Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is told is only what hastens: a crew that hears nothing sees who joins and who leaves all the same."""
+    """Events only speed up polling: a crew without them notices every worker that joins or leaves."""
     monkeypatch.setattr(Crew, "_on_event", lambda _crew, _event: None)
     loop = cluster.loop.asyncio_loop
     with Client(cluster.scheduler_address, set_as_default=False) as client:
         crew = crew_of(client)
         crew.open()
         here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
-        until(crew, lambda: here.address in crew.here)
+        until(crew, lambda: here.address in crew.registered)
         asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)
-        until(crew, lambda: here.address not in crew.here)
+        until(crew, lambda: here.address not in crew.registered)
         assert [Joined(here.address), Left(here.address)] == events(crew)
         crew.close()
 
 
-def test_a_worker_that_was_given_up_and_is_there_is_counted_on_again(
+def test_a_worker_that_was_given_up_and_answers_again_rejoins(
     cluster: LocalCluster, crew_of: Callable[[Client], Crew]
 ) -> None:
-    """One without a nanny that did not answer for a while cannot be started anew; it may answer again."""
+    """A worker without a nanny that did not answer for a while cannot be restarted; it may answer again."""
     loop = cluster.loop.asyncio_loop
     here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
     with Client(cluster.scheduler_address, set_as_default=False) as client:
         crew = crew_of(client)
         crew.open()
         crew.restart(here.address)
-        until(crew, lambda: here.address in crew.here)
+        until(crew, lambda: here.address in crew.registered)
         assert [Joined(here.address), Left(here.address), Joined(here.address)] == events(crew)
         crew.close()
     asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)

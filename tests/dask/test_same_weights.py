@@ -1,4 +1,4 @@
-"""The same weights, bit for bit, whoever computes them: the worker counts, the exchanges, every schedule."""
+"""The same weights, bit for bit, for every number of workers, exchange and schedule of workers."""
 
 import random
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def by_epoch(counts: list[int]) -> Callable[[Position], int]:
 
 
 def followed(summary: dict[str, Any]) -> list[int]:
-    """The numbers of workers that a run had, one after another."""
+    """The numbers of workers of a run, in order."""
     resizes = summary["resizes"]
     return [resizes[0]["from"], *(resize["to"] for resize in resizes)] if resizes else []
 
@@ -102,8 +102,8 @@ def test_a_cap_on_the_workers(
     assert (followed(summary) or [1]) == steps([min(count, workers) for count in (1, 2, 4)])
 
 
-def test_the_digits_job_ends_where_it_always_did(digits_job: Any, tmp_path: Path) -> None:
-    """Written down once: what changes this number changes everybody's results. The last bits are the processor's."""
+def test_the_digits_job_still_ends_with_the_same_loss(digits_job: Any, tmp_path: Path) -> None:
+    """A change of this number changes the results of every user. Its last bits depend on the processor."""
     job = digits_job("epochs=10", "batch.growth.geometric.everyEpochs=2")
     summary = train(job, Options(output_dir=tmp_path))
     assert pytest.approx(0.0137627, rel=0.02) == summary["finalLoss"]

@@ -12,20 +12,23 @@ from batchgrowth.errors import CheckpointError, Interrupted, PortError, Workload
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer import training
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.telling.display import Quiet
+from batchgrowth_trainer.sinks.events import Event
+from batchgrowth_trainer.sinks.wording import note_of
 from batchgrowth_trainer.training import Options, train
 
 ADAM = "optimizer={type: Adam, adam: {}}"
 
 
-class Notes(Quiet):
-    """Collects the notes."""
+class Notes:
+    """A sink that keeps the lines that a user would see."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.lines: list[str] = []
 
-    def note(self, text: str) -> None:
-        self.texts.append(text)
+    def handle(self, event: Event) -> None:
+        line = note_of(event)
+        if line is not None:
+            self.lines.append(line)
 
 
 def after(updates: int) -> Callable[[], bool]:
@@ -141,8 +144,8 @@ def test_the_summary_holds_what_it_promises(small_job: Any, tmp_path: Path) -> N
 
 def test_a_finished_run_is_not_trained_again_by_resume(small_job: Any, tmp_path: Path) -> None:
     notes, summary = Notes(), train(small_job(), Options(output_dir=tmp_path))
-    assert summary == train(small_job(), Options(output_dir=tmp_path, resume=True), notes)
-    assert "is trained already" in notes.texts[0]
+    assert summary == train(small_job(), Options(output_dir=tmp_path, resume=True), [notes])
+    assert "is trained already" in notes.lines[0]
 
 
 def test_a_run_that_ended_between_checkpoint_and_summary_is_concluded(small_job: Any, tmp_path: Path) -> None:
@@ -154,16 +157,16 @@ def test_a_run_that_ended_between_checkpoint_and_summary_is_concluded(small_job:
 
 def test_without_resume_the_earlier_run_is_kept_aside(small_job: Any, tmp_path: Path) -> None:
     notes, summary = Notes(), train(small_job(), Options(output_dir=tmp_path))
-    again = train(small_job("seed=9"), Options(output_dir=tmp_path), notes)
-    assert "an earlier run was here" in notes.texts[0]
+    again = train(small_job("seed=9"), Options(output_dir=tmp_path), [notes])
+    assert "an earlier run was here" in notes.lines[0]
     assert summary == json.loads((tmp_path / "earlier" / "1" / "summary.json").read_text())
     assert summary["weightsSha256"] != again["weightsSha256"]
 
 
 def test_resume_without_a_checkpoint_says_that_it_starts_at_the_beginning(small_job: Any, tmp_path: Path) -> None:
     notes = Notes()
-    train(small_job(), Options(output_dir=tmp_path, resume=True), notes)
-    assert "there is no checkpoint" in notes.texts[0]
+    train(small_job(), Options(output_dir=tmp_path, resume=True), [notes])
+    assert "there is no checkpoint" in notes.lines[0]
 
 
 def test_a_stop_before_the_first_update_says_so(small_job: Any, tmp_path: Path) -> None:
@@ -191,9 +194,9 @@ def test_a_damaged_newest_checkpoint_costs_only_time(small_job: Any, tmp_path: P
     (tmp_path / "summary.json").unlink()
     newest = max((tmp_path / "checkpoints").iterdir()) / "state.safetensors"
     newest.write_bytes(newest.read_bytes()[:100])
-    again = train(small_job(), Options(output_dir=tmp_path, resume=True), notes)
+    again = train(small_job(), Options(output_dir=tmp_path, resume=True), [notes])
     assert whole["weightsSha256"] == again["weightsSha256"]
-    assert "is not what was written (100 of" in notes.texts[0]
+    assert "is not what was written (100 of" in notes.lines[0]
 
 
 def test_another_model_under_the_same_name_is_refused(
@@ -224,8 +227,8 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
 
     monkeypatch.setattr(training.CheckpointStore, "save", sometimes)
     notes = Notes()
-    train(small_job(), Options(output_dir=tmp_path), notes)
-    assert ["checkpoint failed: no room"] == [text for text in notes.texts if "failed" in text]
+    train(small_job(), Options(output_dir=tmp_path), [notes])
+    assert ["checkpoint failed: no room"] == [line for line in notes.lines if "failed" in line]
     assert 9 == saved(tmp_path)[0]
 
 

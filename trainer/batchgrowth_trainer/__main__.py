@@ -49,26 +49,24 @@ def main(
     checked_plan = check_same_plan(manifest, plan)
 
     from batchgrowth_trainer.interrupts import interrupts
-    from batchgrowth_trainer.telling.display import make_display
-    from batchgrowth_trainer.telling.progress_sinks import config_map_sink, file_sink
-    from batchgrowth_trainer.telling.reporting import Reporter, Together
+    from batchgrowth_trainer.sinks.delivery import to_config_map, to_file
+    from batchgrowth_trainer.sinks.display import make_display
+    from batchgrowth_trainer.sinks.events import Note, Stopped, publish
+    from batchgrowth_trainer.sinks.reporting import Reporter
     from batchgrowth_trainer.worker.logs import set_up_logs
 
     logs = Logs(log_level, log_format)
     set_up_logs(logs)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every peer address without a name
     output_dir.mkdir(parents=True, exist_ok=True)
-    sink = file_sink(output_dir / "progress.json")
+    deliver = to_file(output_dir / "progress.json")
     if namespace is not None and progress_configmap is not None:
-        sink = config_map_sink(namespace, progress_configmap)
-    display = Together(
-        [
-            make_display(Console(force_terminal=None if logs == DEFAULT_LOGS else False)),
-            Reporter(sink, start=int(time.time())),
-        ]
-    )
+        deliver = to_config_map(namespace, progress_configmap)
+    console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)
+    sinks = [make_display(console), Reporter(deliver, start=int(time.time()))]
+    first_stop = Note("stop requested: writing a checkpoint, then exiting")
     try:
-        with interrupts(lambda: display.note("stop requested: writing a checkpoint, then exiting")) as requested:
+        with interrupts(lambda: publish(sinks, first_stop)) as requested:
             from batchgrowth_trainer.drivers.scaling import shards_of
             from batchgrowth_trainer.training import Options, train
 
@@ -76,13 +74,12 @@ def main(
                 output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
                 metrics_host=ANYWHERE, wanted=shards_of(checked_plan), patient=True, logs=logs,
             )  # fmt: skip
-            summary = train(manifest, options, display, requested)
-        display.stop()
-        display.note(f"weights SHA-256 {summary['weightsSha256']}")
+            summary = train(manifest, options, sinks, requested)
+        publish(sinks, Note(f"weights SHA-256 {summary['weightsSha256']}"))
     except KeyboardInterrupt:
         raise Interrupted("stopped at once; the next start resumes from the last checkpoint") from None
     finally:
-        display.stop()
+        publish(sinks, Stopped())
 
 
 def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:

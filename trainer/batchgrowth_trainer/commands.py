@@ -89,7 +89,8 @@ def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | 
 
 def _train(job: BatchGrowthJob, console: Console, options: Options) -> dict[str, Any]:
     from batchgrowth_trainer.interrupts import interrupts
-    from batchgrowth_trainer.telling.display import make_display
+    from batchgrowth_trainer.sinks.display import make_display
+    from batchgrowth_trainer.sinks.events import Note, publish
     from batchgrowth_trainer.training import train
     from batchgrowth_trainer.worker.logs import set_up_logs, silence_dask
 
@@ -97,10 +98,11 @@ def _train(job: BatchGrowthJob, console: Console, options: Options) -> dict[str,
     if not options.logs.detailed:
         silence_dask()
     sys.path[:0] = [path for path in options.paths if path not in sys.path]
-    display = make_display(console)
+    sinks = [make_display(console)]
+    first_stop = Note("stopping after this update; press again to stop at once")
     try:
-        with interrupts(lambda: display.note("stopping after this update; press again to stop at once")) as requested:
-            return train(job, options, display, requested)
+        with interrupts(lambda: publish(sinks, first_stop)) as requested:
+            return train(job, options, sinks, requested)
     except KeyboardInterrupt:
         raise Interrupted("stopped at once; --resume continues from the last checkpoint") from None
 

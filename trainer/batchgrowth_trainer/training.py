@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +30,9 @@ from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.record.history import History
 from batchgrowth_trainer.record.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, reported_as_checkpoint_error
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
+from batchgrowth_trainer.sinks.events import Finished, Note, Sink, Started, Stopped, publish
+from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.summary import summary_of
-from batchgrowth_trainer.telling.display import Display, Quiet
-from batchgrowth_trainer.telling.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.worker.addresses import host_towards
 
 _LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS = 180.0, 600.0, 15.0
@@ -62,26 +62,30 @@ class Options:
 def train(
     job: BatchGrowthJob,
     options: Options,
-    display: Display | None = None,
+    sinks: Sequence[Sink] = (),
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """The summary of the finished run, as in summary.json.
+    """The summary of the finished run, as in summary.json; `sinks` receive its events.
 
     Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
     """
-    plan, shown = make_plan(job.spec), display or Quiet()
+    plan = make_plan(job.spec)
+
+    def note(text: str) -> None:
+        publish(sinks, Note(text))
+
     with closing(OutputFolder(options.output_dir)) as folder:
         checkpoints = CheckpointStore(folder.path / CHECKPOINTS, mathematics(job.spec), job.spec.checkpoint.keep)
         checkpoints.sweep()
-        saved = checkpoints.load_latest(shown.note) if options.resume else None
+        saved = checkpoints.load_latest(note) if options.resume else None
         if saved is None and options.resume:
-            shown.note(f"there is no checkpoint in {folder.path} to resume from; training starts at the beginning")
+            note(f"there is no checkpoint in {folder.path} to resume from; training starts at the beginning")
         finished = folder.summary()
         if saved is not None and finished is not None and plan.is_done(saved.snapshot.position):
-            shown.note(f"{job.metadata.name} is trained already: {folder.path} has the result. "
-                       "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
+            note(f"{job.metadata.name} is trained already: {folder.path} has the result. "
+                 "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
             return finished
-        with _run(job, plan, options, folder, checkpoints, saved, shown, stop_requested) as run:
+        with _run(job, plan, options, folder, checkpoints, saved, sinks, stop_requested) as run:
             trained = _trained(run, options)
             return _concluded(run, job, folder, trained)
 
@@ -94,7 +98,7 @@ def _run(
     folder: OutputFolder,
     checkpoints: CheckpointStore,
     saved: Saved | None,
-    display: Display,
+    sinks: Sequence[Sink],
     stop_requested: Callable[[], bool],
 ) -> Iterator[Run]:
     position = saved.snapshot.position if saved else Position()
@@ -102,19 +106,19 @@ def _run(
     with ExitStack() as stack:
         endpoint = Endpoint(telemetry.registry, options.metrics_host, options.metrics_port)
         stack.callback(endpoint.close)
-        history = stack.enter_context(_history(folder, saved, display))
+        history = stack.enter_context(_history(folder, saved, sinks))
         run = Run(
-            job.spec, plan, history=history, checkpoints=checkpoints, display=display, telemetry=telemetry,
+            job.spec, plan, history=history, checkpoints=checkpoints, sinks=(telemetry, *sinks),
             wanted=options.wanted or _planned(plan, options.workers), stop_requested=stop_requested, saved=saved,
         )  # fmt: skip
-        display.start(job.metadata.name, plan, run.position)
-        stack.callback(display.stop)
-        display.note(f"metrics at {endpoint.url}; results go to {folder.path}")
+        run.publish(Started(job.metadata.name, plan, run.position))
+        stack.callback(run.publish, Stopped())
+        run.note(f"metrics at {endpoint.url}; results go to {folder.path}")
         yield run
 
 
 @contextmanager
-def _history(folder: OutputFolder, saved: Saved | None, display: Display) -> Iterator[History]:
+def _history(folder: OutputFolder, saved: Saved | None, sinks: Sequence[Sink]) -> Iterator[History]:
     """The history, continued by a resume or else new. Raises CheckpointError if it cannot be written."""
     with reported_as_checkpoint_error():
         aside = None if saved else folder.set_earlier_run_aside()
@@ -122,7 +126,7 @@ def _history(folder: OutputFolder, saved: Saved | None, display: Display) -> Ite
         if saved is not None:
             history.truncate(saved.snapshot.position.update)
     if aside is not None:
-        display.note(f"an earlier run was here; it is kept in {aside}")
+        publish(sinks, Note(f"an earlier run was here; it is kept in {aside}"))
     try:
         yield history
     finally:
@@ -150,7 +154,7 @@ def _trained(run: Run, options: Options) -> Trained:
         except SchedulerLost as lost:
             if not options.patient:
                 raise
-            run.note_recovery(str(lost))
+            run.record_recovery(str(lost))
 
 
 @contextmanager
@@ -196,5 +200,5 @@ def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Tra
     folder.write(WEIGHTS_FILE, save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()}))
     summary = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))
     folder.write_summary(summary)
-    run.note_trained(summary["weightsSha256"])
+    run.publish(Finished(summary["weightsSha256"]))
     return summary

@@ -16,7 +16,7 @@ GOOD_SHARDS = 40
 
 
 class Counted(torch.nn.Module):
-    """Raises after so many forwards in training."""
+    """Raises after a number of forward passes in training."""
 
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()

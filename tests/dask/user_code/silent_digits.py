@@ -1,4 +1,4 @@
-"""The slow digits net in a process that tells its driver of updates only where it is asked, or has come to an end."""
+"""The slow digits net in a process that reports updates only when asked, or at the end of a generation."""
 
 from batchgrowth_trainer.worker import member
 from slow_digits import workload

@@ -1,4 +1,4 @@
-"""The digits net, slowed down a little, so that there is time to kill somebody."""
+"""The digits net, slowed down, so that there is time to kill a worker."""
 
 import time
 

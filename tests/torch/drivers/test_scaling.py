@@ -1,4 +1,4 @@
-"""How many workers train: a plan's number where the run scales, all who are there where somebody else does."""
+"""How many workers train: the plan's number, or all that are ready if the cluster is scaled externally."""
 
 import time
 from types import SimpleNamespace
@@ -14,12 +14,12 @@ PLAN = (
 
 
 class Crew:
-    """Workers by name: ready, about to be, leaving."""
+    """Workers by name: ready, preparing, leaving."""
 
     def __init__(self) -> None:
         self.ready: dict[str, None] = {}
         self.leaving: set[str] = set()
-        self.here: set[str] = set()
+        self.registered: set[str] = set()
         self.trouble = ""
         self.is_preparing = False
 
@@ -27,20 +27,20 @@ class Crew:
         return list(self.ready)
 
     def check_connected(self) -> None:
-        """It is."""
+        """The scheduler answers."""
 
-    def see_off(self, _busy: Any) -> None:
-        """Nobody leaves here."""
+    def release_leaving(self, _busy: Any) -> None:
+        """None is leaving."""
 
 
 @pytest.fixture
 def run(small_job: Any) -> Any:
     job = small_job(*PLAN, "workers.maximum=1")
     plan = make_plan(job.spec)
-    told: list[str] = []
+    waits: list[str] = []
     return SimpleNamespace(
         spec=job.spec, plan=plan, position=Position(), wanted=shards_of(plan), stop_requested=lambda: False,
-        note_ready=lambda count: None, wait_for=told.append, told=told,
+        publish=lambda event: None, wait_for=waits.append, waits=waits,
     )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def joined(crew: Crew, *names: str) -> None:
     crew.ready |= dict.fromkeys(names)
 
 
-def test_whoever_is_there_trains_up_to_the_number_of_shards(run: Any) -> None:
+def test_ready_workers_train_up_to_the_number_of_shards(run: Any) -> None:
     crew = Crew()
     scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
     joined(crew, "a", "b", "c")
@@ -57,7 +57,7 @@ def test_whoever_is_there_trains_up_to_the_number_of_shards(run: Any) -> None:
     assert ["a", "b", "c"] == scaling.gather(lambda _: None, {})
 
 
-def test_a_group_ends_where_more_can_be_used(run: Any) -> None:
+def test_a_group_ends_before_the_stage_that_can_use_more(run: Any) -> None:
     crew = Crew()
     scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
     joined(crew, "a", "b")
@@ -79,12 +79,12 @@ def test_newcomers_join_together(run: Any) -> None:
     assert scaling.regroup_due(["a", "b"])
     crew.is_preparing = True
     deadline = time.monotonic() + 10
-    while not scaling.regroup_due(["a", "b"]):  # one that takes long is not waited for by the others
+    while not scaling.regroup_due(["a", "b"]):  # a slow newcomer does not hold up the others
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_who_leaves_ends_its_group(run: Any) -> None:
+def test_a_leaving_worker_ends_its_group(run: Any) -> None:
     crew = Crew()
     scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
     joined(crew, "a")
@@ -95,7 +95,7 @@ def test_who_leaves_ends_its_group(run: Any) -> None:
 
 
 def test_a_stage_waits_once(small_job: Any, run: Any) -> None:
-    """workers.waitSeconds is a stage's: a group that lost somebody later goes on with those that are left."""
+    """workers.waitSeconds applies once per stage: a group that loses a worker later goes on with the others."""
     run.spec = small_job(*PLAN, "workers={maximum: 2, examplesPerWorker: 4, waitSeconds: 30}").spec
     run.plan = make_plan(run.spec)
     crew = Crew()

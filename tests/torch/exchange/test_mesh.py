@@ -1,4 +1,4 @@
-"""Connections between members that are threads here: whatever is sent arrives, and who is gone is noticed."""
+"""Connections between members that are threads of this process: every byte arrives, and a lost peer is noticed."""
 
 import socket
 import threading
@@ -49,8 +49,8 @@ def filled(sender: int, receiver: int, count: int) -> bytearray:
 
 @settings(max_examples=15, deadline=None)
 @given(size=st.integers(2, 5), data=st.data())
-def test_whatever_is_sent_arrives_where_it_should(size: int, data: st.DataObject) -> None:
-    """Any amounts, nothing at all among them, and more than fits into a buffer, in both directions at once."""
+def test_every_byte_arrives_at_its_receiver(size: int, data: st.DataObject) -> None:
+    """Any number of bytes, among them none and more than fits into a buffer, in both directions at once."""
     amounts = st.sampled_from([None, 0, 1, 38_000, MANY])
     drawn = {(a, b): data.draw(amounts) for a in range(size) for b in range(size) if a != b}
     counts = {pair: count for pair, count in drawn.items() if count is not None}
@@ -74,7 +74,7 @@ def test_a_peer_that_has_gone_is_noticed_at_once() -> None:
     second.close()
     with pytest.raises(ConnectionError):
         first.swap({}, {1: memoryview(bytearray(1)), 2: memoryview(bytearray(1))}, 60.0)
-    with pytest.raises(ConnectionError):  # a send may still succeed, into a buffer that nobody reads
+    with pytest.raises(ConnectionError):  # a send may still succeed, into a buffer that is never read
         third.swap({1: memoryview(bytes(MANY))}, {1: memoryview(bytearray(1))}, 60.0)
     first.close()
     third.close()
@@ -90,7 +90,7 @@ def test_what_was_sent_before_closing_still_arrives() -> None:
     second.close()
 
 
-def test_a_peer_that_says_nothing_is_waited_for_no_longer_than_asked() -> None:
+def test_a_silent_peer_times_out() -> None:
     first, second = meshes(2)
     with pytest.raises(TimeoutError, match=r"no answer from rank 1 within 0\.05 s"):
         first.swap({}, {1: memoryview(bytearray(1))}, 0.05)
@@ -98,7 +98,7 @@ def test_a_peer_that_says_nothing_is_waited_for_no_longer_than_asked() -> None:
     second.close()
 
 
-def test_members_meet_by_ipv6_too() -> None:
+def test_members_connect_over_ipv6() -> None:
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             pass
@@ -108,22 +108,22 @@ def test_members_meet_by_ipv6_too() -> None:
         mesh.close()
 
 
-def test_a_member_that_does_not_come_is_waited_for_no_longer_than_asked() -> None:
-    with pytest.raises(TimeoutError, match="not every member came in time"):
+def test_a_member_that_does_not_connect_times_out() -> None:
+    with pytest.raises(TimeoutError, match="not every member connected in time"):
         Mesh(c10d.HashStore(), 0, 2, HOST, 0.3)
 
 
-def test_strangers_are_turned_away() -> None:
-    """They connect before the members do: one says something else, one nothing, one hangs up."""
-    store, strangers = c10d.HashStore(), []
+def test_connections_without_the_token_are_closed() -> None:
+    """They connect before the members do: one sends other bytes, one sends none, one disconnects."""
+    store, intruders = c10d.HashStore(), []
 
     def act(rank: int) -> Mesh:
         if rank == 1:
             host, port, _ = store.get("mesh/0").decode().split()
-            for said in (b"x" * 64, b"", b"GET /"):
-                strangers.append(socket.create_connection((host, int(port))))
-                strangers[-1].sendall(said)
-            strangers[-1].close()
+            for sent in (b"x" * 64, b"", b"GET /"):
+                intruders.append(socket.create_connection((host, int(port))))
+                intruders[-1].sendall(sent)
+            intruders[-1].close()
         return Mesh(store, rank, 2, HOST, 10.0)
 
     first, second = together(2, act)
@@ -131,14 +131,14 @@ def test_strangers_are_turned_away() -> None:
     second.swap({0: memoryview(b"hi")}, {}, 10.0)
     first.swap({}, {1: memoryview(landing)}, 10.0)
     assert b"hi" == landing
-    for one in (first, second, *strangers):
+    for one in (first, second, *intruders):
         one.close()
 
 
 # --- as a group ---------------------------------------------------------------------------------------------------
 
 
-def test_tensors_of_every_kind_travel_between_members() -> None:
+def test_members_exchange_tensors_of_every_dtype() -> None:
     store = c10d.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
 
     def act(rank: int) -> tuple[list[list[int]], list[torch.Tensor]]:
@@ -155,7 +155,7 @@ def test_tensors_of_every_kind_travel_between_members() -> None:
         assert [1.0] * 4 == [float(vector.float().mean()) for vector in state[:4]]
 
 
-def test_a_lost_peer_is_a_peer_lost() -> None:
+def test_a_lost_peer_raises_peer_lost() -> None:
     store = c10d.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     first, second = together(2, lambda rank: TcpGroup(seat(store.port, rank, 2)))
     second.close()
@@ -164,7 +164,7 @@ def test_a_lost_peer_is_a_peer_lost() -> None:
     first.close()
 
 
-def test_a_store_that_is_closed_ends_the_waiting_for_a_member() -> None:
+def test_closing_the_store_ends_the_wait_for_a_member() -> None:
     stores = [c10d.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)]
     port, began = stores[0].port, time.monotonic()
 

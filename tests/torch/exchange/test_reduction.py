@@ -17,30 +17,30 @@ from torch import Tensor
 
 
 class Fake:
-    """A member of a group whose mail goes through queues; counts the bytes that it sends."""
+    """A member of a group that exchanges tensors through queues; counts the bytes that it sends."""
 
-    def __init__(self, rank: int, mail: dict[tuple[int, int], queue.Queue[Tensor]], size: int) -> None:
-        self.rank, self.size, self._mail, self.sent = rank, size, mail, 0
+    def __init__(self, rank: int, queues: dict[tuple[int, int], queue.Queue[Tensor]], size: int) -> None:
+        self.rank, self.size, self._queues, self.sent = rank, size, queues, 0
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         for peer, tensor in outgoing.items():
-            self._mail[self.rank, peer].put(tensor.clone())
+            self._queues[self.rank, peer].put(tensor.clone())
             self.sent += tensor.nbytes
         for peer, tensor in incoming.items():
-            came = self._mail[peer, self.rank].get(timeout=3)
+            came = self._queues[peer, self.rank].get(timeout=3)
             assert came.numel() == tensor.numel()
             tensor.view(-1).copy_(came.view(-1))
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 def together(size: int, act: Callable[[Fake], Any]) -> tuple[list[Any], list[Fake]]:
-    """What each member's `act` returned; an error of one is raised here."""
-    mail: dict[tuple[int, int], queue.Queue[Tensor]] = {
+    """What each member's `act` returned. Raises the error of a member."""
+    queues: dict[tuple[int, int], queue.Queue[Tensor]] = {
         (a, b): queue.Queue() for a in range(size) for b in range(size) if a != b
     }
-    members, results, errors = [Fake(rank, mail, size) for rank in range(size)], [None] * size, []
+    members, results, errors = [Fake(rank, queues, size) for rank in range(size)], [None] * size, []
 
     def work(member: Fake) -> None:
         try:
@@ -88,7 +88,7 @@ def reduced(size: int, shards: int, length: int, times: int = 1) -> tuple[list[T
 @settings(max_examples=25, deadline=None)
 @given(size=st.integers(2, 5), shards=st.integers(1, 16), length=st.integers(1, 40))
 def test_every_member_has_the_bits_of_one_process(short_bytes: int, size: int, shards: int, length: int) -> None:
-    """Also where there are fewer shards than members; rows of fewer numbers than members are too short to slice."""
+    """Also with fewer shards than members; rows of fewer numbers than members are too short to slice."""
     assume(short_bytes or length >= size)
     before, reduction._SHORT_BYTES = reduction._SHORT_BYTES, short_bytes
     bytes_sent.cache_clear()
@@ -126,12 +126,12 @@ def test_the_layout_covers_each_shard_once(shards: int, members: int) -> None:
     assert torch.equal(node(rows, 0, shards), add_up(nodes, layout))
 
 
-def test_everybody_hears_everybody() -> None:
-    heard, _ = together(4, lambda member: [t.item() for t in swap_with_all(member, torch.tensor([member.rank]))])
-    assert [[0, 1, 2, 3]] * 4 == heard
+def test_every_member_receives_from_every_member() -> None:
+    received, _ = together(4, lambda member: [t.item() for t in swap_with_all(member, torch.tensor([member.rank]))])
+    assert [[0, 1, 2, 3]] * 4 == received
 
 
-def test_the_state_goes_from_the_most_advanced_to_those_behind() -> None:
+def test_the_most_advanced_member_sends_its_state_to_those_behind() -> None:
     def act(member: Fake) -> list[float]:
         vectors = [torch.full((3,), float(member.rank)), torch.full((2,), 10.0 * member.rank)]
         send_state(member, 2, [0, 3], vectors)

@@ -1,4 +1,4 @@
-"""What the driver may ask of a member, and what a user may ask of a run."""
+"""Requests of the driver to a member, and of a user to a run."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from batchgrowth_trainer.worker.control import Control
 
 
 class State:
-    """Counts how often it is copied."""
+    """A state that counts its copies."""
 
     def __init__(self) -> None:
         self.update, self.taken = 0, 0
@@ -22,7 +22,7 @@ class State:
         return Snapshot(Position(self.update), {"parameters": torch.zeros(1)})
 
 
-def test_a_snapshot_is_taken_at_once_where_nothing_trains() -> None:
+def test_a_snapshot_is_taken_at_once_if_nothing_trains() -> None:
     state = State()
     assert 0 == Control(state.take).request_snapshot().result(timeout=0).position.update
 
@@ -52,22 +52,22 @@ def test_a_snapshot_that_waits_is_served_when_training_ends() -> None:
 
 def test_a_stop_holds_for_its_generation_and_earlier_ones() -> None:
     control = Control(State().take)
-    assert not control.asks_stop(0)
+    assert not control.stop_requested(0)
     control.request_stop(3)
-    assert [True, True, False] == [control.asks_stop(number) for number in (2, 3, 4)]
+    assert [True, True, False] == [control.stop_requested(number) for number in (2, 3, 4)]
     control.request_stop(1)
-    assert control.asks_stop(3)
+    assert control.stop_requested(3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_and_the_second_stops_at_once(number: signal.Signals) -> None:
-    before, told = signal.getsignal(number), []
-    with interrupts(lambda: told.append("stopping")) as requested:
+def test_the_first_signal_requests_a_stop_and_the_second_stops_at_once(number: signal.Signals) -> None:
+    before, notes = signal.getsignal(number), []
+    with interrupts(lambda: notes.append("stopping")) as requested:
         assert not requested()
         os.kill(os.getpid(), number)
         assert requested()
-        assert ["stopping"] == told
+        assert ["stopping"] == notes
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
-    assert ["stopping"] == told
+    assert ["stopping"] == notes
     assert before is signal.getsignal(number)

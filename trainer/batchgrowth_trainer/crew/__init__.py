@@ -1,1 +1,1 @@
-"""The workers as the driver sees them: who is registered, who is ready, who has left, and how to call them."""
+"""The workers as the driver sees them: registered, preparing, ready or leaving, and the calls to them."""

@@ -1,7 +1,7 @@
-"""Waiting for workers' answers without being held up by a worker that is gone.
+"""Calls to workers that give up on a worker as soon as it is gone.
 
-Dask goes on dialling a dead worker for half a minute, and its own calls wait as long; the driver has others to look
-after.
+Dask keeps connecting to a dead worker for half a minute, and its own calls block as long; the driver must go on with
+the others.
 """
 
 from __future__ import annotations
@@ -9,56 +9,120 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from distributed import Client
+import numpy as np
+from batchgrowth.errors import BatchGrowthError
+from distributed import Client, Future
+from distributed.client import ClosedClientError
+from distributed.scheduler import KilledWorker
 
-_LOOK_SECONDS = 0.02
+from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
+
+CALL_SECONDS = 60.0  # the default timeout
+_POLL_SECONDS = 0.02
 
 Answer = TypeVar("Answer")
 
 
 class Calls:
-    """Coroutines on the client's event loop; `here` are the workers that are registered with the scheduler.
+    """Calls through the client; `registered` are the addresses of the workers that the scheduler knows.
 
-    `check` raises where there is nothing to wait for any longer.
+    `check` raises if there is no longer any reason to wait.
     """
 
     def __init__(self, client: Client, check: Callable[[], None] = lambda: None) -> None:
-        self._check = check
+        self._client, self._check = client, check
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
-        self.here: set[str] = set()
+        self.registered: set[str] = set()
         self._under_way: set[concurrent.futures.Future[Any]] = set()
 
     def wait(self, work: Coroutine[Any, Any, Answer], workers: Collection[str], seconds: float) -> Answer | None:
-        """What the work returns; None where one of these workers leaves before that, or the time is over.
+        """What the coroutine returns; None if one of these workers leaves before, or after the timeout in seconds.
 
-        Raises what the work or the check raises.
+        Raises what the coroutine or the check raises.
         """
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         ends = time.monotonic() + seconds
         try:
-            while not concurrent.futures.wait([running], timeout=_LOOK_SECONDS).done:
-                if time.monotonic() > ends or not self.here.issuperset(workers):
+            while not concurrent.futures.wait([running], timeout=_POLL_SECONDS).done:
+                if time.monotonic() > ends or not self.registered.issuperset(workers):
                     return None
                 self._check()
         finally:
-            running.cancel()  # nothing, where it is done
+            running.cancel()  # does nothing to one that is done
         return running.result()
 
-    def send(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Begin the work and do not wait for it; whether it succeeds shows elsewhere."""
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Start the coroutine without waiting for it; its errors are dropped."""
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._under_way.add(running)
         running.add_done_callback(self._end)
 
     def close(self) -> None:
-        """Drop what is still under way."""
+        """Cancel what is still under way."""
         for running in list(self._under_way):
             running.cancel()
 
     def _end(self, running: concurrent.futures.Future[Any]) -> None:
         self._under_way.discard(running)
         if not running.cancelled():
-            running.exception()  # has been looked at: the loop need not report it
+            running.exception()  # retrieved, so that the event loop does not log it
+
+    def ask(
+        self, function: Callable[..., Any], *arguments: Any, workers: list[str], seconds: float = CALL_SECONDS
+    ) -> dict[str, Any]:
+        """Call a coroutine function on the event loops of these workers: {address: answer}, without those that failed.
+
+        Raises the BatchGrowthError that a worker raised, and SchedulerLost if the scheduler does not answer.
+        """
+        if not workers:
+            return {}
+        asking = self._client._run(function, *arguments, workers=workers, on_error="return")
+        try:
+            answers: dict[str, Any] = self.wait(asking, workers, seconds) or {}
+        except (CancelledError, TimeoutError):
+            return {}
+        except OSError as error:
+            raise SchedulerLost(f"{LOST} ({error})") from error
+        for answer in answers.values():
+            if isinstance(answer, BatchGrowthError):
+                raise answer
+        return {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
+
+    def notify(self, function: Callable[..., Any], *arguments: Any, worker: str) -> None:
+        """Call a coroutine function on the event loop of this worker, without waiting for it."""
+        self.start(self._client._run(function, *arguments, workers=[worker], on_error="ignore"))
+
+    def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
+        """The future of a task on exactly this worker; Dask does not retry it elsewhere. Raises SchedulerLost."""
+        pinned = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
+        try:
+            return self._client.submit(function, *arguments, **pinned)
+        except ClosedClientError as error:
+            raise SchedulerLost(LOST) from error
+
+    def scatter(self, data: Mapping[str, np.ndarray], addresses: Sequence[str], seconds: float) -> list[Future] | None:
+        """One future per worker: the arrays, sent to it directly under their own key; None if a worker is gone.
+
+        Not a broadcast: Dask cannot serialize a broadcast's event for the subscribers of the cluster's events.
+        """
+
+        async def to_each() -> list[list[Future]]:
+            sent = [self._client._scatter([data], workers=[a], direct=True, hash=False) for a in addresses]
+            return list(await asyncio.gather(*sent))
+
+        try:
+            sent = self.wait(to_each(), addresses, seconds)
+        except (OSError, TimeoutError):
+            return None
+        return None if sent is None else [future for [future] in sent]
+
+    def gather(self, futures: Mapping[str, Future], seconds: float) -> list[Any] | None:
+        """The results of the workers' finished tasks, fetched from them directly; None if a worker is gone."""
+        try:
+            return self.wait(self._client._gather(list(futures.values()), direct=True), futures, seconds)
+        except (CancelledError, KilledWorker, OSError, TimeoutError):
+            return None

@@ -1,4 +1,4 @@
-"""The way to a Dask scheduler that somebody else runs: it may not be there yet, and it may go away."""
+"""The connection to an existing Dask scheduler, which may start late and may be lost."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from contextlib import contextmanager, suppress
 from batchgrowth.errors import ClusterError, Interrupted
 from distributed import Client
 
-from batchgrowth_trainer.worker.addresses import KNOCK_SECONDS, PAUSE_SECONDS, host_and_port
+from batchgrowth_trainer.worker.addresses import CONNECT_SECONDS, RETRY_SECONDS, host_and_port
 
-_CONNECT_SECONDS = 10.0
+_CLIENT_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
 
 LOST = (
-    "the connection to the Dask scheduler was lost; look whether the scheduler still runs, "
+    "the connection to the Dask scheduler was lost; check that the scheduler still runs, "
     "then --resume goes on from the last checkpoint"
 )
 
 
 class SchedulerLost(ClusterError):
-    """The scheduler went away, and with it every task of this run."""
+    """The scheduler was lost, and with it every task of this run."""
 
 
-def connect(address: str, patience: float, stop_requested: Callable[[], bool], tell: Callable[[str], None]) -> Client:
-    """A client of the scheduler at `address`, as soon as it answers; `tell` hears what is being waited for.
+def connect(address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]) -> Client:
+    """A client of the scheduler at `address`, once it answers; `report` is called with what is waited for.
 
-    Raises ClusterError where it does not answer within `patience` seconds or the address is none, and Interrupted
-    where a stop is asked for meanwhile.
+    Raises ClusterError if it does not answer within `patience` seconds or the address is malformed, and Interrupted if
+    a stop is requested before.
     """
     began, trouble = time.monotonic(), "nothing listens there"
     try:
         host, port = host_and_port(address)
         while not stop_requested():
             try:
-                socket.create_connection((host, port), timeout=KNOCK_SECONDS).close()
-                return Client(address, timeout=_CONNECT_SECONDS)
+                socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+                return Client(address, timeout=_CLIENT_SECONDS)
             except OSError as error:
                 trouble = str(error)
             if time.monotonic() - began > patience:
                 raise _no_answer(address, trouble)
-            tell(f"the Dask scheduler at {address}")
-            time.sleep(PAUSE_SECONDS)
+            report(f"the Dask scheduler at {address}")
+            time.sleep(RETRY_SECONDS)
     except ValueError as error:
         raise _no_answer(address, str(error)) from error
     raise Interrupted(f"stopped while waiting for the Dask scheduler at {address} ({trouble})")
@@ -51,10 +51,10 @@ def connect(address: str, patience: float, stop_requested: Callable[[], bool], t
 
 @contextmanager
 def connection(
-    address: str, patience: float, stop_requested: Callable[[], bool], tell: Callable[[str], None]
+    address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]
 ) -> Iterator[Client]:
-    """The client that `connect` makes, closed at the end; a scheduler that does not answer holds nobody up for long."""
-    client = connect(address, patience, stop_requested, tell)
+    """The client that `connect` makes; closing it times out soon if the scheduler does not answer."""
+    client = connect(address, patience, stop_requested, report)
     try:
         yield client
     finally:

@@ -1,38 +1,18 @@
-"""What can happen to a crew; everything arrives in one queue, in the order in which it happened."""
+"""The events of a crew; all arrive in one queue, in the order in which they happened."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from distributed import Future
 from distributed.scheduler import KilledWorker
 
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A worker has registered with the scheduler."""
-
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A worker is gone."""
-
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """A worker has been asked to go, and waits until the others can do without it."""
-
-    address: str
+from batchgrowth_trainer.worker.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker's member can join; `future` holds what there is to know of it."""
+    """A worker's member can join; the result of `future` is its Prepared."""
 
     address: str
     future: Future
@@ -40,29 +20,22 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Unready:
-    """A worker's member could not be made."""
+    """A worker's member could not be built."""
 
     address: str
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A member reports: rows, an evaluation, or that its generation began."""
-
-    message: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Ended:
-    """A member's task of a generation ended; `future` holds its Outcome or its error."""
+    """A member's task of a generation ended; the result of `future` is its Outcome or its Gradients."""
 
     address: str
     generation: int
     future: Future
 
     def is_lost(self) -> bool:
-        """Whether the task is gone with its worker. Raises an error that is nobody's loss but a fault."""
+        """Whether the task was lost with its worker. Raises the error of a task that failed."""
         if self.future.status == "error":
             error = self.future.exception()
             if not isinstance(error, KilledWorker):
@@ -70,4 +43,4 @@ class Ended:
         return bool(self.future.status != "finished")
 
 
-Event = Joined | Left | Leaving | Ready | Unready | Said | Ended
+Event = Message | Ready | Unready | Ended

@@ -1,4 +1,4 @@
-"""A Dask cluster on this machine: processes on the loopback interface, begun from a process that has torch loaded."""
+"""A Dask cluster on this machine: processes on the loopback interface, forked from one that has torch loaded."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LOOPBACK = "127.0.0.1"
 
 
 class LocalScaler:
-    """A LocalCluster's number of workers, and what Dask leaves undone about those that die while they start."""
+    """Scales a LocalCluster, and replaces workers that die while they start, which Dask does not."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._suspects: set[object] = set()
 
     def scale(self, count: int, keep: Collection[str]) -> None:
-        """See Scaler. Dask's own choice of whom to let go knows nothing of who trains."""
+        """See Scaler. Dask's own choice of workers to close might hit one that trains."""
         names = list(self._cluster.worker_spec)
         spare = [name for name in reversed(names) if str(name) not in keep]
         if count >= len(names):
@@ -42,24 +42,24 @@ class LocalScaler:
             self._cluster.loop.add_callback(self._cluster.scale_down, spare[: len(names) - count])
 
     def repair(self) -> None:
-        """See Scaler. A nanny whose worker died before it had registered does not try again."""
+        """See Scaler. A nanny does not restart a worker that died before it had registered."""
         self._cluster.loop.add_callback(self._repair)
 
     async def _repair(self) -> None:
         workers = self._cluster.workers
         idle = {name for name, nanny in workers.items() if not nanny.is_alive()}
         given_up = [workers.pop(name) for name in idle & self._suspects]
-        self._suspects = idle  # at the second look it is not one that just starts its worker anew
+        self._suspects = idle  # idle twice in a row: it is not just restarting its worker
         if given_up:
             self._cluster.scale(len(self._cluster.worker_spec))
         for nanny in given_up:
-            with suppress(TimeoutError):  # it may wait for ever for its worker to have started
+            with suppress(TimeoutError):  # it may wait forever for its worker to start
                 await asyncio.wait_for(nanny.close(timeout=2), _CLOSE_SECONDS)
 
 
 @contextmanager
 def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalCluster]:
-    """A cluster without workers that can `scale`; its processes and files are gone at the end.
+    """A cluster without workers yet, ready to `scale`; its processes and files are removed at the end.
 
     If `logs` is detailed, Dask's log is opened in every worker process, else it is silent but for critical messages.
     """
@@ -78,7 +78,7 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
             threads_per_worker=1,
             processes=True,
             host=LOOPBACK,
-            dashboard_address=f"{LOOPBACK}:0",  # any free port: two runs must not meet, and Dask knows no "none"
+            dashboard_address=f"{LOOPBACK}:0",  # any free port: two runs must not clash, and Dask cannot be given none
             worker_dashboard_address=None,
             scheduler_kwargs={"dashboard": False},
             memory_limit=0,

@@ -1,7 +1,7 @@
-"""A scheduler plugin that tells a run who joins and who leaves.
+"""A scheduler plugin that reports to a run which workers join and leave.
 
-Dask's own topic for that, "all", also carries events that cannot be sent (a retirement's, with the scheduler's own
-objects in it): each breaks the connection of whoever listens.  So a run listens to a topic of its own.
+It reports on the run's own topic: Dask's topic "all" also carries events with objects that cannot be serialized, such
+as those of a retirement, and each of them breaks the connection of every subscriber.
 """
 
 from __future__ import annotations
@@ -11,22 +11,18 @@ from typing import Any
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-JOINED, LEFT = "joined", "left"
-
 
 def membership_plugin(topic: str) -> SchedulerPlugin:
-    """A plugin that reports on `topic`.
+    """A plugin that reports on `topic`, as plain data that `messages.decode` turns into Joined and Left.
 
-    Its class is made here so that it travels by value: a scheduler that somebody else started need not have this
-    package.
+    Its class is local, so that it is pickled by value: an existing scheduler may lack this package.
     """
-    joined, left = JOINED, LEFT
 
     class Membership(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-            scheduler.log_event(topic, {"kind": joined, "worker": worker})
+            scheduler.log_event(topic, {"kind": "joined", "address": worker})
 
         def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
-            scheduler.log_event(topic, {"kind": left, "worker": worker})
+            scheduler.log_event(topic, {"kind": "left", "address": worker})
 
     return Membership()

@@ -1,6 +1,6 @@
-"""Who is registered with the scheduler: its own list, read again and again; events only hasten what a look would find.
+"""The workers that are registered with the scheduler: its own list, polled; events only speed up what polling finds.
 
-An event reaches only who has subscribed by then, and nothing says when that is; a list cannot be missed.
+An event reaches only clients that have subscribed by then, and Dask does not say when that is; the list misses nothing.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from typing import Any
 from distributed import Client
 from distributed.client import ClosedClientError
 
-from batchgrowth_trainer.crew.calls import Calls
+from batchgrowth_trainer.crew.calls import CALL_SECONDS, Calls
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
-from batchgrowth_trainer.crew.events import Event, Joined, Left
+from batchgrowth_trainer.crew.events import Event
 from batchgrowth_trainer.crew.membership import membership_plugin
+from batchgrowth_trainer.worker.messages import Joined, Left
 
-_LOOK_SECONDS = 1.0
-_CALL_SECONDS = 60.0
+_POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
 
 
 class Roll:
-    """Keeps `calls.here` like the scheduler's list, and hands every change to `tell`."""
+    """Keeps `calls.registered` in step with the scheduler's list, and reports every change to `report`."""
 
-    def __init__(self, client: Client, calls: Calls, tell: Callable[[Event], None]) -> None:
-        self._client, self._calls, self._tell = client, calls, tell
-        self._missed: set[str] = set()  # by the last look
+    def __init__(self, client: Client, calls: Calls, report: Callable[[Event], None]) -> None:
+        self._client, self._calls, self._report = client, calls, report
+        self._missing: set[str] = set()  # from the last list
         self._asked_at = self._answered_at = 0.0
 
     def open(self, topic: str, handler: Callable[[Any], None]) -> None:
-        """Have the scheduler report to `handler`, and read its list. Raises SchedulerLost."""
+        """Subscribe `handler` to the topic, and read the list. Raises SchedulerLost."""
         try:
             self._client.subscribe_topic(topic, handler)
             reporting = self._client._register_scheduler_plugin(membership_plugin(topic), topic, False)
-            self._calls.wait(reporting, (), _CALL_SECONDS)
-            self._calls.wait(self.read(), (), _CALL_SECONDS)
+            self._calls.wait(reporting, (), CALL_SECONDS)
+            self._calls.wait(self.read(), (), CALL_SECONDS)
         except (ClosedClientError, OSError) as error:
             raise SchedulerLost(f"{LOST} ({error})") from error
 
     def close(self, topic: str) -> None:
-        """Have it report no longer. Raises OSError."""
+        """Unsubscribe. Raises OSError."""
         self._client.unsubscribe_topic(topic)
         self._calls.wait(self._client.scheduler.unregister_scheduler_plugin(name=topic), (), _CLOSE_SECONDS)
 
-    def look(self) -> None:
-        """Have the list read, without waiting for it; nothing where that was done a moment ago."""
+    def poll(self) -> None:
+        """Request the list once a second, without waiting for it."""
         now = time.monotonic()
-        if self.silence() == 0 and now - self._asked_at > _LOOK_SECONDS:
+        if self.silence() == 0 and now - self._asked_at > _POLL_SECONDS:
             self._asked_at = now
-            self._calls.send(self.read())
+            self._calls.start(self.read())
 
     def silence(self) -> float:
-        """Seconds since the scheduler was asked what it has not answered yet."""
+        """Seconds since the request that the scheduler has not answered yet; 0 if it has answered all."""
         return 0.0 if self._answered_at >= self._asked_at else time.monotonic() - self._asked_at
 
     async def read(self) -> None:
@@ -61,28 +61,28 @@ class Roll:
         try:
             self._follow(set(await self._client.scheduler.ncores()))
         except OSError:
-            return  # the connection is lost, which shows elsewhere, or is taken up again: then the next look finds it
+            return  # a lost connection is noticed elsewhere; after a reconnection the next poll catches up
         finally:
             self._answered_at = time.monotonic()
 
     def joined(self, address: str) -> None:
-        """The worker has registered."""
-        self._missed.discard(address)
-        if address not in self._calls.here:
-            self._calls.here.add(address)
-            self._tell(Joined(address))
+        """Count on this worker: it has registered."""
+        self._missing.discard(address)
+        if address not in self._calls.registered:
+            self._calls.registered.add(address)
+            self._report(Joined(address))
 
     def left(self, address: str) -> None:
-        """The worker is gone, or is to be counted on no longer."""
-        self._missed.discard(address)
-        self._calls.here.discard(address)
-        self._tell(Left(address))
+        """Stop counting on this worker: it is gone, or does not answer."""
+        self._missing.discard(address)
+        self._calls.registered.discard(address)
+        self._report(Left(address))
 
     def _follow(self, registered: set[str]) -> None:
-        """A worker is gone when two lists in a row lack it: one may have been under way while the worker came."""
-        for address in registered.difference(self._calls.here):
+        """A worker is gone if two lists in a row lack it: one may have been sent before the worker registered."""
+        for address in registered.difference(self._calls.registered):
             self.joined(address)
-        missed = self._calls.here - registered
-        for address in missed & self._missed:
+        missed = self._calls.registered - registered
+        for address in missed & self._missing:
             self.left(address)
-        self._missed = missed & self._calls.here
+        self._missing = missed & self._calls.registered

@@ -1,1 +1,1 @@
-"""Who computes next: one driver per exchange, the run they report to, and how many workers it should have."""
+"""The drivers, one per exchange, the run in which they record what happens, and the scaling of its workers."""

@@ -1,4 +1,4 @@
-"""One generation as its driver sees it: who is in it, who has ended, and how."""
+"""One generation as its driver sees it: its members, and how each of them ended."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from dataclasses import dataclass, field
 
 from distributed import Future
 
-from batchgrowth_trainer.worker.member import Outcome
-from batchgrowth_trainer.worker.service import Prepared
+from batchgrowth_trainer.worker.messages import Outcome, Prepared
 
 
 @dataclass(slots=True)
 class Generation:
-    """Members in the order of their ranks; `outcomes` has None for a member that is gone."""
+    """Members in the order of their ranks; the outcome of a member that is gone is None."""
 
     number: int
     members: list[str]
-    began: float = field(default_factory=time.monotonic)
-    heard: float = field(default_factory=time.monotonic)
+    heard_at: float = field(default_factory=time.monotonic)  # when a member last reported or ended
     futures: dict[str, Future] = field(default_factory=dict)
     outcomes: dict[str, Outcome | None] = field(default_factory=dict)
     pauses: dict[int, float | None] = field(default_factory=dict)
-    first_update: int = 0
     stopping: bool = False
-    asked_at: float = -math.inf  # when it was last asked to stop
+    asked_at: float = -math.inf  # when it was last requested to stop
 
     @property
     def over(self) -> bool:
@@ -35,33 +32,30 @@ class Generation:
 
     @property
     def gone(self) -> list[str]:
-        """Members that died or were cut off."""
+        """Members that died or lost their connection."""
         return [address for address, outcome in self.outcomes.items() if outcome is None]
 
     @property
     def lost(self) -> str:
-        """What went wrong with a peer, or nothing."""
+        """Why a peer was lost; empty if none was."""
         if self.gone:
-            return f"{len(self.gone)} of {len(self.members)} workers went away"
-        told = [outcome.lost for outcome in self.outcomes.values() if outcome is not None and outcome.lost]
-        return told[0] if told else ""
+            return f"{len(self.gone)} of {len(self.members)} workers were lost"
+        reasons = (outcome.lost for outcome in self.outcomes.values() if outcome is not None and outcome.lost)
+        return next(reasons, "")
 
     @property
     def updates(self) -> dict[str, int]:
-        """How far each remaining member is."""
+        """The number of committed updates of each remaining member."""
         return {address: outcome.update for address, outcome in self.outcomes.items() if outcome is not None}
 
     def pause(self, otherwise: float) -> float | None:
-        """The longest time that a member stood still before this generation; None until all have begun.
-
-        `otherwise` is the driver's own measure, for a generation of newcomers alone.
-        """
+        """The longest pause of a member, in seconds, `otherwise` if all are newcomers; None until all have begun."""
         if len(self.pauses) < len(self.members):
             return None
         return max((pause for pause in self.pauses.values() if pause is not None), default=otherwise)
 
 
 def backend_of(members: Sequence[Prepared]) -> str:
-    """What a group of these members speaks: `nccl` where each has a GPU of its own."""
+    """The backend of a group of these members: `nccl` if each has its own GPU, else `tcp`."""
     gpus = {(one.host, one.gpu) for one in members}
     return "nccl" if all(one.gpu for one in members) and len(gpus) == len(members) else "tcp"

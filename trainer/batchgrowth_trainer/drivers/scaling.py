@@ -1,7 +1,7 @@
-"""How many workers a run should have, now and soon, and who is in the next generation.
+"""How many workers a run should have, now and soon, and which of them form the next generation.
 
-Workers are asked for ahead of the milestone that needs them, by the time that a worker took to become ready; training
-goes on with those that are there.
+Workers are requested ahead of the milestone that needs them, by the measured time that a worker takes to become ready;
+training goes on with those that are ready.
 """
 
 from __future__ import annotations
@@ -16,57 +16,52 @@ from batchgrowth.plan import Plan, Position
 
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.sinks.events import WorkersReady
 
 _REPAIR_SECONDS = 3.0
 _FIRST_LEAD_SECONDS = 10.0
-_LEAD_SLACK = 1.5
-_RELEASE_SLACK = 10.0  # a worker that is wanted again before long is kept
+_LEAD_SLACK = 1.5  # the factor on the measured lead by which workers are requested early
+_RELEASE_SLACK = 10.0  # the factor on the measured lead within which a worker that is needed again is kept
 _SMOOTHING = 0.5
-_LOOK_SECONDS = 0.05  # an update may take a millisecond; a look at a plan of many stages takes that, too
-_TOGETHER_SECONDS = 1.0  # each joining is a pause, so a newcomer waits that long for those who are about to be ready
-_TELL_SECONDS = 1.0  # a wait that is over sooner is not worth a line
+_TICK_SECONDS = 0.05  # between two ticks: one takes a millisecond for a plan of many stages, as long as an update
+_TOGETHER_SECONDS = 1.0  # how long newcomers wait for workers that are about to be ready, as each resize is a pause
+_REPORT_SECONDS = 1.0  # the shortest wait for a worker that is reported
 
 
 class Scaler(Protocol):
     """A cluster whose number of workers can be set."""
 
     def scale(self, count: int, keep: Collection[str]) -> None:
-        """Ask for so many workers, at least those whose names are in `keep`; does not wait for them."""
+        """Request `count` workers, among them those whose names are in `keep`, without waiting for them."""
 
     def repair(self) -> None:
-        """Begin anew with workers that will not come by themselves; called every few seconds while some are missing."""
+        """Replace workers that failed to start; called every few seconds while some are missing."""
 
 
 def shards_of(plan: Plan) -> Callable[[Position], int]:
-    """As many workers as a batch has shards: where somebody else decides how many there are, all are used.
-
-    More would have nothing to do.
-    """
+    """As many workers as a batch has shards: every worker of an externally scaled cluster that could have work."""
     return lambda position: -(-plan.stage_at(position.update).batch_size // plan.shard)
 
 
 class Scaling:
-    """Compares what the plan wants with what is there; `scaler` is None where somebody else scales the cluster."""
+    """Matches the workers to the plan; `scaler` is None if the cluster is scaled externally."""
 
     def __init__(self, run: Run, crew: Crew, scaler: Scaler | None, patience_seconds: float) -> None:
         self._run, self._crew, self._scaler, self._patience = run, crew, scaler, patience_seconds
         self._asked, self._asked_at, self._repaired_at = 0, 0.0, 0.0
         self._lead = _FIRST_LEAD_SECONDS
-        self._seen = 0
-        self._waited_in = -1  # the stage that has waited for its workers; it does so once
+        self._num_ready = 0
+        self._waited_in = -1  # the stage that has waited for its workers, as each does once
         self._newcomers_since: float | None = None
-        self._looked_at = -_LOOK_SECONDS
+        self._ticked_at = -_TICK_SECONDS
         self._pace = _Pace()
 
     def wanted(self) -> int:
-        """Workers that the present position should have, or can use where somebody else scales the cluster."""
+        """The workers that the current position should have, or can use if the cluster is scaled externally."""
         return self._run.wanted(self._run.position)
 
     def ends_at(self, size: int) -> int:
-        """The update before which a group of this size is to end, since another one is wanted or possible from there.
-
-        The plan's last where there is none.
-        """
+        """The first update of the next stage that wants or allows another group size; the plan's end if none does."""
         run = self._run
         here = run.wanted(run.position)
         for stage in run.plan.stages[run.plan.stage_at(run.position.update).index + 1 :]:
@@ -76,7 +71,7 @@ class Scaling:
         return run.plan.updates
 
     def regroup_due(self, members: Sequence[str]) -> bool:
-        """Whether the members that train should make way for another group: too many, too few, or one is leaving."""
+        """Whether the group should end: it has too many members or too few, or one is leaving."""
         wanted = self.wanted()
         if wanted < len(members) or not self._crew.leaving.isdisjoint(members):
             return True
@@ -89,15 +84,12 @@ class Scaling:
         return enough or time.monotonic() - self._newcomers_since > _TOGETHER_SECONDS
 
     def tick(self, members: Sequence[str]) -> None:
-        """Ask for the workers of now and of the time that a new one needs to become ready.
-
-        `members` train, or are about to: none of them is let go.
-        """
-        if time.monotonic() - self._looked_at < _LOOK_SECONDS:
+        """Request the workers needed now or before a new one could be ready; `members` train and are kept."""
+        if time.monotonic() - self._ticked_at < _TICK_SECONDS:
             return
-        self._looked_at = time.monotonic()
+        self._ticked_at = time.monotonic()
         self._crew.check_connected()
-        self._crew.see_off(members)
+        self._crew.release_leaving(members)
         self._measure_lead()
         if self._scaler is None:
             return
@@ -108,21 +100,21 @@ class Scaling:
             self._asked = count
             self._asked_at = self._repaired_at = time.monotonic()
             self._scaler.scale(count, {self._crew.ready[m].name for m in members if m in self._crew.ready})
-        elif len(self._crew.here) < count and time.monotonic() - self._repaired_at > _REPAIR_SECONDS:
+        elif len(self._crew.registered) < count and time.monotonic() - self._repaired_at > _REPAIR_SECONDS:
             self._repaired_at = time.monotonic()
             self._scaler.repair()
 
     def _most(self, seconds: float) -> int:
-        """The most workers that the run wants between now and then."""
+        """The most workers that the run wants within the next `seconds`."""
         now = self._run.position
         then = self._pace.position_in(seconds, now, self._run.plan)
         return max(self._run.wanted(place) for place in _places(self._run.plan, now, then))
 
-    def gather(self, attend: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
-        """The members of the next generation, the furthest by `updates` first: as many as wanted, or as are ready.
+    def gather(self, handle_events: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
+        """The members of the next generation, the most advanced by `updates` first: as many as wanted, or as are ready.
 
-        `attend` handles events for at most so many seconds.  Waits for a first worker, and for the others once in a
-        stage and no longer than workers.waitSeconds. Raises ClusterError where no worker comes.
+        `handle_events` handles events for up to some seconds. Waits for a first worker, and once per stage, up to
+        workers.waitSeconds, for the others. Raises ClusterError if no worker becomes ready.
         """
         began = time.monotonic()
         stage = self._run.plan.stage_at(self._run.position.update).index
@@ -131,51 +123,51 @@ class Scaling:
             members = self._crew.in_order(updates)[: self.wanted()]
             self.tick(members)
             waited = time.monotonic() - began
-            if len(members) >= (self._awaited() if waited < patience else 1):
+            if len(members) >= (self._expected() if waited < patience else 1):
                 self._waited_in, self._newcomers_since = stage, None
                 return members
             if not members:
-                self._tell_of_waiting(waited)
+                self._report_waiting(waited)
             if waited > max(self._patience, patience):
                 raise ClusterError(
-                    f"no worker became ready within {waited:.0f} s; look at the workers' logs, or at the scheduler "
+                    f"no worker became ready within {waited:.0f} s; check the workers' logs, and on the scheduler "
                     f"whether any worker registered, and try again{self._trouble()}"
                 )
-            attend(0.05)
+            handle_events(0.05)
         return []
 
-    def _awaited(self) -> int:
-        """The workers that a stage may wait for."""
+    def _expected(self) -> int:
+        """The number of workers that a stage waits for."""
         planned = self._run.plan.stage_at(self._run.position.update).workers
         return self.wanted() if self._scaler else min(self.wanted(), planned)
 
-    def _tell_of_waiting(self, waited: float) -> None:
-        if waited > _TELL_SECONDS:
-            here = len(self._crew.here)
-            self._run.wait_for(f"a worker; {here} registered, none ready{self._trouble()}")
+    def _report_waiting(self, waited: float) -> None:
+        if waited > _REPORT_SECONDS:
+            registered = len(self._crew.registered)
+            self._run.wait_for(f"a worker; {registered} registered, none ready{self._trouble()}")
 
     def _trouble(self) -> str:
-        return f". The last trouble was {self._crew.trouble}" if self._crew.trouble else ""
+        return f". The last error was {self._crew.trouble}" if self._crew.trouble else ""
 
     def _measure_lead(self) -> None:
-        self._pace.see(self._run.position, self._run.plan)
+        self._pace.update(self._run.position, self._run.plan)
         ready = len(self._crew.ready)
-        if ready != self._seen:
-            self._run.note_ready(ready)
-        if ready > self._seen and self._asked_at and ready <= self._asked:
+        if ready != self._num_ready:
+            self._run.publish(WorkersReady(ready))
+        if ready > self._num_ready and self._asked_at and ready <= self._asked:
             took = time.monotonic() - self._asked_at
             self._lead += _SMOOTHING * (took - self._lead)
-        self._seen = ready
+        self._num_ready = ready
 
 
 class _Pace:
-    """Examples per second, smoothed over the last looks."""
+    """The smoothed pace, in examples per second."""
 
     def __init__(self) -> None:
         self._examples, self._at, self._rate = -1.0, 0.0, 0.0
 
-    def see(self, position: Position, plan: Plan) -> None:
-        """Take a look; looks that are less than a tenth of a second apart are joined."""
+    def update(self, position: Position, plan: Plan) -> None:
+        """Take the position into account; positions less than 0.1 s apart are coalesced."""
         examples, now = _examples(position, plan), time.monotonic()
         if self._examples < 0 or examples < self._examples:
             self._examples, self._at = examples, now
@@ -185,7 +177,7 @@ class _Pace:
             self._examples, self._at = examples, now
 
     def position_in(self, seconds: float, now: Position, plan: Plan) -> Position:
-        """Where the run will be then, at this pace; where it is, as long as no pace is known."""
+        """The position after `seconds` at this pace; the current one while no pace is known."""
         ahead = int(_examples(now, plan) + self._rate * seconds)
         epoch, offset = divmod(ahead, plan.examples_per_epoch)
         return Position(now.update, min(epoch, plan.epochs - 1), offset)
@@ -196,7 +188,7 @@ def _examples(position: Position, plan: Plan) -> float:
 
 
 def _places(plan: Plan, now: Position, soon: Position) -> list[Position]:
-    """The present position and the beginning of every stage up to `soon`."""
+    """The current position and the start of every stage up to `soon`."""
     reach = soon.epoch + soon.offset / plan.examples_per_epoch
     later = plan.stages[plan.stage_at(now.update).index + 1 :]
     return [now, *(plan.position_at(stage.first_update) for stage in takewhile(lambda s: s.epoch_from <= reach, later))]

@@ -1,4 +1,4 @@
-"""SingleProcess: the baseline. One replica, here, and no exchange at all (CS744 report, task 1)."""
+"""SingleProcess: the baseline. One replica in the driver's process, and no exchange (CS744 report, task 1)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.worker.messages import UpdateRow
 
 
 def train_alone(run: Run, replica: Replica) -> Replica:
-    """Train to the end of the plan, or until a stop is asked for, in this process; the replica then has the state.
+    """The replica after training it in this process to the end of the plan, or until a stop is requested.
 
     Raises WorkloadError and DataError.
     """
@@ -35,20 +36,18 @@ def _update(run: Run, replica: Replica) -> None:
     whole = replica.partials(step, (0, step.shards))
     done = replica.commit(step, whole[0].row)
     replica.release(whole)
-    compute = time.perf_counter() - began
-    epoch = replica.position.epoch + replica.position.offset / run.plan.examples_per_epoch
-    run.note_rows([(step.position.update + 1, epoch, step.stage, step.batch_size, step.learning_rate, done.loss,
-                    1, compute, 0.0, 0.0, time.time())])  # fmt: skip
+    seconds = time.perf_counter() - began, 0.0, 0.0
+    run.record_rows([UpdateRow.now(step, run.plan, done.loss, 1, seconds)])
 
 
 def _evaluate_if_due(run: Run, replica: Replica) -> None:
     if run.evaluation_due(replica.position):
         values = evaluate(replica, 0, 1, only_one)
-        run.note_evaluation(replica.position, values, time.time())
+        run.record_evaluation(replica.position, values, time.time())
 
 
 def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
-    """The total of a member that had all the shards."""
+    """The total of a lone member: its only row. See evaluation.Reduce."""
     assert shards
     assert rows[0].shape == like.shape
     return rows[0]

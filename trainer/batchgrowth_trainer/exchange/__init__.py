@@ -1,1 +1,1 @@
-"""How the partial sums of the workers meet: process groups, the all-reduce, and where members find each other."""
+"""How members add their partial sums: process groups, the all-reduce, and the rendezvous of a generation."""

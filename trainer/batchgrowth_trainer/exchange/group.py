@@ -1,14 +1,14 @@
-"""A process group of one generation: members that exchange tensors pairwise until one of them joins, leaves or dies.
+"""The process group of one generation: members that exchange tensors pairwise until one of them leaves or dies.
 
-Pairwise on purpose: in a ring only the neighbours of a dead member notice, here every member does, at once.
-The groups of all generations stand on one long-lived store, each under a prefix of its own, so forming one takes
-milliseconds; nothing of Dask or Kubernetes is asked inside an update.
+Pairwise on purpose: in a ring only the neighbours of a dead member notice its death, here every member does, at once.
+Forming a group takes milliseconds, and an update calls neither Dask nor Kubernetes.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -18,21 +18,20 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.mesh import Mesh
 
-# The classes behind torch.distributed's module-level functions: a process may be in groups of several generations, one
-# after another, which the functions' one default group does not allow.  torch ships no type declarations of them.
+# torch.distributed's functions know one default group per process, but its classes allow a group per generation. They
+# have no type declarations.
 c10d: Any = torch.distributed
 
-
-_FORMING_SECONDS = 10.0  # takes milliseconds where all is well; every member is idle when it is asked to come
+_FORMING_SECONDS = 10.0  # the longest that forming a group may take; usually milliseconds, as every member is idle
 
 
 class PeerLost(Exception):
-    """A member of the group died, left, or did not answer in time; the update it happened in has not been committed."""
+    """A peer died, left, or did not answer in time; the update under way has not been committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A member's place in one generation: where the store is, and who it is among how many."""
+    """A member's place in one generation: the address of the store, its rank, and the number of members."""
 
     host: str
     port: int
@@ -44,19 +43,16 @@ class Seat:
 
 
 class Group(Protocol):
-    """What an exchange needs of a process group."""
+    """The process group as an exchange uses it."""
 
     rank: int
     size: int
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
-        """Send each tensor of `outgoing` to its peer and fill each of `incoming` from its peer; all at once.
-
-        Raises PeerLost.
-        """
+        """Send each tensor of `outgoing` to its peer and fill each of `incoming`, all at once. Raises PeerLost."""
 
     def close(self) -> None:
-        """Let go of the peers, who notice it at once."""
+        """Disconnect from the peers, which notice it at once."""
 
 
 class LoneGroup:
@@ -66,16 +62,16 @@ class LoneGroup:
     size = 1
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
-        """Nobody is there to exchange with."""
+        """Does nothing: there is no peer."""
         assert not outgoing
         assert not incoming
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 class TcpGroup:
-    """Peers on CPUs. Tensors of another device are carried through the CPU."""
+    """Peers on CPUs. Tensors of another device are copied through the CPU."""
 
     def __init__(self, seat: Seat) -> None:
         self.rank, self.size = seat.rank, seat.size
@@ -99,7 +95,7 @@ class TcpGroup:
 
 
 class NcclGroup:
-    """Peers on GPUs, one each. The same calls, coalesced into one launch."""
+    """Peers on GPUs, one each. The sends and receives of a swap are coalesced into one launch."""
 
     def __init__(self, seat: Seat) -> None:
         self.rank, self.size = seat.rank, seat.size
@@ -121,14 +117,14 @@ class NcclGroup:
             torch.cuda.synchronize(self._device)
 
     def close(self) -> None:
-        """Abort what is under way, so that nobody waits for this member."""
+        """Abort what is under way, so that no peer waits for this member."""
         self._group.abort()
 
 
 def form_group(seat: Seat, backend: str) -> Group:
-    """The group of this seat's generation, once every member has come. `backend` is "tcp" or "nccl".
+    """The group of this seat's generation, once every member has joined; `backend` is "tcp" or "nccl".
 
-    Raises PeerLost where a member does not come in time.
+    Raises PeerLost if a member does not join in time.
     """
     if seat.size == 1:
         return LoneGroup()
@@ -143,23 +139,23 @@ def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
     return [mine if peer == group.rank else landing[peer] for peer in range(group.size)]
 
 
-def send_state(group: Group, source: int, needy: Sequence[int], vectors: Sequence[Tensor]) -> None:
-    """Copy the source's vectors into those of every rank in `needy`. Raises PeerLost."""
+def send_state(group: Group, source: int, behind: Sequence[int], vectors: Sequence[Tensor]) -> None:
+    """Copy the vectors of rank `source` into those of every rank in `behind`. Raises PeerLost."""
     for vector in vectors:
         if group.rank == source:
-            group.swap(dict.fromkeys(needy, vector), {})
-        elif group.rank in needy:
+            group.swap(dict.fromkeys(behind, vector), {})
+        elif group.rank in behind:
             group.swap({}, {source: vector})
 
 
 def _forming(seat: Seat) -> timedelta:
-    """Who has died meanwhile is dialled, and a store that was closed meanwhile too, for all this time."""
+    """The timeout of forming a group; connecting to a dead peer or a closed store blocks for all of it."""
     return timedelta(seconds=min(_FORMING_SECONDS, seat.timeout_seconds))
 
 
 def _store(seat: Seat) -> Any:
     try:
-        # A store that its driver has closed refuses at once, which TCPStore itself would not take for an answer.
+        # A store that its driver has closed refuses the connection at once; TCPStore itself would retry.
         socket.create_connection((seat.host, seat.port), timeout=_forming(seat).total_seconds()).close()
     except OSError as error:
         raise PeerLost(f"the generation is over already ({error})") from error
@@ -172,12 +168,10 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return tensor.detach().view(-1).view(torch.uint8).numpy().data
 
 
-class _peer_errors:  # noqa: N801 - reads as a block
-    """A lost peer is an OSError of a connection, and one of several kinds of RuntimeError of torch; here PeerLost."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (RuntimeError, OSError)):
-            raise PeerLost(str(error).partition("\n")[0][:300]) from error
+@contextmanager
+def _peer_errors() -> Iterator[None]:
+    """Raise PeerLost for the OSError of a connection, or for one of torch's several kinds of RuntimeError."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise PeerLost(str(error).partition("\n")[0][:300]) from error

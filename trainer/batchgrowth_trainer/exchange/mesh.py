@@ -1,9 +1,8 @@
-"""Plain TCP connections between the members of one generation, served by the very thread that trains.
+"""Plain TCP connections between the members of one generation, served by the thread that trains.
 
-Not gloo, which serves its connections in a thread of its own. That thread, woken while the training thread holds a
-connection's lock in a send, asks the kernel for events over and over until its time slice is over; and where the two
-share a core, the sender cannot go on and let go of the lock before that. docs/benchmarks.md has the figures.
-Here an update waits for one thing: the other's sums.
+Not gloo, which serves its connections in a second thread. If that wakes while the training thread holds a connection's
+lock in a send, it polls until its time slice ends; if the two share a core, the sender cannot go on and release the
+lock before. docs/benchmarks.md has the figures. Here an update waits only for its peers' sums.
 """
 
 from __future__ import annotations
@@ -16,44 +15,42 @@ from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
 from typing import Any
 
 _TOKEN_BYTES, _RANK_BYTES = 16, 4
-_LOOK_SECONDS = 0.1  # so often a listener asks whether the store still stands
-_GREETING_SECONDS = 3.0  # a stranger who connects and says nothing holds up the others no longer
+_POLL_SECONDS = 0.1  # between two checks of a listener that the store is still open
+_GREETING_SECONDS = 3.0  # the longest that a connection may take to send its token and rank
 
 
 class Mesh:
-    """One connection to every other rank; `swap` is for one thread."""
+    """One connection to every other rank; not thread-safe."""
 
     def __init__(self, store: Any, rank: int, size: int, address: str, seconds: float) -> None:
-        """Meet the others: everyone listens for the higher ranks, and says in the torch Store where.
+        """Connect to all: each rank listens for the higher ranks, at an address that it puts into the torch Store.
 
-        Raises OSError where one does not come in time, and RuntimeError where the store is closed meanwhile.
+        Raises OSError if one does not connect in time, and RuntimeError if the store is closed before.
         """
         self._peers: dict[int, socket.socket] = {}
         try:
-            self._meet(store, rank, size, address, time.monotonic() + seconds)
+            self._connect(store, rank, size, address, time.monotonic() + seconds)
         except BaseException:
             self.close()
             raise
 
     def swap(self, outgoing: Mapping[int, memoryview], incoming: Mapping[int, memoryview], seconds: float) -> None:
-        """Send and fill the bytes of all these ranks at once.
+        """Send to and receive from all these ranks at once.
 
-        Raises OSError: ConnectionError where a peer is gone, TimeoutError where none answers for so many seconds.
+        Raises ConnectionError if a peer is gone, and TimeoutError if no byte moves for `seconds`.
         """
         sends, receives = ({p: part for p, part in parts.items() if part} for parts in (outgoing, incoming))
         for peer in list(sends):
             self._send(peer, sends)
         while sends or receives:
-            self._go_on(sends, receives, seconds)
+            self._poll(sends, receives, seconds)
 
     def close(self) -> None:
-        """Close every connection; what was sent before still arrives."""
+        """Close every connection; bytes sent before still arrive."""
         for connection in self._peers.values():
             connection.close()
 
-    # --- bytes ------------------------------------------------------------------------------------------------
-
-    def _go_on(self, sends: dict[int, memoryview], receives: dict[int, memoryview], seconds: float) -> None:
+    def _poll(self, sends: dict[int, memoryview], receives: dict[int, memoryview], seconds: float) -> None:
         waiting, ranks = poll(), {}
         for peer in sends.keys() | receives.keys():
             number = self._peers[peer].fileno()
@@ -88,9 +85,7 @@ class Mesh:
             return
         del receives[peer]
 
-    # --- meeting ----------------------------------------------------------------------------------------------
-
-    def _meet(self, store: Any, rank: int, size: int, address: str, ends: float) -> None:
+    def _connect(self, store: Any, rank: int, size: int, address: str, ends: float) -> None:
         family = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
         with socket.create_server((address, 0), family=family, backlog=size) as server:
             token = secrets.token_bytes(_TOKEN_BYTES)
@@ -105,13 +100,13 @@ class Mesh:
             connection.setblocking(False)
 
     def _accept(self, server: socket.socket, token: bytes, store: Any, key: str, ends: float) -> None:
-        server.settimeout(min(_LOOK_SECONDS, _left(ends)))
+        server.settimeout(min(_POLL_SECONDS, _left(ends)))
         try:
             connection, _ = server.accept()
         except TimeoutError:
-            store.check([key])  # raises where the driver has closed it, since somebody will not come
+            store.check([key])  # raises if the driver has closed it, since a member will not connect
             return
-        peer = _greeted(connection, token, min(_GREETING_SECONDS, _left(ends)))
+        peer = _rank_of(connection, token, min(_GREETING_SECONDS, _left(ends)))
         if peer is None:
             connection.close()
         else:
@@ -122,8 +117,8 @@ def _key(rank: int) -> str:
     return f"mesh/{rank}"
 
 
-def _connected(told: str, rank: int, ends: float) -> socket.socket:
-    host, port, token = told.split()
+def _connected(entry: str, rank: int, ends: float) -> socket.socket:
+    host, port, token = entry.split()
     connection = socket.create_connection((host, int(port)), timeout=_left(ends))
     try:
         connection.sendall(bytes.fromhex(token) + rank.to_bytes(_RANK_BYTES, "big"))
@@ -133,8 +128,8 @@ def _connected(told: str, rank: int, ends: float) -> socket.socket:
     return connection
 
 
-def _greeted(connection: socket.socket, token: bytes, seconds: float) -> int | None:
-    """The rank of whoever has connected; None where it does not know the token, which is in the store."""
+def _rank_of(connection: socket.socket, token: bytes, seconds: float) -> int | None:
+    """The rank that the connection sends; None unless it sends the token from the store first."""
     connection.settimeout(seconds)
     greeting = b""
     try:
@@ -153,5 +148,5 @@ def _greeted(connection: socket.socket, token: bytes, seconds: float) -> int | N
 def _left(ends: float) -> float:
     left = ends - time.monotonic()
     if left <= 0:
-        raise TimeoutError("not every member came in time")
+        raise TimeoutError("not every member connected in time")
     return left

@@ -1,9 +1,9 @@
-"""The all-reduce: everyone's partial sums in, the same total out, with the bits of the fixed tree.
+"""The all-reduce: partial sums of every member in, the same total out, with the bits of the fixed tree.
 
-Short rows, or two members, go straight to everybody, who all add them up: one trip.
-Long rows are cut into one slice per member: each sends the others their slices, adds up its own slice along the
-tree, and passes it on: the bytes of a ring, 2 (P-1)/P of a row for each member, and still the same bits for every P,
-since an element's sum does not care which member does it.
+Short rows, or those of two members, are sent to every member, and each adds them up: one round trip.
+Long rows are cut into one slice per member: each sends the others their slices, adds up its own along the tree, and
+sends the result to all: the bytes of a ring, 2 (P-1)/P of a row per member, and the same total for every P, since an
+element's sum does not depend on the member that computes it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SHORT_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """`total` has the shape of a row; `wait_seconds` went by until the others' sums had come."""
+    """`total` has the shape of a row; `wait_seconds` is the time until the peers' sums had arrived."""
 
     total: Tensor
     wait_seconds: float
 
 
 class Reduction:
-    """Adds rows of one length over one group; keeps its landing buffers from update to update."""
+    """Adds rows of one length over one group; reuses its receive buffers from update to update."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -39,9 +39,9 @@ class Reduction:
         self._buffers: dict[tuple[str, int, int, torch.dtype], Tensor] = {}
 
     def __call__(self, mine: Sequence[Tensor], shards: int, like: Tensor) -> Reduced:
-        """The total over all shards: `mine` are the rows of this member's nodes, `like` is a row to take after.
+        """The total over all shards; `mine` are the rows of this member's nodes, shape (L,) like `like`.
 
-        Overwrites `mine`. The total lives until the next call. Raises PeerLost.
+        Overwrites `mine`. The total is valid until the next call. Raises PeerLost.
         """
         layout = lay_out(shards, self._group.size)
         if self._group.size == 1:
@@ -71,15 +71,15 @@ class Reduction:
         self, use: str, outgoing: dict[int, Tensor], mine: Sequence[Tensor], layout: Layout, like: Tensor
     ) -> tuple[list[Tensor], float]:
         counts = [len(nodes) for nodes in layout.nodes]
-        landing = {
+        received = {
             peer: self._buffer(use, peer, counts[peer] * len(like), like) for peer in self._peers if counts[peer]
         }
         began = time.perf_counter()
-        self._group.swap(outgoing, landing)
+        self._group.swap(outgoing, received)
         waited = time.perf_counter() - began
         rows: list[Tensor] = []
         for peer in range(self._group.size):
-            rows += mine if peer == self._group.rank else landing[peer].view(-1, len(like)) if counts[peer] else []
+            rows += mine if peer == self._group.rank else received[peer].view(-1, len(like)) if counts[peer] else []
         return rows, waited
 
     def _buffer(self, use: str, peer: int, length: int, like: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Reduction:
 
 @lru_cache(maxsize=256)
 def bytes_sent(shards: int, members: int, length: int, item: int = 4) -> int:
-    """Bytes that all members together send in one reduction of rows of so many items."""
+    """Bytes that all members together send in one reduction of rows of `length` items of `item` bytes."""
     counts, others = [len(nodes) for nodes in lay_out(shards, members).nodes], members - 1
     if members == 2 or length * item <= _SHORT_BYTES:
         return sum(counts) * others * length * item

@@ -1,20 +1,19 @@
-"""Where the members of a generation find each other: a store in the driver, one per generation.
+"""The store in the driver through which the members of a generation find each other.
 
-One per generation, so that closing it breaks the wait of those who still look for a member that has died.
+One per generation: closing it unblocks the members that still wait for one that has died.
 """
 
 from __future__ import annotations
 
 import socket
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from batchgrowth_trainer.exchange.group import c10d
 
 
 class Rendezvous:
-    """A TCPStore on `host`, and on nothing but `host`."""
+    """A TCPStore that listens on `host` only."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -30,11 +29,5 @@ class Rendezvous:
         )
 
     def close(self) -> None:
-        """Turn away whoever still waits; groups that stand already are not touched."""
+        """Disconnect the members that still wait; groups that have formed go on."""
         self._store = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

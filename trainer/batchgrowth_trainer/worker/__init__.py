@@ -1,1 +1,1 @@
-"""What runs inside a Dask worker: the member that trains, and how its process starts, is controlled and leaves."""
+"""What runs inside a Dask worker: the member that trains, its control by the driver, and its graceful shutdown."""

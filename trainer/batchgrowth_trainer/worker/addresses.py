@@ -1,4 +1,4 @@
-"""Addresses of Dask schedulers and workers: their parts, and whether somebody listens there."""
+"""Addresses of Dask schedulers and workers: their parts, and whether a server listens at one."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import asyncio
 
 from distributed.utils import get_ip
 
-KNOCK_SECONDS = 2.0
-PAUSE_SECONDS = 0.1
+CONNECT_SECONDS = 2.0
+RETRY_SECONDS = 0.1
 
 
 async def until_it_listens(address: str) -> None:
-    """Returns when somebody listens at the address.
+    """Returns when a server listens at the address.
 
-    Dask's own tries become rarer with every failure, and a scheduler that comes late would be found much later still.
+    Dask itself backs off after each failure, so it would find a scheduler that starts late much later still.
     """
     host, port = host_and_port(address)
     while True:
         try:
-            async with asyncio.timeout(KNOCK_SECONDS):
+            async with asyncio.timeout(CONNECT_SECONDS):
                 _, connection = await asyncio.open_connection(host, port)
         except (OSError, TimeoutError):
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
         else:
             connection.close()
             return
 
 
 def host_towards(scheduler: str) -> str:
-    """This machine's address on the way to the scheduler."""
+    """The address of this machine's interface that reaches the scheduler."""
     return str(get_ip(*host_and_port(scheduler)))
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The two parts of tls://host:port, tcp://[host]:port or host:port; ValueError where there is no port."""
+    """The two parts of tls://host:port, tcp://[host]:port or host:port. Raises ValueError if there is no port."""
     host, _, port = address.split("://")[-1].rpartition(":")
     return host.strip("[]"), int(port)

@@ -1,4 +1,4 @@
-"""What the driver may ask of a member while it trains; answered at the next update boundary, at no cost until then."""
+"""Requests of the driver to a member that trains: served at the next update boundary, free of cost until then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from batchgrowth_trainer.record.snapshot import Snapshot
 
 
 class Control:
-    """Set by the worker's event loop, read by the thread that trains."""
+    """Written by the worker's event loop, read by the thread that trains."""
 
     def __init__(self, take: Callable[[], Snapshot]) -> None:
         self.abandoned = False
@@ -19,40 +19,40 @@ class Control:
         self._stop_generation = -1
         self._lock = threading.Lock()
         self._training = False
-        self._wanted: deque[Future[Snapshot]] = deque()
+        self._requests: deque[Future[Snapshot]] = deque()
 
     def request_stop(self, generation: int) -> None:
-        """Ask the members of this generation to stop after their update."""
+        """Stop the members of this generation, and of earlier ones, after their update."""
         self._stop_generation = max(self._stop_generation, generation)
 
-    def asks_stop(self, generation: int) -> bool:
-        """Whether this generation is to end."""
+    def stop_requested(self, generation: int) -> bool:
+        """Whether this generation should stop."""
         return self._stop_generation >= generation
 
     def request_snapshot(self) -> Future[Snapshot]:
-        """A copy of the state, at the next update boundary, or now where nothing is being trained."""
-        wanted: Future[Snapshot] = Future()
+        """A copy of the state at the next update boundary; at once if the member does not train."""
+        request: Future[Snapshot] = Future()
         with self._lock:
-            self._wanted.append(wanted)
+            self._requests.append(request)
             if not self._training:
                 self._serve()
-        return wanted
+        return request
 
     def at_boundary(self) -> None:
-        """Serve the snapshots that are waited for."""
-        if self._wanted:
+        """Serve the requested snapshots."""
+        if self._requests:
             with self._lock:
                 self._serve()
 
     def training(self, on: bool) -> None:
-        """Say that a thread trains now, or no longer."""
+        """Record whether a thread trains now."""
         with self._lock:
             self._training = on
             if not on:
                 self._serve()
 
     def _serve(self) -> None:
-        if self._wanted:
+        if self._requests:
             snapshot = self._take()
-            while self._wanted:
-                self._wanted.popleft().set_result(snapshot)
+            while self._requests:
+                self._requests.popleft().set_result(snapshot)

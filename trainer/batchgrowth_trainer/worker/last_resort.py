@@ -1,4 +1,4 @@
-"""The end of a process that has nothing more to do, whatever still hangs in it."""
+"""The forced end of a process that is done, even if a thread or a connection hangs."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import threading
 import time
 from collections.abc import Callable
 
-_LOOK_SECONDS = 0.1
-_TELL_SECONDS = 1.0  # what is to be written may hang, too
+_POLL_SECONDS = 0.1
+_FLUSH_SECONDS = 1.0  # how long the last log line and flushing the streams may take; they may hang as well
 
 
 def end_when(over: Callable[[], bool], code: int) -> None:
-    """End this process with this exit code as soon as `over` says so, unless it has ended by itself before."""
+    """End this process with this exit code once `over` returns True, unless it ends by itself before."""
 
     def watch() -> None:
         while not over():
-            time.sleep(_LOOK_SECONDS)
-        telling = threading.Thread(target=_tell, args=(code,), daemon=True)
-        telling.start()
-        telling.join(_TELL_SECONDS)
+            time.sleep(_POLL_SECONDS)
+        flushing = threading.Thread(target=_flush, args=(code,), daemon=True)
+        flushing.start()
+        flushing.join(_FLUSH_SECONDS)
         os._exit(code)
 
     threading.Thread(target=watch, name="last-resort", daemon=True).start()
 
 
 def end_within(seconds: float, code: int) -> None:
-    """End this process with this exit code after so many seconds, unless it has ended by itself before."""
+    """End this process with this exit code after `seconds`, unless it ends by itself before."""
     ends = time.monotonic() + seconds
     end_when(lambda: time.monotonic() > ends, code)
 
 
-def _tell(code: int) -> None:
+def _flush(code: int) -> None:
     logging.getLogger(__name__).warning("something still hangs in this process; it ends now with code %d", code)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -1,7 +1,7 @@
-"""What the workers of pods load before they say that they are ready: dask worker … --preload this module.
+"""What the worker of a pod loads before it registers: dask worker … --preload this module.
 
-Loading torch takes seconds, and the first process of a container ignores every signal that it has no handler for: so
-the handler comes first.
+The SIGTERM handler comes first: loading torch takes seconds, and the first process of a container ignores every signal
+without a handler.
 """
 
 import os
@@ -28,4 +28,4 @@ async def dask_setup(worker: Worker) -> None:
 
 async def dask_teardown(_worker: Worker) -> None:
     """Called by Dask when the worker closes."""
-    LEAVE.note_closing()
+    LEAVE.close()

@@ -1,19 +1,16 @@
 """What the driver calls inside a Dask worker: a few plain functions over the members of this process.
 
-`prepare_member` and `train_generation` run as tasks in the worker's thread; the coroutines run on its event loop,
-beside a task that trains.
+The plain functions run as tasks in the worker's thread; the coroutines run on its event loop, beside a task that
+trains.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,34 +19,13 @@ from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
 
 from batchgrowth_trainer.record.snapshot import from_arrays, to_arrays
+from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.leave import Leave
-from batchgrowth_trainer.worker.member import Member, Order, Outcome
-
-LEAVING = "leaving"
+from batchgrowth_trainer.worker.member import Member
 
 _MEMBERS: dict[str, Member] = {}
 
 Packed = tuple[Position, Mapping[str, np.ndarray]]
-Reports = tuple[dict[str, Any], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A member that can join at any update boundary from now on."""
-
-    name: str
-    host: str
-    pid: int
-    gpu: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """One row for each of a member's nodes of the fixed tree, and the seconds it took to compute them."""
-
-    rows: list[np.ndarray]
-    seconds: float
 
 
 def topic(run_id: str) -> str:
@@ -57,9 +33,9 @@ def topic(run_id: str) -> str:
     return f"batchgrowth-{run_id}"
 
 
-def _say_leaving(worker: Worker) -> None:
+def _announce_leave(worker: Worker) -> None:
     for run_id in _MEMBERS:
-        worker.log_event(topic(run_id), {"kind": LEAVING, "worker": worker.address})
+        worker.log_event(topic(run_id), messages.encode(messages.Leaving(worker.address)))
 
 
 def _abandon(run_ids: Iterable[str]) -> None:
@@ -67,87 +43,86 @@ def _abandon(run_ids: Iterable[str]) -> None:
         _MEMBERS.pop(run_id).control.abandoned = True
 
 
-LEAVE = Leave(_MEMBERS, _say_leaving, lambda: _abandon(tuple(_MEMBERS)))
+LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
 
 
 def member_of(run_id: str) -> Member:
-    """This process's member of the run."""
+    """This process's member of the run. Raises KeyError if there is none."""
     return _MEMBERS[run_id]
 
 
-def prepare_member(run_id: str, spec: JobSpec, plan: Plan, paths: Sequence[str]) -> Prepared:
-    """Load the workload and make a replica ready to join. Raises WorkloadError and DataError."""
-    began = time.perf_counter()
+def prepare_member(run_id: str, spec: JobSpec, plan: Plan, paths: Sequence[str]) -> messages.Prepared:
+    """Load the workload and build a replica that is ready to join. Raises WorkloadError and DataError."""
     sys.path[:0] = [path for path in paths if path not in sys.path]
     if run_id not in _MEMBERS:
         _MEMBERS[run_id] = Member(spec, plan)
-    return Prepared(str(get_worker().name), socket.gethostname(), os.getpid(), _gpu(), time.perf_counter() - began)
+    return messages.Prepared(str(get_worker().name), socket.gethostname(), _gpu())
 
 
-def train_generation(run_id: str, order: Order) -> Outcome:
-    """One generation of this process's member, reported through Dask's events."""
+def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
+    """The outcome of one generation of this process's member, which reports through Dask's events."""
     worker = get_worker()
 
-    def report(message: dict[str, Any]) -> None:
-        worker.log_event(topic(run_id), message)
+    def send(message: messages.Message) -> None:
+        worker.log_event(topic(run_id), messages.encode(message))
 
-    return member_of(run_id).train(order, report)
+    return member_of(run_id).train(order, send)
 
 
 def compute_gradients(
     run_id: str, model: Mapping[str, np.ndarray], position: Position, rank: int, size: int
-) -> Gradients:
+) -> messages.Gradients:
     """This member's rows of the update at `position`, with the server's model."""
     began = time.perf_counter()
     rows = member_of(run_id).partial_rows(model, position, rank, size)
-    return Gradients(rows, time.perf_counter() - began)
+    return messages.Gradients(rows, time.perf_counter() - began)
 
 
-async def answer() -> bool:
-    """The process lives and its event loop turns."""
+async def ping() -> bool:
+    """True if the process lives and its event loop runs."""
     return True
 
 
 async def request_stop(run_id: str, generation: int) -> None:
-    """Let this generation end after the update that is under way."""
+    """Stop this generation after the update that is under way."""
     member_of(run_id).control.request_stop(generation)
 
 
-async def take_snapshot(run_id: str, reported: int, evaluated: int) -> tuple[Packed, Reports]:
-    """The member's state at its next update boundary, with all reports of what led to it that are not known yet."""
+async def take_snapshot(run_id: str, reported: int, evaluated: int) -> tuple[Packed, tuple[messages.Report, ...]]:
+    """The member's state at its next update boundary, with every report of what led to it that the driver lacks."""
     member = member_of(run_id)
     snapshot = await asyncio.wrap_future(member.control.request_snapshot())
-    return to_arrays(snapshot), member.untold(reported, evaluated)
+    return to_arrays(snapshot), member.unreported(reported, evaluated)
 
 
-async def take_reports(run_id: str, reported: int, evaluated: int) -> Reports:
-    """What the member knows beyond rows up to `reported` and evaluations up to `evaluated`."""
-    return member_of(run_id).untold(reported, evaluated)
+async def take_reports(run_id: str, reported: int, evaluated: int) -> tuple[messages.Report, ...]:
+    """The member's reports of rows after update `reported` and evaluations after epoch `evaluated`."""
+    return member_of(run_id).unreported(reported, evaluated)
 
 
 async def restore_member(run_id: str, packed: Packed) -> None:
-    """Set the member's state. Raises CheckpointError where it does not fit."""
+    """Set the member's state. Raises CheckpointError if it does not fit the model."""
     member_of(run_id).replica.restore(from_arrays(packed))
 
 
 async def take_result(run_id: str) -> tuple[Packed, dict[str, np.ndarray]]:
-    """The member's state and the model's own state dict, when it does not train."""
+    """The state of a member that does not train, and the model's own state dict."""
     replica = member_of(run_id).replica
     return to_arrays(replica.snapshot()), {name: tensor.numpy() for name, tensor in replica.state_dict().items()}
 
 
 async def abandon_others(run_id: str) -> None:
-    """A new driver is here: members of earlier runs end at their next update boundary and are forgotten."""
+    """Make way for a new driver: drop the members of other runs, which end at their next update boundary."""
     _abandon([key for key in _MEMBERS if key != run_id])
 
 
-async def take_leave() -> None:
-    """The driver has heard that this worker is leaving: it will be let go by `forget`."""
-    LEAVE.note_heard()
+async def acknowledge_leave() -> None:
+    """Confirm that the driver knows of this worker's leaving, and will release it with `forget`."""
+    LEAVE.acknowledge()
 
 
 async def forget(run_id: str) -> None:
-    """The run is over, or goes on without this worker: free its replica."""
+    """Free the replica: the run is over, or goes on without this worker."""
     _MEMBERS.pop(run_id, None)
 
 

@@ -1,6 +1,6 @@
-"""Importing this lets the process ignore Ctrl-C: preloaded by the server that forks the workers.
+"""Importing this makes the process ignore Ctrl-C: preloaded by the server that forks the workers.
 
-A terminal sends Ctrl-C to the workers too, but only the driver decides what it means: they finish their update.
+A terminal sends Ctrl-C to the workers too, but only the driver acts on it; the workers finish their update.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""Where progress reports go: a file, or the one ConfigMap of Kubernetes that a trainer may patch."""
+"""Where progress reports go: a file, or the one ConfigMap that a trainer's pod may patch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import json
 import os
 import ssl
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from batchgrowth.names import PROGRESS_KEY
 
 from batchgrowth_trainer.record.files import replace_file
-from batchgrowth_trainer.telling.reporting import Sink
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT_SECONDS = 10
 
+Deliver = Callable[[str], None]
+"""Delivers a report, a JSON document. Raises OSError if it cannot now."""
 
-def file_sink(path: Path) -> Sink:
-    """Reports replace each other in one file, each whole."""
+
+def to_file(path: Path) -> Deliver:
+    """A function that replaces the file with a report, atomically."""
 
     def write(report: str) -> None:
         replace_file(path, f"{report}\n".encode(), durable=False)
@@ -27,12 +29,12 @@ def file_sink(path: Path) -> Sink:
     return write
 
 
-def config_map_sink(
+def to_config_map(
     namespace: str, name: str, environment: Mapping[str, str] = os.environ, account: Path = _ACCOUNT
-) -> Sink:
-    """Reports replace each other in a ConfigMap, by merge patch, with the pod's own service account.
+) -> Deliver:
+    """A function that merge-patches a ConfigMap with a report, as the pod's service account.
 
-    The token is read anew each time, since the kubelet renews it. Errors of the API server are OSErrors here.
+    It reads the token for each report, since the kubelet rotates it. Errors of the API server are OSErrors.
     """
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
     host = f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""Progress reports: what they say, that they arrive, and that training never waits for them."""
+"""Progress reports: their content, their delivery, and that training never waits for them."""
 
 import json
 import os
@@ -17,80 +17,93 @@ from batchgrowth.progress import Progress
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import check_same_plan
 from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
-from batchgrowth_trainer.telling.display import Quiet
-from batchgrowth_trainer.telling.progress_sinks import config_map_sink, file_sink
-from batchgrowth_trainer.telling.reporting import Reporter, Together
+from batchgrowth_trainer.sinks import reporting
+from batchgrowth_trainer.sinks.delivery import to_config_map, to_file
+from batchgrowth_trainer.sinks.events import Started, Stopped, Waiting, WorkersReady
+from batchgrowth_trainer.sinks.reporting import Reporter
 from batchgrowth_trainer.training import Options, train
 
 MakeJob = Callable[..., BatchGrowthJob]
 
 
-def test_the_last_report_tells_the_end(tmp_path: Path, small_job: MakeJob) -> None:
+def test_the_last_report_is_of_the_end(tmp_path: Path, small_job: MakeJob) -> None:
     """A whole run, reported to a file."""
     job = small_job()
-    told: list[Progress] = []
+    reports: list[Progress] = []
 
-    def sink(report: str) -> None:
-        told.append(Progress.from_json(report))
+    def deliver(report: str) -> None:
+        reports.append(Progress.from_json(report))
 
-    train(job, Options(output_dir=tmp_path), Together([Quiet(), Reporter(sink, start=7)]))
+    train(job, Options(output_dir=tmp_path), [Reporter(deliver, start=7)])
 
     plan = make_plan(job.spec)
-    assert (0, plan.updates) == (told[0].update, told[-1].update)
-    assert (7, plan.updates, float(plan.epochs)) == (told[-1].start, told[-1].updates, told[-1].epoch)
-    assert (1, 0.0) == (told[-1].workers, told[-1].eta_seconds)
-    assert {str(stage.index): 1 for stage in plan.stages} == told[-1].crews
-    assert told == sorted(told, key=lambda report: report.update)
-    assert json.loads((tmp_path / "summary.json").read_text())["weightsSha256"] == told[-1].weights_sha256
-    assert plan.updates == told[-1].checkpoint_update
+    assert (0, plan.updates) == (reports[0].update, reports[-1].update)
+    assert (7, plan.updates, float(plan.epochs)) == (reports[-1].start, reports[-1].updates, reports[-1].epoch)
+    assert (1, 0.0) == (reports[-1].workers, reports[-1].eta_seconds)
+    assert {str(stage.index): 1 for stage in plan.stages} == reports[-1].crews
+    assert reports == sorted(reports, key=lambda report: report.update)
+    assert json.loads((tmp_path / "summary.json").read_text())["weightsSha256"] == reports[-1].weights_sha256
+    assert plan.updates == reports[-1].checkpoint_update
 
 
 def test_the_longest_pause_of_each_stage_is_reported(small_job: MakeJob) -> None:
     """A pause belongs to the stage of the update that follows it."""
-    plan, told = make_plan(small_job().spec), list[Progress]()
-    reporter = Reporter(lambda report: told.append(Progress.from_json(report)))
-    reporter.start("small", plan, Position())
+    plan, reports = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
+    reporter.handle(Started("small", plan, Position()))
     second = plan.stages[1].first_update
     for update, seconds in ((0, 0.1), (second - 1, 0.3), (second, 0.05), (second + 1, 0.04)):
-        reporter.resize(ResizeRow(update, 1, 2, seconds))
-    reporter.stop()
+        reporter.handle(ResizeRow(update, 1, 2, seconds))
+    reporter.handle(Stopped())
 
-    assert {"0": 0.3, "1": 0.05} == told[-1].pauses
+    assert {"0": 0.3, "1": 0.05} == reports[-1].pauses
 
 
-def test_what_is_waited_for_is_reported_until_updates_are_done_again(small_job: MakeJob) -> None:
-    plan, told = make_plan(small_job().spec), list[Progress]()
-    reporter = Reporter(lambda report: told.append(Progress.from_json(report)))
-    display = Together([Quiet(), reporter])
-    display.start("small", plan, Position())
-    display.wait_for("a worker")
-    while not (told and told[-1].waiting_for):
+def test_a_wait_is_reported_until_the_next_update(small_job: MakeJob) -> None:
+    plan, reports = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
+    reporter.handle(Started("small", plan, Position()))
+    reporter.handle(Waiting("a worker"))
+    while not (reports and reports[-1].waiting_for):
         time.sleep(0.01)
-    assert "a worker" == told[-1].waiting_for
-    display.ready(2)
-    display.row(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
-    display.stop()
-    assert (None, 2, 2) == (told[-1].waiting_for, told[-1].ready, told[-1].workers)
+    assert "a worker" == reports[-1].waiting_for
+    reporter.handle(WorkersReady(2))
+    reporter.handle(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
+    reporter.handle(Stopped())
+    assert (None, 2, 2) == (reports[-1].waiting_for, reports[-1].ready, reports[-1].workers)
 
 
-def test_a_sink_that_fails_is_tried_again(tmp_path: Path, small_job: MakeJob) -> None:
+def test_a_delivery_that_fails_is_retried(tmp_path: Path, small_job: MakeJob) -> None:
     """The newest report arrives in the end."""
     arrived: list[str] = []
     failures = iter([OSError("away"), OSError("away")])
 
-    def sink(report: str) -> None:
+    def deliver(report: str) -> None:
         for error in failures:
             raise error
         arrived.append(report)
 
-    train(small_job(), Options(output_dir=tmp_path), Reporter(sink))
+    train(small_job(), Options(output_dir=tmp_path), [Reporter(deliver)])
 
     assert make_plan(small_job().spec).updates == Progress.from_json(arrived[-1]).update
 
 
+def test_a_report_that_is_never_delivered_does_not_stop_training(
+    tmp_path: Path, small_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "PERIOD_SECONDS", 0.001)
+
+    def refuse(_: str) -> None:
+        raise OSError("away")
+
+    summary = train(small_job(), Options(output_dir=tmp_path), [Reporter(refuse)])
+
+    assert make_plan(small_job().spec).updates == summary["updates"]
+
+
 def test_a_file_holds_the_newest_report(tmp_path: Path) -> None:
-    """And nothing else is left beside it."""
-    write = file_sink(tmp_path / "progress.json")
+    """And no other file is left beside it."""
+    write = to_file(tmp_path / "progress.json")
 
     write('{"update": 1}')
     write('{"update": 2}')
@@ -130,11 +143,11 @@ def api_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[tupl
 def test_a_config_map_is_patched(
     tmp_path: Path, api_server: tuple[int, list[tuple[str, str, dict[str, object]]]]
 ) -> None:
-    """With the token as it is now, and the report under its key."""
+    """With the current token, and the report under its key."""
     port, seen = api_server
     (tmp_path / "token").write_text("first\n")
     environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
-    patch = config_map_sink("team", "digits-progress", environment, tmp_path)
+    patch = to_config_map("team", "digits-progress", environment, tmp_path)
 
     patch("one")
     (tmp_path / "token").write_text("second")
@@ -146,11 +159,11 @@ def test_a_config_map_is_patched(
         (path, "Bearer second", {"data": {"progress.json": "two"}}),
     ] == seen
     with pytest.raises(OSError, match="404"):
-        config_map_sink("team", "missing", environment, tmp_path)("three")
+        to_config_map("team", "missing", environment, tmp_path)("three")
 
 
 def test_another_plan_is_refused(tmp_path: Path, small_job: MakeJob) -> None:
-    """Operator and trainer of different versions notice before they train."""
+    """An operator and a trainer of different versions are noticed before training."""
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(make_plan(small_job().spec).to_json()))
 
@@ -163,7 +176,7 @@ def test_another_plan_is_refused(tmp_path: Path, small_job: MakeJob) -> None:
 
 
 def test_the_trainer_of_a_pod(tmp_path: Path, small_job: MakeJob) -> None:
-    """`python -m batchgrowth_trainer` trains what it is given, and going on from a finished run is quick and quiet."""
+    """`python -m batchgrowth_trainer` trains its job, and resuming a finished run is quick and quiet."""
     job = small_job()
     (tmp_path / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
     (tmp_path / "plan.json").write_text(json.dumps(make_plan(job.spec).to_json()))

@@ -1,4 +1,4 @@
-"""The trainer's metrics are the table's, and a run fills them."""
+"""The trainer's metrics are those of the table, and events fill them."""
 
 import socket
 import urllib.request
@@ -8,8 +8,14 @@ import pytest
 from batchgrowth.errors import PortError
 from batchgrowth.metrics import TRAINER
 from batchgrowth.plan import make_plan
-from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.telling.telemetry import Endpoint, Telemetry
+from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
+from batchgrowth_trainer.sinks.events import (
+    BytesSent,
+    CheckpointFailed,
+    CheckpointSaved,
+    Recovered,
+)
+from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from prometheus_client import CollectorRegistry
 
 
@@ -27,15 +33,18 @@ def values(telemetry: Telemetry) -> dict[str, float]:
 
 def filled(job: Any) -> Telemetry:
     telemetry = Telemetry(make_plan(job.spec))
-    telemetry.row(row(1, 0.25))
-    telemetry.row(row(2, 0.5))
-    telemetry.evaluation(EvaluationRow(2, 1.0, 1.0, 0.6, {"accuracy": 0.9}))
-    telemetry.resize(1, 2, 0.02)
-    telemetry.resize(2, 1, 0.02)
-    telemetry.recovery()
-    telemetry.sent(1000)
-    telemetry.checkpoint(0.1, 500)
-    telemetry.checkpoint_failed()
+    for event in (
+        row(1, 0.25),
+        row(2, 0.5),
+        EvaluationRow(2, 1.0, 1.0, 0.6, {"accuracy": 0.9}),
+        ResizeRow(1, 1, 2, 0.02),
+        ResizeRow(2, 2, 1, 0.02),
+        Recovered(2, "a worker was lost"),
+        BytesSent(1000),
+        CheckpointSaved(2, 0.1, 500),
+        CheckpointFailed("no room"),
+    ):
+        telemetry.handle(event)
     return telemetry
 
 
@@ -49,30 +58,30 @@ def test_the_registry_holds_the_table_and_nothing_else(small_job: Any) -> None:
 
 
 def test_every_metric_can_be_filled(small_job: Any) -> None:
-    told = values(filled(small_job()))
+    found = values(filled(small_job()))
     for metric in TRAINER:
-        named = [name for name in told if name.startswith(metric.name)]
+        named = [name for name in found if name.startswith(metric.name)]
         assert named, metric.name
-        assert any(told[name] for name in named), metric.name
+        assert any(found[name] for name in named), metric.name
 
 
-def test_counters_count_and_gauges_stand(small_job: Any) -> None:
-    told = values(filled(small_job()))
-    assert 2 == told["batchgrowth_updates_total"]
-    assert 45 == told["batchgrowth_examples_total"]
-    assert 0.5 == told["batchgrowth_epochs"]
-    assert 2 == told["batchgrowth_workers[training]"]
-    assert 0.9 == told["batchgrowth_evaluation[accuracy]"]
-    assert pytest.approx(0.4) == told["batchgrowth_update_duration_seconds_sum[compute]"]
-    assert 1 == told["batchgrowth_resize_duration_seconds_count[up]"]
+def test_counters_count_and_gauges_hold_the_last_value(small_job: Any) -> None:
+    found = values(filled(small_job()))
+    assert 2 == found["batchgrowth_updates_total"]
+    assert 45 == found["batchgrowth_examples_total"]
+    assert 0.5 == found["batchgrowth_epochs"]
+    assert 2 == found["batchgrowth_workers[training]"]
+    assert 0.9 == found["batchgrowth_evaluation[accuracy]"]
+    assert pytest.approx(0.4) == found["batchgrowth_update_duration_seconds_sum[compute]"]
+    assert 1 == found["batchgrowth_resize_duration_seconds_count[up]"]
 
 
 def test_after_a_resume_examples_count_from_zero_like_updates(small_job: Any) -> None:
     telemetry = Telemetry(make_plan(small_job().spec), epochs=2.0)
-    telemetry.row(row(30, 2.25))
-    told = values(telemetry)
-    assert 1 == told["batchgrowth_updates_total"]
-    assert 22.5 == told["batchgrowth_examples_total"]
+    telemetry.handle(row(30, 2.25))
+    found = values(telemetry)
+    assert 1 == found["batchgrowth_updates_total"]
+    assert 22.5 == found["batchgrowth_examples_total"]
 
 
 def test_the_endpoint_answers_until_it_is_closed(small_job: Any) -> None:
@@ -84,7 +93,7 @@ def test_the_endpoint_answers_until_it_is_closed(small_job: Any) -> None:
         urllib.request.urlopen(endpoint.url, timeout=5)
 
 
-def test_a_taken_port_is_told() -> None:
+def test_a_taken_port_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortError, match=rf"--metrics-port {port}: .* cannot be opened .*or 0 for any free one"):

@@ -1,4 +1,4 @@
-"""The live display: a bar by examples with the present numbers beneath it, redrawn a few times a second."""
+"""The live display: a progress bar of the examples with the current numbers below it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.telling.announcing import Announcing
-from batchgrowth_trainer.telling.progress_text import shown_metrics
+from batchgrowth_trainer.sinks.events import Event, Started, Stopped
+from batchgrowth_trainer.sinks.wording import note_of, shown_metrics
 
 REFRESH_SECONDS = 1 / 8
-# The pace forgets with this half-life, so that the time left follows the workers soon after they change.
-PACE_HALF_LIFE_SECONDS = 3.0
+PACE_HALF_LIFE_SECONDS = 3.0  # of the smoothed pace; short, so that the time left soon follows a resize
 
 
-class Live(Announcing):
-    """Redraws at most eight times a second; between those, `row` only keeps the row."""
+class Live:
+    """Redraws at most eight times a second; an update in between only replaces the newest row."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
@@ -36,34 +35,37 @@ class Live(Announcing):
         self._due = 0.0
         self._pace = _Pace()
 
-    def start(self, name: str, plan: Plan, position: Position) -> None:
-        """Takes the lower lines of the terminal."""
-        self.stop()
+    def handle(self, event: Event) -> None:
+        """See Sink."""
+        match event:
+            case HistoryRow():
+                self._show(event)
+            case EvaluationRow():
+                self._evaluation = event
+            case Started(name, plan, position):
+                self._start(name, plan, position)
+            case Stopped():
+                self._stop()
+            case _ if line := note_of(event):
+                self._console.print(Text(line, style="yellow"))
+
+    def _start(self, name: str, plan: Plan, position: Position) -> None:
+        self._stop()
         self._name, self._plan, self._row, self._evaluation = name, plan, None, None
         done = position.epoch * plan.examples_per_epoch + position.offset
         self._pace = _Pace(done, self._clock())
-        # rich's own refreshing thread would contend with the trainer for the interpreter, so rows drive the redraw.
+        # rich's own refresh thread would contend with the trainer for the interpreter, so updates drive the redraw.
         self._screen = Screen(self._picture(done), console=self._console, auto_refresh=False)
         self._screen.start(refresh=True)
 
-    def row(self, row: HistoryRow) -> None:
-        """Keeps the row, and redraws when it is time."""
+    def _show(self, row: HistoryRow) -> None:
         self._row = row
         now = self._clock()
         if now >= self._due:
             self._due = now + REFRESH_SECONDS
             self._redraw(now)
 
-    def evaluation(self, row: EvaluationRow) -> None:
-        """Keeps the newest measurement for the next redraw."""
-        self._evaluation = row
-
-    def note(self, text: str) -> None:
-        """One line above the bar, which stays."""
-        self._console.print(Text(" ".join(text.split()), style="yellow"))
-
-    def stop(self) -> None:
-        """Draws the last state and leaves it on the terminal."""
+    def _stop(self) -> None:
         if self._screen is not None:
             self._redraw(self._clock())
             self._screen.stop()

@@ -1,14 +1,28 @@
-"""What a person sees while a run trains, on a terminal and in a log."""
+"""What a user sees while a run trains, on a terminal and in a log."""
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import pytest
 from batchgrowth.plan import Plan, Position, Stage
-from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.telling.display import Display, Lines, Live, Quiet, make_display
+from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
+from batchgrowth_trainer.sinks.display import Lines, make_display
+from batchgrowth_trainer.sinks.events import (
+    BytesSent,
+    CheckpointFailed,
+    CheckpointSaved,
+    Finished,
+    Note,
+    Recovered,
+    Sink,
+    Started,
+    Stopped,
+    Waiting,
+    WorkersReady,
+)
+from batchgrowth_trainer.sinks.live import Live
 from rich.console import Console
 
 
@@ -53,7 +67,7 @@ def written(console: Console) -> str:
 
 
 class Clock:
-    """A clock that moves when told to."""
+    """A clock that moves by hand."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -65,17 +79,17 @@ class Clock:
 def test_a_log_has_a_line_per_epoch_stage_and_note() -> None:
     console = Console(file=io.StringIO(), width=20)
     display = make_display(console)
-    display.start("digits", PLAN, Position())
+    display.handle(Started("digits", PLAN, Position()))
     for row in rows():
         if row.update == 5:
-            display.note("workers 1 → 2 after update 4,\n  pause 31 ms")
-        display.row(row)
+            display.handle(Note("workers 1 → 2 after update 4,\n  pause 31 ms"))
+        display.handle(row)
         if row.update == 4:
-            display.evaluation(EvaluationRow(4, 1.0, 0.4, 0.5, {"accuracy": 0.875}))
+            display.handle(EvaluationRow(4, 1.0, 0.4, 0.5, {"accuracy": 0.875}))
         if row.update == 5:
-            display.evaluation(EvaluationRow(5, 1.5, 0.5, 0.25, {}))
-    display.stop()
-    display.stop()
+            display.handle(EvaluationRow(5, 1.5, 0.5, 0.25, {}))
+    display.handle(Stopped())
+    display.handle(Stopped())
     expected = """\
 digits starts: 2 epochs, 6 updates, 2 stages
 stage 1 of 2: batch 25, learning rate 0.05, workers 1
@@ -92,9 +106,9 @@ done after update 6, 0.6 s
 def test_a_log_says_where_a_resumed_run_goes_on_and_where_a_stopped_one_stood() -> None:
     console = Console(file=io.StringIO())
     display = make_display(console)
-    display.start("digits", PLAN, PLAN.position_at(4))
-    display.row(next(rows(first=5)))
-    display.stop()
+    display.handle(Started("digits", PLAN, PLAN.position_at(4)))
+    display.handle(next(rows(first=5)))
+    display.handle(Stopped())
     first, *_, last = written(console).splitlines()
     assert "digits goes on after update 4: 2 epochs, 6 updates, 2 stages" == first
     assert "stopped after update 5, 0.5 s" == last
@@ -102,20 +116,20 @@ def test_a_log_says_where_a_resumed_run_goes_on_and_where_a_stopped_one_stood() 
 
 def test_square_brackets_in_a_log_stay() -> None:
     console = Console(file=io.StringIO())
-    make_display(console).note("worker [red]3[/red] was lost")
+    make_display(console).handle(Note("worker [red]3[/red] was lost"))
     assert "worker [red]3[/red] was lost\n" == written(console)
 
 
-def test_a_terminal_shows_a_bar_with_the_present_numbers() -> None:
+def test_a_terminal_shows_a_bar_with_the_current_numbers() -> None:
     console, clock = terminal(), Clock()
     display = make_display(console, clock)
-    display.start("digits", PLAN, Position())
+    display.handle(Started("digits", PLAN, Position()))
     for row in rows():
         clock.now += 1.0
-        display.row(row)
+        display.handle(row)
         if row.update == 4:
-            display.evaluation(EvaluationRow(4, 1.0, 0.4, 0.5, {"accuracy": 0.875}))
-    display.stop()
+            display.handle(EvaluationRow(4, 1.0, 0.4, 0.5, {"accuracy": 0.875}))
+    display.handle(Stopped())
     shown = written(console)
     for part in ("digits", "12%", "epoch 1.5/2", "update 5/6", "stage 2/2", "batch 50  workers 2", "loss 0.2000"):
         assert part in shown
@@ -128,30 +142,30 @@ def test_a_terminal_shows_a_bar_with_the_present_numbers() -> None:
 def test_a_terminal_is_redrawn_at_most_eight_times_a_second() -> None:
     console, clock = terminal(), Clock()
     display = Live(console, clock)
-    display.start("digits", PLAN, Position())
+    display.handle(Started("digits", PLAN, Position()))
     row = next(rows())
     for _ in range(2000):
         clock.now += 0.001
-        display.row(row)
-    display.stop()
+        display.handle(row)
+    display.handle(Stopped())
     assert 14 <= written(console).count("epoch 0.2/2") <= 18
 
 
 def test_a_note_on_a_terminal_stays_above_the_bar() -> None:
     console, clock = terminal(), Clock()
     display = Live(console, clock)
-    display.start("digits", PLAN, Position())
-    display.note("workers 1 → 2 after update 4, pause 31 ms")
-    display.stop()
+    display.handle(Started("digits", PLAN, Position()))
+    display.handle(Note("workers 1 → 2 after update 4, pause 31 ms"))
+    display.handle(Stopped())
     assert 1 == written(console).count("workers 1 → 2 after update 4, pause 31 ms")
 
 
-def test_the_terminal_is_given_back() -> None:
+def test_the_cursor_is_restored() -> None:
     console = terminal()
     display = Live(console, Clock())
-    display.start("digits", PLAN, Position())
-    display.stop()
-    display.stop()
+    display.handle(Started("digits", PLAN, Position()))
+    display.handle(Stopped())
+    display.handle(Stopped())
     hidden, shown = "\x1b[?25l", "\x1b[?25h"
     assert written(console).count(hidden) == written(console).count(shown) == 1
 
@@ -159,12 +173,12 @@ def test_the_terminal_is_given_back() -> None:
 def test_the_time_left_follows_a_change_of_pace() -> None:
     console, clock = terminal(), Clock()
     display = Live(console, clock)
-    display.start("digits", PLAN, Position())
+    display.handle(Started("digits", PLAN, Position()))
     for row, seconds in zip(rows(), [1.0, 10.0, 10.0, 10.0, 10.0, 10.0], strict=True):
         clock.now += seconds
-        display.row(row)
+        display.handle(row)
     paces = [float(pace) for pace in re.findall(r"([\d.]+) examples/s", written(console))]
-    display.stop()
+    display.handle(Stopped())
     assert 25.0 == paces[0]
     assert 2.0 <= paces[3] <= 5.0
 
@@ -172,16 +186,24 @@ def test_the_time_left_follows_a_change_of_pace() -> None:
 @pytest.mark.parametrize(
     ("console", "kind"), [(terminal(), Live), (Console(file=io.StringIO()), Lines)], ids=["terminal", "log"]
 )
-def test_the_display_fits_the_console(console: Console, kind: type[Display]) -> None:
+def test_the_display_fits_the_console(console: Console, kind: type[Sink]) -> None:
     assert isinstance(make_display(console), kind)
 
 
-def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    display: Display = Quiet()
-    display.start("digits", PLAN, Position())
-    for row in rows():
-        display.row(row)
-    display.evaluation(EvaluationRow(6, 2.0, 0.6, 0.5, {}))
-    display.note("nothing")
-    display.stop()
-    assert ("", "") == tuple(capsys.readouterr())
+NOTES = [
+    (Note("asked to stop,\n  twice"), "asked to stop, twice"),
+    (ResizeRow(1090, 1, 2, 0.0684), "update 1,090: workers 1 → 2, a pause of 68 ms"),
+    (Recovered(1090, "lost\none"), "update 1,090: lost one; going on from the last committed update"),
+    (CheckpointFailed("no room"), "checkpoint failed: no room"),
+    (Waiting("a worker"), "waiting for a worker"),
+]
+SILENT = [BytesSent(9), WorkersReady(2), CheckpointSaved(1, 0.1, 9), Finished("5f")]
+
+
+@pytest.mark.parametrize("console", [terminal, lambda: Console(file=io.StringIO())], ids=["terminal", "log"])
+def test_each_event_is_one_line_or_none(console: Callable[[], Console]) -> None:
+    shown = console()
+    display = make_display(shown)
+    for event in (*SILENT, *(event for event, _ in NOTES)):
+        display.handle(event)
+    assert [line for _, line in NOTES] == written(shown).splitlines()

@@ -1,0 +1,107 @@
+"""One stream of events: a sink is one class with one method, and receives each row once, after the history."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batchgrowth.plan import Position, make_plan
+from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.record.checkpoint import CheckpointStore
+from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
+from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Finished, Note, Started, Stopped
+from batchgrowth_trainer.training import Options, train
+from batchgrowth_trainer.worker.messages import UpdateRow
+
+
+class MadeUp:
+    """A sink that the trainer does not know."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def test_a_new_sink_is_one_class_and_receives_the_whole_run(small_job: Any, tmp_path: Path) -> None:
+    sink, plan = MadeUp(), make_plan(small_job().spec)
+    summary = train(small_job(), Options(output_dir=tmp_path), [sink])
+
+    assert Started("small", plan, Position()) == sink.events[0]
+    assert [Finished(summary["weightsSha256"]), Stopped()] == sink.events[-2:]
+    assert list(range(1, plan.updates + 1)) == [row.update for row in sink.of(HistoryRow)]
+    assert [1.0, 2.0, 3.0, 4.0] == [row.epoch for row in sink.of(EvaluationRow)]
+    assert [plan.updates] == [saved.update for saved in sink.of(CheckpointSaved)]
+    assert "metrics at http://" in sink.of(Note)[0].text
+
+
+def test_a_failing_run_is_stopped_too(small_job: Any, tmp_path: Path) -> None:
+    sink = MadeUp()
+    with pytest.raises(Exception, match="is not finite"):
+        train(small_job("workload.entrypoint=small:diverging"), Options(output_dir=tmp_path), [sink])
+    assert Stopped() == sink.events[-1]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with History(tmp_path) as opened:
+        yield opened
+
+
+def make_run(job: Any, tmp_path: Path, history: History, sink: Any) -> Run:
+    plan = make_plan(job.spec)
+    return Run(
+        job.spec, plan, history=history, checkpoints=CheckpointStore(tmp_path / "checkpoints", {}, 1), sinks=[sink],
+        wanted=lambda _: 1, stop_requested=lambda: False,
+    )  # fmt: skip
+
+
+def update(job: Any, number: int) -> UpdateRow:
+    plan = make_plan(job.spec)
+    return UpdateRow.now(plan.step_at(plan.position_at(number - 1)), plan, 0.5, 1, (0.1, 0.0, 0.0))
+
+
+def test_a_row_is_in_the_history_before_other_sinks_receive_it(
+    small_job: Any, tmp_path: Path, history: History
+) -> None:
+    recorded: list[tuple[int, int]] = []
+
+    class Watch:
+        def handle(self, event: Event) -> None:
+            if isinstance(event, HistoryRow):
+                recorded.append((event.update, history.last_update))
+
+    run = make_run(small_job(), tmp_path, history, Watch())
+    run.record_rows([update(small_job(), number) for number in (1, 2, 3)])
+    assert [(1, 1), (2, 2), (3, 3)] == recorded
+
+
+def test_a_repeated_row_is_published_once(small_job: Any, tmp_path: Path, history: History) -> None:
+    """After a recovery, updates are repeated, and a member reports rows that another has reported before."""
+    sink, job = MadeUp(), small_job()
+    run = make_run(job, tmp_path, history, sink)
+    run.record_rows([update(job, 1), update(job, 2)])
+    run.reach(1)
+    run.record_rows([update(job, 2), update(job, 3)])
+    ends = Position(12, 1, 0)
+    for _ in range(2):
+        run.record_evaluation(ends, {"loss": 0.5, "accuracy": 0.75}, 1.7e9)
+
+    assert [1, 2, 3] == [row.update for row in sink.of(HistoryRow)]
+    assert [12] == [row.update for row in sink.of(EvaluationRow)]
+    assert 3 == run.position.update
+    assert (1, 0.75) == (run.story.evaluated, run.story.accuracy)
+
+
+def test_a_wait_is_published_once_until_the_next_update(small_job: Any, tmp_path: Path, history: History) -> None:
+    sink, job = MadeUp(), small_job()
+    run = make_run(job, tmp_path, history, sink)
+    for _ in range(2):
+        run.wait_for("a worker")
+    run.record_rows([update(job, 1)])
+    run.wait_for("a worker")
+    assert ["Waiting", "HistoryRow", "Waiting"] == [type(event).__name__ for event in sink.events]

@@ -1,0 +1,107 @@
+"""The events of a run, and the sinks that receive them in the order in which they happen.
+
+The rows of the history are events as they are: HistoryRow (an update was committed), EvaluationRow and ResizeRow; each
+is published once, even if a recovery repeats the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from batchgrowth.plan import Plan, Position
+
+from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The job begins, or goes on from `position`."""
+
+    name: str
+    plan: Plan
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A worker was lost, and training goes on from `update`."""
+
+    update: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """The state after `update` is on disk: `size` bytes, written in `seconds`."""
+
+    update: int
+    seconds: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """A checkpoint could not be written; training goes on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BytesSent:
+    """All members together sent this many bytes, to each other or to the server and back."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersReady:
+    """This many workers could train now."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Training stands still until `cause` is available; the next committed update ends the wait."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Every update is done, and the weights are written."""
+
+    weights_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The run is over, however it ended; a second one changes nothing."""
+
+
+Event = (
+    HistoryRow | EvaluationRow | ResizeRow | Started | Recovered | CheckpointSaved | CheckpointFailed | BytesSent
+    | WorkersReady | Waiting | Note | Finished | Stopped
+)  # fmt: skip
+
+
+class Sink(Protocol):
+    """Receives every event of a run."""
+
+    def handle(self, event: Event) -> None:
+        """Act on the event, or ignore it; must be quick, since an update may take a millisecond."""
+
+
+def publish(sinks: Iterable[Sink], event: Event) -> None:
+    """Hand the event to each sink in turn."""
+    for sink in sinks:
+        sink.handle(event)

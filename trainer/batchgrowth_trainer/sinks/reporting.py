@@ -1,0 +1,142 @@
+"""Progress reports while a job trains: one small document, delivered to a file or to a ConfigMap.
+
+A thread of its own delivers the newest report and retries a failed one with the next; training never waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+from batchgrowth.plan import Plan, Position
+from batchgrowth.progress import Progress
+
+from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
+from batchgrowth_trainer.sinks import events
+from batchgrowth_trainer.sinks.delivery import Deliver
+
+PERIOD_SECONDS = 1.0
+_STOP_SECONDS = 30.0  # the longest that the end of a run waits for the last report to be delivered
+_LAST_TRIES = 5
+_SMOOTHING = 0.1
+
+
+class Reporter:
+    """Keeps the newest report, and delivers it once a second, at once after a resize or a wait, and at the end."""
+
+    def __init__(self, deliver: Deliver, start: int = 0) -> None:
+        """`start` grows with each start of the job's trainer: the reports of a later start supersede all earlier."""
+        self._deliver, self._start_number = deliver, start
+        self._plan: Plan | None = None
+        self._newest: Progress | None = None
+        self._pace = 0.0
+        self._due, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress reports", daemon=True)
+
+    def handle(self, event: events.Event) -> None:
+        """See Sink."""
+        match event:
+            case HistoryRow():
+                self._row(event)
+            case EvaluationRow():
+                self._change(metrics=dict(event.metrics))
+            case ResizeRow():
+                self._resize(event)
+            case events.CheckpointSaved(update=update):
+                self._change(checkpoint_update=update)
+            case events.Finished(sha256):
+                self._change(weights_sha256=sha256)
+            case events.WorkersReady(count):  # delivered at once: the operator measures how long workers take to join
+                self._change(ready=count)
+                self._due.set()
+            case events.Waiting(cause):
+                self._change(waiting_for=cause)
+                self._due.set()
+            case events.Started(_, plan, position):
+                self._start(plan, position)
+            case events.Stopped():
+                self._stop()
+
+    def _start(self, plan: Plan, position: Position) -> None:
+        stage = plan.stage_at(position.update)
+        self._plan = plan
+        self._newest = Progress(
+            update=position.update,
+            updates=plan.updates,
+            epoch=position.epoch + position.offset / plan.examples_per_epoch,
+            epochs=plan.epochs,
+            stage=stage.index,
+            batch_size=stage.batch_size,
+            learning_rate=stage.learning_rate,
+            workers=0,
+            start=self._start_number,
+            checkpoint_update=position.update or None,
+        )
+        self._due.set()
+        self._thread.start()
+
+    def _row(self, row: HistoryRow) -> None:
+        last, plan = self._newest, self._plan
+        assert last is not None
+        assert plan is not None
+        took = row.compute_seconds + row.exchange_seconds + row.wait_seconds
+        self._pace = took if not self._pace else self._pace + _SMOOTHING * (took - self._pace)
+        stage, crews = str(row.stage), last.crews
+        if row.workers > crews.get(stage, 0):
+            crews = {**crews, stage: row.workers}
+        self._newest = replace(
+            last,
+            crews=crews,
+            update=row.update,
+            epoch=row.epoch,
+            stage=row.stage,
+            batch_size=row.batch_size,
+            learning_rate=row.learning_rate,
+            workers=row.workers,
+            loss=row.loss,
+            waiting_for=None,
+            seconds_per_update=self._pace,
+            eta_seconds=self._pace / row.batch_size * plan.examples_per_epoch * (plan.epochs - row.epoch),
+        )
+        if row.stage != last.stage or row.workers != last.workers:
+            self._due.set()
+
+    def _resize(self, row: ResizeRow) -> None:
+        assert self._newest is not None
+        assert self._plan is not None
+        stage = str(self._plan.stage_at(row.update).index)
+        longest = max(row.pause_seconds, self._newest.pauses.get(stage, 0.0))
+        self._change(pauses={**self._newest.pauses, stage: longest})
+
+    def _change(self, **changes: Any) -> None:
+        assert self._newest is not None
+        self._newest = replace(self._newest, **changes)
+
+    def _stop(self) -> None:
+        if not self._over.is_set():
+            self._over.set()
+            self._due.set()
+            if self._thread.is_alive():
+                self._thread.join(timeout=_STOP_SECONDS)
+
+    def _run(self) -> None:
+        delivered: Progress | None = None
+        while not (self._over.is_set() and delivered == self._newest):
+            self._due.wait(PERIOD_SECONDS)
+            self._due.clear()
+            newest, over = self._newest, self._over.is_set()
+            if newest is not None and newest != delivered:
+                succeeded = self._try(newest, tries=_LAST_TRIES if over else 1)
+                delivered = newest if succeeded or over else delivered
+
+    def _try(self, report: Progress, tries: int) -> bool:
+        for wait in range(tries):
+            try:
+                self._deliver(report.to_json())
+            except OSError:
+                time.sleep(min(wait, 2) * PERIOD_SECONDS)
+            else:
+                return True
+        return False

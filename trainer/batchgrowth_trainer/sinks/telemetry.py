@@ -1,0 +1,110 @@
+"""The trainer's metrics, from the table in `batchgrowth.metrics`, and the endpoint that Prometheus scrapes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+from batchgrowth.errors import PortError
+from batchgrowth.metrics import TRAINER, Metric
+from batchgrowth.plan import Plan
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
+from batchgrowth_trainer.sinks import events
+
+
+class Telemetry:
+    """Every metric of the trainer, in a registry of its own, so that two runs in one process do not share any."""
+
+    def __init__(self, plan: Plan, epochs: float = 0.0) -> None:
+        """`epochs` were done before a resume; counters begin at 0 all the same, as after any restart."""
+        self.registry = CollectorRegistry()
+        self._plan = plan
+        self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in TRAINER}
+        self._epoch = epochs
+
+    def handle(self, event: events.Event) -> None:
+        """See Sink."""
+        metrics = self._metrics
+        match event:
+            case HistoryRow():
+                self._row(event)
+            case events.BytesSent(count):
+                metrics["batchgrowth_exchange_bytes_total"].inc(count)
+            case EvaluationRow():
+                for name, value in (("loss", event.loss), *event.metrics.items()):
+                    metrics["batchgrowth_evaluation"].labels(name).set(value)
+            case ResizeRow():
+                self._resize(event)
+            case events.Recovered():
+                metrics["batchgrowth_recoveries_total"].inc()
+            case events.CheckpointSaved():
+                self._checkpoint(event)
+            case events.CheckpointFailed():
+                metrics["batchgrowth_checkpoint_failures_total"].inc()
+
+    def _row(self, row: HistoryRow) -> None:
+        metrics = self._metrics
+        metrics["batchgrowth_updates_total"].inc()
+        metrics["batchgrowth_examples_total"].inc(max(0.0, row.epoch - self._epoch) * self._plan.examples_per_epoch)
+        self._epoch = row.epoch
+        metrics["batchgrowth_batch_size"].set(row.batch_size)
+        metrics["batchgrowth_epochs"].set(row.epoch)
+        metrics["batchgrowth_learning_rate"].set(row.learning_rate)
+        metrics["batchgrowth_loss"].set(row.loss)
+        metrics["batchgrowth_stage"].set(row.stage)
+        metrics["batchgrowth_progress_ratio"].set(row.update / self._plan.updates)
+        metrics["batchgrowth_workers"].labels("wanted").set(self._plan.stage_at(row.update - 1).workers)
+        metrics["batchgrowth_workers"].labels("training").set(row.workers)
+        metrics["batchgrowth_last_progress_timestamp_seconds"].set(time.time())
+        spent = metrics["batchgrowth_update_duration_seconds"]
+        spent.labels("compute").observe(row.compute_seconds)
+        spent.labels("exchange").observe(row.exchange_seconds)
+        spent.labels("wait").observe(row.wait_seconds)
+
+    def _resize(self, row: ResizeRow) -> None:
+        direction = "up" if row.to_workers > row.from_workers else "down"
+        self._metrics["batchgrowth_resize_duration_seconds"].labels(direction).observe(row.pause_seconds)
+
+    def _checkpoint(self, event: events.CheckpointSaved) -> None:
+        self._metrics["batchgrowth_checkpoint_duration_seconds"].observe(event.seconds)
+        self._metrics["batchgrowth_checkpoint_size_bytes"].set(event.size)
+        self._metrics["batchgrowth_checkpoint_last_success_timestamp_seconds"].set(time.time())
+
+
+class Endpoint:
+    """Serves a registry at http://HOST:PORT/metrics until it is closed."""
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        """Port 0 takes a free one. Raises PortError if the port is taken."""
+        self._server: WSGIServer
+        self._thread: Thread
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise PortError(
+                f"--metrics-port {port}: {host}:{port} cannot be opened ({error.strerror}). "
+                "Another run may be using it: give another port, or 0 for any free one."
+            ) from error
+        self._address = host, self._server.server_port
+        self.url = f"http://{host}:{self._server.server_port}/metrics"
+
+    def close(self) -> None:
+        """Stop serving. The server notices only every half second, or at a connection: so this makes one."""
+        ending = Thread(target=self._server.shutdown)
+        ending.start()
+        socket.create_connection(self._address, timeout=1).close()
+        ending.join()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    if metric.kind == "histogram":
+        return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry)
+    kind = Counter if metric.kind == "counter" else Gauge
+    return kind(metric.name, metric.help, metric.labels, registry=registry)

@@ -1,0 +1,32 @@
+"""The wording of a run's numbers and events, the same on a terminal and in a log."""
+
+from __future__ import annotations
+
+from batchgrowth_trainer.record.history import EvaluationRow, ResizeRow
+from batchgrowth_trainer.sinks.events import CheckpointFailed, Event, Note, Recovered, Waiting
+
+
+def shown_metrics(row: EvaluationRow) -> str:
+    """Each metric after a comma: `, accuracy 0.9917`."""
+    return "".join(f", {name} {value:.4f}" for name, value in row.metrics.items())
+
+
+def note_of(event: Event) -> str | None:
+    """The event as one line for the user; None for an event without one."""
+    text = _text_of(event)
+    return None if text is None else " ".join(text.split())
+
+
+def _text_of(event: Event) -> str | None:
+    match event:
+        case Note(text):
+            return text
+        case ResizeRow(update, before, after, pause):
+            return f"update {update:,}: workers {before} → {after}, a pause of {pause * 1000:.0f} ms"
+        case Recovered(update, cause):
+            return f"update {update:,}: {cause}; going on from the last committed update"
+        case CheckpointFailed(reason):
+            return f"checkpoint failed: {reason}"
+        case Waiting(cause):
+            return f"waiting for {cause}"
+    return None

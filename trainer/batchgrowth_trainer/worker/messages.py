@@ -1,0 +1,164 @@
+"""The messages between a member and its driver: frozen dataclasses, which Dask's events carry as plain data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from batchgrowth.errors import BatchGrowthError
+from batchgrowth.plan import Plan, Position, Step
+from pydantic import Discriminator, TypeAdapter
+
+from batchgrowth_trainer.exchange.group import Seat
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One generation, up to update `until`.
+
+    The driver has the rows up to update `reported` and the evaluations up to epoch `evaluated`.
+    """
+
+    seat: Seat
+    generation: int
+    backend: str
+    until: int
+    evaluated: int
+    reported: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A member that can join at the next update boundary; `gpu` is the UUID of its GPU, empty on a CPU."""
+
+    name: str
+    host: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a generation ended for one member: `lost` says why a peer was lost, `error` is the workload's fault."""
+
+    update: int
+    lost: str = ""
+    error: BatchGrowthError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """One row for each of a member's nodes of the fixed tree, and the seconds that computing them took."""
+
+    rows: list[np.ndarray]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRow:
+    """A committed update. `update` counts updates done after it, `epoch` the epochs, as a fraction.
+
+    `loss` is the mean per example; times are in seconds, `committed_at` since the Unix epoch.
+    """
+
+    update: int
+    epoch: float
+    stage: int
+    batch_size: int
+    learning_rate: float
+    loss: float
+    workers: int
+    compute_seconds: float
+    exchange_seconds: float
+    wait_seconds: float
+    committed_at: float
+
+    @classmethod
+    def now(cls, step: Step, plan: Plan, loss: float, workers: int, seconds: tuple[float, float, float]) -> UpdateRow:
+        """The row of a step that is committed now; `seconds` of computing, exchanging and waiting."""
+        compute, exchange, wait = seconds
+        return cls(
+            update=step.after.update,
+            epoch=step.after.epoch + step.after.offset / plan.examples_per_epoch,
+            stage=step.stage,
+            batch_size=step.batch_size,
+            learning_rate=step.learning_rate,
+            loss=loss,
+            workers=workers,
+            compute_seconds=compute,
+            exchange_seconds=exchange,
+            wait_seconds=wait,
+            committed_at=time.time(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReport:
+    """Committed updates, and the bytes that all members together sent for them."""
+
+    rows: tuple[UpdateRow, ...]
+    bytes_sent: int
+    kind: Literal["rows"] = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationReport:
+    """The mean loss and metrics over the test set, empty without one; `evaluated_at` in seconds since 1970."""
+
+    position: Position
+    values: Mapping[str, float]
+    evaluated_at: float
+    kind: Literal["evaluation"] = "evaluation"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationBegan:
+    """A member is in its group, at `update`, `pause` seconds after it last computed; None for a newcomer."""
+
+    generation: int
+    update: int
+    rank: int
+    pause: float | None
+    kind: Literal["began"] = "began"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A worker got SIGTERM and trains on until its driver has replaced it."""
+
+    address: str
+    kind: Literal["leaving"] = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker has registered with the scheduler."""
+
+    address: str
+    kind: Literal["joined"] = "joined"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A worker is no longer registered with the scheduler, or the driver has given it up."""
+
+    address: str
+    kind: Literal["left"] = "left"
+
+
+Report = RowsReport | EvaluationReport
+Message = Report | GenerationBegan | Leaving | Joined | Left
+_PLAIN: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Discriminator("kind")])
+
+
+def encode(message: Message) -> dict[str, Any]:
+    """The message as plain data, which is all that a Dask event may hold."""
+    plain: dict[str, Any] = _PLAIN.dump_python(message)
+    return plain
+
+
+def decode(plain: Mapping[str, Any]) -> Message:
+    """The message that `encode` or the scheduler plugin made. Raises ValueError for anything else."""
+    return _PLAIN.validate_python(plain)
