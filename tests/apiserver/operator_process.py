@@ -13,7 +13,7 @@ import aiohttp
 import urllib3.connectionpool
 from batchgrowth_operator.process import run
 from batchgrowth_operator.server import api
-from batchgrowth_operator.server.settings import Place, Settings
+from batchgrowth_operator.server.settings import LeaseLock, Settings
 
 given: dict[str, Any] = globals()
 
@@ -48,7 +48,7 @@ if given["CALLS"]:
     record(aiohttp.ClientSession, "_request", 0)  # kopf's
     record(urllib3.connectionpool.HTTPConnectionPool, "urlopen", 0)  # ours
 api.Api = Mortal  # type: ignore[misc]
-lease = Place(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
+lease = LeaseLock(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
 run(
     Settings(
         image="example/trainer:1",

@@ -70,7 +70,7 @@ def test_a_right_that_is_missing_is_told_in_a_line(
         until(lambda: len(told()) >= 2, seconds=60)
         for line in told():
             assert 'resource "pods"' in line
-            assert "the roles of the chart have all that it needs; watching begins anew in" in line
+            assert "the chart's roles have every permission that the operator needs; retrying in" in line
         assert [] == re.findall("Traceback|Request attempt", log.read_text())
         assert None is process.poll()
 

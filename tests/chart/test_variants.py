@@ -148,6 +148,7 @@ def test_the_operator_knows_its_arguments(variant: tuple[str, ...], render: Rend
     parsed = parse(operator(render(*variant))["args"])
 
     assert (8080, 9090) == (parsed["health_port"], parsed["metrics_port"])
+    assert ("info", "text") == (parsed["log_level"], parsed["log_format"])
     assert parsed["image"]
 
 

@@ -62,6 +62,7 @@ def test_a_spec_without_a_plan_makes_nothing(make_world: MakeWorld) -> None:
     decision = world.step()
 
     assert ([], "PlanImpossible") == (made(decision), world.condition("Accepted")[1])
+    assert "Rejected" == world.status["phase"]
     assert [("Warning", "PlanImpossible")] == [(e.type, e.reason) for e in decision.events]
     assert "Unknown" == world.condition("Succeeded")[0]
     assert world.decide().is_empty
@@ -88,6 +89,38 @@ def test_a_job_whose_spec_went_bad_keeps_its_children(training_world: MakeWorld)
     assert (before, ("False", "SpecInvalid")) == (set(world.children), world.condition("Accepted"))
     assert ("True", "UpdatesCommitted") == world.condition("Training")
     assert ("Unknown", "InProgress") == world.condition("Succeeded")
+    assert "Rejected" == world.status["phase"]
+
+
+def test_a_job_whose_spec_is_mended_is_no_longer_rejected(make_world: MakeWorld) -> None:
+    world = make_world()
+    good = world.job["spec"]["workload"]
+    world.edit(workload=good | {"arguments": {"not a name": "1"}}).settle()
+    assert "Rejected" == world.status["phase"]
+
+    world.edit(workload=good).settle()
+
+    assert ("Pending", ("True", "PlanMade")) == (world.status["phase"], world.condition("Accepted"))
+
+
+def test_a_job_that_is_over_stays_so_if_its_spec_goes_bad(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(460).trainer_ends().settle()
+    world.edit(workload=world.job["spec"]["workload"] | {"arguments": {"not a name": "1"}}).settle()
+
+    assert ("Succeeded", ("False", "SpecInvalid")) == (world.status["phase"], world.condition("Accepted"))
+
+
+def test_a_stored_template_that_sets_what_the_operator_owns_is_refused(make_world: MakeWorld) -> None:
+    """Stored by a version of the CRD, or of kubectl, that did not check it."""
+    container = {"name": "worker", "image": "example/mine:1"}
+    world = make_world(workers={"maximum": 4, "template": {"spec": {"containers": [container]}}})
+
+    world.settle()
+
+    assert ({}, "Rejected") == (world.children, world.status["phase"])
+    assert "spec.workers.template.spec.containers.worker.image" in world.status["conditions"][0]["message"]
+    assert "give spec.image" in world.status["conditions"][0]["message"]
 
 
 def test_a_job_that_is_being_deleted_is_left_alone(training_world: MakeWorld) -> None:
@@ -113,7 +146,7 @@ def test_workers_are_asked_for_ahead_of_the_milestone(training_world: MakeWorld)
     """A slow pace: one update a second. The first lead time is 10 s, with half of it as slack."""
     world = training_world()
     world.report(380, seconds_per_update=1.0).step()
-    assert (1, 5.0) == (replicas(world), world.decide().look_again_seconds)
+    assert (1, 5.0) == (replicas(world), world.decide().requeue_after_seconds)
 
     world.report(386, seconds_per_update=1.0).step()
 
@@ -127,7 +160,7 @@ def test_time_that_passes_without_a_report_counts(training_world: MakeWorld) -> 
     """An update may take longer than the lead time: no report says that its milestone has come near."""
     world = training_world()
     world.report(399, seconds_per_update=60.0).step()
-    assert (1, 45.0) == (replicas(world), world.decide().look_again_seconds)
+    assert (1, 45.0) == (replicas(world), world.decide().requeue_after_seconds)
 
     world.wait(46).step()
 
@@ -291,7 +324,7 @@ def test_the_end_is_remembered(training_world: MakeWorld) -> None:
 def test_a_finished_job_is_deleted_after_its_time(training_world: MakeWorld) -> None:
     world = training_world(ttlSecondsAfterFinished=60)
     world.report(460).trainer_ends().settle()
-    assert 60 == world.decide().look_again_seconds
+    assert 60 == world.decide().requeue_after_seconds
 
     world.wait(61).step()
 
@@ -308,7 +341,7 @@ def test_a_time_to_live_of_nothing(training_world: MakeWorld) -> None:
 
 def test_the_deadline_ends_the_job(training_world: MakeWorld) -> None:
     world = training_world(activeDeadlineSeconds=100)
-    assert 90 == world.decide().look_again_seconds
+    assert 90 == world.decide().requeue_after_seconds
 
     world.wait(90).settle()
     assert ("False", "DeadlineExceeded") == world.condition("Succeeded")
@@ -420,7 +453,7 @@ def test_what_others_add_is_left_alone(training_world: MakeWorld) -> None:
 def test_progress_alone_is_written_every_few_seconds(training_world: MakeWorld) -> None:
     world = training_world()
     assert None is world.report(11, seconds_per_update=0.5).decide().status
-    assert 5.0 == world.decide().look_again_seconds
+    assert 5.0 == world.decide().requeue_after_seconds
 
     world.wait(5).step()
 

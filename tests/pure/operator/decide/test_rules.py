@@ -40,7 +40,7 @@ def message(world: Any, kind: str) -> str:
         (
             pod("w-1", **waiting("CreateContainerConfigError", 'secret "x" not found')),
             "ReferenceMissing",
-            "Make the secret x",
+            "Create the secret x",
         ),
         (
             pod("w-1", conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": "0/3 nodes"}]),
@@ -82,7 +82,7 @@ def test_pods_that_are_refused(make_world: MakeWorld, text: str, reason: str) ->
 @pytest.mark.parametrize(
     ("failure", "reason", "words"),
     [
-        (Failure(Ref("DaskCluster", "digits"), 404, "not found"), "DaskOperatorMissing", "no DaskCluster"),
+        (Failure(Ref("DaskCluster", "digits"), 404, "not found"), "DaskOperatorMissing", "no kind DaskCluster"),
         (Failure(Ref("ConfigMap", "digits-plan"), 0, "x"), "NameTaken", "ConfigMap digits-plan is not this job's"),
         (Failure(Ref("Deployment", "digits-workers"), 422, "bad quantity"), "ChildRefused", "bad quantity"),
         (Failure(Ref("Deployment", "digits-workers"), 422, "x" * 5000), "ChildRefused", "…xxx"),
@@ -171,12 +171,12 @@ def test_degraded_after_a_while_and_healed(training_world: MakeWorld) -> None:
     world.workers_ready().settle()
     world.workers_ready(3).settle()
     assert ("False", "FullStrength") == world.condition("Degraded")
-    assert 10 == world.decide().look_again_seconds
+    assert 10 == world.decide().requeue_after_seconds
 
     world.pods = [pod("w", conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": "0/3 nodes"}])]
     world.wait(10).settle()
     assert ("True", "TooFewWorkers") == world.condition("Degraded")
-    assert "3 of 4 workers are there. w: 0/3 nodes. Add a node that fits" in message(world, "Degraded")
+    assert "3 of 4 workers joined. w: 0/3 nodes. Add a node that fits" in message(world, "Degraded")
 
     world.workers_ready().settle()
     assert ("False", "FullStrength") == world.condition("Degraded")
@@ -191,12 +191,12 @@ def test_a_job_that_may_wait_is_degraded_later(training_world: MakeWorld) -> Non
     world.wait(1).settle()
 
     assert ("True", "TooFewWorkers") == world.condition("Degraded")
-    assert "0 of 1 workers are there." == message(world, "Degraded")
+    assert "0 of 1 worker joined." == message(world, "Degraded")
 
 
 def test_stalled(training_world: MakeWorld) -> None:
     world = training_world()
-    assert 120 == world.decide().look_again_seconds
+    assert 120 == world.decide().requeue_after_seconds
     world.wait(120).settle()
     assert (("True", "NoProgress"), "Stalled") == (world.condition("Stalled"), world.status["phase"])
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from batchgrowth_operator.server import lease
 from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.lease import LASTS_SECONDS, claim, hold
-from batchgrowth_operator.server.settings import Place
+from batchgrowth_operator.server.lease import DURATION_SECONDS, claim, hold
+from batchgrowth_operator.server.settings import LeaseLock
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
-ME = Place("system", "batchgrowth", "me")
+ME = LeaseLock("system", "batchgrowth", "me")
 
 
 def held(by: str, version: str = "1", transitions: int = 3) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def held(by: str, version: str = "1", transitions: int = 3) -> dict[str, Any]:
         (None, 0, ("me", 0, "2026-11-20T10:00:00.000000Z")),
         (held("me"), 0, ("me", 3, "then")),
         (held("other"), 0, None),
-        (held("other"), LASTS_SECONDS - 1, None),
-        (held("other"), LASTS_SECONDS, ("me", 4, "2026-11-20T10:00:00.000000Z")),
+        (held("other"), DURATION_SECONDS - 1, None),
+        (held("other"), DURATION_SECONDS, ("me", 4, "2026-11-20T10:00:00.000000Z")),
         (held(""), 0, ("me", 4, "2026-11-20T10:00:00.000000Z")),
         ({"metadata": {}}, 0, ("me", 1, "2026-11-20T10:00:00.000000Z")),
     ],
@@ -69,8 +69,8 @@ class FakeApi:
 def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happened until the lease was lost."""
     told: list[str] = []
-    monkeypatch.setattr(lease, "RENEWED_EVERY_SECONDS", 0)
-    monkeypatch.setattr(lease, "TRIED_EVERY_SECONDS", 0)
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0)
+    monkeypatch.setattr(lease, "RETRY_SECONDS", 0)
     asyncio.run(asyncio.wait_for(hold(api, ME, lambda: told.append("began")), 10))  # type: ignore[arg-type]
     return told
 
@@ -84,7 +84,7 @@ def test_holding_and_losing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_waiting_for_one_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "LASTS_SECONDS", 0)
+    monkeypatch.setattr(lease, "DURATION_SECONDS", 0)
     api = FakeApi("other", "same", "mine", "other")
     original = api.get_lease
 

@@ -55,7 +55,7 @@ def swept(api: FakeApi, store: Store, namespace: str = "") -> list[Key]:
 
 def test_nothing_is_asked_where_all_is_known() -> None:
     store, api = Store(), FakeApi([config_map(3)])
-    store.saw(config_map(3))
+    store.update(config_map(3))
 
     assert [] == swept(api, store)
     assert [] == api.asked
@@ -64,7 +64,7 @@ def test_nothing_is_asked_where_all_is_known() -> None:
 
 def test_what_is_gone_is_dropped() -> None:
     store = Store()
-    store.saw(config_map(3))
+    store.update(config_map(3))
 
     assert [KEY] == swept(FakeApi(), store)
     assert () == store.refs(KEY)
@@ -74,7 +74,7 @@ def test_what_is_gone_is_dropped() -> None:
 def test_what_is_newer_is_read(known: int | None) -> None:
     store = Store()
     if known:
-        store.saw(config_map(known))
+        store.update(config_map(known))
 
     assert [KEY] == swept(FakeApi([config_map(4)]), store)
     assert {(KEY, PLAN): 4} == store.versions("ConfigMap")
@@ -83,13 +83,13 @@ def test_what_is_newer_is_read(known: int | None) -> None:
 def test_what_a_watch_tells_meanwhile_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     store, api = Store(), FakeApi([config_map(4), config_map(9, "new")])
     for name in ("digits-plan", "old"):
-        store.saw(config_map(3, name))
+        store.update(config_map(3, name))
     real_sleep = asyncio.sleep
 
     async def told(_: float) -> None:
-        store.saw(config_map(5))
-        store.gone(config_map(6, "old"))
-        store.saw(config_map(9, "new"))
+        store.update(config_map(5))
+        store.remove(config_map(6, "old"))
+        store.update(config_map(9, "new"))
         await real_sleep(0)
 
     monkeypatch.setattr(asyncio, "sleep", told)
@@ -101,7 +101,7 @@ def test_what_a_watch_tells_meanwhile_is_not_asked_for(monkeypatch: pytest.Monke
 def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in no list of the job's, and still the job's."""
     store, api = Store(), FakeApi([config_map(5)])
-    store.saw(config_map(3))
+    store.update(config_map(3))
     monkeypatch.setattr(api, "listed", lambda *_: [])
 
     assert [KEY] == swept(api, store)
@@ -110,7 +110,7 @@ def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) 
 
 def test_namespaces_of_others_are_left_alone() -> None:
     store = Store()
-    store.saw(config_map(3, namespace="other"))
+    store.update(config_map(3, namespace="other"))
 
     assert [] == swept(FakeApi(), store, "default")
     assert [Key("other", "digits")] == swept(FakeApi(), store, "other")
@@ -121,8 +121,8 @@ def test_namespaces_of_others_are_left_alone() -> None:
     ("fault", "told"),
     [
         (None, ""),
-        (Refused(403, "no"), "ConfigMap cannot be listed: no"),
-        (RuntimeError("a fault of ours"), "a sweep of ConfigMap failed"),
+        (Refused(403, "no"), "cannot list ConfigMap: no"),
+        (RuntimeError("a fault of ours"), "the sweep of ConfigMap failed"),
     ],
 )
 def test_all_kinds_are_swept_again_and_again(
@@ -130,10 +130,10 @@ def test_all_kinds_are_swept_again_and_again(
 ) -> None:
     store, api, woken = Store(), FakeApi(fault=fault), []
     for place in places:
-        store.saw(config_map(3, namespace=place or "default"))
+        store.update(config_map(3, namespace=place or "default"))
 
     async def scene() -> None:
-        sweeping = asyncio.create_task(Sweep(api, store, namespaces).for_ever(woken.append))  # type: ignore[arg-type]
+        sweeping = asyncio.create_task(Sweep(api, store, namespaces).run(woken.append))  # type: ignore[arg-type]
         while len(api.swept) < 3 * len(JOBS | WATCHED) * len(places):
             await asyncio.sleep(0.001)
         sweeping.cancel()

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from batchgrowth_operator.decide.decision import Decision, Event
 from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.seen.diagnosis import LONGEST_EVENT_AGE_SECONDS
 from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
-from batchgrowth_operator.seen.troubles import MOST_WARNINGS_SECONDS
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
-from batchgrowth_operator.server.observe import LONGEST_REST_SECONDS, SECRET_SECONDS, Observer
+from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, Observer
 from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.shell import passes
-from batchgrowth_operator.shell.passes import Passes, Result, passes_of, said
+from batchgrowth_operator.shell.passes import Passes, Result, passes_of, summary
 from batchgrowth_operator.shell.telemetry import Telemetry
 
 KEY = Key("default", "digits")
@@ -91,13 +91,13 @@ def setting(make_world: Any) -> Setting:
     job = make_world().job
     job["metadata"]["resourceVersion"] = "1"
     api.objects[JOB] = job
-    store.saw(job)
+    store.update(job)
     make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image="example/trainer:1"), telemetry)  # type: ignore[arg-type]
     return Setting(api, store, telemetry, make_pass)
 
 
 def test_one_pass_makes_everything_and_the_next_nothing(setting: Setting) -> None:
-    assert Result(look_again_seconds=LONGEST_REST_SECONDS) == setting.once()
+    assert Result(requeue_after_seconds=RESYNC_SECONDS) == setting.once()
     made = setting.api.writes()
     assert [("apply", JOB)] == made[:1]
     assert 11 == len([verb for verb, _ in made if verb == "apply"])
@@ -108,7 +108,7 @@ def test_one_pass_makes_everything_and_the_next_nothing(setting: Setting) -> Non
 
 
 def test_a_job_that_is_gone(setting: Setting) -> None:
-    setting.store.gone(
+    setting.store.remove(
         setting.api.objects[JOB] | {"metadata": setting.api.objects[JOB]["metadata"] | {"resourceVersion": "2"}}
     )
 
@@ -131,13 +131,13 @@ def test_an_object_of_somebody_else_is_not_touched(setting: Setting) -> None:
 
 def test_an_own_object_that_was_not_seen_is_looked_at_first(setting: Setting) -> None:
     setting.once()
-    setting.store.drop(KEY, PLAN)
+    setting.store.discard(KEY, PLAN)
     before = len(setting.api.writes())
 
     result = setting.once()
 
-    assert (passes.OUTDATED_SECONDS, before) == (result.look_again_seconds, len(setting.api.writes()))
-    assert PLAN in setting.store.belongings(KEY)
+    assert (passes.OUTDATED_SECONDS, before) == (result.requeue_after_seconds, len(setting.api.writes()))
+    assert PLAN in setting.store.children(KEY)
 
 
 def test_what_is_refused_is_told_with_the_next_pass(setting: Setting) -> None:
@@ -183,14 +183,14 @@ def test_a_fault_of_our_own_is_logged_and_tried_again(
     monkeypatch.setattr(setting.api, "apply", lambda *_: 1 / 0)
 
     assert setting.once().backs_off
-    assert "default/digits: a pass failed" in caplog.text
+    assert "default/digits: the pass failed" in caplog.text
 
 
 def test_an_event_that_cannot_be_posted_stops_nothing(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     setting.api.refused[Ref("Event", "PlanMade")] = Refused(403, "no")
 
     assert () == setting.once().failures
-    assert "the event PlanMade could not be posted" in caplog.text
+    assert "cannot post the event PlanMade" in caplog.text
 
 
 def test_deletions(setting: Setting, make_world: Any) -> None:
@@ -208,7 +208,7 @@ def test_a_job_that_goes_is_forgotten(setting: Setting) -> None:
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     setting.once()
     asyncio.run(observer.observe(KEY, ()))
-    setting.store.gone(setting.api.objects[JOB] | {"kind": JOB.kind})
+    setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     assert None is asyncio.run(observer.observe(KEY, ()))
     assert {} == observer._secret_read
@@ -219,13 +219,13 @@ def test_a_secret_is_read_anew_now_and_then(setting: Setting) -> None:
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
     setting.once()
-    setting.store.drop(KEY, Ref("DaskCluster", "digits"))
+    setting.store.discard(KEY, Ref("DaskCluster", "digits"))
     setting.api.asked.clear()
     del setting.api.objects[SECRET]
     asyncio.run(observer.observe(KEY, ()))
     assert [] == setting.api.asked
 
-    observer._secret_read[KEY] -= LONGEST_REST_SECONDS
+    observer._secret_read[KEY] -= RESYNC_SECONDS
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
@@ -237,7 +237,7 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
     """Nobody watches Secrets, and no new pod starts without its own."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
-    assert LONGEST_REST_SECONDS == observer.rest_seconds(KEY)
+    assert RESYNC_SECONDS == observer.resync_seconds(KEY)
     setting.once()
     asyncio.run(observer.observe(KEY, ()))
     setting.api.asked.clear()
@@ -249,7 +249,7 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
     assert seen is not None
     assert seen.credentials is not None
     assert [("get", SECRET)] == setting.api.asked
-    assert SECRET_SECONDS == observer.rest_seconds(KEY)
+    assert SECRET_SECONDS == observer.resync_seconds(KEY)
 
 
 def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
@@ -259,7 +259,7 @@ def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest
     metadata = {"name": "w", "namespace": "default", "uid": "uid of w", "labels": labels, "resourceVersion": "500"}
     metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
     pod = {"kind": "Pod", "metadata": metadata, "status": {"phase": "Pending"}}
-    setting.store.saw(pod)
+    setting.store.update(pod)
     setting.api.happened["uid of w"] = [{"reason": "FailedMount"}]
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
 
@@ -271,17 +271,17 @@ def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest
     assert ({"reason": "FailedMount"},) == warnings()
     setting.api.happened["uid of w"].clear()
     assert ({"reason": "FailedMount"},) == warnings()
-    observer._warned[KEY] = (observer._warned[KEY][0] - MOST_WARNINGS_SECONDS, observer._warned[KEY][1])
+    observer._warned[KEY] = (observer._warned[KEY][0] - LONGEST_EVENT_AGE_SECONDS, observer._warned[KEY][1])
     setting.api.refused[Ref("Event", "")] = Refused(403, "no")
     assert ({"reason": "FailedMount"},) == warnings()
-    assert "default/digits: events cannot be read: no" in caplog.text
-    observer._warned[KEY] = (observer._warned[KEY][0] - MOST_WARNINGS_SECONDS, observer._warned[KEY][1])
+    assert "default/digits: cannot read events: no" in caplog.text
+    observer._warned[KEY] = (observer._warned[KEY][0] - LONGEST_EVENT_AGE_SECONDS, observer._warned[KEY][1])
     del setting.api.refused[Ref("Event", "")]
     assert () == warnings()
 
 
 def test_events_while_a_pass_runs_make_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "GATHER_SECONDS", 0)
+    monkeypatch.setattr(passes, "DEBOUNCE_SECONDS", 0)
     made: list[Key] = []
 
     async def scene() -> None:
@@ -341,7 +341,7 @@ def test_an_event_after_quiet_is_looked_at_at_once(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(passes.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(passes, "GATHER_SECONDS", 0.05)
+    monkeypatch.setattr(passes, "DEBOUNCE_SECONDS", 0.05)
     asyncio.run(scene())
 
     assert [pytest.approx(waits)] == slept
@@ -354,7 +354,7 @@ def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> 
     script = [
         Result(backs_off=True, failures=failure),
         Result(backs_off=True),
-        Result(look_again_seconds=0.001),
+        Result(requeue_after_seconds=0.001),
         Result(gone=True),
     ]
     handed: list[Any] = []
@@ -379,23 +379,31 @@ def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert [(), failure, (), ()] == handed
     assert [1.0, 2.0] == slept[:2]
-    assert 0 <= slept[2] <= passes.GATHER_SECONDS
+    assert 0 <= slept[2] <= passes.DEBOUNCE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (7, 30.0), (1_000_000, 30.0)]
+)
+def test_the_back_off_doubles_up_to_a_limit(failures: int, seconds: float) -> None:
+    """For as long as it takes: an unbounded exponent overflowed after 1,025 failures, in less than nine hours."""
+    assert seconds == passes.backoff_seconds(failures)
 
 
 @pytest.mark.parametrize(
     ("decision", "text"),
     [
-        (Decision(status={}), "writes the status"),
+        (Decision(status={}), "writing the status"),
         (
             Decision(apply=({"kind": "Job", "metadata": {"name": "x"}},), delete=(PLAN,)),
-            "applies Job/x; deletes ConfigMap/digits-plan",
+            "applying Job/x; deleting ConfigMap/digits-plan",
         ),
-        (Decision(delete_job=True), "deletes the job"),
-        (Decision(events=(Event("Normal", "X", "x"),)), "tells of a change"),
+        (Decision(delete_job=True), "deleting the job"),
+        (Decision(events=(Event("Normal", "X", "x"),)), "posting events"),
     ],
 )
 def test_decisions_in_the_log(decision: Decision, text: str) -> None:
-    assert text == said(decision)
+    assert text == summary(decision)
 
 
 def test_passes_wait_for_the_lease() -> None:
@@ -407,7 +415,7 @@ def test_passes_wait_for_the_lease() -> None:
 
     async def scene() -> None:
         queues = Passes(make_pass, waits=True)
-        queues.accompany(asyncio.create_task(asyncio.sleep(60)))
+        queues.add_task(asyncio.create_task(asyncio.sleep(60)))
         queues.wake(KEY)
         await asyncio.sleep(0.01)
         assert [] == made

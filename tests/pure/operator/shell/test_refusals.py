@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import pytest
-from batchgrowth_operator.shell.refusals import ToldOnce, words_of
+from batchgrowth_operator.shell.refusals import RefusalFilter, refusal_message
 
 
 class Answer(Exception):
@@ -21,11 +21,11 @@ def record(name: str, text: str, error: Exception | None = None) -> logging.LogR
 
 
 def test_a_right_that_is_missing_is_named_with_what_would_do() -> None:
-    said = words_of(Answer(403, 'pods is forbidden: User "x" cannot watch resource "pods"'))
+    said = refusal_message(Answer(403, 'pods is forbidden: User "x" cannot watch resource "pods"'))
 
     assert said is not None
     assert said.startswith('the API server answers 403: pods is forbidden: User "x" cannot watch resource "pods"; ')
-    assert "the roles of the chart" in said
+    assert "the chart's roles" in said
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_right_that_is_missing_is_named_with_what_would_do() -> None:
     ],
 )
 def test_other_answers_and_faults_of_our_own(error: Exception, expected: str | None) -> None:
-    assert expected == words_of(error)
+    assert expected == refusal_message(error)
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_other_answers_and_faults_of_our_own(error: Exception, expected: str | N
     ],
 )
 def test_a_refusal_is_told_once(told: logging.LogRecord, expected: bool) -> None:
-    assert expected == ToldOnce().filter(told)
+    assert expected == RefusalFilter().filter(told)

@@ -7,8 +7,8 @@ import pytest
 from batchgrowth import names
 from batchgrowth.conditions import REASONS
 from batchgrowth_operator.decide.retries import RETRY_SECONDS
+from batchgrowth_operator.seen.diagnosis import MOST_EVENT_READS, unexplained
 from batchgrowth_operator.seen.observed import Ref
-from batchgrowth_operator.seen.troubles import MOST_PUZZLES, puzzles
 
 MakeWorld = Any
 CREATED = "2026-11-20T10:00:10Z"
@@ -60,7 +60,7 @@ def waiting_world(make_world: MakeWorld) -> Any:
         (
             pod("w", **unschedulable('0/3 nodes: persistentvolumeclaim "data" not found. not found')),
             "ReferenceMissing",
-            "Make the persistentvolumeclaim data, or take it out of the job.",
+            "Create the persistentvolumeclaim data, or remove it from the job.",
         ),
         (pod("w", **container(state=pulling("ErrImagePull", "no host"))), "ImagePullFailed", "w: no host. Give"),
         (
@@ -109,7 +109,7 @@ def test_what_pods_say_of_themselves(waiting_world: Any, found: Any, reason: str
         (
             event("w", "FailedMount", 'MountVolume.SetUp failed for volume "v" : secret "key" not found'),
             "ReferenceMissing",
-            "Make the secret key",
+            "Create the secret key",
         ),
         (event("w", "FailedMount", "timed out"), "PodBroken", "w: timed out"),
         (event("w", "FailedMount", "x", series={"lastObservedTime": CREATED}, eventTime=None), "PodBroken", "w: x"),
@@ -135,14 +135,14 @@ def test_a_secret_to_pull_with_is_missing(make_world: MakeWorld) -> None:
     world.pods = [pod("s", "scheduler", **container(state={"waiting": {"reason": "ErrImagePull", "message": "no"}}))]
     world.settle()
     assert ("False", "ImagePullFailed") == world.condition("ClusterReady")
-    assert world.pods == list(puzzles(world.observed()))
+    assert world.pods == list(unexplained(world.observed()))
 
     text = "Unable to retrieve some image pull secrets (registry); attempting to pull the image may not succeed."
     world.warnings = [event("s", "FailedToRetrieveImagePullSecret", text)]
     world.settle()
 
     assert ("False", "ReferenceMissing") == world.condition("ClusterReady")
-    assert message(world, "ClusterReady").endswith("Make the secret registry, or take it out of the job.")
+    assert message(world, "ClusterReady").endswith("Create the secret registry, or remove it from the job.")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
     """Only an event says so. Each try has another name for the pod, and the words stay the same."""
     text = 'Error creating: pods "digits-trainer-b96{}n" is forbidden: exceeded quota: q'
     waiting_world.trainer["status"] = {"startTime": CREATED, "active": 0}
-    assert waiting_world.decide().look_again_seconds == 8
+    assert waiting_world.decide().requeue_after_seconds == 8
     waiting_world.wait(8)
-    [job] = puzzles(waiting_world.observed())
+    [job] = unexplained(waiting_world.observed())
     assert "Job" == job["kind"]
 
     waiting_world.warnings = [event("digits-trainer", "FailedCreate", text.format(1), lastTimestamp=CREATED)]
@@ -185,32 +185,33 @@ def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
     assert ("False", "QuotaExceeded") == waiting_world.condition("Training")
     assert "pods digits-trainer-… is forbidden: exceeded quota: q. Raise the quota" in before
     assert waiting_world.decide().is_empty
-    assert 10 == waiting_world.decide().look_again_seconds
-    assert 30 == waiting_world.wait(112).decide().look_again_seconds
-    assert 60 == waiting_world.wait(1000).decide().look_again_seconds
+    assert 10 == waiting_world.decide().requeue_after_seconds
+    assert 30 == waiting_world.wait(112).decide().requeue_after_seconds
+    assert 60 == waiting_world.wait(1000).decide().requeue_after_seconds
 
 
-def test_a_restart_is_told_with_the_last_words(training_world: MakeWorld) -> None:
+def test_a_restart_is_reported_with_the_trainer_s_last_output(training_world: MakeWorld) -> None:
     world = training_world()
-    for said, told in (("", "exit code 1"), ("lost", "exit code 1: lost")):
-        ending = {"exitCode": 1, "message": said, "finishedAt": CREATED}
+    for output, cause in (("", "exit code 1"), ("lost", "exit code 1: lost")):
+        ending = {"exitCode": 1, "message": output, "finishedAt": CREATED}
         world.pods = [pod("t", "trainer", phase="Failed", containerStatuses=[{"state": {"terminated": ending}}])]
         world.trainer["status"] = {"active": 1, "failed": 1}
         world.settle()
-        assert (("False", "TrainerRestarting"), told) == (world.condition("Training"), message(world, "Training"))
+        assert ("False", "TrainerRestarting") == world.condition("Training")
+        assert f"The trainer restarts from its last checkpoint: {cause}" == message(world, "Training")
 
 
 def test_puzzles_are_few_and_take_their_time(waiting_world: Any) -> None:
     waiting_world.trainer_runs().pods = [pod(f"w-{n}") for n in range(9)]
     waiting_world.pods[1]["metadata"]["deletionTimestamp"] = CREATED
     waiting_world.wait(5)
-    assert () == puzzles(waiting_world.observed())
-    assert 3 == waiting_world.decide().look_again_seconds
+    assert () == unexplained(waiting_world.observed())
+    assert 3 == waiting_world.decide().requeue_after_seconds
 
     waiting_world.wait(3)
 
-    assert ["w-0", "w-2", "w-3"] == [body["metadata"]["name"] for body in puzzles(waiting_world.observed())]
-    assert 3 == MOST_PUZZLES
+    assert ["w-0", "w-2", "w-3"] == [body["metadata"]["name"] for body in unexplained(waiting_world.observed())]
+    assert 3 == MOST_EVENT_READS
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ def test_a_dask_cluster_that_goes_is_waited_for(waiting_world: Any) -> None:
     waiting_world.trainer_runs().cluster["metadata"]["deletionTimestamp"] = CREATED
     waiting_world.settle()
 
-    assert 20 == waiting_world.decide().look_again_seconds
+    assert 20 == waiting_world.decide().requeue_after_seconds
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Service"])
@@ -246,7 +247,7 @@ def test_a_part_of_the_scheduler_that_is_gone_is_asked_for(training_world: MakeW
     parts = copy.deepcopy(world.parts)
     del world.parts[Ref(kind, "digits-scheduler")]
     assert world.decide().apply == ()
-    assert 10 == world.decide().look_again_seconds
+    assert 10 == world.decide().requeue_after_seconds
 
     world.wait(10).settle()
     assert "Created" == world.cluster["status"]["phase"]
@@ -283,7 +284,7 @@ def test_worker_pods_that_are_refused_are_asked_for_again(training_world: MakeWo
         world.wait(10)
         asked.add(asked_at())
     assert ["2026-11-20T10:00:30Z", "2026-11-20T10:01:00Z", "2026-11-20T10:01:30Z"] == sorted(asked - {None})
-    assert world.decide().look_again_seconds <= RETRY_SECONDS
+    assert world.decide().requeue_after_seconds <= RETRY_SECONDS
 
     world.workers_ready()
     assert None is asked_at()
@@ -306,7 +307,7 @@ def test_a_scheduler_that_is_refused_is_asked_for_again(waiting_world: Any) -> N
 
     waiting_world.parts[ref]["metadata"]["annotations"] = asked["metadata"]["annotations"]
     assert () == waiting_world.decide().apply
-    assert waiting_world.decide().look_again_seconds <= RETRY_SECONDS
+    assert waiting_world.decide().requeue_after_seconds <= RETRY_SECONDS
 
 
 def test_reasons_are_documented() -> None:
