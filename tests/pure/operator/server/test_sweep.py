@@ -1,4 +1,4 @@
-"""What watches did not tell of is found."""
+"""The sweep finds changes that the watches missed."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ def config_map(version: int, name: str = "digits-plan", namespace: str = "defaul
 
 @dataclass
 class FakeApi:
-    """Has these objects; `asked` are its lists of single objects."""
+    """An API server with these objects; `asked` records the lists of single objects."""
 
     objects: list[dict[str, Any]] = field(default_factory=list)
     fault: Exception | None = None
@@ -53,7 +53,7 @@ def swept(api: FakeApi, store: Store, namespace: str = "") -> list[Key]:
     return asyncio.run(Sweep(api, store).sweep("ConfigMap", namespace))  # type: ignore[arg-type]
 
 
-def test_nothing_is_asked_where_all_is_known() -> None:
+def test_nothing_is_read_if_the_store_is_up_to_date() -> None:
     store, api = Store(), FakeApi([config_map(3)])
     store.update(config_map(3))
 
@@ -62,7 +62,7 @@ def test_nothing_is_asked_where_all_is_known() -> None:
     assert [("ConfigMap", "", names.JOB_LABEL)] == api.swept
 
 
-def test_what_is_gone_is_dropped() -> None:
+def test_a_deleted_object_is_discarded() -> None:
     store = Store()
     store.update(config_map(3))
 
@@ -71,7 +71,7 @@ def test_what_is_gone_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("known", [None, 3])
-def test_what_is_newer_is_read(known: int | None) -> None:
+def test_a_newer_object_is_read(known: int | None) -> None:
     store = Store()
     if known:
         store.update(config_map(known))
@@ -80,7 +80,7 @@ def test_what_is_newer_is_read(known: int | None) -> None:
     assert {(KEY, PLAN): 4} == store.versions("ConfigMap")
 
 
-def test_what_a_watch_tells_meanwhile_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_a_watch_reports_within_the_grace_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     store, api = Store(), FakeApi([config_map(4), config_map(9, "new")])
     for name in ("digits-plan", "old"):
         store.update(config_map(3, name))
@@ -99,7 +99,7 @@ def test_what_a_watch_tells_meanwhile_is_not_asked_for(monkeypatch: pytest.Monke
 
 
 def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in no list of the job's, and still the job's."""
+    """It is in no list by label, but still the job's."""
     store, api = Store(), FakeApi([config_map(5)])
     store.update(config_map(3))
     monkeypatch.setattr(api, "listed", lambda *_: [])
@@ -108,7 +108,7 @@ def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) 
     assert {(KEY, PLAN): 5} == store.versions("ConfigMap")
 
 
-def test_namespaces_of_others_are_left_alone() -> None:
+def test_other_namespaces_are_left_alone() -> None:
     store = Store()
     store.update(config_map(3, namespace="other"))
 
@@ -125,7 +125,7 @@ def test_namespaces_of_others_are_left_alone() -> None:
         (RuntimeError("a fault of ours"), "the sweep of ConfigMap failed"),
     ],
 )
-def test_all_kinds_are_swept_again_and_again(
+def test_all_kinds_are_swept_repeatedly(
     namespaces: tuple[str, ...], places: set[str], fault: Exception | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, api, woken = Store(), FakeApi(fault=fault), []

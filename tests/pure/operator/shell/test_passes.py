@@ -1,4 +1,4 @@
-"""What talks to the API server, with an API server that is a dictionary."""
+"""Passes and queues, against an API server that is a dictionary."""
 
 import asyncio
 import copy
@@ -26,7 +26,7 @@ PLAN = Ref("ConfigMap", "digits-plan")
 
 @dataclass
 class FakeApi:
-    """Keeps what is applied; refuses what `refused` names; counts what it was asked."""
+    """Stores applied objects, refuses those in `refused`, and records requests in `asked`."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     refused: dict[Ref, Refused] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def setting(make_world: Any) -> Setting:
     return Setting(api, store, telemetry, make_pass)
 
 
-def test_one_pass_makes_everything_and_the_next_nothing(setting: Setting) -> None:
+def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> None:
     assert Result(requeue_after_seconds=RESYNC_SECONDS) == setting.once()
     made = setting.api.writes()
     assert [("apply", JOB)] == made[:1]
@@ -107,7 +107,7 @@ def test_one_pass_makes_everything_and_the_next_nothing(setting: Setting) -> Non
     assert made == setting.api.writes()
 
 
-def test_a_job_that_is_gone(setting: Setting) -> None:
+def test_a_deleted_job(setting: Setting) -> None:
     setting.store.remove(
         setting.api.objects[JOB] | {"metadata": setting.api.objects[JOB]["metadata"] | {"resourceVersion": "2"}}
     )
@@ -116,7 +116,7 @@ def test_a_job_that_is_gone(setting: Setting) -> None:
     assert [] == setting.api.asked
 
 
-def test_an_object_of_somebody_else_is_not_touched(setting: Setting) -> None:
+def test_an_object_of_another_owner_is_not_touched(setting: Setting) -> None:
     setting.api.objects[PLAN] = {
         "kind": "ConfigMap",
         "metadata": {"name": "digits-plan", "namespace": "default", "uid": "x"},
@@ -129,7 +129,7 @@ def test_an_object_of_somebody_else_is_not_touched(setting: Setting) -> None:
     assert ("apply", PLAN) not in setting.api.asked
 
 
-def test_an_own_object_that_was_not_seen_is_looked_at_first(setting: Setting) -> None:
+def test_an_unobserved_object_of_the_job_causes_another_pass(setting: Setting) -> None:
     setting.once()
     setting.store.discard(KEY, PLAN)
     before = len(setting.api.writes())
@@ -140,8 +140,8 @@ def test_an_own_object_that_was_not_seen_is_looked_at_first(setting: Setting) ->
     assert PLAN in setting.store.children(KEY)
 
 
-def test_what_is_refused_is_told_with_the_next_pass(setting: Setting) -> None:
-    """And nothing that would stand on it is made."""
+def test_a_refusal_is_reported_by_the_next_pass(setting: Setting) -> None:
+    """And later writes, which may depend on the refused one, are skipped."""
     cluster = Ref("DaskCluster", "digits")
     setting.api.refused[cluster] = Refused(404, "not found")
     first = setting.once()
@@ -168,7 +168,7 @@ def test_a_status_that_cannot_be_written(setting: Setting, code: int, result: st
     assert [("apply", JOB)] == setting.api.writes()
 
 
-def test_an_api_server_that_is_away(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_api_server(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> None:
         raise ConnectionRefusedError("nobody there")
 
@@ -177,7 +177,7 @@ def test_an_api_server_that_is_away(setting: Setting, monkeypatch: pytest.Monkey
     assert setting.once().backs_off
 
 
-def test_a_fault_of_our_own_is_logged_and_tried_again(
+def test_an_error_of_our_own_is_logged_and_retried(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(setting.api, "apply", lambda *_: 1 / 0)
@@ -186,7 +186,7 @@ def test_a_fault_of_our_own_is_logged_and_tried_again(
     assert "default/digits: the pass failed" in caplog.text
 
 
-def test_an_event_that_cannot_be_posted_stops_nothing(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_event_does_not_stop_the_pass(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     setting.api.refused[Ref("Event", "PlanMade")] = Refused(403, "no")
 
     assert () == setting.once().failures
@@ -204,7 +204,7 @@ def test_deletions(setting: Setting, make_world: Any) -> None:
     assert {JOB, PLAN}.isdisjoint(setting.api.objects)
 
 
-def test_a_job_that_goes_is_forgotten(setting: Setting) -> None:
+def test_the_observer_forgets_a_deleted_job(setting: Setting) -> None:
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     setting.once()
     asyncio.run(observer.observe(KEY, ()))
@@ -214,8 +214,8 @@ def test_a_job_that_goes_is_forgotten(setting: Setting) -> None:
     assert {} == observer._secret_read
 
 
-def test_a_secret_is_read_anew_now_and_then(setting: Setting) -> None:
-    """Also that of a job without a cluster, which needs it less."""
+def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
+    """Also that of a job without a cluster, but less often."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
     setting.once()
@@ -234,7 +234,7 @@ def test_a_secret_is_read_anew_now_and_then(setting: Setting) -> None:
 
 
 def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> None:
-    """Nobody watches Secrets, and no new pod starts without its own."""
+    """Secrets are not watched, and no new pod starts without its Secret."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
     assert RESYNC_SECONDS == observer.resync_seconds(KEY)
@@ -252,8 +252,8 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
     assert SECRET_SECONDS == observer.resync_seconds(KEY)
 
 
-def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
-    """Now and then, and those of before count where they may not be read."""
+def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    """At intervals; if they cannot be read, the last ones count."""
     setting.once()
     labels = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "worker"}
     metadata = {"name": "w", "namespace": "default", "uid": "uid of w", "labels": labels, "resourceVersion": "500"}
@@ -280,7 +280,7 @@ def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest
     assert () == warnings()
 
 
-def test_events_while_a_pass_runs_make_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_during_a_pass_cause_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "DEBOUNCE_SECONDS", 0)
     made: list[Key] = []
 
@@ -314,8 +314,8 @@ def test_events_while_a_pass_runs_make_one_more(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("quiet", "waits"), [(1.0, 0.0), (0.02, 0.03)])
-def test_an_event_after_quiet_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch, quiet: float, waits: float) -> None:
-    """One that follows a pass closely waits for others to come with it."""
+def test_an_event_is_debounced(monkeypatch: pytest.MonkeyPatch, quiet: float, waits: float) -> None:
+    """Only if it follows a pass shortly."""
     slept: list[float] = []
     real_sleep, clock = asyncio.sleep, [100.0]
     made = 0
@@ -334,7 +334,7 @@ def test_an_event_after_quiet_is_looked_at_at_once(monkeypatch: pytest.MonkeyPat
         queues.wake(KEY)
         while made < 1:
             await real_sleep(0)
-        await real_sleep(0)  # it rests
+        await real_sleep(0)  # the queue waits
         clock[0] += quiet
         queues.wake(KEY)
         await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
@@ -348,7 +348,7 @@ def test_an_event_after_quiet_is_looked_at_at_once(monkeypatch: pytest.MonkeyPat
 
 
 def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each failure doubles the wait; what failed is handed to the next pass; a job that is gone needs no queue."""
+    """Each failure doubles the wait and is passed on to the next pass; the queue of a deleted job ends."""
     slept: list[float] = []
     failure = (Failure(PLAN, 422, "no"),)
     script = [
