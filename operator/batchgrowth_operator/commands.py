@@ -15,8 +15,7 @@ from batchgrowth_operator.server.settings import LeaseLock, Settings
 
 def operator(
     image: Annotated[
-        str,
-        typer.Option(envvar="BATCHGROWTH_IMAGE", help="The image of jobs without spec.image.", show_default=False),
+        str, typer.Option(envvar="BATCHGROWTH_IMAGE", help="Image of jobs without spec.image.", show_default=False)
     ],
     kubeconfig: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Run outside the cluster with this kubeconfig.")
@@ -36,11 +35,10 @@ def operator(
         str, typer.Option(envvar="BATCHGROWTH_POD", help="This operator's name in that Lease.", show_default=False)
     ] = "",
     log_level: Annotated[
-        LogLevel,
-        typer.Option(envvar="BATCHGROWTH_LOG_LEVEL", help="The least severe messages to log; debug includes kopf's."),
+        LogLevel, typer.Option(envvar="BATCHGROWTH_LOG_LEVEL", help="Least severe messages; debug includes kopf's.")
     ] = LogLevel.info,
     log_format: Annotated[
-        LogFormat, typer.Option(envvar="BATCHGROWTH_LOG_FORMAT", help="Text for people or JSON for log collectors.")
+        LogFormat, typer.Option(envvar="BATCHGROWTH_LOG_FORMAT", help="Text for people, JSON for collectors.")
     ] = LogFormat.text,
 ) -> None:
     """Run the operator, which makes the cluster match the plans of its jobs."""

@@ -49,6 +49,7 @@ def run(settings: Settings) -> None:
         began = time.monotonic()
         try:
             asyncio.run(_watch(settings, api, telemetry))
+            return
         except Exception as error:
             failures = 1 if time.monotonic() - began > HEALTHY_AFTER_SECONDS else failures + 1
             wait, refusal = backoff_seconds(failures), refusal_message(error)
@@ -56,8 +57,6 @@ def run(settings: Settings) -> None:
                 log.exception("watching failed; retrying in %g s", wait)
             else:
                 log.error("%s; retrying in %g s", refusal, wait)
-        else:
-            return
         time.sleep(wait)
 
 

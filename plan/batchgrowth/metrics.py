@@ -31,19 +31,11 @@ class Metric:
 TRAINER = (
     Metric("batchgrowth_batch_size", "gauge", "Batch size of the current stage.", "examples"),
     Metric(
-        "batchgrowth_checkpoint_duration_seconds",
-        "histogram",
-        "Time to write a checkpoint.",
-        "seconds",
-        (),
-        PAUSE_BUCKETS,
+        "batchgrowth_checkpoint_duration_seconds", "histogram", "Checkpoint write time.", "seconds", (), PAUSE_BUCKETS
     ),
     Metric("batchgrowth_checkpoint_failures_total", "counter", "Checkpoints that could not be written."),
     Metric(
-        "batchgrowth_checkpoint_last_success_timestamp_seconds",
-        "gauge",
-        "When the newest checkpoint was completed.",
-        "seconds",
+        "batchgrowth_checkpoint_last_success_timestamp_seconds", "gauge", "Time of the newest checkpoint.", "seconds"
     ),
     Metric("batchgrowth_checkpoint_size_bytes", "gauge", "Size of the newest checkpoint.", "bytes"),
     Metric("batchgrowth_epochs", "gauge", "Epochs done, including the fraction of the current one."),
@@ -73,13 +65,7 @@ TRAINER = (
         UPDATE_BUCKETS,
     ),
     Metric("batchgrowth_updates_total", "counter", "Updates committed."),
-    Metric(
-        "batchgrowth_workers",
-        "gauge",
-        "Workers, by state: wanted by the plan, or training.",
-        "",
-        ("state",),
-    ),
+    Metric("batchgrowth_workers", "gauge", "Workers, by state: wanted by the plan, or training.", "", ("state",)),
 )
 
 OPERATOR = (

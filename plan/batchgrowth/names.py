@@ -2,31 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "FIELD_MANAGER",
-    "INPUTS",
-    "JOB_KEY",
-    "JOB_LABEL",
-    "MANAGER",
-    "MANIFEST",
-    "PLAN_KEY",
-    "PROGRESS_KEY",
-    "RETRIED",
-    "ROLE_LABEL",
-    "cluster",
-    "cluster_client",
-    "labels",
-    "network_policy",
-    "plan",
-    "progress",
-    "progress_role",
-    "scheduler",
-    "selector",
-    "tls",
-    "trainer",
-    "workers",
-]
-
 MANAGER = "batchgrowth"
 FIELD_MANAGER = "batchgrowth-operator"
 JOB_LABEL = "batchgrowth.dev/job"

@@ -25,6 +25,13 @@ Time = Annotated[str, StringConstraints(max_length=32), Field(json_schema_extra=
 Name = Annotated[str, StringConstraints(max_length=253)]
 
 
+def _list_of(most: int, description: str, key: str = "") -> Any:
+    """The field of a list of at most that many entries: a map by `key`, or atomic without one."""
+    extra: dict[str, Any] = {"x-kubernetes-list-type": "map" if key else "atomic"}
+    extra |= {"x-kubernetes-list-map-keys": [key]} if key else {}
+    return Field(strict=False, max_length=most, json_schema_extra=extra, description=description)
+
+
 class Condition(Model):
     """One condition, in the form of metav1.Condition."""
 
@@ -35,17 +42,10 @@ class Condition(Model):
     status: Annotated[Literal["True", "False", "Unknown"], Field(description="Whether the condition holds.")]
     reason: Annotated[
         str,
-        Field(
-            pattern=r"^[A-Za-z]([A-Za-z0-9]*)$",
-            min_length=1,
-            max_length=64,
-            description="Why, as a CamelCase word for programs.",
-        ),
+        Field(pattern=r"^[A-Za-z]([A-Za-z0-9]*)$", min_length=1, max_length=64, description="Cause, in CamelCase."),
     ]
-    message: Annotated[str, Field(max_length=1024, description="Why, as a sentence for people.")] = ""
-    observed_generation: Annotated[
-        LongCount, Field(description="The metadata.generation of the job for which the condition was set.")
-    ] = 0
+    message: Annotated[str, Field(max_length=1024, description="Cause, as a sentence for people.")] = ""
+    observed_generation: Annotated[LongCount, Field(description="The job's metadata.generation at the time.")] = 0
     last_transition_time: Annotated[Time, Field(description="When the status last changed, in RFC 3339.")]
 
 
@@ -61,17 +61,14 @@ class WorkersStatus(Model):
     """The numbers of workers desired, requested and ready."""
 
     desired: Annotated[Count, Field(description="Workers that the plan gives the current stage.")] = 0
-    requested: Annotated[
-        Count, Field(description="Replicas of the worker Deployment; larger than desired ahead of a milestone.")
-    ] = 0
+    requested: Annotated[Count, Field(description="Replicas of the Deployment; more ahead of a milestone.")] = 0
     requested_time: Annotated[Time | None, Field(description="When requested last changed, in RFC 3339.")] = None
     resize_seconds: Annotated[
         Decimal | None, Field(description="Time from the last request of workers until all had joined. Unit: seconds.")
     ] = None
-    lead_seconds: Annotated[
-        Decimal | None,
-        Field(description="Smoothed start-up time of workers: how early they are requested. Unit: seconds."),
-    ] = None
+    lead_seconds: Annotated[Decimal | None, Field(description="Smoothed start-up time of workers. Unit: seconds.")] = (
+        None
+    )
     ready: Annotated[Count, Field(description="Workers that have joined the cluster.")] = 0
     selector: Annotated[str, Field(max_length=253, description="Label selector of the worker pods.")] = ""
 
@@ -99,29 +96,19 @@ class TrainerStatus(Model):
     estimated_remaining_seconds: Annotated[
         LongCount | None, Field(description="Time to the end at the current pace. Unit: seconds.")
     ] = None
-    epoch: Annotated[Decimal | None, Field(description="Epochs done, including the fraction of the current one.")] = (
-        None
-    )
+    epoch: Annotated[Decimal | None, Field(description="Epochs done, with the current one's fraction.")] = None
     start: Annotated[
         LongCount | None, Field(description="Number of the trainer's start, from 0; a restart increments it.")
     ] = None
     update: Annotated[LongCount | None, Field(description="Updates done.")] = None
     loss: Annotated[Decimal | None, Field(description="Training loss in the last report, per example.")] = None
     metrics: Annotated[
-        tuple[TrainerMetric, ...],
-        Field(
-            strict=False,
-            max_length=16,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-            description="Last values of the workload's metrics, at most 16.",
-        ),
+        tuple[TrainerMetric, ...], _list_of(16, "Last values of the workload's metrics, at most 16.", key="name")
     ] = ()
     weights_sha256: Annotated[
         str | None,
         Field(
-            pattern=r"^[0-9a-f]{64}$",
-            max_length=64,
-            description="SHA-256 of the trained weights; the same for every run of this spec with any workers.",
+            pattern=r"^[0-9a-f]{64}$", max_length=64, description="SHA-256 of the weights; independent of the workers."
         ),
     ] = None
     last_updated_time: Annotated[Time | None, Field(description="When the trainer last reported, in RFC 3339.")] = None
@@ -138,44 +125,29 @@ class StageRecord(Model):
         Decimal | None, Field(description="Time until the workers of the stage had joined. Unit: seconds.")
     ] = None
     pause_seconds: Annotated[
-        Decimal | None,
-        Field(description="Longest pause in the stage while workers joined or left. Unit: seconds."),
+        Decimal | None, Field(description="Longest pause while workers joined or left. Unit: seconds.")
     ] = None
 
 
 class JobStatus(Model):
     """The status of a job."""
 
-    observed_generation: Annotated[
-        LongCount, Field(description="The metadata.generation that this status describes.")
-    ] = 0
+    observed_generation: Annotated[LongCount, Field(description="The metadata.generation described here.")] = 0
     phase: Annotated[
         Phase,
-        Field(
-            description="The conditions in one word, for people; programs read the conditions. Rejected: the spec is "
-            "invalid or has no plan."
-        ),
+        Field(description="The conditions in one word, for people. Rejected: the spec is invalid or has no plan."),
     ] = "Pending"
     start_time: Annotated[
         Time | None,
         Field(
-            description="When the operator first started the job, in RFC 3339. From then on the parts of the spec that "
-            "determine the weights are immutable."
+            description="When the job first started, in RFC 3339; since then the mathematics of the spec is immutable."
         ),
     ] = None
     completion_time: Annotated[Time | None, Field(description="When the job ended, in RFC 3339.")] = None
     conditions: Annotated[
-        tuple[Condition, ...],
-        Field(
-            strict=False,
-            max_length=16,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-            description="The job's state and its causes, one entry for each type.",
-        ),
+        tuple[Condition, ...], _list_of(16, "The job's state and its causes, one entry for each type.", key="type")
     ] = ()
-    cluster_name: Annotated[Name | None, Field(description="Name of the DaskCluster, for KubeCluster.from_name.")] = (
-        None
-    )
+    cluster_name: Annotated[Name | None, Field(description="DaskCluster, for KubeCluster.from_name.")] = None
     stage: Annotated[Count | None, Field(description="Index of the current stage, from 0.")] = None
     stages: Annotated[Count | None, Field(description="Number of stages in the plan.")] = None
     batch: Annotated[BatchStatus | None, Field(description="Batch size now and in the next stage.")] = None
@@ -185,12 +157,7 @@ class JobStatus(Model):
     restarts: Annotated[Count, Field(description="Restarts of the trainer.")] = 0
     history: Annotated[
         tuple[StageRecord, ...],
-        Field(
-            strict=False,
-            max_length=MOST_HISTORY,
-            json_schema_extra={"x-kubernetes-list-type": "atomic"},
-            description=f"The stages that have begun, the newest last, at most {MOST_HISTORY}.",
-        ),
+        _list_of(MOST_HISTORY, f"The stages that have begun, the newest last, at most {MOST_HISTORY}."),
     ] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -37,21 +37,18 @@ def _condition_events(previous: JobStatus, new: JobStatus) -> Iterator[Event]:
 
 
 def _is_bad(now: Condition) -> bool:
-    return (
-        (now.type, now.status) in BAD or (now.type == "ClusterReady" and now.status == "False") or now.reason in HELD_UP
-    )
+    return (now.type, now.status) in BAD | {("ClusterReady", "False")} or now.reason in HELD_UP
 
 
 def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new: JobStatus) -> str:
     """The change as a sentence, if the condition's message, which describes the new state, does not express it."""
     ready = new.workers.ready if new.workers else 0
-    workers = counted(ready, "worker")
     if now.reason == "UpdatesCommitted" and not ready:
         return "Training resumes when its workers have joined."
     if now.reason == "UpdatesCommitted":
-        return f"Training {'resumed' if previous.history else 'began'} with {workers}."
+        return f"Training {'resumed' if previous.history else 'began'} with {counted(ready, 'worker')}."
     if now.reason == "AtTarget" and before is not None and before.reason == "ScalingDown":
-        return f"Scaled down to {workers}."
+        return f"Scaled down to {counted(ready, 'worker')}."
     return RECOVERIES.get(now.reason, now.message)
 
 

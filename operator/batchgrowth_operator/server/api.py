@@ -75,42 +75,22 @@ class Api:
 
     def get(self, ref: Ref, namespace: str) -> Object | None:
         """The object, or None if it does not exist."""
-        try:
-            return self._send("get", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name))
-        except Refused as refused:
-            if refused.code == 404:
-                return None
-            raise
+        return self._get_if_any(KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name))
 
     def list_of(self, kind: str, namespace: str, **selectors: str) -> list[dict[str, Any]]:
         """The objects of a kind by `label_selector` or `field_selector`; none if the server has no such kind."""
         resource = KINDS[kind]
-        try:
-            found = self._send("get", resource, resource.path(namespace), **selectors)
-        except Refused as refused:
-            if refused.code == 404:
-                return []
-            raise
-        return [{"kind": kind, "apiVersion": resource.api_version} | item for item in found["items"]]
+        found = self._get_if_any(resource, resource.path(namespace), **selectors)
+        return [{"kind": kind, "apiVersion": resource.api_version} | item for item in found["items"]] if found else []
 
     def listed(self, kind: str, namespace: str, label_selector: str | None) -> Iterator[Object]:
         """The metadata of all objects of a kind, page by page; none if the server has no such kind."""
         resource, more = KINDS[kind], None
         while more != "":
-            try:
-                found = self._send(
-                    "get",
-                    resource,
-                    resource.path(namespace),
-                    label_selector=label_selector,
-                    limit=PAGE,
-                    _continue=more,
-                    header_params={"Accept": METADATA},
-                )
-            except Refused as refused:
-                if refused.code == 404:
-                    return
-                raise
+            page = {"label_selector": label_selector, "limit": PAGE, "_continue": more}
+            found = self._get_if_any(resource, resource.path(namespace), header_params={"Accept": METADATA}, **page)
+            if found is None:
+                return
             yield from ({"kind": kind, "metadata": item["metadata"]} for item in found["items"] or [])
             more = found["metadata"].get("continue", "")
 
@@ -149,12 +129,7 @@ class Api:
 
     def get_lease(self, namespace: str, name: str) -> Object | None:
         """The Lease, or None if it does not exist."""
-        try:
-            return self._send("get", LEASES, LEASES.path(namespace, name))
-        except Refused as refused:
-            if refused.code == 404:
-                return None
-            raise
+        return self._get_if_any(LEASES, LEASES.path(namespace, name))
 
     def put_lease(self, lease: Object) -> Object:
         """The Lease after the write: created if it has no resource version, else updated if it still has that one."""
@@ -162,6 +137,14 @@ class Api:
         if "resourceVersion" not in metadata:
             return self._send("post", LEASES, LEASES.path(metadata["namespace"]), body=lease)
         return self._send("put", LEASES, LEASES.path(metadata["namespace"], metadata["name"]), body=lease)
+
+    def _get_if_any(self, kind: Kind, path: str, **options: Any) -> dict[str, Any] | None:
+        try:
+            return self._send("get", kind, path, **options)
+        except Refused as refused:
+            if refused.code == 404:
+                return None
+            raise
 
     def _send(self, verb: str, kind: Kind, path: str, **options: Any) -> dict[str, Any]:
         try:

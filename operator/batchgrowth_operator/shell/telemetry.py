@@ -117,8 +117,7 @@ def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge |
         conditions = Conditions(metric)
         registry.register(conditions)
         return conditions
-    if metric.kind == "counter":
-        return Counter(metric.name, metric.help, metric.labels, registry=registry)
-    if metric.kind == "gauge":
-        return Gauge(metric.name, metric.help, metric.labels, registry=registry)
-    return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry)
+    if metric.kind == "histogram":
+        return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry)
+    simple = Counter if metric.kind == "counter" else Gauge
+    return simple(metric.name, metric.help, metric.labels, registry=registry)

@@ -44,7 +44,7 @@ def template_faults(template: Mapping[str, Any]) -> list[Broken]:
     metadata, pod = template.get("metadata", {}), template.get("spec", {})
     parts = (("metadata", metadata), ("spec", pod))
     wrong = [(name, part) for name, part in parts if not isinstance(part, dict)]
-    shapeless = wrong or [*_shapeless_labels(metadata), *_shapeless(pod, "spec")]
+    shapeless = wrong or [*_shapeless(metadata, "metadata"), *_shapeless(pod, "spec")]
     if shapeless:
         return [(path, value, "give it the form that it has in a pod template") for path, value in shapeless]
     return list(_owned(metadata, pod))
@@ -75,16 +75,12 @@ def _own(path: str, value: Any, name: str) -> Broken:
     return path, value, f"the operator sets it: {INSTEAD.get(name, 'leave it out')}"
 
 
-def _shapeless_labels(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    labels = metadata.get("labels")
-    if labels is not None and not isinstance(labels, dict):
-        yield "metadata.labels", labels
-
-
 def _shapeless(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """The lists that merge by a key and have an entry without it."""
+    """Labels that are no map, and lists that merge by a key and have an entry without it."""
     for name, value in node.items():
-        if name in MERGE_KEYS:
+        if name == "labels" and not isinstance(value, dict | None):
+            yield f"{path}.{name}", value
+        elif name in MERGE_KEYS:
             if not isinstance(value, list) or any(not _has_key(entry, MERGE_KEYS[name]) for entry in value):
                 yield f"{path}.{name}", value
             elif name in ("containers", "initContainers"):
