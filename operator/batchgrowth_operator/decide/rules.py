@@ -18,7 +18,7 @@ DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""
 STALLED_AFTER_SECONDS = 120
 STALLED_AFTER_UPDATES = 20
-"""A job counts as stalled after the time of so many updates, but no sooner than after STALLED_AFTER_SECONDS."""
+"""Time in updates after which a job counts as stalled, but at least STALLED_AFTER_SECONDS."""
 
 
 class Verdict(NamedTuple):

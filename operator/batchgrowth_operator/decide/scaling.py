@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchgrowth import names
-from batchgrowth.plan import Stage
+from batchgrowth import lead, names
 from batchgrowth.spec.template import CONTAINER
 from batchgrowth.status import WorkersStatus
 
@@ -17,12 +16,6 @@ from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation
 from batchgrowth_operator.seen.observed import Object
 from batchgrowth_operator.seen.timestamps import parse_timestamp, seconds_since, timestamp_ms
 
-SLACK = 1.5
-"""Factor on the lead time when workers are requested, since start-up times vary."""
-RELEASE_SLACK = 10.0
-"""Number of lead times within which a later stage's workers are kept."""
-SMOOTHING = 0.5
-"""Weight of the newest measurement in the smoothed lead time."""
 REPORT_SECONDS = 2.0
 """Longest time between two reports of a trainer that commits updates."""
 
@@ -60,13 +53,14 @@ class Workforce:
 def workforce(s: Situation) -> Workforce:
     """The workforce of the job in this situation."""
     previous = s.previous.workers or WorkersStatus()
-    lead = float(previous.lead_seconds) if previous.lead_seconds else s.defaults.first_lead_seconds
+    lead_seconds = float(previous.lead_seconds) if previous.lead_seconds else s.defaults.first_lead_seconds
     deployment = s.seen.child("Deployment", names.workers(s.seen.name))
     ready = 0 if s.cluster_policy is ClusterPolicy.DELETE else s.joined
     resize_seconds = _resize_seconds(s, previous, ready)
     if resize_seconds is not None:
-        lead = _next_lead(s, previous, resize_seconds)
-    desired, requested = _counts(s, lead, deployment, previous.requested)
+        known = float(previous.lead_seconds) if previous.lead_seconds else None
+        lead_seconds = lead.smoothed(known, _without_scheduling(s, resize_seconds))
+    desired, requested = _counts(s, lead_seconds, deployment, previous.requested)
     changed = requested != previous.requested or previous.requested_time is None
     return Workforce(
         desired=desired,
@@ -74,8 +68,8 @@ def workforce(s: Situation) -> Workforce:
         ready=ready,
         requested_time=timestamp_ms(s.seen.now) if changed else str(previous.requested_time),
         resize_seconds=resize_seconds,
-        lead_seconds=lead,
-        growth_due_seconds=_growth_due(s, lead, requested),
+        lead_seconds=lead_seconds,
+        growth_due_seconds=_growth_due(s, lead_seconds, requested),
     )
 
 
@@ -84,22 +78,16 @@ def selector(s: Situation) -> str:
     return names.selector(s.seen.name, CONTAINER)
 
 
-def _counts(s: Situation, lead: float, deployment: Object | None, requested: int) -> tuple[int, int]:
+def _counts(s: Situation, lead_seconds: float, deployment: Object | None, requested: int) -> tuple[int, int]:
     """Workers desired and to request. A job that ends or pauses keeps its workers until its trainer has ended."""
     if s.mode is not Mode.ACTIVE:
         kept = s.cluster_policy is ClusterPolicy.KEEP and deployment is not None
         return 0, int(deployment["spec"].get("replicas", 0)) if kept and deployment else 0
-    soon = _most(s, min(lead * SLACK, s.spec.workers.lead_seconds))
-    later = _most(s, lead * RELEASE_SLACK if s.spec.workers.lead_seconds else 0)
-    return s.stage.workers, soon if soon > requested else max(soon, min(later, requested))
+    bound = s.spec.workers.lead_seconds
+    return s.stage.workers, lead.requested(s.stage.workers, _upcoming(s), requested, lead_seconds, bound)
 
 
-def _most(s: Situation, seconds: float) -> int:
-    """The most workers of the current stage and of any stage that begins within that time."""
-    return max([s.stage.workers, *(stage.workers for stage, due in _ahead(s) if due <= seconds)])
-
-
-def _ahead(s: Situation) -> list[tuple[Stage, float]]:
+def _upcoming(s: Situation) -> list[lead.Upcoming]:
     """The later stages, each with the seconds until it begins at the current pace; none if the pace is unknown.
 
     The time since the last report counts up to the length of one update or one report: a trainer that stands still
@@ -110,21 +98,14 @@ def _ahead(s: Situation) -> list[tuple[Stage, float]]:
     pace = s.report.seconds_per_update
     age = min(s.report_age_seconds, max(pace, REPORT_SECONDS))
     later = s.plan.stages[s.stage.index + 1 :]
-    return [(stage, max(0.0, (stage.first_update - s.update) * pace - age)) for stage in later]
+    due_seconds = (max(0.0, (stage.first_update - s.update) * pace - age) for stage in later)
+    return [lead.Upcoming(stage.workers, due) for stage, due in zip(later, due_seconds, strict=True)]
 
 
-def _growth_due(s: Situation, lead: float, requested: int) -> float | None:
-    window = min(lead * SLACK, s.spec.workers.lead_seconds)
-    due = [due - window for stage, due in _ahead(s) if stage.workers > requested and due > window]
-    return min(due, default=None)
-
-
-def _next_lead(s: Situation, previous: WorkersStatus, resize_seconds: float) -> float:
-    """The first measured time as it is; later ones smoothed."""
-    seconds = _without_scheduling(s, resize_seconds)
-    if previous.lead_seconds is None:
-        return seconds
-    return float(previous.lead_seconds) + SMOOTHING * (seconds - float(previous.lead_seconds))
+def _growth_due(s: Situation, lead_seconds: float, requested: int) -> float | None:
+    window = lead.window(lead_seconds, s.spec.workers.lead_seconds)
+    growing = (stage.due_seconds for stage in _upcoming(s) if stage.workers > requested)
+    return min((due - window for due in growing if due > window), default=None)
 
 
 def _without_scheduling(s: Situation, resize_seconds: float) -> float:
