@@ -183,7 +183,7 @@ def test_a_quota_leaves_too_few_workers(job: MakeJob, quota: Callable[[int], Non
     few.patch(workers={"maximum": 2})
     until("degraded", lambda: few.condition("Degraded").get("status") == "True", SOON_SECONDS, few.story)
     degraded = few.condition("Degraded")
-    assert "1 of 2 workers are there." in degraded["message"]
+    assert "1 of 2 workers joined." in degraded["message"]
     assert "exceeded quota: pods" in degraded["message"]
     update = few.update
     few.reaches(update + 1)

@@ -27,6 +27,8 @@ OWN_POD_FIELDS = frozenset({"restartPolicy", "serviceAccountName"})
 OWN_CONTAINER_FIELDS = frozenset({"args", "command", "image", "imagePullPolicy"})
 OWN_VARIABLES = frozenset({"MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
 OWN_PREFIXES = ("BATCHGROWTH_", "DASK_DISTRIBUTED__COMM__")
+LOG_VARIABLES = frozenset({"BATCHGROWTH_LOG_FORMAT", "BATCHGROWTH_LOG_LEVEL"})
+"""Variables that users may set in spite of their prefix."""
 
 INSTEAD = {
     "image": "give spec.image",
@@ -60,7 +62,8 @@ def _owned(metadata: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[Brok
             yield from _own_fields(container, OWN_CONTAINER_FIELDS, path)
             yield from _own_entries(container.get("volumeMounts", ()), "mountPath", OWN_MOUNTS, f"{path}.volumeMounts")
             variables = {name for entry in container.get("env", ()) if (name := entry["name"]).startswith(OWN_PREFIXES)}
-            yield from _own_entries(container.get("env", ()), "name", OWN_VARIABLES | variables, f"{path}.env")
+            own = (OWN_VARIABLES | variables) - LOG_VARIABLES
+            yield from _own_entries(container.get("env", ()), "name", own, f"{path}.env")
 
 
 def _own_fields(node: Mapping[str, Any], own: frozenset[str], path: str) -> Iterator[Broken]:

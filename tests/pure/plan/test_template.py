@@ -17,6 +17,12 @@ def worker(**fields: Any) -> dict[str, Any]:
     [
         {},
         {"metadata": {"labels": {"team": "red"}, "annotations": {"a": "b"}}},
+        worker(
+            env=[
+                {"name": "BATCHGROWTH_LOG_LEVEL", "value": "debug"},
+                {"name": "BATCHGROWTH_LOG_FORMAT", "value": "json"},
+            ]
+        ),
         {"spec": {"nodeSelector": {"a": "b"}, "volumes": [{"name": "data", "emptyDir": {}}]}},
         worker(resources={"limits": {"cpu": "2"}}, env=[{"name": "MALLOC_TRIM_THRESHOLD_", "value": "1"}]),
         {"spec": {"containers": [{"name": "proxy", "image": "example/proxy:1", "command": ["proxy"]}]}},
@@ -49,6 +55,7 @@ def test_good_templates(overlay: Any) -> None:
             "spec.workers.template.spec.containers.worker.volumeMounts./tmp",
         ),
         (worker(env=[{"name": "OMP_NUM_THREADS"}]), "spec.workers.template.spec.containers.worker.env.OMP_NUM_THREADS"),
+        (worker(env=[{"name": "BATCHGROWTH_SCHEDULER"}]), "spec.workers.template.spec.containers.worker.env."),
         (worker(env=[{"name": "DASK_DISTRIBUTED__COMM__X"}]), "spec.workers.template.spec.containers.worker.env."),
     ],
 )
