@@ -28,7 +28,6 @@ OTHER_MATHEMATICS = {
 SPEED = {
     "workers.minimum": 2,
     "workers.maximum": 3,
-    "workers.examplesPerWorker": 64,
     "workers.template": {"spec": {"nodeSelector": {"pool": "gpu"}}},
     "exchange.timeoutSeconds": 30,
     "checkpoint.everySeconds": 60,
@@ -144,6 +143,24 @@ def test_speed_may_change_after_the_start(kubectl: Kubectl, started: Digits, pat
     changed = patch(kubectl, below(path, SPEED[path]))
     assert (0, "") == (changed.returncode, changed.stderr)
     assert SPEED[path] == at(started(), path)
+
+
+@pytest.mark.parametrize("shard", [None, 32])
+def test_examples_per_worker_may_change_after_the_start_if_there_is_a_shard(
+    kubectl: Kubectl, digits: Digits, shard: int | None
+) -> None:
+    """Without a shard it is the shard's size, which is part of the mathematics."""
+    for change, more in (
+        ({"spec": {"batch": {"shard": shard}}}, ()),
+        ({"status": {"startTime": "2026-01-01T00:00:00Z"}}, ("--subresource=status",)),
+    ):
+        assert 0 == patch(kubectl, change, *more).returncode
+
+    changed = patch(kubectl, below("workers.examplesPerWorker", 64))
+
+    assert (shard is not None) == (changed.returncode == 0)
+    assert (64 if shard else 128) == at(digits(), "workers.examplesPerWorker")
+    assert bool(shard) != (f"spec.workers.examplesPerWorker: Invalid value: {IMMUTABLE}" in changed.stderr)
 
 
 def test_applied_twice_is_applied_once(kubectl: Kubectl, digits: Digits) -> None:
