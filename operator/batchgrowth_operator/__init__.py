@@ -1,6 +1,5 @@
 """Makes the cluster match the plan: observe, decide purely, write once.
 
-`handlers` and `__main__` alone import kopf; `observe`, `apply` and
-`lease` alone talk to the API server. All between them is a
-function of what was seen: `reconcile` and what it calls know neither clock nor network.
+`shell` runs kopf and the queues, `server` talks to the API server, `decide` and `seen` are pure: they know neither
+clock nor network.
 """

@@ -1,4 +1,4 @@
-"""The command that this package adds to `batchgrowth`."""
+"""The command `batchgrowth operator`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from batchgrowth.logs import LogFormat, LogLevel
 
-from batchgrowth_operator.server.settings import Place, Settings
+from batchgrowth_operator.server.settings import LeaseLock, Settings
 
 
 def operator(
     image: Annotated[
-        str, typer.Option(envvar="BATCHGROWTH_IMAGE", help="The image of jobs that name none.", show_default=False)
+        str, typer.Option(envvar="BATCHGROWTH_IMAGE", help="Image of jobs without spec.image.", show_default=False)
     ],
     kubeconfig: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Run outside the cluster with this access.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Run outside the cluster with this kubeconfig.")
     ] = None,
     namespace: Annotated[
-        list[str] | None, typer.Option(help="Serve this namespace only; may be given several times.")
+        list[str] | None, typer.Option(help="Watch this namespace only; may be given several times.")
     ] = None,
-    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Metrics for Prometheus; 0 for none.")] = 0,
-    health_port: Annotated[int, typer.Option(min=0, max=65535, help="An answer for probes; 0 for none.")] = 0,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of Prometheus metrics; 0 for none.")] = 0,
+    health_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of health probes; 0 for none.")] = 0,
     lease: Annotated[
-        str | None, typer.Option(help="Several operators: the name of the Lease that says which of them works.")
+        str | None, typer.Option(help="The name of the Lease by which several operators elect a leader.")
     ] = None,
     lease_namespace: Annotated[
         str, typer.Option(envvar="BATCHGROWTH_NAMESPACE", help="The namespace of that Lease.")
@@ -33,10 +34,17 @@ def operator(
     identity: Annotated[
         str, typer.Option(envvar="BATCHGROWTH_POD", help="This operator's name in that Lease.", show_default=False)
     ] = "",
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="BATCHGROWTH_LOG_LEVEL", help="Least severe messages; debug includes kopf's.")
+    ] = LogLevel.info,
+    log_format: Annotated[
+        LogFormat, typer.Option(envvar="BATCHGROWTH_LOG_FORMAT", help="Text for people, JSON for collectors.")
+    ] = LogFormat.text,
 ) -> None:
-    """Run the operator: make the cluster match the plans of its jobs."""
+    """Run the operator, which makes the cluster match the plans of its jobs."""
     from batchgrowth_operator.process import run
 
+    holder = identity or f"{socket.gethostname()}-{os.getpid()}"
     run(
         Settings(
             image=image,
@@ -44,6 +52,8 @@ def operator(
             namespaces=tuple(namespace or ()),
             metrics_port=metrics_port,
             health_port=health_port,
-            lease=Place(lease_namespace, lease, identity or f"{socket.gethostname()}-{os.getpid()}") if lease else None,
+            lease=LeaseLock(lease_namespace, lease, holder) if lease else None,
+            log_level=log_level,
+            log_format=log_format,
         )
     )

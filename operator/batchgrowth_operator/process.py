@@ -1,4 +1,4 @@
-"""The operator's process: builds the parts and runs them until a signal comes."""
+"""The operator's process: builds the parts and runs them until a signal stops it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
+from batchgrowth.logs import LogFormat, LogLevel, configure_logs
 from prometheus_client import start_http_server
 
 from batchgrowth_operator.decide.defaults import Defaults
@@ -16,62 +17,61 @@ from batchgrowth_operator.server.api import Api, connect
 from batchgrowth_operator.server.apply import Writer
 from batchgrowth_operator.server.lease import hold
 from batchgrowth_operator.server.observe import Observer
-from batchgrowth_operator.server.settings import Place, Settings
+from batchgrowth_operator.server.settings import LeaseLock, Settings
 from batchgrowth_operator.server.store import Store
 from batchgrowth_operator.server.sweep import Sweep
 from batchgrowth_operator.shell import handlers
 from batchgrowth_operator.shell.framework import kopf
-from batchgrowth_operator.shell.passes import Pass, Passes, passes_of
-from batchgrowth_operator.shell.refusals import ToldOnce, words_of
+from batchgrowth_operator.shell.passes import Pass, Passes, backoff_seconds, passes_of
+from batchgrowth_operator.shell.refusals import RefusalFilter, refusal_message
 from batchgrowth_operator.shell.telemetry import Telemetry
 
-FIRST_WAIT_SECONDS = 1.0
-LONGEST_WAIT_SECONDS = 30.0
-GOOD_WHILE_SECONDS = 120.0
-"""Watches that lasted so long were not at fault from the beginning."""
-HEARD_AFTER_SECONDS = 0.2
-"""kopf sets handlers of signals of its own while it starts; ours take their place."""
+HEALTHY_AFTER_SECONDS = 120.0
+"""Time for which the watches must last before the back-off starts over."""
+SIGNAL_HANDLERS_AFTER_SECONDS = 0.2
+"""Delay after which our signal handlers replace those that kopf sets while it starts."""
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs)
+CHATTY = {"aiohttp.access": logging.WARNING, "asyncio": logging.CRITICAL, "kopf.objects": logging.WARNING}
+"""Loggers with a line per health probe or per event of an object, and their least level unless debugging."""
 
 log = logging.getLogger(__name__)
 
 
 def run(settings: Settings) -> None:
-    """Runs the operator; returns after SIGTERM or SIGINT."""
+    """Runs the operator; returns after SIGTERM or SIGINT. If watching fails, it restarts with a back-off."""
     telemetry = Telemetry()
     api = connect(settings.kubeconfig, telemetry.request)
     if settings.metrics_port:
         start_http_server(settings.metrics_port, EVERYWHERE, telemetry.registry)
-    _log()
-    wait = FIRST_WAIT_SECONDS
+    _configure_logs(settings.log_level, settings.log_format)
+    failures = 0
     while True:
         began = time.monotonic()
         try:
             asyncio.run(_watch(settings, api, telemetry))
-        except Exception as error:
-            words = words_of(error)
-            if words is None:
-                log.exception("watching has failed; it begins anew in %g s", wait)
-            else:
-                log.error("%s; watching begins anew in %g s", words, wait)
-        else:
             return
+        except Exception as error:
+            failures = 1 if time.monotonic() - began > HEALTHY_AFTER_SECONDS else failures + 1
+            wait, refusal = backoff_seconds(failures), refusal_message(error)
+            if refusal is None:
+                log.exception("watching failed; retrying in %g s", wait)
+            else:
+                log.error("%s; retrying in %g s", refusal, wait)
         time.sleep(wait)
-        wait = (
-            FIRST_WAIT_SECONDS if time.monotonic() - began > GOOD_WHILE_SECONDS else min(2 * wait, LONGEST_WAIT_SECONDS)
-        )
 
 
-def _log() -> None:
-    kopf.configure()
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it has a line for every event of every object
+def _configure_logs(level: LogLevel, log_format: LogFormat) -> None:
+    configure_logs(level, log_format)
+    for name, least in CHATTY.items():
+        logging.getLogger(name).setLevel(logging.NOTSET if level is LogLevel.debug else least)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(ToldOnce())
+        handler.addFilter(RefusalFilter())
 
 
 async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
-    """Watches until a signal comes. Raises what kopf cannot go on after: a kind that went away while it was watched, an
-    API server that refuses for long. What was known by then may be wrong, so nothing of it is kept.
+    """Watches until a signal arrives, from an empty store, since the last one may be outdated.
+
+    Raises what kopf cannot recover from: a watched kind was removed, or the API server refuses for long.
     """
     store = Store()
     telemetry.forget_all()
@@ -80,8 +80,8 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
 
     def begin() -> Passes:
         passes = _begin(make_pass, api, settings.lease, stop)
-        sweeping = Sweep(api, store, settings.namespaces).for_ever(passes.wake)
-        passes.accompany(asyncio.create_task(sweeping, name="sweep"))
+        sweeping = Sweep(api, store, settings.namespaces).run(passes.wake)
+        passes.add_task(asyncio.create_task(sweeping, name="sweep"))
         return passes
 
     try:
@@ -98,21 +98,21 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     except Exception:
         if not stop.is_set():
             raise
-        log.warning("watching failed while it was stopped", exc_info=True)
+        log.warning("watching failed during shutdown", exc_info=True)
 
 
-def _begin(make_pass: Pass, api: Api, lease: Place | None, stop: asyncio.Event) -> Passes:
-    """The passes. Soon signals set `stop`: kopf forgets that one came if watching fails while it stops."""
+def _begin(make_pass: Pass, api: Api, lease: LeaseLock | None, stop: asyncio.Event) -> Passes:
+    """The passes. Our signal handlers set `stop`, because kopf forgets a signal if watching fails during shutdown."""
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.call_later(HEARD_AFTER_SECONDS, loop.add_signal_handler, name, stop.set)
+        loop.call_later(SIGNAL_HANDLERS_AFTER_SECONDS, loop.add_signal_handler, name, stop.set)
     passes = Passes(make_pass, waits=lease is not None)
     if lease is not None:
-        passes.accompany(asyncio.create_task(_lead(api, lease, passes.begin), name="lease"))
+        passes.add_task(asyncio.create_task(_lead(api, lease, passes.begin), name="lease"))
     return passes
 
 
-async def _lead(api: Api, lease: Place, begin: Callable[[], None]) -> None:
-    """Works as long as the lease lasts; without it this process ends, and its successor waits anew."""
+async def _lead(api: Api, lease: LeaseLock, begin: Callable[[], None]) -> None:
+    """Works while this process holds the lease, then ends the process; its replacement waits for the lease again."""
     await hold(api, lease, begin)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""Every metric of trainer and operator, as data: what it is called, what it means, and in which unit it counts.
+"""Every metric of trainer and operator, as data: name, meaning, unit and labels.
 
-Base units, `_total` on counters, ratios from 0 to 1, points in time and not "time since": the conventions of
-Prometheus. No label may grow with the length of a training: no update, epoch or loss.
+They follow the conventions of Prometheus: base units, `_total` on counters, ratios from 0 to 1, timestamps instead of
+ages. No label's values may multiply with the length of a training, as updates, epochs or losses would.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: `name` without the suffixes that the exposition format adds, `unit` a base unit or empty."""
+    """One metric: `name` without the suffixes that the exposition format adds; `unit` is a base unit or empty."""
 
     name: str
     kind: Kind
@@ -29,57 +29,43 @@ class Metric:
 
 
 TRAINER = (
-    Metric("batchgrowth_batch_size", "gauge", "Batch size of the present stage.", "examples"),
+    Metric("batchgrowth_batch_size", "gauge", "Batch size of the current stage.", "examples"),
     Metric(
-        "batchgrowth_checkpoint_duration_seconds",
-        "histogram",
-        "Time to write a checkpoint.",
-        "seconds",
-        (),
-        PAUSE_BUCKETS,
+        "batchgrowth_checkpoint_duration_seconds", "histogram", "Checkpoint write time.", "seconds", (), PAUSE_BUCKETS
     ),
     Metric("batchgrowth_checkpoint_failures_total", "counter", "Checkpoints that could not be written."),
     Metric(
-        "batchgrowth_checkpoint_last_success_timestamp_seconds",
-        "gauge",
-        "When the newest checkpoint was whole.",
-        "seconds",
+        "batchgrowth_checkpoint_last_success_timestamp_seconds", "gauge", "Time of the newest checkpoint.", "seconds"
     ),
     Metric("batchgrowth_checkpoint_size_bytes", "gauge", "Size of the newest checkpoint.", "bytes"),
-    Metric("batchgrowth_epochs", "gauge", "Epochs done, with the part of the present one."),
+    Metric("batchgrowth_epochs", "gauge", "Epochs done, including the fraction of the current one."),
     Metric("batchgrowth_evaluation", "gauge", "Last value of each metric of the workload.", "", ("metric",)),
     Metric("batchgrowth_examples_total", "counter", "Examples used.", "examples"),
     Metric("batchgrowth_exchange_bytes_total", "counter", "Bytes that the workers sent to each other.", "bytes"),
     Metric("batchgrowth_last_progress_timestamp_seconds", "gauge", "When the last update was committed.", "seconds"),
     Metric("batchgrowth_learning_rate", "gauge", "Learning rate of the last update."),
     Metric("batchgrowth_loss", "gauge", "Training loss of the last update, per example."),
-    Metric("batchgrowth_progress_ratio", "gauge", "Part of the plan's updates that is done, from 0 to 1.", "ratio"),
-    Metric("batchgrowth_recoveries_total", "counter", "Updates done again because a worker was lost."),
+    Metric("batchgrowth_progress_ratio", "gauge", "Share of the plan's updates that are done, from 0 to 1.", "ratio"),
+    Metric("batchgrowth_recoveries_total", "counter", "Updates repeated because a worker was lost."),
     Metric(
         "batchgrowth_resize_duration_seconds",
         "histogram",
-        "Pause while the group of workers re-forms.",
+        "Pause of the training while the group of workers re-forms.",
         "seconds",
         ("direction",),
         PAUSE_BUCKETS,
     ),
-    Metric("batchgrowth_stage", "gauge", "Index of the present stage, from 0."),
+    Metric("batchgrowth_stage", "gauge", "Index of the current stage, from 0."),
     Metric(
         "batchgrowth_update_duration_seconds",
         "histogram",
-        "Time of one update, by what it was spent on.",
+        "Time of one update, by part: compute, exchange or wait.",
         "seconds",
         ("part",),
         UPDATE_BUCKETS,
     ),
     Metric("batchgrowth_updates_total", "counter", "Updates committed."),
-    Metric(
-        "batchgrowth_workers",
-        "gauge",
-        "Workers, by state: those the plan wants and those in the group.",
-        "",
-        ("state",),
-    ),
+    Metric("batchgrowth_workers", "gauge", "Workers, by state: wanted by the plan, or training.", "", ("state",)),
 )
 
 OPERATOR = (
@@ -93,34 +79,34 @@ OPERATOR = (
     Metric(
         "batchgrowth_operator_job_condition",
         "gauge",
-        "1 for the present status of a job's condition.",
+        "1 for the current status of a job's condition, 0 for the others.",
         "",
         ("namespace", "job", "type", "status"),
     ),
-    Metric("batchgrowth_operator_jobs", "gauge", "Jobs, by state.", "", ("state",)),
+    Metric("batchgrowth_operator_jobs", "gauge", "Jobs, by phase.", "", ("state",)),
     Metric(
         "batchgrowth_operator_reconcile_duration_seconds",
         "histogram",
-        "Time of one reconcile.",
+        "Duration of one reconcile.",
         "seconds",
         (),
         RECONCILE_BUCKETS,
     ),
     Metric("batchgrowth_operator_reconciles_total", "counter", "Reconciles, by result.", "", ("result",)),
     Metric(
-        "batchgrowth_operator_repairs_total", "counter", "Children put back after somebody changed them.", "", ("kind",)
+        "batchgrowth_operator_repairs_total", "counter", "Children repaired after a change by others.", "", ("kind",)
     ),
     Metric(
         "batchgrowth_operator_status_writes_total",
         "counter",
-        "Status patches, by whether one was needed.",
+        "Status writes, by whether one was needed.",
         "",
         ("result",),
     ),
     Metric(
         "batchgrowth_operator_workers_ready_duration_seconds",
         "histogram",
-        "Time from asking for workers until they are there.",
+        "Time from the request of workers until all have joined.",
         "seconds",
         ("direction",),
         PAUSE_BUCKETS,
@@ -133,10 +119,11 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 def metrics_table() -> str:
     """docs/metrics.md: one table for the trainer and one for the operator."""
-    head = "| name | kind | labels | unit | what it says |\n|---|---|---|---|---|\n"
+    head = "| name | kind | labels | unit | meaning |\n|---|---|---|---|---|\n"
     rooms = (("Trainer", TRAINER), ("Operator", OPERATOR))
     tables = [f"## {room}\n\n{head}" + "\n".join(map(_row, metrics)) + "\n" for room, metrics in rooms]
-    return "# Metrics\n\nMade from `batchgrowth.metrics`; a test fails where this page differs.\n\n" + "\n".join(tables)
+    source = "Generated from `batchgrowth.metrics`; a test fails if this page differs."
+    return f"# Metrics\n\n{source}\n\n" + "\n".join(tables)
 
 
 def _row(metric: Metric) -> str:

@@ -1,45 +1,17 @@
-"""From a job's name to the names, labels and keys of what belongs to it; each is made in one place."""
+"""From a job's name to the names, labels and keys of its children; each is defined once."""
 
 from __future__ import annotations
-
-from batchgrowth.spec.job import LONGEST_JOB_NAME
-
-__all__ = [
-    "FIELD_MANAGER",
-    "INPUTS",
-    "JOB_KEY",
-    "JOB_LABEL",
-    "LONGEST_JOB_NAME",
-    "MANAGER",
-    "MANIFEST",
-    "PLAN_KEY",
-    "PROGRESS_KEY",
-    "RETRIED",
-    "ROLE_LABEL",
-    "cluster",
-    "cluster_client",
-    "labels",
-    "network_policy",
-    "plan",
-    "progress",
-    "progress_role",
-    "scheduler",
-    "selector",
-    "tls",
-    "trainer",
-    "workers",
-]
 
 MANAGER = "batchgrowth"
 FIELD_MANAGER = "batchgrowth-operator"
 JOB_LABEL = "batchgrowth.dev/job"
 ROLE_LABEL = "batchgrowth.dev/role"
 MANIFEST = "batchgrowth.dev/manifest"
-"""The annotation with the digest of the manifest that a child was last made from."""
+"""Annotation with the digest of the manifest that was last applied to a child."""
 INPUTS = "batchgrowth.dev/inputs"
-"""The annotation with the digest of those inputs whose change makes a child anew; on children that cannot change."""
+"""Annotation with the digest of the inputs whose change recreates an immutable child."""
 RETRIED = "batchgrowth.dev/retried"
-"""The annotation that makes Kubernetes try at once what it was refused: when it was last asked to."""
+"""Annotation with the time of the last retry; its change makes Kubernetes retry refused pods at once."""
 JOB_KEY = "job.json"
 PLAN_KEY = "plan.json"
 PROGRESS_KEY = "progress.json"
@@ -51,17 +23,17 @@ def plan(job: str) -> str:
 
 
 def progress(job: str) -> str:
-    """The ConfigMap that the trainer writes its progress to, under PROGRESS_KEY."""
+    """The ConfigMap to which the trainer writes its progress, under PROGRESS_KEY."""
     return f"{job}-progress"
 
 
 def progress_role(job: str) -> str:
-    """The Role, and its RoleBinding, that let the trainer patch that ConfigMap and nothing else."""
+    """The Role and RoleBinding that permit the trainer to patch that one ConfigMap."""
     return progress(job)
 
 
 def trainer(job: str) -> str:
-    """The Job whose pod drives the training, and the service account it runs as."""
+    """The Job whose pod drives the training, and its service account."""
     return f"{job}-trainer"
 
 
@@ -71,32 +43,32 @@ def workers(job: str) -> str:
 
 
 def cluster(job: str) -> str:
-    """The DaskCluster: the job's own name, so that a user finds it by KubeCluster.from_name."""
+    """The DaskCluster, with the job's own name, so that users find it by KubeCluster.from_name."""
     return job
 
 
 def scheduler(job: str) -> str:
-    """The Service that the Dask operator makes for the scheduler."""
+    """The Service that the Dask operator creates for the scheduler."""
     return f"{cluster(job)}-scheduler"
 
 
 def cluster_client(job: str) -> str:
-    """The Secret with the certificate of those who may talk to the scheduler from outside the job."""
+    """The Secret with the certificate for clients that connect to the scheduler from outside the job."""
     return f"{job}-client-tls"
 
 
 def tls(job: str) -> str:
-    """The Secret with the certificates that scheduler, workers and trainer speak TLS with."""
+    """The Secret with the TLS certificates of scheduler, workers and trainer."""
     return f"{job}-tls"
 
 
 def network_policy(job: str) -> str:
-    """The NetworkPolicy that keeps others away from the job's pods."""
+    """The NetworkPolicy around the job's pods."""
     return job
 
 
 def labels(job: str, role: str) -> dict[str, str]:
-    """The labels of one child: which job it belongs to, and as what."""
+    """The labels of a child: its job and its role."""
     return {"app.kubernetes.io/managed-by": MANAGER, JOB_LABEL: job, ROLE_LABEL: role}
 
 

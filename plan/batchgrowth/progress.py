@@ -1,4 +1,4 @@
-"""What a trainer reports while it works: one small document, from the trainer up to whoever watches."""
+"""A trainer's progress report: one small document, from the trainer to the operator."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a training is and how it goes.
+    """The position and state of a training.
 
-    `update` updates of `updates` are done and `epoch` epochs of `epochs`; `start` counts the starts of the trainer
-    from 0; `loss` is the mean over the examples since the last report; times are seconds. None says that it is not
-    known (yet): no loss before the first update, no time to the end before a pace is seen, no checkpoint yet, and
-    no digest of the weights before the end. `workers` train, and `ready` could: they have joined and loaded what they
-    need. `waiting_for` says what training stands still for, where it does.
-    By the index of a stage, `crews` has the most workers that trained in it, and `pauses` the longest time that
-    training stood still in it because workers joined or left.
+    `update` of `updates` updates and `epoch` of `epochs` epochs are done; `start` counts the trainer's starts from 0;
+    `loss` is the mean over the examples since the last report; times are in seconds. None means unknown: the loss
+    before the first update, the remaining time before a pace is measured, the checkpoint before the first one, the
+    digest of the weights before the end. `workers` is the number that train, `ready` the number that could: they have
+    joined and loaded their data. `waiting_for` names what a paused training waits for.
+    By stage index, `crews` holds the most workers that trained at once, and `pauses` the longest pause while workers
+    joined or left.
     """
 
     update: int
@@ -53,24 +53,24 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """The part of the updates that is done, from 0 to 1."""
+        """The share of the updates that are done, from 0 to 1."""
         return self.update / self.updates if self.updates else 1.0
 
     def to_json(self) -> str:
-        """One line of JSON; a loss that is not a number is null there, for JSON has no NaN."""
+        """One line of JSON; a loss that is not finite becomes null, since JSON has no NaN."""
         values = {f.name: _finite(getattr(self, f.name)) for f in fields(self)}
         return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The report in the text; ValueError, naming the field, where there is none.
+        """The report in the text. Raises ValueError, naming the field, if the text is not a report.
 
-        Fields that this version does not know are left aside: trainer and operator may differ by a version.
+        Ignores unknown fields, since trainer and operator may differ by a version.
         """
         try:
             given = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"progress: not JSON ({error}); give what a trainer wrote") from error
+            raise ValueError(f"progress: not JSON ({error}); give a trainer's report") from error
         if not isinstance(given, dict):
             raise ValueError(f"progress: {type(given).__name__}; give a JSON object")
         known = {f.name: f for f in fields(cls)}

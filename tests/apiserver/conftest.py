@@ -27,7 +27,7 @@ Kubectl = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what lies here where there is no API server to be had."""
+    """Skips this folder's tests if there is no API server and none can be built."""
     reason = why_no_api_server()
     for item in items:
         if reason and "/tests/apiserver/" in item.path.as_posix():
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build before the first test: no test's time limit has room for it."""
+    """Builds the API server before the first test, since it takes longer than a test's time limit."""
     here = any("/tests/apiserver/" in item.path.as_posix() for item in session.items)
     if here and not session.config.option.collectonly and why_no_api_server() is None:
         try:
@@ -46,7 +46,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def apiserver() -> Iterator[ApiServer]:
-    """An API server that knows BatchGrowthJobs."""
+    """An API server with the CRD of BatchGrowthJob."""
     with ApiServer() as server:
         applied = server.kubectl("apply", "-f", ROOT / CRD)
         assert 0 == applied.returncode, applied.stderr
@@ -57,7 +57,7 @@ def apiserver() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def kubectl(apiserver: ApiServer) -> Iterator[Kubectl]:
-    """A function: what kubectl says to the API server. The jobs it makes are gone after the test."""
+    """A function that runs kubectl against the API server. All jobs are deleted after the test."""
     yield apiserver.kubectl
     gone = apiserver.kubectl("delete", "batchgrowthjobs", "--all")
     assert 0 == gone.returncode, gone.stderr
@@ -65,7 +65,7 @@ def kubectl(apiserver: ApiServer) -> Iterator[Kubectl]:
 
 @pytest.fixture
 def digits(kubectl: Kubectl) -> Callable[[], Any]:
-    """The example job, applied; called, it is the job as the server has it now."""
+    """A function that returns the example job, which was applied, as the server has it now."""
     applied = kubectl("apply", "-f", ROOT / "examples" / "digits.yaml")
     assert 0 == applied.returncode, applied.stderr
     return lambda: json.loads(kubectl("get", "bgj", "digits", "-o", "json").stdout)
@@ -73,7 +73,7 @@ def digits(kubectl: Kubectl) -> Callable[[], Any]:
 
 @pytest.fixture(scope="session")
 def preloaded() -> None:
-    """Operators are forked from a process that has imported everything: each starts in a moment."""
+    """Operators are forked from a process that has imported everything, so that they start fast."""
     processes.set_forkserver_preload(["batchgrowth_operator.process", "kopf", "cryptography.x509"])
 
 
@@ -93,7 +93,7 @@ def dask_crds(apiserver: ApiServer) -> list[Path]:
 
 @pytest.fixture
 def make_field(apiserver: ApiServer, dask_crds: list[Path], preloaded: None) -> Iterator[Callable[[], Field]]:
-    """A function: a new namespace."""
+    """A function that creates a namespace."""
     made: list[Field] = []
     api = connect(apiserver.kubeconfig, lambda *_: None)
 
@@ -111,7 +111,7 @@ def make_field(apiserver: ApiServer, dask_crds: list[Path], preloaded: None) -> 
 
 @pytest.fixture
 def ground(make_field: Callable[[], Field]) -> Field:
-    """A new namespace, and an operator at work in it."""
+    """A new namespace with a running operator."""
     made = make_field()
     made.start()
     return made

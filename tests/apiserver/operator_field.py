@@ -1,4 +1,4 @@
-"""A namespace with an operator at work in it. Nodes and controllers are played by the tests."""
+"""A namespace with a running operator. Tests play the nodes and the other controllers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ processes = multiprocessing.get_context("forkserver")
 
 @dataclass
 class Field:
-    """A namespace of its own, with what a test does there. `start` starts an operator."""
+    """A namespace, and what a test does in it. `start` starts an operator."""
 
     api: Api
     kubeconfig: Path
@@ -83,7 +83,7 @@ class Field:
         self.api._send("post", KINDS[JOB.kind], KINDS[JOB.kind].path(self.namespace), body=job)
 
     def report(self, update: int, pace: float = 1.0) -> None:
-        """What the trainer would say, written as it writes it."""
+        """Writes the report that a trainer would write."""
         progress = Progress(
             update=update, updates=460, epoch=update / 45, epochs=30, stage=0, batch_size=32, learning_rate=0.05,
             workers=1, seconds_per_update=pace,
@@ -95,7 +95,7 @@ class Field:
         self.patch(WORKERS, {"status": {"replicas": wanted, "readyReplicas": wanted}}, "status")
 
     def make_scheduler(self) -> None:
-        """What the Dask operator does for a new DaskCluster, as far as it is not done."""
+        """Creates the missing parts of a DaskCluster, as the Dask operator does."""
         owner = self.get(CLUSTER)["metadata"]
         place = {"name": "digits-scheduler", "namespace": self.namespace, "labels": owner["labels"]}
         place["ownerReferences"] = [{"apiVersion": "v1", "kind": "x", "name": owner["name"], "uid": owner["uid"]}]
@@ -133,7 +133,7 @@ class Field:
         return [self.get(ref) for ref in [JOB, *CHILDREN]]
 
     def rest(self) -> list[Any]:
-        """Everything, when nothing has been written for a second."""
+        """All objects, once none has changed for a second."""
         before, since = self.everything(), time.monotonic()
         while time.monotonic() - since < 1:
             time.sleep(0.1)
@@ -144,7 +144,7 @@ class Field:
 
 
 def until(holds: Callable[[], Any], wanted: Any = True, seconds: float = PATIENCE_SECONDS) -> None:
-    """Returns when it holds; fails with what was there instead after so many seconds."""
+    """Waits until `holds()` returns `wanted`; fails after `seconds` with its last value."""
     end = time.monotonic() + seconds
     while (found := holds()) != wanted and time.monotonic() < end:
         time.sleep(0.05)
@@ -152,7 +152,7 @@ def until(holds: Callable[[], Any], wanted: Any = True, seconds: float = PATIENC
 
 
 def live(ground: Field) -> None:
-    """A life: begin, train, cross a milestone, end. Each step waits for what it needs, however the operator fares."""
+    """A job's life: begin, train, cross a milestone, end. Each step waits for what it needs, despite crashes."""
     ground.apply()
     until(ground.is_complete)
     ground.workers_come()

@@ -1,4 +1,4 @@
-"""Runs the operator in the process that runs this file, and ends it with SIGKILL right after its n-th write.
+"""Runs the operator in the process that runs this file, and kills it with SIGKILL right after its n-th write.
 
 Started by tests with `runpy.run_path`, which gives the globals KUBECONFIG, NAMESPACE, WRITES (0: it lives), HOLDER (its
 name in the lease, empty for none) and CALLS (a file for the method and URL of each request, empty for none).
@@ -13,13 +13,13 @@ import aiohttp
 import urllib3.connectionpool
 from batchgrowth_operator.process import run
 from batchgrowth_operator.server import api
-from batchgrowth_operator.server.settings import Place, Settings
+from batchgrowth_operator.server.settings import LeaseLock, Settings
 
 given: dict[str, Any] = globals()
 
 
 class Mortal(api.Api):
-    """A client that is the death of its process."""
+    """A client that kills its own process."""
 
     writes = 0
 
@@ -32,7 +32,7 @@ class Mortal(api.Api):
 
 
 def record(module: Any, name: str, url_at: int) -> None:
-    """Writes down the arguments of a client's one function for requests; `url_at` is the URL's place among them."""
+    """Logs the requests that pass through a client's method; `url_at` is the position of the URL argument."""
     send = getattr(module, name)
 
     def recorded(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
@@ -48,7 +48,7 @@ if given["CALLS"]:
     record(aiohttp.ClientSession, "_request", 0)  # kopf's
     record(urllib3.connectionpool.HTTPConnectionPool, "urlopen", 0)  # ours
 api.Api = Mortal  # type: ignore[misc]
-lease = Place(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
+lease = LeaseLock(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
 run(
     Settings(
         image="example/trainer:1",

@@ -1,4 +1,4 @@
-"""A real API server judges the corpus as expected.yaml says: kubectl apply, with its strict validation of fields."""
+"""A real API server accepts and refuses the corpus as expected.yaml says, with kubectl's strict field validation."""
 
 import re
 from pathlib import Path
@@ -13,15 +13,15 @@ CORPUS = ROOT / "tests" / "corpus"
 EXPECTED = yaml.safe_load((CORPUS / "expected.yaml").read_text())
 SEEN = [name for name, expected in EXPECTED.items() if expected["schema"] == "sees"]
 
-# A date without quotes is a date for YAML 1.1, which Python reads, and text for kubectl.
+# An unquoted date is a date in YAML 1.1, which Python reads, and a string for kubectl.
 TEXT_FOR_KUBECTL = {"arguments-a-date"}
-# JSON has no infinity: kubectl refuses the file before it knows of fields.
+# JSON has no infinity: kubectl refuses the file before it looks at fields.
 NAMELESS = {"batch-maximum-infinite"}
 
 
 @pytest.fixture(scope="module")
 def refused(apiserver: ApiServer) -> dict[str, str]:
-    """Bad manifest -> the message that refused it; all in one kubectl, which goes on after an error."""
+    """Bad manifest -> the message that refused it; from one kubectl, which continues after an error."""
     told = apiserver.kubectl("apply", "--dry-run=server", "-f", CORPUS / "bad").stderr
     parts = re.split(r"corpus/bad/([\w-]+)\.yaml\"?:", told)
     return dict(zip(parts[1::2], map(printable, parts[2::2]), strict=True))
@@ -46,7 +46,7 @@ def test_refused(refused: dict[str, str], name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(TEXT_FOR_KUBECTL))
 def test_text_for_kubectl(apiserver: ApiServer, name: str) -> None:
-    """What is a date in Python arrives as the text that was written, which is what an argument is."""
+    """A date in Python arrives as the string that was written, which is a valid argument."""
     path = CORPUS / "bad" / f"{name}.yaml"
     got = apiserver.kubectl("apply", "--dry-run=server", "-o", "jsonpath={.spec.workload.arguments.since}", "-f", path)
     assert ("2026-01-01", "") == (got.stdout, got.stderr)

@@ -28,7 +28,6 @@ OTHER_MATHEMATICS = {
 SPEED = {
     "workers.minimum": 2,
     "workers.maximum": 3,
-    "workers.examplesPerWorker": 64,
     "workers.template": {"spec": {"nodeSelector": {"pool": "gpu"}}},
     "exchange.timeoutSeconds": 30,
     "checkpoint.everySeconds": 60,
@@ -73,7 +72,7 @@ def patch(kubectl: Kubectl, change: object, *more: str) -> subprocess.CompletedP
 
 @pytest.fixture
 def started(kubectl: Kubectl, digits: Digits) -> Digits:
-    """The job after the operator has written that it started."""
+    """The job after the operator has set its start time."""
     written = patch(kubectl, {"status": {"startTime": "2026-01-01T00:00:00Z"}}, "--subresource=status")
     assert (0, "") == (written.returncode, written.stderr)
     return digits
@@ -97,7 +96,7 @@ def test_scale(kubectl: Kubectl, digits: Digits) -> None:
 
 
 def test_scale_reads_the_status(kubectl: Kubectl, digits: Digits) -> None:
-    """What an autoscaler sees: the workers that are there, and their selector."""
+    """An autoscaler sees the ready workers and their selector."""
     status = {"workers": {"ready": 2, "selector": "batchgrowth.dev/job=digits"}}
     assert 0 == patch(kubectl, {"status": status}, "--subresource=status").returncode
     path = "/apis/batchgrowth.dev/v1alpha1/namespaces/default/batchgrowthjobs/digits/scale"
@@ -113,7 +112,7 @@ def test_a_user_cannot_write_the_status(kubectl: Kubectl, digits: Digits) -> Non
 
 
 def test_the_status_writer_cannot_write_the_spec(kubectl: Kubectl, digits: Digits) -> None:
-    """What comes through the subresource changes the status alone, and no generation."""
+    """A write to the subresource changes the status alone, and not the generation."""
     patch(kubectl, below("epochs", 7) | {"status": {"phase": "Training"}}, "--subresource=status")
     job = digits()
     assert (30, "Training", 1) == (job["spec"]["epochs"], job["status"]["phase"], job["metadata"]["generation"])
@@ -146,8 +145,26 @@ def test_speed_may_change_after_the_start(kubectl: Kubectl, started: Digits, pat
     assert SPEED[path] == at(started(), path)
 
 
+@pytest.mark.parametrize("shard", [None, 32])
+def test_examples_per_worker_may_change_after_the_start_if_there_is_a_shard(
+    kubectl: Kubectl, digits: Digits, shard: int | None
+) -> None:
+    """Without a shard it is the shard's size, which is part of the mathematics."""
+    for change, more in (
+        ({"spec": {"batch": {"shard": shard}}}, ()),
+        ({"status": {"startTime": "2026-01-01T00:00:00Z"}}, ("--subresource=status",)),
+    ):
+        assert 0 == patch(kubectl, change, *more).returncode
+
+    changed = patch(kubectl, below("workers.examplesPerWorker", 64))
+
+    assert (shard is not None) == (changed.returncode == 0)
+    assert (64 if shard else 128) == at(digits(), "workers.examplesPerWorker")
+    assert bool(shard) != (f"spec.workers.examplesPerWorker: Invalid value: {IMMUTABLE}" in changed.stderr)
+
+
 def test_applied_twice_is_applied_once(kubectl: Kubectl, digits: Digits) -> None:
-    """The defaults that the server fills in are no change."""
+    """Defaults filled in by the server do not count as a change."""
     before = digits()["metadata"]
     assert 0 == kubectl("apply", "-f", ROOT / "examples" / "digits.yaml").returncode
     after = digits()["metadata"]

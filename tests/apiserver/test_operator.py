@@ -1,4 +1,4 @@
-"""The operator as a process against a real API server: what it makes of a job, and what it repairs."""
+"""The operator as a process against a real API server: what it creates and repairs."""
 
 from __future__ import annotations
 
@@ -57,11 +57,12 @@ def test_a_milestone_brings_workers(ground: Field) -> None:
     assert 2 == ground.get(JOB)["status"]["workers"]["ready"]
 
 
-def test_a_job_without_a_plan_makes_nothing(ground: Field) -> None:
+def test_a_job_without_a_plan_is_rejected(ground: Field) -> None:
     rate = {"initial": "0.05", "rule": "DecayPastMaximum", "warmup": {"initial": "0.01", "updates": 100_000}}
     ground.apply(learningRate=rate)
 
     until(lambda: ground.condition("Accepted"), ("False", "PlanImpossible"))
+    assert "Rejected" == ground.get(JOB)["status"]["phase"]
 
     ground.rest()
     assert [] == [ref for ref in CHILDREN if ground.get(ref) is not None]
@@ -98,7 +99,7 @@ def test_bounds_change_midway(ground: Field) -> None:
 
 @pytest.mark.parametrize("ref", CHILDREN, ids="/".join)
 def test_a_child_that_is_deleted_comes_back(ground: Field, ref: Ref) -> None:
-    """A Secret does so within half a minute: nobody watches Secrets."""
+    """A Secret within half a minute, since Secrets are not watched."""
     ground.apply()
     until(ground.is_complete)
     before = ground.rest()[1 + CHILDREN.index(ref)]["metadata"]["uid"]
@@ -121,7 +122,7 @@ def test_a_child_that_is_changed_or_loses_its_label_is_repaired(ground: Field) -
     until(lambda: json.loads(ground.get(PLAN)["data"][names.PLAN_KEY]) != {})
 
 
-def test_somebody_else_s_object_is_not_taken(ground: Field) -> None:
+def test_an_object_of_another_owner_is_not_taken(ground: Field) -> None:
     theirs = {"metadata": {"name": PLAN.name, "namespace": ground.namespace}, "data": {"theirs": "1"}}
     ground.api._send("post", KINDS["ConfigMap"], KINDS["ConfigMap"].path(ground.namespace), body=theirs)
     ground.apply()
@@ -133,8 +134,8 @@ def test_somebody_else_s_object_is_not_taken(ground: Field) -> None:
     until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
 
 
-def test_a_template_that_the_api_server_refuses_is_told(ground: Field) -> None:
-    """Server-side apply is strict: a field that does not exist is an error and not dropped."""
+def test_a_template_that_the_api_server_refuses(ground: Field) -> None:
+    """Server-side apply with strict validation refuses unknown fields."""
     ground.apply(workers={"template": {"spec": {"nodeSelektor": {"a": "b"}}}})
 
     until(lambda: ground.condition("ClusterReady"), ("False", "ChildRefused"))
@@ -143,8 +144,8 @@ def test_a_template_that_the_api_server_refuses_is_told(ground: Field) -> None:
     assert "nodeSelektor" in ready["message"]
 
 
-def test_a_part_of_the_scheduler_that_is_deleted_is_asked_for(ground: Field) -> None:
-    """The Dask operator makes what is not there of a DaskCluster in phase Created, and nothing ever again."""
+def test_a_deleted_part_of_the_scheduler_is_requested(ground: Field) -> None:
+    """The Dask operator creates missing parts only in the phase Created."""
     ground.apply()
     until(ground.is_complete)
     ground.make_scheduler()

@@ -1,4 +1,4 @@
-"""What the operator's client makes of a server that does not answer."""
+"""The operator's client and a server that does not answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster.ports import free_ports
 
 
 def test_a_server_that_does_not_answer_is_an_os_error() -> None:
-    """As its callers expect it, who try again."""
+    """Callers retry after an OSError."""
     nobody = client.Configuration()
     nobody.host, nobody.retries = f"http://127.0.0.1:{free_ports(1)[0]}", False
     api = Api(client.ApiClient(nobody), lambda *_: None)

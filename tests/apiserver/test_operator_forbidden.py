@@ -1,4 +1,4 @@
-"""An operator whose account lacks a right."""
+"""An operator whose account lacks a permission."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cluster.apiserver import ApiServer
 
 
 def without(resource: str, verb: str) -> list[dict[str, Any]]:
-    """The rules of the chart, but for one right."""
+    """The rules of the chart without one permission."""
     whole = [
         {"apiGroups": rule["apiGroups"], "resources": [each], "verbs": rule["verbs"]}
         for rule in rules_of_the_chart()
@@ -54,23 +54,23 @@ def operator(kubeconfig: Path, namespace: str, log: Path) -> Iterator[subprocess
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
-def test_a_right_that_is_missing_is_told_in_a_line(
+def test_a_missing_permission_is_logged_in_a_line(
     make_field: Callable[[], Field], apiserver: ApiServer, tmp_path: Path, verb: str
 ) -> None:
-    """It names verb and resource, and what would do; the operator lives on, and works as soon as it may."""
+    """The line names verb, resource and remedy; the operator keeps retrying and works once it has the permission."""
     ground, user, log = make_field(), f"lacks-{verb}", tmp_path / "log"
     grant(apiserver, user, without("pods", verb))
     kubeconfig = apiserver.client(user, user)
     ground.apply()
 
-    def told() -> list[str]:
+    def refusals() -> list[str]:
         return [line for line in log.read_text().splitlines() if f"cannot {verb} resource" in line]
 
     with operator(kubeconfig, ground.namespace, log) as process:
-        until(lambda: len(told()) >= 2, seconds=60)
-        for line in told():
+        until(lambda: len(refusals()) >= 2, seconds=60)
+        for line in refusals():
             assert 'resource "pods"' in line
-            assert "the roles of the chart have all that it needs; watching begins anew in" in line
+            assert "the chart's roles have every permission that the operator needs; retrying in" in line
         assert [] == re.findall("Traceback|Request attempt", log.read_text())
         assert None is process.poll()
 

@@ -1,4 +1,4 @@
-"""The operator dies, has a twin, or loses the API server or a kind it watches: the end is the same."""
+"""The operator crashes, runs twice, or loses the API server or a watched kind: the outcome is the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from operator_field import CLUSTER, TRAINER, Field, live, until
 def test_without_the_dask_operator_s_crds(
     make_field: Callable[[], Field], apiserver: Any, dask_crds: list[Path]
 ) -> None:
-    """An operator that starts before the Dask operator is installed says what is missing, and goes on once it is."""
+    """An operator that starts before the Dask operator is installed reports it, and continues once it is."""
     [crd] = [path for path in dask_crds if "daskcluster" in path.name]
     assert 0 == apiserver.kubectl("delete", "-f", crd).returncode
     ground = make_field()
@@ -35,7 +35,7 @@ def test_without_the_dask_operator_s_crds(
 
 
 def test_the_dask_operator_s_crd_goes_while_it_is_watched(ground: Field, apiserver: Any, dask_crds: list[Path]) -> None:
-    """And comes back: the watch of it has ended for good by then, and the operator has not."""
+    """And comes back: the operator watches it again, although kopf's watch had ended."""
     ground.apply()
     until(ground.is_complete)
     [crd] = [path for path in dask_crds if "daskcluster" in path.name]
@@ -100,7 +100,7 @@ def test_the_api_server_goes_and_comes_back(ground: Field, apiserver: Any) -> No
 
 
 def comparable(objects: list[Any]) -> tuple[list[str], Any]:
-    """Without what differs from run to run: times, identities, keys."""
+    """The objects without what differs between runs: times, uids, keys."""
     kept = copy.deepcopy([o for o in objects if o is not None])
     for each in kept:
         place = each["metadata"].pop("namespace")
@@ -120,7 +120,7 @@ def _without_times(value: Any) -> Any:
 
 
 def test_an_operator_that_is_killed_after_any_write(make_field: Callable[[], Field]) -> None:
-    """One life for each write of the undisturbed one: killed right after it, another operator takes over."""
+    """One job per write of an undisturbed run: its operator is killed right after that write and another takes over."""
     whole = make_field()
     whole.start()
     live(whole)

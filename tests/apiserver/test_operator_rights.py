@@ -1,4 +1,4 @@
-"""The rights that the chart gives to the operator, next to the calls that it makes in a life."""
+"""The permissions that the chart grants the operator are those that it uses in a job's life."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cluster.apiserver import ApiServer
 RULES = ROOT / "charts" / "batchgrowth" / "templates" / "_rules.tpl"
 CRDS = {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["list", "watch"]}
 ASKED_FIRST = {("", "namespaces", "list"), ("", "namespaces", "watch")}
-"""kopf asks, takes a no for an answer, and goes on with the namespaces that it was given."""
+"""kopf tries it, accepts a 403, and continues with the given namespaces."""
 
 Grant = tuple[str, str, str]
 """Group, resource, verb."""
@@ -28,7 +28,7 @@ _PATH = re.compile(r"/(?:api/v1|apis/([^/]+)/[^/]+)(?:/namespaces/[^/]+)?/([a-z]
 
 
 def rules_of_the_chart() -> list[dict[str, Any]]:
-    """What the chart's ClusterRole says; there is nothing in it for helm to fill in."""
+    """The rules of the chart's ClusterRole, which contains no templates."""
     found = re.search(r"\{\{- define .*?\}\}\n(.*)\{\{- end \}\}", RULES.read_text(), re.DOTALL)
     assert found is not None
     rules: list[dict[str, Any]] = yaml.safe_load(found[1])
@@ -36,7 +36,7 @@ def rules_of_the_chart() -> list[dict[str, Any]]:
 
 
 def grants(rules: list[dict[str, Any]]) -> set[Grant]:
-    """Everything that rules allow."""
+    """All permissions of the rules."""
     return {
         (group, resource, verb)
         for rule in rules
@@ -47,23 +47,23 @@ def grants(rules: list[dict[str, Any]]) -> set[Grant]:
 
 
 def needed_for(method: str, url: str) -> Iterator[Grant]:
-    """The rights that the API server asks for before it does this."""
+    """The permissions that the API server requires for this request."""
     parts = urlsplit(url)
     found, query = _PATH.fullmatch(parts.path), parse_qs(parts.query)
     if found is None:
-        return  # discovery: anybody may
+        return  # discovery needs no permission
     group, plural, name, subresource = found.groups()
     resource = f"{plural}/{subresource}" if subresource else plural
     reads = "get" if name else "watch" if "watch" in query else "list"
     yield group or "", resource, {"GET": reads, "POST": "create", "PUT": "update"}.get(method, method.lower())
     if method == "PATCH" and "fieldManager" in query and not subresource:
-        yield group or "", resource, "create"  # server-side apply makes what is not there
+        yield group or "", resource, "create"  # server-side apply creates a missing object
 
 
 def test_each_right_is_used_and_each_call_is_granted(
     make_field: Callable[[], Field], apiserver: ApiServer, tmp_path: Path
 ) -> None:
-    """A life in which everything happens that the operator has an answer to, with the chart's rights and no others."""
+    """A life in which every request of the operator occurs, with the chart's permissions and no others."""
     name = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "operator-of-tests"}}
     bound = {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "operator-of-tests"},
@@ -86,7 +86,7 @@ def test_each_right_is_used_and_each_call_is_granted(
 
 
 def live_through_everything(ground: Field) -> None:
-    """Growth, a pod that is held up, another image, the end, and the time to live after it."""
+    """Growth, a pending pod, another image, the end, and the time to live after it."""
     ground.apply(ttlSecondsAfterFinished=5)
     until(ground.is_complete)
     pod = {
@@ -101,7 +101,7 @@ def live_through_everything(ground: Field) -> None:
     ground.patch(JOB, {"spec": {"image": "example/other:1"}})
     until(lambda: "deletionTimestamp" in (ground.get(TRAINER) or {"metadata": {"deletionTimestamp"}})["metadata"])
     if ground.get(TRAINER) is not None:
-        ground.patch(TRAINER, {"metadata": {"finalizers": None}})  # the controller that does this is not here
+        ground.patch(TRAINER, {"metadata": {"finalizers": None}})  # no garbage collector runs here
     until(ground.is_complete)
     assert all(uid != ground.get(ref)["metadata"]["uid"] for ref, uid in zip((CLUSTER, TRAINER), before, strict=True))
     until(lambda: _asked_why(ground))
@@ -110,6 +110,6 @@ def live_through_everything(ground: Field) -> None:
 
 
 def _asked_why(ground: Field) -> bool:
-    """Whether the pod has waited for so long that its events were read."""
+    """Whether the pod has been pending for long enough that its events were read."""
     assert ground.calls is not None
     return any(line.startswith("GET ") and "/events?" in line for line in ground.calls.read_text().splitlines())

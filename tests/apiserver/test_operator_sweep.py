@@ -1,4 +1,4 @@
-"""What watches did not tell of is found: with the lists of a real API server, a page at a time."""
+"""The sweep finds changes that watches missed, with the paged lists of a real API server."""
 
 from __future__ import annotations
 

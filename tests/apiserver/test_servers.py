@@ -1,4 +1,4 @@
-"""The API server of these tests itself: it comes back, it controls, and it never outlives its test."""
+"""The API server of these tests: it restarts, runs the garbage collector, and never outlives its test."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from cluster.errors import ClusterError
 
 ROOT = Path(__file__).parents[2]
 
-# Says who its servers are, and is killed with them running.
+# Prints the pids of its servers and is killed while they run.
 KILLED = """
 import os, psutil, signal
 from cluster.apiserver import ApiServer
@@ -29,7 +29,7 @@ with ApiServer() as server:
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 30) -> bool:
-    """Whether it became true in time."""
+    """Whether the condition became true in time."""
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
         time.sleep(0.05)
@@ -37,7 +37,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 30) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process is there, and not only its exit code."""
+    """Whether the process runs and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -45,7 +45,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_nothing_is_left_of_a_killed_test() -> None:
-    """SIGKILL to the process that started it: no server runs on and no folder stays."""
+    """After SIGKILL of the process that started them, no server runs and no folder is left."""
     killed = subprocess.run([sys.executable, "-c", KILLED], cwd=ROOT, capture_output=True, text=True)
     folder, *pids = killed.stdout.split()
     assert (-signal.SIGKILL, 3) == (killed.returncode, len(pids)), killed.stderr
@@ -54,7 +54,7 @@ def test_nothing_is_left_of_a_killed_test() -> None:
 
 
 def test_the_data_outlives_the_server() -> None:
-    """An API server that was down has what it had."""
+    """A restarted API server still has its objects."""
     with ApiServer() as server:
         assert 0 == server.kubectl("create", "configmap", "kept", "--from-literal=a=b").returncode
         server.stop_serving()
@@ -65,7 +65,7 @@ def test_the_data_outlives_the_server() -> None:
 
 @pytest.mark.skipif("KUBEBUILDER_ASSETS" in os.environ, reason="these programs have no kube-controller-manager")
 def test_controllers_collect_garbage() -> None:
-    """What belongs to an object goes with it."""
+    """Objects owned by a deleted object are deleted."""
     with ApiServer(controller_manager=True) as server:
         server.kubectl("create", "configmap", "owner")
         uid = server.kubectl("get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}").stdout
@@ -77,7 +77,7 @@ def test_controllers_collect_garbage() -> None:
 
 
 def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has what etcd said, and nothing is left."""
+    """The message contains etcd's output, and nothing is left."""
     programs = programs_of_the_api_server(silence)
     for name in ("kube-apiserver", "kubectl"):
         (tmp_path / name).symlink_to(programs / name)

@@ -35,7 +35,8 @@ def test_the_defaults(render: Render) -> None:
     """One replica, the whole cluster, the Dask operator beside it."""
     told = render()
 
-    assert ["--image=batchgrowth/trainer:0.1.0", "--health-port=8080", "--metrics-port=9090"] == operator(told)["args"]
+    ports, logs = ["--health-port=8080", "--metrics-port=9090"], ["--log-level=info", "--log-format=text"]
+    assert ["--image=batchgrowth/trainer:0.1.0", *ports, *logs] == operator(told)["args"]
     assert "batchgrowth/operator:0.1.0" == operator(told)["image"]
     assert {"batchgrowth", "batchgrowth-dask-kubernetes-operator"} == {
         body["metadata"]["name"] for body in of_kind(told, "Deployment")
@@ -148,6 +149,7 @@ def test_the_operator_knows_its_arguments(variant: tuple[str, ...], render: Rend
     parsed = parse(operator(render(*variant))["args"])
 
     assert (8080, 9090) == (parsed["health_port"], parsed["metrics_port"])
+    assert ("info", "text") == (parsed["log_level"], parsed["log_format"])
     assert parsed["image"]
 
 

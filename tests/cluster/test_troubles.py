@@ -46,32 +46,32 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
     "pull-secret": (
         example("pull-secret", image=NOTHING, **PULLED_BY),
         ("ClusterReady", "ReferenceMissing"),
-        "Make the secret registry",
+        "Create the secret registry",
     ),
     "variable": (
         example("variable", worker(env=[KEY])),
         ("ClusterReady", "ReferenceMissing"),
-        "Make the secret absent",
+        "Create the secret absent",
     ),
     "volume": (
         example("volume", mounted({"secret": {"secretName": "absent"}})),
         ("ClusterReady", "ReferenceMissing"),
-        "Make the secret absent",
+        "Create the secret absent",
     ),
     "claim": (
         example("claim", mounted({"persistentVolumeClaim": {"claimName": "data"}})),
         ("ClusterReady", "ReferenceMissing"),
-        "Make the persistentvolumeclaim data",
+        "Create the persistentvolumeclaim data",
     ),
     "checkpoints": (
         example("checkpoints", checkpoint={"volume": {"claimName": "kept"}}),
         ("Training", "ReferenceMissing"),
-        "Make the persistentvolumeclaim kept",
+        "Create the persistentvolumeclaim kept",
     ),
     "account": (
         example("account", serviceAccountName="nobody"),
         ("ClusterReady", "ReferenceMissing"),
-        "Make the serviceaccount",
+        "Create the serviceaccount",
     ),
     "node": (example("node", {"nodeSelector": {"pool": "none"}}), ("ClusterReady", "Unschedulable"), "Add a node"),
     "memory": (
@@ -183,7 +183,7 @@ def test_a_quota_leaves_too_few_workers(job: MakeJob, quota: Callable[[int], Non
     few.patch(workers={"maximum": 2})
     until("degraded", lambda: few.condition("Degraded").get("status") == "True", SOON_SECONDS, few.story)
     degraded = few.condition("Degraded")
-    assert "1 of 2 workers are there." in degraded["message"]
+    assert "1 of 2 workers joined." in degraded["message"]
     assert "exceeded quota: pods" in degraded["message"]
     update = few.update
     few.reaches(update + 1)

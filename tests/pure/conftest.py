@@ -1,4 +1,4 @@
-"""A Kubernetes as small as a dictionary: it keeps what decisions write, and controllers act when a test says so."""
+"""A fake Kubernetes: a dictionary that stores what decisions write; tests play the other controllers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 @dataclass
 class World:
-    """One job and what belongs to it. `step` is a pass of the operator; the rest is what others do."""
+    """One job and its objects. `step` is a pass of the operator; the other methods are acts of other controllers."""
 
     job: dict[str, Any]
     children: dict[Ref, dict[str, Any]] = field(default_factory=dict)
@@ -45,14 +45,14 @@ class World:
         return self.job.get("status", {})
 
     def observed(self) -> Observed:
-        """What the operator sees; deep copies, so that nobody can change the world by what was seen of it."""
+        """What the operator observes, as deep copies, so that no test can change the world through them."""
         secret = Ref("Secret", names.tls(self.name))
         pem = {"ca.crt": "A", "ca.key": "B", "tls.crt": "C", "tls.key": "D"}
         return Observed(
             job=copy.deepcopy(self.job),
             now=self.now,
             children=copy.deepcopy(self.children),
-            parts=copy.deepcopy(self.parts) if (self.cluster or {}).get("status") else {},  # theirs who made it
+            parts=copy.deepcopy(self.parts) if (self.cluster or {}).get("status") else {},  # the Dask operator's
             pods=tuple(copy.deepcopy(self.pods)),
             credentials=None if secret in self.children else Credentials(pem=pem),
             failures=self.failures,
@@ -69,14 +69,14 @@ class World:
         return decision
 
     def settle(self, passes: int = 6) -> None:
-        """Passes until nothing more is to be written."""
+        """Runs passes until one has nothing to write."""
         for _ in range(passes):
             if self.step().is_empty or self.job_deleted:
                 return
         raise AssertionError(f"still writing after {passes} passes: {self.decide()}")
 
     def writes(self, decision: Decision) -> list[Any]:
-        """The single writes of a decision, in their order."""
+        """The writes of a decision, one by one, in their order."""
         writes: list[Any] = []
         if decision.status is not None:
             writes.append(lambda: self.job.update(status=copy.deepcopy(decision.status)))
@@ -93,7 +93,7 @@ class World:
         self.children[ref] = {**found, **copy.deepcopy(manifest)}
         self.children[ref]["metadata"] = {**found["metadata"], **copy.deepcopy(manifest["metadata"])}
 
-    # what others do
+    # acts of others
 
     def child(self, kind: str, name: str) -> dict[str, Any] | None:
         return self.children.get(Ref(kind, name))
@@ -145,7 +145,7 @@ class World:
         return self
 
     def report(self, update: int, **values: Any) -> World:
-        """The trainer reports that it has done so many updates."""
+        """The trainer reports that it has done that many updates."""
         config_map = self.child("ConfigMap", names.progress(self.name))
         assert config_map is not None
         progress = Progress(**({"update": update, "updates": 460, "epoch": update / 45, "epochs": 30, "stage": 0,
@@ -160,7 +160,7 @@ class World:
 
 
 def digits(**spec: Any) -> dict[str, Any]:
-    """examples/digits.yaml as the API server would hand it out."""
+    """examples/digits.yaml as the API server would return it."""
     job = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
     job["metadata"] |= {"namespace": "default", "uid": "0000-1111", "generation": 1}
     job["spec"] |= spec
@@ -169,13 +169,13 @@ def digits(**spec: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def make_world() -> Any:
-    """A function: a world with examples/digits.yaml in it, with other fields of its spec."""
+    """A function that makes a world with examples/digits.yaml, with the given fields of its spec replaced."""
     return lambda **spec: World(digits(**spec))
 
 
 @pytest.fixture
 def training_world(make_world: Any) -> Any:
-    """A function: the same, settled, with the trainer at work and one worker, which took 10 s to come."""
+    """A function that makes the same world, settled, with a running trainer and one worker, which started in 10 s."""
 
     def make(**spec: Any) -> World:
         world = make_world(**spec)

@@ -1,1 +1,1 @@
-"""What should happen next: from what was seen to a decision. Pure: no clock, no API, no kopf."""
+"""From the observed state to a decision. Pure: no clock, no API, no kopf."""

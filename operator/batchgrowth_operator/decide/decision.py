@@ -1,4 +1,4 @@
-"""What one pass wants written."""
+"""The writes that one pass decides on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that a user may want to read under `kubectl describe`."""
+    """A Kubernetes event about the job, as `kubectl describe` shows it."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -21,10 +21,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The writes of one pass, in the order in which they are made: status, apply, delete, events, the job itself.
+    """The writes of one pass, in their order: status, apply, delete, events, deletion of the job.
 
-    The status comes first because it is the memory of what was decided: a pass that dies after it is finished by the
-    next. `status` is None where it stays as it is; `look_again_seconds` None where only a change is worth a look.
+    The status comes first because it records what was decided: if the pass dies after it, the next pass completes the
+    rest. `status` is None if it does not change, `requeue_after_seconds` None if only an event can change the decision.
     """
 
     status: Manifest | None = None
@@ -32,9 +32,9 @@ class Decision:
     delete: tuple[Ref, ...] = ()
     events: tuple[Event, ...] = ()
     delete_job: bool = False
-    look_again_seconds: float | None = None
+    requeue_after_seconds: float | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be written."""
+        """Whether there is nothing to write."""
         return self.status is None and not (self.apply or self.delete or self.events or self.delete_job)

@@ -1,4 +1,4 @@
-"""What the operator was told when it was started, as far as decisions depend on it."""
+"""The operator's settings that decisions depend on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """`image` is that of trainer, workers and scheduler where a job names none; times are seconds."""
+    """`image` is used by jobs without spec.image; times are seconds."""
 
     image: str
     first_lead_seconds: float = 10.0
+    """Lead time of a job whose workers have not been timed yet."""
     report_seconds: float = 5.0
-    """The shortest time between two status writes that tell only of progress."""
+    """Shortest time between two status writes that differ in progress only."""

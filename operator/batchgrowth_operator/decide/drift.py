@@ -1,4 +1,4 @@
-"""Whether a child still is what it was made to be."""
+"""Drift: whether a child still matches its manifest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from batchgrowth_operator.decide.overlay import MERGE_KEYS
+from batchgrowth.spec.template import MERGE_KEYS
 
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([eE][-+]?\d+)|(m|k|[KMGTPE]i?)?)")
 _SUFFIXES = {"m": Fraction(1, 1000), "k": Fraction(1000)} | {
@@ -26,9 +26,9 @@ def digest(value: Any) -> str:
 
 
 def covers(found: Any, wanted: Any, key: str = "") -> bool:
-    """Whether everything wanted is found; what the API server or others added beside it does not matter.
+    """Whether `found` has every field of `wanted`; fields added by the API server or others are ignored.
 
-    Quantities are equal by value, since the API server writes them in its own way, and nothing equals empty.
+    Quantities compare by value, since the API server normalizes them; a missing field equals an empty one.
     """
     if isinstance(wanted, Mapping):
         other = found if isinstance(found, Mapping) else {}

@@ -1,6 +1,6 @@
-"""One pass: from what was seen to what is to be written. Pure: the same world, the same decision.
+"""One pass: from the observed state to the writes. Pure and idempotent.
 
-Level-triggered: nothing here asks what changed. A decision that was carried out leaves the next one empty.
+Level-triggered: nothing here asks what changed. Once a decision is carried out, the next one is empty.
 """
 
 from __future__ import annotations
@@ -16,56 +16,62 @@ from batchgrowth_operator.decide.decision import Decision, Manifest
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.drift import covers
 from batchgrowth_operator.decide.events import events_between
-from batchgrowth_operator.decide.retention import Cluster, cluster_policy
-from batchgrowth_operator.decide.retries import scheduler_asked_again, seconds_to_a_retry
+from batchgrowth_operator.decide.retries import scheduler_retry, seconds_until_retry
 from batchgrowth_operator.decide.rules import degraded_after, seconds_missing, stalled_after
 from batchgrowth_operator.decide.scaling import Workforce, workforce
-from batchgrowth_operator.decide.situation import Mode, Situation, seconds_to_deadline, situate, told_status
-from batchgrowth_operator.decide.statuses import next_status, paced, rejected_status
-from batchgrowth_operator.seen.moments import seconds_since
-from batchgrowth_operator.seen.observed import Object, Observed, Ref, annotations_of, ref_of
-from batchgrowth_operator.seen.scheduler import seconds_until_missed
-from batchgrowth_operator.seen.trainer_outcome import outcome_of
-from batchgrowth_operator.seen.troubles import (
-    DASK_OPERATOR_PATIENCE_SECONDS,
-    seconds_between_warnings,
-    seconds_to_a_puzzle,
+from batchgrowth_operator.decide.situation import (
+    ClusterPolicy,
+    Mode,
+    Situation,
+    seconds_to_deadline,
+    situate,
+    stored_status,
 )
+from batchgrowth_operator.decide.statuses import next_status, rejected_status, throttled
+from batchgrowth_operator.seen.diagnosis import (
+    DASK_OPERATOR_TIMEOUT_SECONDS,
+    seconds_between_event_reads,
+    seconds_until_unexplained,
+)
+from batchgrowth_operator.seen.observed import Object, Observed, Ref, annotations_of, ref_of
+from batchgrowth_operator.seen.scheduler import seconds_until_parts_lost
+from batchgrowth_operator.seen.timestamps import seconds_since
+from batchgrowth_operator.seen.trainer_outcome import outcome_of
 
 
 def reconcile(seen: Observed, defaults: Defaults) -> Decision:
-    """What is to be written for the job, and when it is worth another look without any change."""
+    """The writes for the job, and the time after which to look again even if nothing changes."""
     if "deletionTimestamp" in seen.job["metadata"]:
         return Decision()
     try:
         s = situate(seen, defaults)
     except (SpecError, PlanError) as error:
-        return _said(told_status(seen.job.get("status")), rejected_status(seen, error))
+        return _reported(stored_status(seen), rejected_status(seen, error))
     w = workforce(s)
-    status, until_report = paced(next_status(s, w), s.told, seen.now, defaults.report_seconds)
+    status, until_report = throttled(next_status(s, w), s.previous, seen.now, defaults.report_seconds)
     left = _seconds_to_live(s, status)
     if left is not None and left <= 0:
         return Decision(delete_job=True)
-    manifests = [manifest for manifest in _wanted(s, w) if not _is_going(seen.children.get(ref_of(manifest)))]
-    said = _said(s.told, status)
+    manifests = [manifest for manifest in _wanted(s, w) if not _is_terminating(seen.children.get(ref_of(manifest)))]
+    reported = _reported(s.previous, status)
     return Decision(
-        status=said.status,
-        events=said.events,
+        status=reported.status,
+        events=reported.events,
         apply=(
-            *(m for m in manifests if not _is_other(m, seen) and not _is_in_place(m, seen)),
-            *scheduler_asked_again(seen),
+            *(m for m in manifests if not _needs_recreation(m, seen) and not _is_in_place(m, seen)),
+            *scheduler_retry(seen),
         ),
         delete=tuple(_unwanted(s, manifests)),
-        look_again_seconds=_soonest(left, until_report, *_waits(s, w)),
+        requeue_after_seconds=_soonest(left, until_report, *_waits(s, w)),
     )
 
 
-def _said(told: JobStatus, new: JobStatus) -> Decision:
-    return Decision(status=None if new == told else new.to_json(), events=events_between(told, new))
+def _reported(previous: JobStatus, new: JobStatus) -> Decision:
+    return Decision(status=None if new == previous else new.to_json(), events=events_between(previous, new))
 
 
 def _wanted(s: Situation, w: Workforce) -> Iterator[Manifest]:
-    """The children in the order in which they are made: what is mounted comes before who mounts it."""
+    """The children in the order in which they are applied: volumes' sources come before the pods that mount them."""
     if s.mode is not Mode.OVER:
         yield children.plan_config_map(s)
         if s.seen.credentials is not None:
@@ -75,49 +81,51 @@ def _wanted(s: Situation, w: Workforce) -> Iterator[Manifest]:
         yield children.progress_role(s)
         yield children.progress_role_binding(s)
         yield children.network_policy(s)
-    if cluster_policy(s) is Cluster.MAKE:
-        yield children.dask_cluster(s)
+    cluster = children.dask_cluster(s) if s.cluster_policy is ClusterPolicy.APPLY else None
+    if cluster is not None:
+        yield cluster
         yield children.worker_deployment(s, w.requested)
-    if _is_trainer_wanted(s):
+    if _is_trainer_wanted(s, cluster):
         yield children.trainer_job(s, suspend=s.mode is not Mode.ACTIVE)
 
 
-def _is_trainer_wanted(s: Situation) -> bool:
-    """Two trainers of one job never meet: a Job is made anew when no pod of the last one is left.
+def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
+    """Whether the trainer's Job is wanted.
 
-    Nor does a trainer begin on a scheduler that is about to go.
+    A Job is recreated only after the last pod of the old one has ended, so that two trainers of a job never run at
+    once, and not while the scheduler is about to be replaced.
     """
     exists = s.seen.child("Job", names.trainer(s.seen.name)) is not None
     if s.mode is Mode.OVER:
         return exists and s.is_trainer_running and outcome_of(s.seen) is None
-    cluster = s.seen.child("DaskCluster", names.cluster(s.seen.name))
-    settled = not _is_going(cluster) and not _is_other(children.dask_cluster(s), s.seen)
-    return exists or (s.mode is Mode.ACTIVE and settled and not s.is_trainer_running)
+    if exists or cluster is None or s.is_trainer_running:
+        return exists
+    return not _is_terminating(s.seen.children.get(ref_of(cluster))) and not _needs_recreation(cluster, s.seen)
 
 
 def _unwanted(s: Situation, manifests: list[Manifest]) -> Iterator[Ref]:
-    for ref in (ref_of(manifest) for manifest in manifests if _is_other(manifest, s.seen)):
+    for ref in (ref_of(manifest) for manifest in manifests if _needs_recreation(manifest, s.seen)):
         if ref.kind == "Job" or not s.is_trainer_running:
             yield ref
-    if cluster_policy(s) is Cluster.RELEASE:
+    if s.cluster_policy is ClusterPolicy.DELETE:
         for ref in (Ref("Deployment", names.workers(s.seen.name)), Ref("DaskCluster", names.cluster(s.seen.name))):
-            if ref in s.seen.children and not _is_going(s.seen.children[ref]):
+            if ref in s.seen.children and not _is_terminating(s.seen.children[ref]):
                 yield ref
 
 
-def _is_going(found: Object | None) -> bool:
+def _is_terminating(found: Object | None) -> bool:
     return found is not None and "deletionTimestamp" in found["metadata"]
 
 
-def _is_other(manifest: Manifest, seen: Observed) -> bool:
-    """Whether the child was made from other inputs than those of now, and cannot be changed into what it should be."""
+def _needs_recreation(manifest: Manifest, seen: Observed) -> bool:
+    """Whether the child was made from other inputs and cannot be updated to the current ones."""
     found = seen.children.get(ref_of(manifest))
     wanted = annotations_of(manifest).get(names.INPUTS)
     return found is not None and annotations_of(found).get(names.INPUTS, wanted) != wanted
 
 
 def _is_in_place(manifest: Manifest, seen: Observed) -> bool:
-    """Whether the child is as wanted: made from the same manifest, and nobody has changed it since."""
+    """Whether the child was made from this manifest and has not drifted from it."""
     found = seen.children.get(ref_of(manifest))
     if found is None:
         return False
@@ -132,21 +140,21 @@ def _seconds_to_live(s: Situation, status: JobStatus) -> float | None:
 
 
 def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
-    """Seconds until time alone changes a verdict."""
+    """Seconds until each time at which the decision may change without any event."""
     yield w.growth_due_seconds
     if s.mode is not Mode.OVER:
-        yield seconds_to_deadline(s.seen, s.told, s.spec)
+        yield seconds_to_deadline(s.seen, s.previous, s.spec)
     missing, limit = seconds_missing(s, w), stalled_after(s)
     yield None if missing is None else degraded_after(s) - missing
     yield None if limit is None else limit - s.report_age_seconds
     cluster = s.seen.child("DaskCluster", names.cluster(s.seen.name))
-    if cluster is not None and (_is_going(cluster) or not (cluster.get("status") or {}).get("phase")):
+    if cluster is not None and (_is_terminating(cluster) or not (cluster.get("status") or {}).get("phase")):
         since = cluster["metadata"].get("deletionTimestamp") or cluster["metadata"].get("creationTimestamp")
-        yield DASK_OPERATOR_PATIENCE_SECONDS - seconds_since(since, s.seen.now)
-    yield seconds_until_missed(s.seen)
-    yield seconds_to_a_retry(s.seen)
-    yield seconds_to_a_puzzle(s.seen)
-    yield seconds_between_warnings(s.seen)
+        yield DASK_OPERATOR_TIMEOUT_SECONDS - seconds_since(since, s.seen.now)
+    yield seconds_until_parts_lost(s.seen)
+    yield seconds_until_retry(s.seen)
+    yield seconds_until_unexplained(s.seen)
+    yield seconds_between_event_reads(s.seen)
 
 
 def _soonest(*waits: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""One small rule for each condition: from the situation to whether it holds, why, and a sentence for people."""
+"""One small rule for each condition: from the situation to the condition's status, reason and message."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from batchgrowth import names
 
 from batchgrowth_operator.decide.scaling import Workforce
 from batchgrowth_operator.decide.situation import Mode, Situation, condition
-from batchgrowth_operator.seen.moments import seconds_since
+from batchgrowth_operator.seen.diagnosis import trainer_problem
 from batchgrowth_operator.seen.scheduler import is_ready
-from batchgrowth_operator.seen.trainer_outcome import last_ending
-from batchgrowth_operator.seen.troubles import cluster_trouble, trainer_trouble
+from batchgrowth_operator.seen.timestamps import seconds_since
+from batchgrowth_operator.seen.trainer_outcome import last_exit, truncated
 
 DEGRADED_AFTER_SECONDS = 10
+"""Least time that workers are missing before a job counts as degraded."""
 STALLED_AFTER_SECONDS = 120
 STALLED_AFTER_UPDATES = 20
+"""Time in updates after which a job counts as stalled, but at least STALLED_AFTER_SECONDS."""
 
 
 class Verdict(NamedTuple):
@@ -24,84 +26,97 @@ class Verdict(NamedTuple):
 
     status: str
     reason: str
-    message: str = ""
+    message: str
 
 
 Rule = Callable[[Situation, Workforce], Verdict]
 
 
+def counted(number: int, noun: str) -> str:
+    """The number with its noun: 1 worker, 2 workers."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """A situation has a plan."""
-    return Verdict("True", "PlanMade", f"{len(s.plan.stages)} stages, {s.plan.updates} updates.")
+    """True: a situation always has a plan."""
+    plan = f"The plan has {counted(len(s.plan.stages), 'stage')} and {counted(s.plan.updates, 'update')}."
+    return Verdict("True", "PlanMade", plan)
 
 
 def cluster_ready(s: Situation, w: Workforce) -> Verdict:
-    """A scheduler, and as many workers as are wanted now; or what keeps them."""
+    """Whether the scheduler is ready and the stage's workers have joined, or the problem that prevents it."""
     if s.mode is not Mode.ACTIVE:
-        return Verdict("False", "Released")
-    trouble = cluster_trouble(s.seen)
+        return Verdict("False", "Released", f"The job is {s.mode.value}.")
     if w.ready >= w.desired and is_ready(s.seen) and not s.seen.failures:
-        return Verdict("True", "AllWorkersJoined", f"{w.desired} wanted.")
-    if trouble is not None:
-        return Verdict("False", trouble.reason, trouble.message)
+        return Verdict("True", "AllWorkersJoined", f"The scheduler is ready and {counted(w.desired, 'worker')} joined.")
+    if s.cluster_problem is not None:
+        return Verdict("False", *s.cluster_problem)
     if not is_ready(s.seen):
-        return Verdict("False", "WaitingForScheduler")
-    return Verdict("False", "WaitingForWorkers", f"{w.ready} of {w.desired} have joined.")
+        return Verdict("False", "WaitingForScheduler", "The scheduler is starting.")
+    return Verdict("False", "WaitingForWorkers", f"{w.ready} of {counted(w.desired, 'worker')} joined.")
 
 
 def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Updates are being committed, or what keeps the trainer from it."""
+    """Whether the trainer commits updates, or the problem that prevents it."""
     if s.mode is Mode.OVER:
-        return Verdict("False", "Ended")
+        return Verdict("False", "Ended", "The trainer has ended.")
     if s.mode is Mode.SUSPENDED:
-        return Verdict("False", "Paused")
+        return Verdict("False", "Paused", "The job is suspended.")
     trainer = s.seen.child("Job", names.trainer(s.seen.name))
     status = (trainer or {}).get("status") or {}
-    trouble = trainer_trouble(s.seen) if not status.get("ready", 0) else None
-    if trouble is not None:
-        return Verdict("False", trouble.reason, trouble.message)
+    problem = trainer_problem(s.seen) if not status.get("ready", 0) else None
+    if problem is not None:
+        return Verdict("False", *problem)
     if status.get("failed", 0) > 0 and not status.get("ready", 0):
-        return Verdict("False", "TrainerRestarting", last_ending(s.seen))
-    return Verdict("True", "UpdatesCommitted") if s.update else Verdict("False", "NotStarted")
+        restart, cause = "The trainer restarts from its last checkpoint", last_exit(s.seen)
+        return Verdict("False", "TrainerRestarting", truncated(f"{restart}: {cause}" if cause else f"{restart}."))
+    if s.update:
+        return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
+    return Verdict("False", "NotStarted", "The trainer has not committed an update yet.")
 
 
 def resizing(s: Situation, w: Workforce) -> Verdict:
-    """Workers are on their way in or out."""
-    if s.mode is not Mode.ACTIVE or w.ready == w.requested:
-        return Verdict("False", "AtTarget")
-    reason = "ScalingUp" if w.ready < w.requested else "ScalingDown"
-    return Verdict("True", reason, f"{w.ready} are there, {w.requested} were asked for.")
+    """Whether workers are being added or removed."""
+    if s.mode is not Mode.ACTIVE:
+        return Verdict("False", "AtTarget", "No workers are being added or removed.")
+    if w.ready == w.requested:
+        joined = "The requested worker has joined" if w.ready == 1 else f"All {w.ready} requested workers have joined"
+        return Verdict("False", "AtTarget", f"{joined}.")
+    if w.ready < w.requested:
+        return Verdict("True", "ScalingUp", f"Requested {counted(w.requested, 'worker')}; {w.ready} joined so far.")
+    return Verdict("True", "ScalingDown", f"Removing {w.ready - w.requested} of {counted(w.ready, 'worker')}.")
 
 
 def degraded(s: Situation, w: Workforce) -> Verdict:
-    """The training goes on, but workers of the present stage have been missing for a while."""
+    """Whether the training goes on though workers of the stage have been missing for a while."""
     missing = seconds_missing(s, w)
     if missing is None or missing < degraded_after(s):
-        return Verdict("False", "FullStrength")
-    trouble = cluster_trouble(s.seen)
-    why = f" {trouble.message}" if trouble else ""
-    return Verdict("True", "TooFewWorkers", f"{w.ready} of {w.desired} workers are there.{why}"[:1024])
+        return Verdict("False", "FullStrength", f"No worker has been missing for {degraded_after(s)} s.")
+    why = f" {s.cluster_problem.message}" if s.cluster_problem else ""
+    return Verdict("True", "TooFewWorkers", f"{w.ready} of {counted(w.desired, 'worker')} joined.{why}"[:1024])
 
 
 def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """The trainer reported before and reports no more."""
+    """Whether the trainer, which reported before, has stopped reporting."""
     limit = stalled_after(s)
     if limit is None or s.report_age_seconds < limit:
-        return Verdict("False", "ProgressSeen")
-    return Verdict("True", "NoProgress", f"No update within {limit:.0f} s.")
+        return Verdict("False", "ProgressSeen", "No update is overdue.")
+    return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.")
 
 
 def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """The job holds no workers because the spec says so."""
+    """Whether the job holds no workers because spec.suspend is true."""
     if s.mode is not Mode.SUSPENDED:
-        return Verdict("False", "NotSuspended")
-    return Verdict("Unknown", "Checkpointing") if s.is_trainer_running else Verdict("True", "BySpec")
+        return Verdict("False", "NotSuspended", "The job is not suspended.")
+    if s.is_trainer_running:
+        return Verdict("Unknown", "Checkpointing", "The trainer writes a checkpoint before it stops.")
+    return Verdict("True", "BySpec", "The job is suspended and holds no workers.")
 
 
 def succeeded(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """How the job ended."""
+    """Whether the job succeeded or failed."""
     if s.outcome is None:
-        return Verdict("Unknown", "InProgress")
+        return Verdict("Unknown", "InProgress", "The job is not over.")
     return Verdict(str(s.outcome.succeeded), s.outcome.reason, s.outcome.message)
 
 
@@ -123,16 +138,16 @@ def degraded_after(s: Situation) -> int:
 
 
 def seconds_missing(s: Situation, w: Workforce) -> float | None:
-    """Seconds since workers of the present stage began to be missing from a training; None where none is."""
+    """Seconds since a training began to lack workers of its stage; None if it lacks none."""
     if s.mode is not Mode.ACTIVE or not s.update or w.ready >= w.desired:
         return None
-    ready = condition(s.told, "ClusterReady")
+    ready = condition(s.previous, "ClusterReady")
     began = ready is not None and ready.status == "False"
     return seconds_since(ready.last_transition_time, s.seen.now) if ready is not None and began else 0.0
 
 
 def stalled_after(s: Situation) -> float | None:
-    """Seconds without an update after which a training counts as stalled; None where none is to be expected."""
+    """Seconds without an update after which a training counts as stalled; None if its pace is unknown."""
     if s.mode is not Mode.ACTIVE or s.report is None or s.report.seconds_per_update is None:
         return None
     return max(STALLED_AFTER_SECONDS, STALLED_AFTER_UPDATES * s.report.seconds_per_update)

@@ -1,12 +1,11 @@
-"""From what was seen to what it means: the spec and its plan, the position, and whether the job is over."""
+"""From the observed state to its meaning: the spec and its plan, the position, and whether the job is over."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
 
 from batchgrowth import names
 from batchgrowth.manifest import read_manifest
@@ -17,85 +16,127 @@ from batchgrowth.status import Condition, JobStatus
 from pydantic import ValidationError
 
 from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.decide.overlay import check_overlay
-from batchgrowth_operator.seen.moments import seconds_since
+from batchgrowth_operator.seen.diagnosis import cluster_problem
 from batchgrowth_operator.seen.observed import Observed
+from batchgrowth_operator.seen.problems import Problem
+from batchgrowth_operator.seen.timestamps import seconds_since
 from batchgrowth_operator.seen.trainer_outcome import Outcome, is_running, outcome_of
 
 
 class Mode(Enum):
-    """What a job is up to."""
+    """Whether a job trains, is suspended or is over."""
 
     ACTIVE = "active"
     SUSPENDED = "suspended"
     OVER = "over"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """A job whose spec has a plan.
+class ClusterPolicy(Enum):
+    """What happens to the DaskCluster and the workers: apply them, leave them as they are, or delete them."""
 
-    `told` is the status as the last pass left it, `report` the trainer's progress where it is not older than that,
-    `update` the updates done, and `outcome` how the job ended or None.
+    APPLY = "apply"
+    KEEP = "keep"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """A job whose spec has a plan. What follows from it is computed once, at its first use.
+
+    `previous` is the stored status, `report` the trainer's progress unless it is older than that status, `update` the
+    number of updates done, and `outcome` how the job ended or None.
     """
 
     seen: Observed
     defaults: Defaults
     spec: JobSpec
     plan: Plan
-    told: JobStatus
+    previous: JobStatus
     report: Progress | None
     update: int
     outcome: Outcome | None
 
-    @property
+    @cached_property
     def mode(self) -> Mode:
-        """Over wins over suspended."""
+        """Whether the job trains, is suspended or is over; a suspended job that ended is over."""
         if self.outcome is not None:
             return Mode.OVER
         return Mode.SUSPENDED if self.spec.suspend else Mode.ACTIVE
 
-    @property
+    @cached_property
     def stage(self) -> Stage:
-        """The stage of the next update; the last one at the end."""
+        """The stage of the next update; the last stage at the end."""
         return self.plan.stage_at(self.update)
 
-    @property
+    @cached_property
     def is_trainer_running(self) -> bool:
-        """Whether a pod of the trainer may still be at work."""
+        """Whether a trainer pod may still be working."""
         return is_running(self.seen)
 
-    @property
+    @cached_property
+    def cluster_policy(self) -> ClusterPolicy:
+        """The policy for the cluster, which is never deleted while a trainer may be writing its last checkpoint."""
+        if self.mode is Mode.ACTIVE:
+            return ClusterPolicy.APPLY
+        if self.is_trainer_running:
+            return ClusterPolicy.KEEP
+        if self.outcome is None:
+            return ClusterPolicy.DELETE
+        retention, failed = self.spec.cluster_retention, not self.outcome.succeeded
+        is_retained = retention == "Retain" or (retention == "RetainOnFailure" and failed)
+        return ClusterPolicy.KEEP if is_retained else ClusterPolicy.DELETE
+
+    @cached_property
+    def cluster_problem(self) -> Problem | None:
+        """The first problem that keeps the scheduler or the workers from running; None if there is none."""
+        return cluster_problem(self.seen)
+
+    @cached_property
+    def joined(self) -> int:
+        """Workers that can train: the smaller of the trainer's count and the number of ready pods.
+
+        A pod is ready before its worker has registered and loaded the data, and the trainer notices the loss of a pod
+        late. Without a running trainer the pods count.
+        """
+        deployment = self.seen.child("Deployment", names.workers(self.seen.name))
+        pods = int(((deployment or {}).get("status") or {}).get("readyReplicas", 0))
+        reported = self.report.ready if self.report is not None and self.is_trainer_running else None
+        return pods if reported is None else min(pods, reported)
+
+    @cached_property
     def report_age_seconds(self) -> float:
-        """Time since the report was first seen; 0 where this pass is the first to see it."""
-        told = self.told.trainer_status
-        if self.report is None or told is None or (told.start, told.update) != (self.report.start, self.report.update):
+        """Seconds since the report was first seen; 0 if this pass is the first to see it."""
+        known = self.previous.trainer_status
+        if (
+            self.report is None
+            or known is None
+            or (known.start, known.update) != (self.report.start, self.report.update)
+        ):
             return 0.0
-        return seconds_since(told.last_updated_time, self.seen.now)
+        return seconds_since(known.last_updated_time, self.seen.now)
 
 
 def situate(seen: Observed, defaults: Defaults) -> Situation:
-    """The situation of the job; SpecError or PlanError where its spec cannot be followed."""
+    """The situation of the job. Raises SpecError if its spec is refused, PlanError if it has no plan."""
     spec, plan = _planned(_text(seen))
-    check_overlay(spec.workers.template)
-    told = told_status(seen.job.get("status"))
-    report, update = _position(seen, told, plan)
+    previous = stored_status(seen)
+    report, update = _position(seen, previous, plan)
     return Situation(
         seen=seen,
         defaults=defaults,
         spec=spec,
         plan=plan,
-        told=told,
+        previous=previous,
         report=report,
         update=update,
-        outcome=_past(told) or outcome_of(seen) or _overdue(seen, told, spec),
+        outcome=_stored_outcome(previous) or outcome_of(seen) or _overdue(seen, previous, spec),
     )
 
 
-def told_status(status: Any) -> JobStatus:
-    """The stored status; what of it this version does not know or cannot read is left aside."""
+def stored_status(seen: Observed) -> JobStatus:
+    """The job's stored status, without fields that this version does not know or cannot read."""
     readable = {}
-    for key, value in (status or {}).items():
+    for key, value in (seen.job.get("status") or {}).items():
         try:
             JobStatus.model_validate({key: value})
         except ValidationError:
@@ -105,7 +146,7 @@ def told_status(status: Any) -> JobStatus:
 
 
 def condition(status: JobStatus, kind: str) -> Condition | None:
-    """The condition of that type, or None where it was never set."""
+    """The condition of that type, or None if it was never set."""
     return next((c for c in status.conditions if c.type == kind), None)
 
 
@@ -121,9 +162,9 @@ def _planned(text: str) -> tuple[JobSpec, Plan]:
     return spec, make_plan(spec)
 
 
-def _position(seen: Observed, told: JobStatus, plan: Plan) -> tuple[Progress | None, int]:
-    """The report and its update; no report and what was told where it is missing, older or of another plan."""
-    known = told.trainer_status
+def _position(seen: Observed, previous: JobStatus, plan: Plan) -> tuple[Progress | None, int]:
+    """The report and its update; None and the stored update if the report is missing, older or of another plan."""
+    known = previous.trainer_status
     known_at = (known.start or 0, known.update or 0) if known else (0, 0)
     report = _report(seen)
     if report is None or report.updates != plan.updates or (report.start, report.update) < known_at:
@@ -139,26 +180,26 @@ def _report(seen: Observed) -> Progress | None:
     try:
         return Progress.from_json(text)
     except ValueError:
-        return None  # somebody else wrote it; the trainer's next report takes its place
+        return None  # not the trainer's text; its next report replaces it
 
 
-def _past(told: JobStatus) -> Outcome | None:
-    succeeded = condition(told, "Succeeded")
+def _stored_outcome(previous: JobStatus) -> Outcome | None:
+    succeeded = condition(previous, "Succeeded")
     if succeeded is None or succeeded.status == "Unknown":
         return None
     return Outcome(succeeded.status == "True", succeeded.reason, succeeded.message)
 
 
-def _overdue(seen: Observed, told: JobStatus, spec: JobSpec) -> Outcome | None:
-    left = seconds_to_deadline(seen, told, spec)
+def _overdue(seen: Observed, previous: JobStatus, spec: JobSpec) -> Outcome | None:
+    left = seconds_to_deadline(seen, previous, spec)
     if left is None or left > 0:
         return None
     return Outcome(False, "DeadlineExceeded", f"The job was active for {spec.active_deadline_seconds} s.")
 
 
-def seconds_to_deadline(seen: Observed, told: JobStatus, spec: JobSpec) -> float | None:
-    """Seconds that the job may still be active; None without a deadline, or while it is suspended."""
-    suspended = condition(told, "Suspended")
+def seconds_to_deadline(seen: Observed, previous: JobStatus, spec: JobSpec) -> float | None:
+    """Seconds that the job may still be active; None without a deadline or while it is suspended."""
+    suspended = condition(previous, "Suspended")
     if spec.active_deadline_seconds is None or spec.suspend:
         return None
     active = suspended is not None and suspended.status == "False"

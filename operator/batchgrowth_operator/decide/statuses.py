@@ -1,4 +1,4 @@
-"""The status that follows from a situation and from what was told before."""
+"""The next status, from a situation and the previous status."""
 
 from __future__ import annotations
 
@@ -21,71 +21,75 @@ from batchgrowth.status import (
     WorkersStatus,
 )
 
-from batchgrowth_operator.decide.retention import Cluster, cluster_policy
 from batchgrowth_operator.decide.rules import RULES, Verdict
-from batchgrowth_operator.decide.scaling import Workforce, joined, selector
-from batchgrowth_operator.decide.situation import Mode, Situation, condition, told_status
-from batchgrowth_operator.seen.moments import fine_stamp, seconds_since, stamp
+from batchgrowth_operator.decide.scaling import Workforce, selector
+from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation, condition, stored_status
 from batchgrowth_operator.seen.observed import Observed
-from batchgrowth_operator.seen.trainer_outcome import shortened
+from batchgrowth_operator.seen.timestamps import seconds_since, timestamp, timestamp_ms
+from batchgrowth_operator.seen.trainer_outcome import truncated
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64
 
 
 def next_status(s: Situation, w: Workforce) -> JobStatus:
-    """The whole status of a job that has a plan."""
-    conditions = tuple(_condition(s.seen, s.told, kind, rule(s, w)) for kind, rule in RULES.items())
+    """The complete status of a job that has a plan."""
+    conditions = tuple(_condition(s.seen, s.previous, kind, rule(s, w)) for kind, rule in RULES.items())
     history = _history(s, w)
     trainer = s.seen.child("Job", names.trainer(s.seen.name))
     failed = int(((trainer or {}).get("status") or {}).get("failed", 0))
     return JobStatus(
         observed_generation=s.seen.generation,
         phase=_phase(s, conditions),
-        start_time=s.told.start_time or (stamp(s.seen.now) if s.mode is Mode.ACTIVE else None),
-        completion_time=s.told.completion_time or (stamp(s.seen.now) if s.outcome else None),
+        start_time=s.previous.start_time or (timestamp(s.seen.now) if s.mode is Mode.ACTIVE else None),
+        completion_time=s.previous.completion_time or (timestamp(s.seen.now) if s.outcome else None),
         conditions=conditions,
-        cluster_name=None if cluster_policy(s) is Cluster.RELEASE else names.cluster(s.seen.name),
+        cluster_name=None if s.cluster_policy is ClusterPolicy.DELETE else names.cluster(s.seen.name),
         stage=s.stage.index,
         stages=len(s.plan.stages),
         batch=_batch(s),
-        workers=w.status(s.told.workers or WorkersStatus(), selector(s)),
+        workers=w.status(s.previous.workers or WorkersStatus(), selector(s)),
         checkpoint=_checkpoint(s),
         trainer_status=_trainer_status(s),
-        restarts=max(s.told.restarts, failed),
+        restarts=max(s.previous.restarts, failed),
         history=history,
     )
 
 
 def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
-    """The status of a job whose spec cannot be followed: what was told before, and why it goes no further."""
-    told = told_status(seen.job.get("status"))
+    """The status of a job whose spec is refused: the previous status with the refusal, so that nothing else changes."""
+    previous = stored_status(seen)
     reason = "PlanImpossible" if isinstance(error, PlanError) else "SpecInvalid"
-    verdicts = {"Accepted": Verdict("False", reason, shortened(str(error)))}
-    if condition(told, "Succeeded") is None:
-        verdicts["Succeeded"] = Verdict("Unknown", "InProgress")
-    said = {kind: _condition(seen, told, kind, verdict) for kind, verdict in verdicts.items()}
-    kept = {c.type: c for c in told.conditions}
-    conditions = tuple((kept | said)[kind] for kind in RULES if kind in kept | said)
-    return told.model_copy(update={"observed_generation": seen.generation, "conditions": conditions})
+    verdicts = {"Accepted": Verdict("False", reason, truncated(str(error)))}
+    if condition(previous, "Succeeded") is None:
+        verdicts["Succeeded"] = Verdict("Unknown", "InProgress", "The job is not over.")
+    by_type: dict[str, Condition] = {c.type: c for c in previous.conditions}
+    by_type |= {kind: _condition(seen, previous, kind, verdict) for kind, verdict in verdicts.items()}
+    return previous.model_copy(
+        update={
+            "observed_generation": seen.generation,
+            "phase": previous.phase if previous.completion_time else "Rejected",
+            "conditions": tuple(by_type[kind] for kind in RULES if kind in by_type),
+        }
+    )
 
 
-def paced(new: JobStatus, told: JobStatus, now: datetime, seconds: float) -> tuple[JobStatus, float | None]:
-    """The status to write, and the seconds until news of mere progress may be written; None where there are none.
+def throttled(new: JobStatus, previous: JobStatus, now: datetime, seconds: float) -> tuple[JobStatus, float | None]:
+    """The status to write now, and the seconds until a change of progress alone may be written; None if there is none.
 
-    A trainer reports every second, and a cluster may hold a thousand of them.
+    A trainer reports every second, and a cluster may run a thousand trainers.
     """
-    if new == told or told.trainer_status is None:
+    if new == previous or previous.trainer_status is None:
         return new, None
-    kept = {"trainer_status": told.trainer_status, "checkpoint": told.checkpoint}
-    age = seconds_since(told.trainer_status.last_updated_time, now)
-    if new.model_copy(update=kept) != told or age >= seconds:
+    progress = {"trainer_status": previous.trainer_status, "checkpoint": previous.checkpoint}
+    age = seconds_since(previous.trainer_status.last_updated_time, now)
+    if new.model_copy(update=progress) != previous or age >= seconds:
         return new, None
-    return told, seconds - age
+    return previous, seconds - age
 
 
-def _condition(seen: Observed, told: JobStatus, kind: str, verdict: Verdict) -> Condition:
-    before = condition(told, kind)
+def _condition(seen: Observed, previous: JobStatus, kind: str, verdict: Verdict) -> Condition:
+    before = condition(previous, kind)
     same = before is not None and before.status == verdict.status
     return Condition.model_validate(
         {
@@ -94,7 +98,7 @@ def _condition(seen: Observed, told: JobStatus, kind: str, verdict: Verdict) -> 
             "reason": verdict.reason,
             "message": verdict.message,
             "observedGeneration": seen.generation,
-            "lastTransitionTime": before.last_transition_time if same and before else stamp(seen.now),
+            "lastTransitionTime": before.last_transition_time if same and before else timestamp(seen.now),
         }
     )
 
@@ -122,18 +126,18 @@ def _batch(s: Situation) -> BatchStatus:
 
 
 def _checkpoint(s: Situation) -> CheckpointStatus | None:
-    told = s.told.checkpoint
+    known = s.previous.checkpoint
     if s.report is None or s.report.checkpoint_update is None:
-        return told
-    if told is not None and told.update == s.report.checkpoint_update:
-        return told
-    return CheckpointStatus(update=s.report.checkpoint_update, time=stamp(s.seen.now))
+        return known
+    if known is not None and known.update == s.report.checkpoint_update:
+        return known
+    return CheckpointStatus(update=s.report.checkpoint_update, time=timestamp(s.seen.now))
 
 
 def _trainer_status(s: Situation) -> TrainerStatus | None:
-    told, report = s.told.trainer_status, s.report
-    if report is None or (told is not None and _told_of(told) == _told_of(report)):
-        return told
+    known, report = s.previous.trainer_status, s.report
+    if report is None or (known is not None and _identity(known) == _identity(report)):
+        return known
     return TrainerStatus(
         progress_percentage=int(100 * report.fraction),
         estimated_remaining_seconds=None if report.eta_seconds is None else max(0, round(report.eta_seconds)),
@@ -143,12 +147,12 @@ def _trainer_status(s: Situation) -> TrainerStatus | None:
         loss=None if report.loss is None else f"{report.loss:.4g}",
         metrics=_metrics(report),
         weights_sha256=report.weights_sha256,
-        last_updated_time=fine_stamp(s.seen.now),
+        last_updated_time=timestamp_ms(s.seen.now),
     )
 
 
-def _told_of(known: TrainerStatus | Progress) -> tuple[int | None, int | None, str | None]:
-    return known.start, known.update, known.weights_sha256
+def _identity(progress: TrainerStatus | Progress) -> tuple[int | None, int | None, str | None]:
+    return progress.start, progress.update, progress.weights_sha256
 
 
 def _metrics(report: Progress) -> tuple[TrainerMetric, ...]:
@@ -157,41 +161,41 @@ def _metrics(report: Progress) -> tuple[TrainerMetric, ...]:
 
 
 def _history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
-    """The stages that have begun; one between two looks is recorded with the look that found it past."""
-    records, index = list(s.told.history), s.stage.index
+    """The stages that have begun; one that began and ended between two passes is recorded by the second."""
+    records, index = list(s.previous.history), s.stage.index
     last = records[-1].index if records else -1
-    if w.took is not None and records and records[-1].resize_seconds is None and _grew(s, last):
-        records[-1] = records[-1].model_copy(update={"resize_seconds": f"{w.took:.3f}"})
+    if w.resize_seconds is not None and records and records[-1].resize_seconds is None and _grew(s, last):
+        records[-1] = records[-1].model_copy(update={"resize_seconds": f"{w.resize_seconds:.3f}"})
     if s.report is not None and index != last:
         records += [_record(s, w, begun) for begun in range(last + 1 if index > last else index, index + 1)]
-    return tuple(_as_reported(record, s.report) for record in records[-MOST_HISTORY:])
+    return tuple(_updated(record, s.report) for record in records[-MOST_HISTORY:])
 
 
-def _as_reported(record: StageRecord, report: Progress | None) -> StageRecord:
-    """The record with the most workers and the longest pause told so far: a restarted trainer knows of its own only."""
+def _updated(record: StageRecord, report: Progress | None) -> StageRecord:
+    """The record with the maxima of workers and pause so far; a restarted trainer reports only its own."""
     if report is None:
         return record
-    crew, pause = (told.get(str(record.index), 0) for told in (report.crews, report.pauses))
-    news: dict[str, Any] = {"workers": max(int(crew), record.workers)}
+    crew, pause = (by_stage.get(str(record.index), 0) for by_stage in (report.crews, report.pauses))
+    maxima: dict[str, Any] = {"workers": max(int(crew), record.workers)}
     if pause > float(record.pause_seconds or 0):
-        news["pause_seconds"] = f"{pause:.3f}"
-    return record.model_copy(update=news)
+        maxima["pause_seconds"] = f"{pause:.3f}"
+    return record.model_copy(update=maxima)
 
 
 def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
     stage = s.plan.stages[index]
-    told = s.told.workers.resize_seconds if s.told.workers else None
-    took = told if w.took is None else f"{w.took:.3f}"
+    known = s.previous.workers.resize_seconds if s.previous.workers else None
+    resize_seconds = known if w.resize_seconds is None else f"{w.resize_seconds:.3f}"
     return StageRecord(
         index=index,
         batch_size=stage.batch_size,
         workers=0,
-        start_time=fine_stamp(s.seen.now),
-        resize_seconds=took if _grew(s, index) and joined(s) >= stage.workers else None,
+        start_time=timestamp_ms(s.seen.now),
+        resize_seconds=resize_seconds if _grew(s, index) and s.joined >= stage.workers else None,
     )
 
 
 def _grew(s: Situation, index: int) -> bool:
-    """Whether a stage wants more workers than the one before; plans change with the bounds, so it may not be there."""
+    """Whether the stage needs more workers than the one before; False if a changed plan no longer has the stage."""
     stages = s.plan.stages
     return 0 < index < len(stages) and stages[index].workers > stages[index - 1].workers

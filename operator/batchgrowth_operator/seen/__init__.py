@@ -1,1 +1,1 @@
-"""What the operator has seen of a job and its cluster, as plain data, and what that means. Pure."""
+"""The observed state of a job and its cluster, as plain data, and what it means. Pure."""

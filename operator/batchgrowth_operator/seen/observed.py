@@ -1,4 +1,4 @@
-"""What was seen of one job: the job, its children and pods, and when."""
+"""The observed state of one job: the job, its children and pods, and the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A write that the API server refused: of which object, with which HTTP status and text; 0 where it is taken."""
+    """A refused write: the object, the API server's HTTP status and text; code 0 if another owner has that name."""
 
     ref: Ref
     code: int
@@ -31,18 +31,18 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """The keys of the TLS Secret and their PEM texts, freshly issued."""
+    """Newly issued certificates and keys: PEM texts by the keys of the TLS Secret."""
 
     pem: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Everything that a decision is made from.
+    """All inputs of a decision.
 
-    `children` holds what belongs to this job by owner reference, `parts` what belongs to its DaskCluster; `pods` are
-    those that carry its label. `credentials` are there when the Secret is missing or soon too old. `failures` are those
-    of the last pass, `warnings` the events about what is held up without a word of its own.
+    `children` are the objects owned by the job, `parts` those owned by its DaskCluster, and `pods` those with the job's
+    label. `credentials` is set if the Secret is missing or about to expire. `failures` are the refused writes of the
+    last pass; `warnings` are the Warning events about objects whose status does not explain why they are pending.
     """
 
     job: Object
@@ -71,15 +71,15 @@ class Observed:
 
     @property
     def generation(self) -> int:
-        """Counts the changes of the job's spec."""
+        """metadata.generation: the number of changes of the spec."""
         return int(self.job["metadata"].get("generation", 0))
 
     def child(self, kind: str, name: str) -> Object | None:
-        """The child, or None where it is not there."""
+        """The child, or None if it does not exist."""
         return self.children.get(Ref(kind, name))
 
     def pods_of(self, role: str) -> tuple[Object, ...]:
-        """The pods of one role that are not on their way out."""
+        """The pods of one role, without those being deleted."""
         return tuple(
             pod
             for pod in self.pods
@@ -88,17 +88,17 @@ class Observed:
 
 
 def labels_of(body: Object) -> Mapping[str, str]:
-    """The labels of an object."""
+    """The object's labels; empty if it has none."""
     return body["metadata"].get("labels") or {}
 
 
 def annotations_of(body: Object) -> Mapping[str, str]:
-    """The annotations of an object."""
+    """The object's annotations; empty if it has none."""
     return body["metadata"].get("annotations") or {}
 
 
 def ref_of(body: Object) -> Ref:
-    """Which child an object is."""
+    """The object's kind and name."""
     return Ref(body["kind"], body["metadata"]["name"])
 
 

@@ -1,38 +1,38 @@
-"""The scheduler that the Dask operator makes for the job's DaskCluster: whether it is all there, and at work."""
+"""The scheduler that the Dask operator creates for the job's DaskCluster: whether it is complete and ready."""
 
 from __future__ import annotations
 
 from batchgrowth import names
 
-from batchgrowth_operator.seen.moments import seconds_since
 from batchgrowth_operator.seen.observed import Object, Observed, Ref
+from batchgrowth_operator.seen.timestamps import seconds_since
 
 SETTLED_AFTER_SECONDS = 20.0
-"""The Dask operator makes the parts of a new DaskCluster within this time, and news of them comes."""
-MAKE_PARTS = "Created"
-"""The phase in which the Dask operator makes those parts of a DaskCluster that are not there. It looks at no others."""
-_MADE = ("Pending", "Running")
+"""Time for the Dask operator to create the parts of a new DaskCluster and for the watch to report them."""
+CREATE_PARTS = "Created"
+"""The one phase in which the Dask operator creates the missing parts of a DaskCluster."""
+_CREATED = ("Pending", "Running")
 
 
 def deployment_of(seen: Observed) -> Object | None:
-    """The scheduler's Deployment, or None where it is not there."""
+    """The scheduler's Deployment, or None if it does not exist."""
     return seen.parts.get(Ref("Deployment", names.scheduler(seen.name)))
 
 
 def is_ready(seen: Observed) -> bool:
-    """Whether a scheduler answers."""
+    """Whether the scheduler's pod is ready."""
     return bool(((deployment_of(seen) or {}).get("status") or {}).get("readyReplicas", 0))
 
 
 def lacks_parts(seen: Observed) -> bool:
-    """Whether a part was there once and is gone: nobody but the Dask operator can make it again."""
-    return seconds_until_missed(seen) == 0
+    """Whether the scheduler lost a part that only the Dask operator can create again."""
+    return seconds_until_parts_lost(seen) == 0
 
 
-def seconds_until_missed(seen: Observed) -> float | None:
-    """Seconds until a part that is not there counts as gone; None where nothing is missing, or not made yet."""
+def seconds_until_parts_lost(seen: Observed) -> float | None:
+    """Seconds until a missing part counts as lost; None if no part is missing or none was created yet."""
     cluster = seen.child("DaskCluster", names.cluster(seen.name))
-    if cluster is None or _has_parts(seen) or (cluster.get("status") or {}).get("phase") not in _MADE:
+    if cluster is None or _has_parts(seen) or (cluster.get("status") or {}).get("phase") not in _CREATED:
         return None
     return max(0.0, SETTLED_AFTER_SECONDS - seconds_since(cluster["metadata"].get("creationTimestamp"), seen.now))
 

@@ -1,4 +1,4 @@
-"""What the trainer's Job and pods tell: whether it runs, and how it ended."""
+"""The trainer's state, from its Job and pods: whether it runs, and how it ended."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ REASONS = {
     DataError.exit_code: "DataFailed",
     CheckpointError.exit_code: "CheckpointFailed",
 }
-"""Exit codes after which another start would fail in the same way."""
+"""Exit codes that a restart would only repeat, and their reasons."""
 
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 
 
 class Outcome(NamedTuple):
-    """How a job ended: the status, reason and message of its condition Succeeded."""
+    """The end of a job: status, reason and message of its condition Succeeded."""
 
     succeeded: bool
     reason: str
@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 
 
 def is_running(seen: Observed) -> bool:
-    """Whether a pod of the trainer may still be at work; those on their way out write their checkpoint."""
+    """Whether a trainer pod may still be working; a terminating one writes its checkpoint."""
     job = seen.child("Job", names.trainer(seen.name))
     status = (job or {}).get("status") or {}
     if job is not None and "deletionTimestamp" not in job["metadata"] and status.get("active", 0) > 0:
@@ -46,7 +46,7 @@ def is_running(seen: Observed) -> bool:
 
 
 def outcome_of(seen: Observed) -> Outcome | None:
-    """How the trainer's Job ended; None while it has not."""
+    """How the trainer's Job ended; None if it has not."""
     job = seen.child("Job", names.trainer(seen.name))
     if job is None:
         return None
@@ -55,21 +55,21 @@ def outcome_of(seen: Observed) -> Outcome | None:
     failed = _condition(job, "Failed")
     if failed is None:
         return None
-    code, message = _last_words(seen)
-    told = failed.get("message", "")
-    found = _EXIT_CODE.search(told)
+    code, message = _last_termination(seen)
+    failure = failed.get("message", "")
+    found = _EXIT_CODE.search(failure)
     reason = REASONS.get(code if code is not None else int(found[1]) if found else -1, "RestartsExceeded")
-    return Outcome(False, reason, shortened(message or told))
+    return Outcome(False, reason, truncated(message or failure))
 
 
-def last_ending(seen: Observed) -> str:
-    """How the trainer ended last: its exit code and the end of what it said; empty where no pod is left of it."""
-    code, message = _last_words(seen)
-    return "" if code is None else shortened(f"exit code {code}: {message}" if message else f"exit code {code}")
+def last_exit(seen: Observed) -> str:
+    """Exit code and last output of the trainer pod that ended last; empty if no such pod is left."""
+    code, message = _last_termination(seen)
+    return "" if code is None else truncated(f"exit code {code}: {message}" if message else f"exit code {code}")
 
 
-def shortened(text: str) -> str:
-    """The end of a text, where errors have their point, within the bounds of a condition's message."""
+def truncated(text: str) -> str:
+    """The end of the text, which names an error's cause, cut to the length of a condition's message."""
     return text if len(text) <= LONGEST_MESSAGE else "…" + text[1 - LONGEST_MESSAGE :]
 
 
@@ -78,8 +78,8 @@ def _condition(job: Object, kind: str) -> dict[str, Any] | None:
     return next((c for c in conditions if c.get("type") == kind and c.get("status") == "True"), None)
 
 
-def _last_words(seen: Observed) -> tuple[int | None, str]:
-    """Exit code and message of the trainer's container that ended last; None and nothing where no pod is left."""
+def _last_termination(seen: Observed) -> tuple[int | None, str]:
+    """Exit code and message of the trainer container that ended last; None and "" if no such pod is left."""
     endings = [
         ending
         for pod in seen.pods_of(CONTAINER)

@@ -1,1 +1,1 @@
-"""The only code that touches the API server: reads, writes, certificates and the lease."""
+"""Access to the API server: reads, writes, certificates and the lease. No other folder talks to it."""

@@ -1,7 +1,6 @@
-"""A thin client of the API server: the few requests that the operator makes, each counted. Only `observe`, `sweep`,
-`apply` and `lease` use it.
+"""A thin, counting client for the API server, with the few requests that the operator makes.
 
-Paths come from a table and not from discovery: a kind that the server does not have is an answer, not an error.
+Paths come from a table and not from discovery, so that an unknown kind is a result and not an error.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ from batchgrowth_operator.server.kinds import EVENTS, KINDS, LEASES, Kind
 CONNECTIONS = 16
 TIMEOUT_SECONDS = 30
 PAGE = 250
+"""Objects per page of a list."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 Count = Callable[[str, str, str], None]
-"""Takes verb, resource and status code of a request."""
+"""Counts a request; takes its verb, resource and status code."""
 
 
 class Refused(Exception):
-    """The API server said no: `code` is its HTTP status, the text its own words."""
+    """The API server refused a request: `code` is the HTTP status, the text is the server's message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to get at the API server, for those with a client of their own."""
+    """Address and credentials of the API server, for kopf's own client."""
 
     server: str
     ca_path: str | None
@@ -52,7 +52,7 @@ class Access:
 
 
 class Api:
-    """Requests that block; callers run them in threads. Raises Refused, and OSError where no server answers."""
+    """Blocking requests, to be run in threads. Raises Refused, and OSError if no server answers."""
 
     def __init__(self, connection: client.ApiClient, count: Count) -> None:
         self._configuration = connection.configuration
@@ -60,7 +60,7 @@ class Api:
         self._count = count
 
     def access(self) -> Access:
-        """The access of now: a token is read anew when it is about to expire."""
+        """The current access; a token that is about to expire is read again."""
         has = self._configuration
         scheme, _, token = (has.get_api_key_with_prefix("BearerToken") or "").partition(" ")
         return Access(
@@ -74,49 +74,28 @@ class Api:
         )
 
     def get(self, ref: Ref, namespace: str) -> Object | None:
-        """The object, or None where it is not there."""
-        try:
-            return self._send("get", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name))
-        except Refused as refused:
-            if refused.code == 404:
-                return None
-            raise
+        """The object, or None if it does not exist."""
+        return self._get_if_any(KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name))
 
     def list_of(self, kind: str, namespace: str, **selectors: str) -> list[dict[str, Any]]:
-        """The objects of a kind by `label_selector` or `field_selector`; none where the server has no such kind."""
-        place = KINDS[kind]
-        try:
-            found = self._send("get", place, place.path(namespace), **selectors)
-        except Refused as refused:
-            if refused.code == 404:
-                return []
-            raise
-        whole = {"kind": kind, "apiVersion": place.api_version}
-        return [whole | item for item in found["items"]]
+        """The objects of a kind by `label_selector` or `field_selector`; none if the server has no such kind."""
+        resource = KINDS[kind]
+        found = self._get_if_any(resource, resource.path(namespace), **selectors)
+        return [{"kind": kind, "apiVersion": resource.api_version} | item for item in found["items"]] if found else []
 
     def listed(self, kind: str, namespace: str, label_selector: str | None) -> Iterator[Object]:
-        """The metadata of all objects of a kind, page by page; none where the server has no such kind."""
-        place, more = KINDS[kind], None
+        """The metadata of all objects of a kind, page by page; none if the server has no such kind."""
+        resource, more = KINDS[kind], None
         while more != "":
-            try:
-                found = self._send(
-                    "get",
-                    place,
-                    place.path(namespace),
-                    label_selector=label_selector,
-                    limit=PAGE,
-                    _continue=more,
-                    header_params={"Accept": METADATA},
-                )
-            except Refused as refused:
-                if refused.code == 404:
-                    return
-                raise
+            page = {"label_selector": label_selector, "limit": PAGE, "_continue": more}
+            found = self._get_if_any(resource, resource.path(namespace), header_params={"Accept": METADATA}, **page)
+            if found is None:
+                return
             yield from ({"kind": kind, "metadata": item["metadata"]} for item in found["items"] or [])
             more = found["metadata"].get("continue", "")
 
     def apply(self, manifest: Object, subresource: str = "") -> Object:
-        """The object after server-side apply; fields that the server does not know are refused, not dropped."""
+        """The object after server-side apply; the server refuses unknown fields instead of dropping them."""
         kind, metadata = KINDS[manifest["kind"]], manifest["metadata"]
         return self._send(
             "patch",
@@ -130,7 +109,7 @@ class Api:
         )
 
     def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
-        """Deletes that very object; nothing happens where it is gone, or another has its name."""
+        """Deletes the object with that uid; does nothing if it is gone or another object has its name."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         try:
             self._send("delete", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name), body=body)
@@ -139,37 +118,40 @@ class Api:
                 raise
 
     def warnings(self, namespace: str, uid: str) -> list[dict[str, Any]]:
-        """The events that warn of something about the object with that uid."""
+        """The Warning events about the object with that uid."""
         about = f"involvedObject.uid={uid},type=Warning"
         items: list[dict[str, Any]] = self._send("get", EVENTS, EVENTS.path(namespace), field_selector=about)["items"]
         return items
 
     def post_event(self, namespace: str, event: Object) -> None:
-        """Adds an event."""
+        """Creates an event."""
         self._send("post", EVENTS, EVENTS.path(namespace), body=event, field_manager=names.FIELD_MANAGER)
 
     def get_lease(self, namespace: str, name: str) -> Object | None:
-        """The Lease, or None where it is not there."""
-        try:
-            return self._send("get", LEASES, LEASES.path(namespace, name))
-        except Refused as refused:
-            if refused.code == 404:
-                return None
-            raise
+        """The Lease, or None if it does not exist."""
+        return self._get_if_any(LEASES, LEASES.path(namespace, name))
 
     def put_lease(self, lease: Object) -> Object:
-        """The Lease as it is written: made where it has no resource version, else changed if it still has that one."""
+        """The Lease after the write: created if it has no resource version, else updated if it still has that one."""
         metadata = lease["metadata"]
         if "resourceVersion" not in metadata:
             return self._send("post", LEASES, LEASES.path(metadata["namespace"]), body=lease)
         return self._send("put", LEASES, LEASES.path(metadata["namespace"], metadata["name"]), body=lease)
+
+    def _get_if_any(self, kind: Kind, path: str, **options: Any) -> dict[str, Any] | None:
+        try:
+            return self._send("get", kind, path, **options)
+        except Refused as refused:
+            if refused.code == 404:
+                return None
+            raise
 
     def _send(self, verb: str, kind: Kind, path: str, **options: Any) -> dict[str, Any]:
         try:
             response = self._dynamic.request(verb, path, serialize=False, _request_timeout=TIMEOUT_SECONDS, **options)
         except DynamicApiError as error:
             self._count(verb, kind.plural, str(error.status))
-            raise Refused(int(error.status), _words(error)) from error
+            raise Refused(int(error.status), _message(error)) from error
         except HTTPError as error:  # urllib3's own, which is no OSError
             raise ConnectionError(f"{verb} {path}: {error}") from error
         self._count(verb, kind.plural, str(response.status))
@@ -178,7 +160,7 @@ class Api:
 
 
 def connect(kubeconfig: Path | None, count: Count) -> Api:
-    """The API server of the kubeconfig, or without one that of the pod's service account."""
+    """A client for the API server of the kubeconfig, or without one for that of the pod's service account."""
     configuration = client.Configuration()
     if kubeconfig is not None:
         config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -189,7 +171,7 @@ def connect(kubeconfig: Path | None, count: Count) -> Api:
     return Api(client.ApiClient(configuration), count)
 
 
-def _words(error: DynamicApiError) -> str:
+def _message(error: DynamicApiError) -> str:
     try:
         return str(json.loads(error.body or "")["message"])
     except (ValueError, KeyError, TypeError):

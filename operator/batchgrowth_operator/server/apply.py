@@ -1,4 +1,4 @@
-"""Carries a decision out: the one place that writes."""
+"""Carries out a decision: the one place that writes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from batchgrowth import names
 from batchgrowth.spec import API_VERSION, KIND
 
 from batchgrowth_operator.decide.decision import Decision, Event, Manifest
-from batchgrowth_operator.seen.moments import fine_stamp, stamp
 from batchgrowth_operator.seen.observed import Failure, Object, Observed, Ref, is_owned_by, ref_of
+from batchgrowth_operator.seen.timestamps import timestamp, timestamp_ms
 from batchgrowth_operator.server.api import Api, Refused
 from batchgrowth_operator.server.store import Store, key_of
 
@@ -22,20 +22,20 @@ log = logging.getLogger(__name__)
 
 
 class Outdated(Exception):
-    """What was decided upon is no longer so; the next pass sees what is."""
+    """The job or a child changed since it was observed; another pass must decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes to `api` and tells `store` what came of it."""
+    """Writes through `api` and stores the responses in `store`."""
 
     api: Api
     store: Store
 
     def carry_out(self, seen: Observed, decision: Decision) -> tuple[Failure, ...]:
-        """The first write that the API server refused, if any: what would have come after it may stand on it.
+        """The first apply that the API server refused, if any; later writes, which may depend on it, are skipped.
 
-        Raises Outdated where another pass has to look first, and OSError where no server answers.
+        Raises Outdated if the job or a child has changed, OSError if no server answers.
         """
         if decision.status is not None:
             self._write_status(seen, decision.status)
@@ -52,12 +52,12 @@ class Writer:
         return ()
 
     def _write_status(self, seen: Observed, status: Manifest) -> None:
-        """With the resource version that was seen: a job that was edited meanwhile is looked at first."""
-        place = {"name": seen.name, "namespace": seen.namespace}
+        """Writes the status with the observed resource version, so that a job edited since is refused as a conflict."""
+        job = {"name": seen.name, "namespace": seen.namespace}
         version = {"uid": seen.uid, "resourceVersion": seen.job["metadata"]["resourceVersion"]}
-        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": place | version, "status": status}
+        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": status}
         try:
-            self.store.saw(self.api.apply(manifest, "status"))
+            self.store.update(self.api.apply(manifest, "status"))
         except Refused as refused:
             if refused.code in (CONFLICT, GONE):
                 raise Outdated from refused
@@ -69,17 +69,17 @@ class Writer:
             if ref not in seen.children and ref not in seen.parts:
                 found = self.api.get(ref, seen.namespace)
                 if found is not None:
-                    return self._met(seen, ref, found)
-            self.store.saw(self.api.apply(manifest))
+                    return self._found_unseen(seen, ref, found)
+            self.store.update(self.api.apply(manifest))
         except Refused as refused:
             return Failure(ref, refused.code, str(refused))
         return None
 
-    def _met(self, seen: Observed, ref: Ref, found: Object) -> Failure | None:
-        """An object that was not seen is there already: ours, and news of it is on the way; or somebody else's."""
+    def _found_unseen(self, seen: Observed, ref: Ref, found: Object) -> Failure | None:
+        """Handles an existing object that was not observed: another owner's is a failure, ours calls for a new pass."""
         if not is_owned_by(found, seen.uid):
             return Failure(ref, 0, "is not this job's")
-        self.store.read(key_of(seen.job), found)
+        self.store.refresh(key_of(seen.job), found)
         raise Outdated
 
     def _delete(self, seen: Observed, ref: Ref, found: Object) -> None:
@@ -97,9 +97,9 @@ class Writer:
             "reason": event.reason,
             "message": event.message,
             "action": "Reconcile",
-            "firstTimestamp": stamp(seen.now),
-            "lastTimestamp": stamp(seen.now),
-            "eventTime": fine_stamp(seen.now).replace("Z", "000Z"),
+            "firstTimestamp": timestamp(seen.now),
+            "lastTimestamp": timestamp(seen.now),
+            "eventTime": timestamp_ms(seen.now).replace("Z", "000Z"),
             "reportingComponent": names.FIELD_MANAGER,
             "reportingInstance": names.FIELD_MANAGER,
             "count": 1,
@@ -107,4 +107,4 @@ class Writer:
         try:
             self.api.post_event(seen.namespace, body)
         except Refused as refused:
-            log.warning("%s/%s: the event %s could not be posted: %s", *key_of(seen.job), event.reason, refused)
+            log.warning("%s/%s: cannot post the event %s: %s", *key_of(seen.job), event.reason, refused)

@@ -1,4 +1,4 @@
-"""The kinds that the operator reads and writes, with the paths at which the API server keeps them."""
+"""The kinds that the operator reads and writes, with their URL paths."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batchgrowth.spec import KIND
 
 
 class Kind(NamedTuple):
-    """Group (empty for the core), version and plural of a kind."""
+    """A kind's group (empty for the core), version and plural."""
 
     group: str
     version: str
@@ -17,14 +17,14 @@ class Kind(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """As manifests have it."""
+        """The apiVersion of manifests."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """The URL path of an object, of all of a namespace, or without one of all there are."""
+        """The URL path of an object, of all objects in a namespace, or without a namespace of all in the cluster."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        place = ("namespaces", namespace) if namespace else ()
-        return "/".join(filter(None, (root, *place, self.plural, name, subresource)))
+        scope = ("namespaces", namespace) if namespace else ()
+        return "/".join(filter(None, (root, *scope, self.plural, name, subresource)))
 
 
 JOBS = {KIND: Kind(GROUP, VERSION, PLURAL)}
@@ -40,11 +40,11 @@ WATCHED = {
     "Service": Kind("", "v1", "services"),
     "ServiceAccount": Kind("", "v1", "serviceaccounts"),
 }
-"""Children, pods and the scheduler's Service, watched by the label of their job."""
+"""Children, pods and the scheduler's Service, watched by their job label."""
 READ_ONLY = frozenset({"Pod", "Service"})
-"""Those of them that others make."""
+"""Watched kinds that the operator never writes."""
 UNWATCHED = {"Secret": Kind("", "v1", "secrets")}
-"""Read by name alone, so that the operator needs no right to list anybody's secrets."""
+"""Kinds read by name only, so that the operator needs no permission to list Secrets."""
 KINDS = JOBS | WATCHED | UNWATCHED
 EVENTS = Kind("", "v1", "events")
 LEASES = Kind("coordination.k8s.io", "v1", "leases")

@@ -1,4 +1,4 @@
-"""From the store to one job's Observed; reads what no watch brings."""
+"""From the store to one job's Observed; reads Secrets and events, which are not watched, from the API server."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from datetime import UTC, datetime
 from batchgrowth import names
 from batchgrowth.spec import KIND
 
+from batchgrowth_operator.seen.diagnosis import seconds_between_event_reads, unexplained
 from batchgrowth_operator.seen.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by
-from batchgrowth_operator.seen.troubles import puzzles, seconds_between_warnings
 from batchgrowth_operator.server import tls
 from batchgrowth_operator.server.api import Api, Refused
 from batchgrowth_operator.server.store import Key, Store
 
-LONGEST_REST_SECONDS = 600
+RESYNC_SECONDS = 600
+"""Longest time between two passes of a job."""
 SECRET_SECONDS = 30
-"""Secrets are not watched: so often that of a job with a cluster is read, for a new pod does not start without it."""
+"""Time between two reads of the Secret of a job with a cluster, which new pods mount."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Observer:
-    """Sees jobs: through `store` what is watched, through `api` the rest."""
+    """Observes jobs: watched objects in `store`, the rest through `api`."""
 
     api: Api
     store: Store
@@ -36,7 +37,7 @@ class Observer:
     _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
-        """What is known of the job now; None where it is not there."""
+        """The job's current state; None if the job does not exist."""
         if Ref(KIND, key.name) in self.store.refs(key):
             await asyncio.to_thread(self._read_secret_if_due, key)
         job = self.store.job(key)
@@ -45,7 +46,7 @@ class Observer:
             self._warned.pop(key, None)
             return None
         now, uid = datetime.now(UTC), job["metadata"]["uid"]
-        seen = self.store.belongings(key)
+        seen = self.store.children(key)
         children = {ref: body for ref, body in seen.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
         pods = sorted((body for ref, body in seen.items() if ref.kind == "Pod"), key=lambda p: p["metadata"]["name"])
         observed = Observed(
@@ -59,13 +60,13 @@ class Observer:
         )
         return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed))
 
-    def rest_seconds(self, key: Key) -> float:
-        """The longest time without a look at the job."""
-        return SECRET_SECONDS if self._has_cluster(key) else LONGEST_REST_SECONDS
+    def resync_seconds(self, key: Key) -> float:
+        """The longest time until the job's next pass."""
+        return SECRET_SECONDS if self._has_cluster(key) else RESYNC_SECONDS
 
     def _read_secret_if_due(self, key: Key) -> None:
         age = time.monotonic() - self._secret_read.get(key, -math.inf)
-        due = age >= (SECRET_SECONDS if self._has_cluster(key) else LONGEST_REST_SECONDS)
+        due = age >= (SECRET_SECONDS if self._has_cluster(key) else RESYNC_SECONDS)
         if due or _secret(key) not in self.store.refs(key):
             self._read_secret(key)
             self._secret_read[key] = time.monotonic()
@@ -74,29 +75,29 @@ class Observer:
         return Ref("DaskCluster", names.cluster(key.name)) in self.store.refs(key)
 
     def _warnings(self, key: Key, seen: Observed) -> tuple[Object, ...]:
-        """The events about what is held up without a word of its own; those of a moment ago where they were just read.
+        """The Warning events about objects whose status does not explain why they are pending; cached for a while.
 
-        They are for people alone: where they may not be read, the job goes on without them.
+        They only serve messages: if the operator may not read them, the job goes on without them.
         """
-        pause = seconds_between_warnings(seen)
+        pause = seconds_between_event_reads(seen)
         if pause is None:
             return ()
         read_at, found = self._warned.get(key, (-math.inf, ()))
         if time.monotonic() - read_at >= pause:
             try:
-                uids = (str(body["metadata"]["uid"]) for body in puzzles(seen))
+                uids = (str(body["metadata"]["uid"]) for body in unexplained(seen))
                 found = tuple(event for uid in uids for event in self.api.warnings(key.namespace, uid))
             except Refused as refused:
-                log.warning("%s/%s: events cannot be read: %s", *key, refused)
+                log.warning("%s/%s: cannot read events: %s", *key, refused)
             self._warned[key] = time.monotonic(), found
         return found
 
     def _read_secret(self, key: Key) -> None:
         found = self.api.get(_secret(key), key.namespace)
         if found is None:
-            self.store.drop(key, _secret(key))
+            self.store.discard(key, _secret(key))
         else:
-            self.store.read(key, found)
+            self.store.refresh(key, found)
 
 
 def _parts(cluster: Object | None, seen: Mapping[Ref, Object]) -> Mapping[Ref, Object]:

@@ -1,14 +1,16 @@
-"""What the operator is told when it starts."""
+"""The operator's settings, from its command line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from batchgrowth.logs import LogFormat, LogLevel
+
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a Lease is, and who asks for it."""
+class LeaseLock:
+    """A Lease, and the name under which this operator holds it."""
 
     namespace: str
     name: str
@@ -17,14 +19,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`kubeconfig` None is the pod's own service account; no `namespaces` are all of the cluster."""
+    """Without `kubeconfig` the pod's service account is used; without `namespaces` all are watched."""
 
     image: str
     kubeconfig: Path | None = None
     namespaces: tuple[str, ...] = ()
     metrics_port: int = 0
-    """0 serves no metrics."""
+    """Port of the metrics endpoint; 0 for none."""
     health_port: int = 0
-    """0 serves no health."""
-    lease: Place | None = None
-    """Several operators share the one Lease, and one of them works; None where there is but one."""
+    """Port of the health endpoint; 0 for none."""
+    lease: LeaseLock | None = None
+    """The Lease by which several operators elect a leader; None for a single operator."""
+    log_level: LogLevel = LogLevel.info
+    log_format: LogFormat = LogFormat.text

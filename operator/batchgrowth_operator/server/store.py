@@ -1,4 +1,4 @@
-"""What was last seen of every job and child: written by watches and by the answers to writes, in any order."""
+"""The newest known state of every job and child, updated by watches and by the responses to writes, in any order."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from batchgrowth_operator.seen.observed import Object, Ref, labels_of, ref_of
 
 
 class Key(NamedTuple):
-    """A job."""
+    """A job's namespace and name."""
 
     namespace: str
     name: str
 
 
 def key_of(body: Object) -> Key:
-    """The job that an object is, or belongs to by its label."""
+    """The key of the job that the object is or, by its label, belongs to."""
     metadata = body["metadata"]
     name = metadata["name"] if body["kind"] == KIND else labels_of(body).get(names.JOB_LABEL, "")
     return Key(metadata["namespace"], name)
 
 
 class Packed(NamedTuple):
-    """An object's resource version, and the object as compressed JSON: a tenth of what it takes as dictionaries."""
+    """An object's resource version and its compressed JSON, a tenth of the size of the dictionaries."""
 
     version: int
     text: bytes
@@ -41,30 +41,30 @@ class Packed(NamedTuple):
 
 
 class Store:
-    """The newest state seen of each object. Resource versions decide what is newer, never the order of arrival."""
+    """The newest known state of each object, by resource version and not by order of arrival."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[Ref, Packed]] = {}
         self._gone: dict[Key, dict[Ref, int]] = {}
-        self._lock = Lock()  # watches write from the event loop, answers from threads
+        self._lock = Lock()  # watches write from the event loop, responses from threads
 
-    def saw(self, body: Object) -> Key:
-        """The object is as `body` says, unless something newer is known. Returns the key of its job."""
+    def update(self, body: Object) -> Key:
+        """Stores the object unless a newer version is known. Returns the key of its job."""
         key, ref = key_of(body), ref_of(body)
         with self._lock:
             if version_of(body) > max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
                 self._objects.setdefault(key, {})[ref] = _packed(body)
         return key
 
-    def read(self, key: Key, body: Object) -> None:
-        """The object belongs to the job, whatever its labels say; it was read just now."""
+    def refresh(self, key: Key, body: Object) -> None:
+        """Stores an object just read from the API server under that job, whatever its labels are."""
         ref = ref_of(body)
         with self._lock:
             if version_of(body) >= max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
                 self._objects.setdefault(key, {})[ref] = _packed(body)
 
-    def gone(self, body: Object) -> Key:
-        """The object is deleted, or lost its label; `body` is its last state. Returns the key of its job."""
+    def remove(self, body: Object) -> Key:
+        """Removes an object that was deleted or lost its label; `body` is its last state. Returns its job's key."""
         key, ref = key_of(body), ref_of(body)
         with self._lock:
             if version_of(body) >= self._known(key, ref):
@@ -75,30 +75,30 @@ class Store:
                 self._gone.pop(key, None)
         return key
 
-    def drop(self, key: Key, ref: Ref, version: int | None = None) -> None:
-        """The object is not there, by the word of the API server; with `version`, that one is not."""
+    def discard(self, key: Key, ref: Ref, version: int | None = None) -> None:
+        """Removes an object that the API server no longer has; with `version`, only if that version is stored."""
         with self._lock:
             if version is None or version == self._known(key, ref):
                 self._objects.get(key, {}).pop(ref, None)
 
     def job(self, key: Key) -> Object | None:
-        """The job itself, or None where it is not there."""
+        """The job itself, or None if it is not known."""
         found = self._objects.get(key, {}).get(Ref(KIND, key.name))
         return None if found is None else found.unpacked()
 
     def refs(self, key: Key) -> Collection[Ref]:
-        """Which objects were seen of a job, the job among them."""
+        """The known objects of a job, the job included."""
         with self._lock:
             return tuple(self._objects.get(key, ()))
 
-    def belongings(self, key: Key) -> Mapping[Ref, Object]:
-        """All that was seen of a job, itself aside."""
+    def children(self, key: Key) -> Mapping[Ref, Object]:
+        """The known objects of a job, the job excluded."""
         with self._lock:
             found = list(self._objects.get(key, {}).items())
         return {ref: packed.unpacked() for ref, packed in found if ref.kind != KIND}
 
     def versions(self, kind: str, namespace: str = "") -> dict[tuple[Key, Ref], int]:
-        """The versions of all objects of a kind that were seen, in one namespace or in all."""
+        """The versions of all known objects of a kind, in one namespace or in all."""
         with self._lock:
             return {
                 (key, ref): packed.version
@@ -114,12 +114,12 @@ class Store:
 
 
 def version_of(body: Object) -> int:
-    """The object's resource version, which says what is newer."""
+    """The object's resource version; a larger number is newer."""
     return int(body["metadata"]["resourceVersion"])
 
 
 def _packed(body: Object) -> Packed:
-    """Without what no decision is made from: a thousand jobs with their pods are to fit into memory."""
+    """The object without fields that no decision needs, so that a thousand jobs and their pods fit into memory."""
     metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     fields = ("kind", "status") if body["kind"] == "Pod" else body.keys()
     kept = {name: body[name] for name in fields if name in body} | {"metadata": metadata}

@@ -1,7 +1,7 @@
-"""Finds what watches did not tell of: an object that went while a watch was broken, a kind that was not watched.
+"""Finds changes that the watches missed: an object deleted while a watch was broken, a kind that was not watched.
 
-Every minute the versions of all objects are listed and compared with what is known. Nothing is to be found by that as
-long as the watches are whole.
+Every minute the versions of all objects are listed and compared with the store. As long as the watches work, the two
+agree.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from batchgrowth_operator.server.store import Key, Store, key_of, version_of
 
 SWEEP_SECONDS = 60.0
 GRACE_SECONDS = 5.0
-"""A watch may tell a little later than a list does; what it has not told by then, it will not tell."""
+"""Time by which a watch may lag behind a list before its event counts as missed."""
 
-Where = tuple[Key, Ref]
+Place = tuple[Key, Ref]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Sweeps these namespaces; the whole cluster where there are none."""
+    """Sweeps these namespaces, or without any the whole cluster."""
 
     api: Api
     store: Store
     namespaces: Sequence[str] = ()
 
-    async def for_ever(self, wake: Callable[[Key], None]) -> None:
-        """Sweeps now and then, and wakes the jobs of which something was not known."""
+    async def run(self, wake: Callable[[Key], None]) -> None:
+        """Sweeps every SWEEP_SECONDS until cancelled and wakes the jobs with missed changes."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             for kind, namespace in product(JOBS | WATCHED, self.namespaces or ("",)):
@@ -46,29 +46,29 @@ class Sweep:
                     for key in await self.sweep(kind, namespace):
                         wake(key)
                 except (Refused, OSError) as error:
-                    log.warning("what there is of %s cannot be listed: %s", kind, error)
+                    log.warning("cannot list %s: %s", kind, error)
                 except Exception:
-                    log.exception("a sweep of %s failed", kind)
+                    log.exception("the sweep of %s failed", kind)
 
     async def sweep(self, kind: str, namespace: str = "") -> list[Key]:
-        """Learn what there is of a kind: the jobs of which something was not known."""
-        doubtful = await asyncio.to_thread(self._compare, kind, namespace)
-        if not doubtful:
+        """Brings the store up to date for one kind. Returns the jobs with missed changes."""
+        suspects = await asyncio.to_thread(self._differences, kind, namespace)
+        if not suspects:
             return []
         await asyncio.sleep(GRACE_SECONDS)
-        return await asyncio.to_thread(self._learn, doubtful, kind, namespace)
+        return await asyncio.to_thread(self._refresh_stale, suspects, kind, namespace)
 
-    def _compare(self, kind: str, namespace: str) -> dict[Where, int | None]:
-        """Where another version is there than is known; None where none is there."""
+    def _differences(self, kind: str, namespace: str) -> dict[Place, int | None]:
+        """The objects whose listed version is newer than the known one; None for known objects that are not listed."""
         known = self.store.versions(kind, namespace)
         label = None if kind == KIND else names.JOB_LABEL
         listed = {(key_of(body), ref_of(body)): version_of(body) for body in self.api.listed(kind, namespace, label)}
-        newer = {where: version for where, version in listed.items() if version > known.get(where, -1)}
+        newer = {place: version for place, version in listed.items() if version > known.get(place, -1)}
         return newer | dict.fromkeys(known.keys() - listed.keys())
 
-    def _learn(self, doubtful: Mapping[Where, int | None], kind: str, namespace: str) -> list[Key]:
+    def _refresh_stale(self, suspects: Mapping[Place, int | None], kind: str, namespace: str) -> list[Key]:
         known, missed = self.store.versions(kind, namespace), []
-        for (key, ref), version in doubtful.items():
+        for (key, ref), version in suspects.items():
             now = known.get((key, ref), -1)
             if now < version if version is not None else now >= 0:
                 self._read(key, ref, now)
@@ -76,8 +76,8 @@ class Sweep:
         return missed
 
     def _read(self, key: Key, ref: Ref, known: int) -> None:
-        """By a list, for that right is there."""
+        """Reads one object by a list, which the operator is permitted to do for every kind."""
         for body in self.api.list_of(ref.kind, key.namespace, field_selector=f"metadata.name={ref.name}"):
-            self.store.read(key, body)
+            self.store.refresh(key, body)
             return
-        self.store.drop(key, ref, known)
+        self.store.discard(key, ref, known)

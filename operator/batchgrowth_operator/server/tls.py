@@ -16,18 +16,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from batchgrowth_operator.seen.observed import Credentials, Object
 
 LIFE = timedelta(days=730)
-"""Twice as long as a job may be active."""
+"""Validity of a certificate: twice the longest active deadline of a job."""
 RENEWED_BEFORE_END = timedelta(days=90)
-CLOCKS_DIFFER = timedelta(hours=1)
+CLOCK_SKEW = timedelta(hours=1)
+"""Largest difference between two machines' clocks."""
 KEYS = ("ca.crt", "ca.key", "tls.crt", "tls.key")
 
 PrivateKey = ec.EllipticCurvePrivateKey
 
 
 def issue(job: str, namespace: str, now: datetime, previous: Object | None = None) -> Credentials:
-    """A new certificate, by the authority of the previous Secret where it lives long enough, else by a new one.
+    """A new certificate, signed by the previous Secret's authority if that is valid long enough, else by a new one.
 
-    With the same authority, processes that still hold the old certificate talk to those with the new one.
+    With the same authority, processes with the old certificate can still talk to those with the new one.
     """
     authority = _authority_of(previous, now) or _new_authority(job, now)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -42,7 +43,7 @@ def issue(job: str, namespace: str, now: datetime, previous: Object | None = Non
 
 
 def is_fresh(secret: Object, now: datetime) -> bool:
-    """Whether the Secret has all its keys, and certificates that fit them and are not soon over."""
+    """Whether the Secret has all keys, and matching certificates that do not expire soon."""
     try:
         pem = _decoded(secret)
         authority, certificate = (x509.load_pem_x509_certificate(pem[name]) for name in ("ca.crt", "tls.crt"))
@@ -99,7 +100,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_DIFFER)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(min(end, latest) if latest else end)
     )
 

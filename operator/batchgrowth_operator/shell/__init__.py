@@ -1,1 +1,1 @@
-"""kopf's handlers and the queue of passes: when a job is looked at."""
+"""kopf's handlers and the queues of passes, which decide when a job is reconciled."""

@@ -1,4 +1,4 @@
-"""kopf's part: it watches, and every event comes down to "look at this job again"."""
+"""kopf's handlers: every watch event updates the store and wakes the job's queue."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from batchgrowth_operator.server.store import Store, key_of
 from batchgrowth_operator.shell.framework import kopf
 from batchgrowth_operator.shell.passes import Passes
 
-INACTIVE_SECONDS = 70
-SERVER_SECONDS = 300
-BACKOFFS = (0.2, 0.5, 1, 2, 3, 5)
-"""Waits between tries of a request of kopf's. It tries a refused one again, too."""
-BEGINNING_SECONDS = 5.0
-"""An operator of a few namespaces asks first whether it may list them all, and is to take a no for a no."""
+INACTIVITY_SECONDS = 70
+"""Silence after which a watch counts as broken."""
+WATCH_SECONDS = 300
+"""Length of a watch, after which the server ends it and kopf reconnects."""
+BACKOFFS_SECONDS = (0.2, 0.5, 1, 2, 3, 5)
+"""Waits between attempts of kopf's requests; kopf also retries refused ones."""
+STARTUP_SECONDS = 5.0
+"""Time for which a namespaced operator must not retry a 403: kopf first tries to list all namespaces."""
 IDLE_SECONDS = 1.0
-"""So long kopf has a task, with the newest body, for each object that changed."""
+"""Time for which kopf keeps a task, with the newest body, for each changed object."""
 PAGE = 250
-"""Objects that are listed at a time: a thousand jobs with all their children are never in memory at once."""
+"""Objects per page of a list, so that a thousand jobs and their children are never in memory at once."""
 HEAVY = frozenset({"spec", "status", "data"})
-NAMING = frozenset({"name", "namespace", "uid", "resourceVersion", "labels"})
+IDENTITY = frozenset({"name", "namespace", "uid", "resourceVersion", "labels"})
 
 Begin = Callable[[], Passes]
 
 
 def registry_of(store: Store, begin: Begin, access: Callable[[], Access]) -> kopf.OperatorRegistry:
-    """Handlers that feed `store` and wake the passes that `begin` makes.
+    """Handlers that update `store` and wake the queues that `begin` creates.
 
-    Indexing comes before any event, of one object and, at the beginning, of all kinds: the first pass of a job sees all
-    its children.
-    Nothing here adds a finalizer or an annotation to anybody's object.
+    kopf indexes an object before its event, and at startup all kinds before any event, so that the first pass of a job
+    sees all its children. No handler adds a finalizer or an annotation to an object.
     """
     registry = kopf.OperatorRegistry()
     _log_in(registry, access)
@@ -47,48 +48,48 @@ def registry_of(store: Store, begin: Begin, access: Callable[[], Access]) -> kop
 
 
 def settings(*, namespaced: bool) -> kopf.OperatorSettings:
-    """Watches by label, which end by themselves now and then; nothing of kopf's own in anybody's object."""
+    """Kopf's settings: watches by label that reconnect regularly, and no events or annotations of kopf's own."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
     chosen.peering.standalone = True
-    chosen.networking.error_backoffs = () if namespaced else BACKOFFS
+    chosen.networking.error_backoffs = () if namespaced else BACKOFFS_SECONDS
     chosen.queueing.idle_timeout = IDLE_SECONDS
     chosen.watching.chunk_size = PAGE
-    chosen.watching.server_timeout = SERVER_SECONDS
-    chosen.watching.inactivity_timeout = INACTIVE_SECONDS
+    chosen.watching.server_timeout = WATCH_SECONDS
+    chosen.watching.inactivity_timeout = INACTIVITY_SECONDS
     for kind in WATCHED.values():
-        chosen.watching.label_selectors[_where(kind)] = names.JOB_LABEL
+        chosen.watching.label_selectors[_resource(kind)] = names.JOB_LABEL
     return chosen
 
 
 def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, store: Store) -> None:
     async def index(body: kopf.Body, **_: Any) -> None:
-        store.saw(_whole(name, dict(body)))
-        _empty(body)
+        store.update(_with_type(name, dict(body)))
+        _strip(body)
 
     async def event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-        body = _whole(name, dict(event["object"]))
-        memo.passes.wake(store.gone(body) if event["type"] == "DELETED" else key_of(body))
+        body = _with_type(name, dict(event["object"]))
+        memo.passes.wake(store.remove(body) if event["type"] == "DELETED" else key_of(body))
 
-    kopf.index(*_where(kind), registry=registry, id=f"index-{kind.plural}")(index)
-    kopf.on.event(*_where(kind), registry=registry, id=f"event-{kind.plural}")(event)
+    kopf.index(*_resource(kind), registry=registry, id=f"index-{kind.plural}")(index)
+    kopf.on.event(*_resource(kind), registry=registry, id=f"event-{kind.plural}")(event)
 
 
-def _empty(body: Mapping[str, Any]) -> None:
-    """Leaves of an object what names it: kopf has every single one in its hands until it has seen them all."""
-    for field in body["metadata"].keys() - NAMING:
+def _strip(body: Mapping[str, Any]) -> None:
+    """Removes all but the object's identity, since kopf keeps every object in memory until all are indexed."""
+    for field in body["metadata"].keys() - IDENTITY:
         del body["metadata"][field]
     for field in HEAVY & body.keys():
         if isinstance(body[field], dict):
             body[field].clear()
 
 
-def _where(kind: Kind) -> tuple[str, ...]:
+def _resource(kind: Kind) -> tuple[str, ...]:
     return (kind.group, kind.version, kind.plural) if kind.group else (kind.version, kind.plural)
 
 
-def _whole(name: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Objects in lists come without what the list says for all of them."""
+def _with_type(name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The object with kind and apiVersion, which the items of a list lack."""
     return {"kind": name, "apiVersion": KINDS[name].api_version} | body
 
 
@@ -101,8 +102,8 @@ def _log_in(registry: kopf.OperatorRegistry, log_in_as: Callable[[], Access]) ->
 
 def _start_and_stop(registry: kopf.OperatorRegistry, begin: Begin) -> None:
     async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
-        patience = ("error_backoffs", BACKOFFS)
-        asyncio.get_running_loop().call_later(BEGINNING_SECONDS, setattr, settings.networking, *patience)
+        backoffs = ("error_backoffs", BACKOFFS_SECONDS)
+        asyncio.get_running_loop().call_later(STARTUP_SECONDS, setattr, settings.networking, *backoffs)
         memo.passes = begin()
 
     async def stop(memo: kopf.Memo, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""One queue for each job: woken by events, it makes one pass at a time, and another where something came meanwhile."""
+"""One queue per job: an event wakes it, it runs one pass at a time, and events during a pass cause one more."""
 
 from __future__ import annotations
 
@@ -19,27 +19,31 @@ from batchgrowth_operator.server.observe import Observer
 from batchgrowth_operator.server.store import Key
 from batchgrowth_operator.shell.telemetry import Telemetry
 
-GATHER_SECONDS = 0.05
-"""So far apart are looks at a job: a write is followed by a handful of events, which are worth one. The first event
-after a while of quiet is looked at at once."""
+DEBOUNCE_SECONDS = 0.05
+"""Debounce between passes of one job, since a write causes several events. The first event after a quiet time is
+handled at once."""
 OUTDATED_SECONDS = 0.2
+"""Delay of the pass that follows an outdated one."""
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 30.0
-AT_ONCE = 16
+MOST_DOUBLINGS = 5
+"""Doublings of the first back-off that reach the longest; a larger exponent would overflow."""
+MOST_CONCURRENT = 16
+"""Passes that run at the same time."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a pass: whether the job is gone, what was refused, and when to look again without an event.
+    """The result of a pass: whether the job is gone, the refused writes, and the time of the next pass.
 
-    `look_again_seconds` None waits for an event.
+    With `requeue_after_seconds` None the next pass waits for an event.
     """
 
     gone: bool = False
     failures: tuple[Failure, ...] = ()
-    look_again_seconds: float | None = None
+    requeue_after_seconds: float | None = None
     backs_off: bool = False
 
 
@@ -47,69 +51,75 @@ Pass = Callable[[Key, tuple[Failure, ...]], Awaitable[Result]]
 
 
 class Passes:
-    """Wakes passes. A job whose pass failed waits before its next one, whatever events come."""
+    """The queues of all jobs. A job whose pass failed backs off, whatever events arrive."""
 
     def __init__(self, make_pass: Pass, *, waits: bool = False) -> None:
-        """With `waits` no pass is made before `begin`."""
+        """With `waits` no pass runs before `begin`."""
         self._make_pass = make_pass
         self._begun = asyncio.Event()
-        self._companions: list[asyncio.Task[None]] = []
+        self._others: list[asyncio.Task[None]] = []
         if not waits:
             self._begun.set()
         self._woken: dict[Key, asyncio.Event] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MOST_CONCURRENT)
 
     def begin(self) -> None:
-        """From now on passes are made, also those that were woken before."""
+        """Starts the passes, including those of jobs woken before."""
         self._begun.set()
 
     def wake(self, key: Key) -> None:
-        """Something about the job changed."""
+        """Requests a pass of the job, because something about it changed."""
         if key not in self._tasks:
             self._woken[key] = asyncio.Event()
-            self._tasks[key] = asyncio.create_task(self._attend(key), name=f"{key.namespace}/{key.name}")
+            self._tasks[key] = asyncio.create_task(self._run_queue(key), name=f"{key.namespace}/{key.name}")
         self._woken[key].set()
 
-    def accompany(self, task: asyncio.Task[None]) -> None:
-        """The task ends with the queues."""
-        self._companions.append(task)
+    def add_task(self, task: asyncio.Task[None]) -> None:
+        """Adds a task that `stop` cancels together with the queues."""
+        self._others.append(task)
 
     async def stop(self) -> None:
-        """Ends every queue; a write that is under way comes to its end."""
-        tasks = [*self._tasks.values(), *self._companions]
+        """Cancels every queue; a write in progress is completed."""
+        tasks = [*self._tasks.values(), *self._others]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _attend(self, key: Key) -> None:
-        woken, result, tries = self._woken[key], Result(), 0
+    async def _run_queue(self, key: Key) -> None:
+        woken, result, failures = self._woken[key], Result(), 0
         try:
             await self._begun.wait()
             while not result.gone or woken.is_set():
                 woken.clear()
                 async with self._slots:
                     result = await self._make_pass(key, result.failures)
-                tries = tries + 1 if result.backs_off else 0
-                await self._rest(woken, result, tries)
+                failures = failures + 1 if result.backs_off else 0
+                await self._wait(woken, result, failures)
         finally:
             del self._tasks[key], self._woken[key]
 
-    async def _rest(self, woken: asyncio.Event, result: Result, tries: int) -> None:
+    async def _wait(self, woken: asyncio.Event, result: Result, failures: int) -> None:
+        """Waits until the next pass of a job is due."""
         if result.backs_off:
-            await asyncio.sleep(min(FIRST_BACKOFF_SECONDS * 2 ** (tries - 1), LONGEST_BACKOFF_SECONDS))
+            await asyncio.sleep(backoff_seconds(failures))
             woken.set()
         elif not result.gone:
-            rested = time.monotonic()
+            since = time.monotonic()
             try:
-                await asyncio.wait_for(woken.wait(), result.look_again_seconds)
+                await asyncio.wait_for(woken.wait(), result.requeue_after_seconds)
             except TimeoutError:
                 woken.set()
-            await asyncio.sleep(max(0.0, rested + GATHER_SECONDS - time.monotonic()))
+            await asyncio.sleep(max(0.0, since + DEBOUNCE_SECONDS - time.monotonic()))
+
+
+def backoff_seconds(failures: int) -> float:
+    """The wait after that many failures in a row, at least one: exponential, up to LONGEST_BACKOFF_SECONDS."""
+    return min(FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS), LONGEST_BACKOFF_SECONDS)
 
 
 def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry: Telemetry) -> Pass:
-    """A pass: observe, reconcile, apply."""
+    """A function that runs one pass: observe, reconcile, apply."""
 
     async def attempt(key: Key, failures: tuple[Failure, ...]) -> Result:
         seen = await observer.observe(key, failures)
@@ -117,27 +127,27 @@ def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry:
             telemetry.forget(key)
             return Result(gone=True)
         decision = reconcile(seen, defaults)
-        rest = min(observer.rest_seconds(key), decision.look_again_seconds or math.inf)
+        requeue = min(observer.resync_seconds(key), decision.requeue_after_seconds or math.inf)
         telemetry.decided(key, seen, decision)
         if decision.is_empty:
-            return Result(look_again_seconds=rest)
-        log.info("%s/%s: %s", *key, said(decision))
+            return Result(requeue_after_seconds=requeue)
+        log.info("%s/%s: %s", *key, summary(decision))
         refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
         if refused != failures:
-            return Result(failures=refused, look_again_seconds=GATHER_SECONDS, backs_off=bool(refused))
-        return Result(failures=refused, look_again_seconds=rest, backs_off=bool(refused))
+            return Result(failures=refused, requeue_after_seconds=DEBOUNCE_SECONDS, backs_off=bool(refused))
+        return Result(failures=refused, requeue_after_seconds=requeue, backs_off=bool(refused))
 
     async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
         began, result, outcome = time.monotonic(), "done", Result()
         try:
             outcome = await attempt(key, failures)
         except Outdated:
-            result, outcome = "outdated", Result(failures=failures, look_again_seconds=OUTDATED_SECONDS)
+            result, outcome = "outdated", Result(failures=failures, requeue_after_seconds=OUTDATED_SECONDS)
         except (Refused, OSError) as error:
-            log.warning("%s/%s: the API server does not do as asked: %s", *key, error)
+            log.warning("%s/%s: a request to the API server failed: %s", *key, error)
             result, outcome = "refused", Result(failures=failures, backs_off=True)
         except Exception:
-            log.exception("%s/%s: a pass failed", *key)
+            log.exception("%s/%s: the pass failed", *key)
             result, outcome = "failed", Result(failures=failures, backs_off=True)
         telemetry.reconciled(result, time.monotonic() - began)
         return outcome
@@ -145,13 +155,13 @@ def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry:
     return make_pass
 
 
-def said(decision: Decision) -> str:
-    """A decision in a line for the log."""
-    parts = ["writes the status"] if decision.status is not None else []
+def summary(decision: Decision) -> str:
+    """The decision as a line of the log."""
+    parts = ["writing the status"] if decision.status is not None else []
     if decision.apply:
-        parts.append("applies " + ", ".join("/".join(ref_of(manifest)) for manifest in decision.apply))
+        parts.append("applying " + ", ".join("/".join(ref_of(manifest)) for manifest in decision.apply))
     if decision.delete:
-        parts.append("deletes " + ", ".join(map("/".join, decision.delete)))
+        parts.append("deleting " + ", ".join(map("/".join, decision.delete)))
     if decision.delete_job:
-        parts.append("deletes the job")
-    return "; ".join(parts) or "tells of a change"
+        parts.append("deleting the job")
+    return "; ".join(parts) or "posting events"

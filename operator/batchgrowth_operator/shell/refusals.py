@@ -1,32 +1,32 @@
-"""What the API server answered where kopf gave up: in one line, since nothing of ours is at fault."""
+"""The API server's refusals of kopf's requests, as one line each, since a traceback of ours would explain nothing."""
 
 from __future__ import annotations
 
 import logging
 
 FORBIDDEN = 403
-ADVICE = "give the operator's account that right: the roles of the chart have all that it needs"
-_TRIES = "Request attempt"
-_LEFT_OUT = (f"status={FORBIDDEN}", "Connector is closed")  # the latter by kopf itself, when it stops
+REMEDY = "grant it to the operator's account: the chart's roles have every permission that the operator needs"
+_ATTEMPT = "Request attempt"
+_OMITTED = (f"status={FORBIDDEN}", "Connector is closed")  # kopf closes the connector when it stops
 
 
-def words_of(error: BaseException) -> str | None:
-    """The API server's own words, with what would do; None where the error is no answer of it."""
+def refusal_message(error: BaseException) -> str | None:
+    """The API server's message and a remedy; None if the error is not a response of the API server."""
     status, message = getattr(error, "status", None), getattr(error, "message", None)
     if not isinstance(status, int):
         return None
-    said = f"the API server answers {status}: {message or type(error).__name__}"
-    return f"{said}; {ADVICE}" if status == FORBIDDEN else said
+    refusal = f"the API server answers {status}: {message or type(error).__name__}"
+    return f"{refusal}; {REMEDY}" if status == FORBIDDEN else refusal
 
 
-class ToldOnce(logging.Filter):
-    """Leaves out what kopf logs of a refusal: each try, and a traceback at each level that it passes."""
+class RefusalFilter(logging.Filter):
+    """Drops kopf's own records of a refusal: one per attempt, and a traceback at each level that it passes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be logged."""
+        """Whether to log the record."""
         if not record.name.startswith("kopf."):
             return True
         error = record.exc_info[1] if record.exc_info else None
-        said = record.getMessage()
-        is_try = said.startswith(_TRIES) and any(words in said for words in _LEFT_OUT)
-        return not is_try and (error is None or words_of(error) is None)
+        text = record.getMessage()
+        is_attempt = text.startswith(_ATTEMPT) and any(omitted in text for omitted in _OMITTED)
+        return not is_attempt and (error is None or refusal_message(error) is None)

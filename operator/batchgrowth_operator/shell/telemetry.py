@@ -21,25 +21,25 @@ CONDITION = "batchgrowth_operator_job_condition"
 
 
 class Conditions(Collector):
-    """The conditions of all jobs as one metric, whose series are made when they are asked for.
+    """The conditions of all jobs as one metric, whose series are created when Prometheus scrapes them.
 
-    There are two dozen for each job: as objects of prometheus_client they take more memory than all else of it.
+    As prometheus_client objects, a job's two dozen series would take more memory than everything else about it.
     """
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._states: dict[Key, tuple[int, ...]] = {}  # an index of STATUSES for each of CONDITIONS
 
-    def set(self, key: Key, said: Mapping[str, str]) -> None:
-        """What the job's conditions are; those that were never said are unknown."""
-        self._states[key] = tuple(STATUSES.index(said.get(kind, "Unknown")) for kind in CONDITIONS)
+    def set(self, key: Key, statuses: Mapping[str, str]) -> None:
+        """Sets the job's condition statuses by type; a missing condition is Unknown."""
+        self._states[key] = tuple(STATUSES.index(statuses.get(kind, "Unknown")) for kind in CONDITIONS)
 
     def remove(self, key: Key) -> None:
-        """The job is gone."""
+        """Removes the job's series."""
         del self._states[key]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """One gauge of 0 and 1 for each job, condition and status."""
+        """One gauge, 0 or 1, for each job, condition and status."""
         family = GaugeMetricFamily(self._metric.name, self._metric.help, labels=self._metric.labels)
         for key, states in list(self._states.items()):
             for kind, state in zip(CONDITIONS, states, strict=True):
@@ -49,53 +49,53 @@ class Conditions(Collector):
 
 
 class Telemetry:
-    """Every metric of the operator, in a registry of its own."""
+    """All metrics of the operator, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._metrics: dict[str, Any] = {metric.name: _made(metric, self.registry) for metric in OPERATOR}
+        self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in OPERATOR}
         self._states: dict[Key, str] = {}
         self._resizes: dict[Key, str] = {}
 
     def request(self, verb: str, resource: str, code: str) -> None:
-        """A request to the API server was answered."""
+        """Counts a request that the API server answered."""
         self._metrics["batchgrowth_operator_api_requests_total"].labels(verb, resource, code).inc()
 
     def reconciled(self, result: str, seconds: float) -> None:
-        """A pass is over."""
+        """Records the result and duration of a pass."""
         self._metrics["batchgrowth_operator_reconciles_total"].labels(result).inc()
         self._metrics["batchgrowth_operator_reconcile_duration_seconds"].observe(seconds)
 
     def decided(self, key: Key, seen: Observed, decision: Decision) -> None:
-        """A decision is about to be carried out."""
+        """Records a decision that is about to be carried out."""
         written = "written" if decision.status is not None else "unchanged"
         self._metrics["batchgrowth_operator_status_writes_total"].labels(written).inc()
         for manifest in decision.apply:
             found = seen.children.get(ref_of(manifest))
-            if found is not None and _made_from(found) == _made_from(manifest):
+            if found is not None and _digest(found) == _digest(manifest):
                 self._metrics["batchgrowth_operator_repairs_total"].labels(manifest["kind"]).inc()
         if decision.status is not None:
             self._status(key, decision.status)
 
     def forget(self, key: Key) -> None:
-        """The job is gone, and its series with it."""
+        """Removes the series of a job that is gone."""
         if key in self._states:
             self._metrics[CONDITION].remove(key)
             self._count(key, None)
 
     def forget_all(self) -> None:
-        """What is known of jobs is to be learned anew."""
+        """Removes the series of all jobs."""
         for key in list(self._states):
             self.forget(key)
 
     def _status(self, key: Key, status: dict[str, Any]) -> None:
-        said = {condition["type"]: condition["status"] for condition in status["conditions"]}
-        self._metrics[CONDITION].set(key, said)
+        statuses = {condition["type"]: condition["status"] for condition in status["conditions"]}
+        self._metrics[CONDITION].set(key, statuses)
         self._count(key, status["phase"])
-        took, before = (status.get("workers") or {}).get("resizeSeconds"), self._resizes.get(key)
-        if took is not None and took != before:
-            self._resizes[key] = took
-            self._metrics["batchgrowth_operator_workers_ready_duration_seconds"].labels("up").observe(float(took))
+        seconds = (status.get("workers") or {}).get("resizeSeconds")
+        if seconds is not None and seconds != self._resizes.get(key):
+            self._resizes[key] = seconds
+            self._metrics["batchgrowth_operator_workers_ready_duration_seconds"].labels("up").observe(float(seconds))
 
     def _count(self, key: Key, state: str | None) -> None:
         gauge = self._metrics["batchgrowth_operator_jobs"]
@@ -108,17 +108,16 @@ class Telemetry:
             gauge.labels(state).inc()
 
 
-def _made_from(body: Object) -> str | None:
+def _digest(body: Object) -> str | None:
     return annotations_of(body).get(names.MANIFEST)
 
 
-def _made(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram | Conditions:
+def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram | Conditions:
     if metric.name == CONDITION:
         conditions = Conditions(metric)
         registry.register(conditions)
         return conditions
-    if metric.kind == "counter":
-        return Counter(metric.name, metric.help, metric.labels, registry=registry)
-    if metric.kind == "gauge":
-        return Gauge(metric.name, metric.help, metric.labels, registry=registry)
-    return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry)
+    if metric.kind == "histogram":
+        return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry)
+    simple = Counter if metric.kind == "counter" else Gauge
+    return simple(metric.name, metric.help, metric.labels, registry=registry)

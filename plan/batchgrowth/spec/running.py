@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.schema.choice import Choice, choice_of
-from batchgrowth.schema.model import Model, Rule
+from batchgrowth.schema.model import RULES_BROKEN, Model, Rule, summary_of
 from batchgrowth.schema.patterns import ObjectName
+from batchgrowth.spec.template import template_faults
 
 MOST_WORKERS = 1000
 LARGEST_TEMPLATE_BYTES = 16_384
@@ -90,6 +92,13 @@ class Workers(Model):
             "Example: {spec: {nodeSelector: {pool: gpu}}}.",
         ),
     ] = Field(default_factory=dict)
+
+    @field_validator("template")
+    @classmethod
+    def _leave_what_the_operator_owns(cls, template: dict[str, Any]) -> dict[str, Any]:
+        if broken := template_faults(template):
+            raise PydanticCustomError(RULES_BROKEN, "{summary}", {"broken": broken, "summary": summary_of(broken)})
+        return template
 
     rules: ClassVar = (
         Rule(

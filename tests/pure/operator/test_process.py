@@ -1,11 +1,15 @@
-"""When the operator's process ends, and when it begins anew."""
+"""When the operator's process restarts its watches, when it ends, and what it logs."""
 
 import asyncio
+import logging
 import os
 import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth.logs import LogFormat, LogLevel
 from batchgrowth_operator import process
 from batchgrowth_operator.server.settings import Settings
 from batchgrowth_operator.shell.framework import kopf
@@ -13,37 +17,59 @@ from batchgrowth_operator.shell.passes import Result
 
 
 class Away:
-    """A client that nobody asks."""
+    """A client that must not be used."""
 
     def access(self) -> None:
-        raise AssertionError("nobody logs in")
+        raise AssertionError("a login without a server")
+
+
+@pytest.fixture
+def loggers_restored() -> Iterator[None]:
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    levels = {name: logging.getLogger(name).level for name in process.CHATTY}
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    for name, each in levels.items():
+        logging.getLogger(name).setLevel(each)
 
 
 def watching(monkeypatch: pytest.MonkeyPatch, *is_stopped: bool) -> list[float]:
-    """Watching fails, each time with or without a signal before. Returns the waits between, as they come."""
+    """Makes the watches fail, each time with or without a signal before. Returns the list of waits in between."""
     script, waits = iter(is_stopped), []
 
     async def fails(stop_flag: asyncio.Event, **_: Any) -> None:
         if next(script):
             stop_flag.set()
-        raise ConnectionError("the API server went")
+        raise ConnectionError("the API server went away")
 
     monkeypatch.setattr(kopf, "operator", fails)
-    monkeypatch.setattr(kopf, "configure", lambda: None)
+    monkeypatch.setattr(process, "_configure_logs", lambda *_: None)
     monkeypatch.setattr(process, "connect", lambda *_: Away())
     monkeypatch.setattr(process.time, "sleep", waits.append)
     return waits
 
 
-def test_it_begins_anew_where_watching_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = watching(monkeypatch, False, False, True)
+def test_failed_watches_restart_with_a_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = watching(monkeypatch, *[False] * 7, True)
 
     process.run(Settings(image="example/trainer:1"))
 
-    assert [1.0, 2.0] == waits
+    assert [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0] == waits
 
 
-def test_a_signal_is_the_end_even_if_the_api_server_goes_meanwhile(
+def test_the_back_off_starts_over_after_healthy_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = watching(monkeypatch, *[False] * 3, True)
+    clock = iter([0, 1, 1, 2, 2, 3 + process.HEALTHY_AFTER_SECONDS, 200])
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=waits.append))
+
+    process.run(Settings(image="example/trainer:1"))
+
+    assert [1.0, 2.0, 1.0] == waits
+
+
+def test_a_signal_ends_the_process_even_if_the_api_server_goes_away(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits = watching(monkeypatch, True)
@@ -51,19 +77,46 @@ def test_a_signal_is_the_end_even_if_the_api_server_goes_meanwhile(
     process.run(Settings(image="example/trainer:1"))
 
     assert [] == waits
-    assert "watching failed while it was stopped" in caplog.text
+    assert "watching failed during shutdown" in caplog.text
 
 
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
-def test_signals_are_heard(name: signal.Signals) -> None:
+def test_signals_stop_the_operator(name: signal.Signals) -> None:
     async def make_pass(*_: Any) -> Result:
         return Result()
 
     async def scene() -> None:
         stop = asyncio.Event()
         process._begin(make_pass, Away(), None, stop)  # type: ignore[arg-type]
-        await asyncio.sleep(2 * process.HEARD_AFTER_SECONDS)
+        await asyncio.sleep(2 * process.SIGNAL_HANDLERS_AFTER_SECONDS)
         os.kill(os.getpid(), name)
         await asyncio.wait_for(stop.wait(), 10)
 
     asyncio.run(scene())
+
+
+@pytest.mark.usefixtures("loggers_restored")
+@pytest.mark.parametrize(("level", "is_logged"), [(LogLevel.info, False), (LogLevel.debug, True)])
+def test_health_probes_are_logged_at_debug_only(
+    level: LogLevel, is_logged: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that they do not drown the operator's own lines."""
+    process._configure_logs(level, LogFormat.text)
+
+    logging.getLogger("aiohttp.access").info("GET /healthz")
+    logging.getLogger("batchgrowth_operator.shell.passes").info("default/digits: writing the status")
+
+    logged = capsys.readouterr().err
+    assert is_logged == ("GET /healthz" in logged)
+    assert logged.endswith("INFO batchgrowth_operator.shell.passes: default/digits: writing the status\n")
+
+
+@pytest.mark.usefixtures("loggers_restored")
+def test_refusals_are_filtered_in_either_format(capsys: pytest.CaptureFixture[str]) -> None:
+    process._configure_logs(LogLevel.info, LogFormat.json)
+
+    logging.getLogger("kopf._cogs.clients.api").error("Request attempt #1/7 failed; status=403")
+    logging.getLogger("kopf._core.reactor.running").info("Initial authentication has finished.")
+
+    [line] = capsys.readouterr().err.splitlines()
+    assert '"message": "Initial authentication has finished."' in line

@@ -14,6 +14,7 @@ from batchgrowth import JobStatus, Progress, names, status
 from batchgrowth.conditions import CONDITIONS, REASONS, conditions_page
 from batchgrowth.metrics import BY_NAME, METRICS, metrics_table
 from batchgrowth.schema.structural import structural_schema
+from batchgrowth.spec.job import LONGEST_JOB_NAME
 from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[3]
@@ -94,7 +95,7 @@ def test_status_leaves_out_what_is_not_known() -> None:
 
 def test_names_fit_and_differ() -> None:
     """The longest job still has children whose names are DNS labels, and no two of a kind are alike."""
-    job = "j" * names.LONGEST_JOB_NAME
+    job = "j" * LONGEST_JOB_NAME
     kinds = {
         "ConfigMap": [names.plan(job), names.progress(job)],
         "Secret": [names.tls(job), names.cluster_client(job)],

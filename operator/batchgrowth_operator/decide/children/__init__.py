@@ -1,4 +1,4 @@
-"""From a job to the objects that belong to it: plain manifests, with the same names every time."""
+"""From a job to the manifests of its children, whose names depend on the job's name only."""
 
 from batchgrowth_operator.decide.children.cluster import dask_cluster
 from batchgrowth_operator.decide.children.documents import plan_config_map, progress_config_map, tls_secret

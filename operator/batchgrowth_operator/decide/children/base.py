@@ -1,4 +1,4 @@
-"""What every child has: its place, its labels, its owner, and the digest of what it was made from."""
+"""The metadata of every child: namespace, labels, owner, and the digest of its manifest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def child(
     annotations: Mapping[str, str] | None = None,
     **parts: Any,
 ) -> Manifest:
-    """A manifest of the job's namespace, owned by the job; `parts` are its fields beside the metadata."""
+    """A manifest in the job's namespace, owned by the job; `parts` are its fields beside the metadata."""
     manifest = {
         "apiVersion": api_version,
         "kind": kind,
@@ -40,7 +40,7 @@ def child(
 
 
 def with_inputs(manifest: Manifest, inputs: Any) -> Manifest:
-    """The manifest with the digest of the inputs whose change makes the child anew."""
+    """The manifest with the digest of the inputs whose change recreates the child."""
     manifest["metadata"]["annotations"][names.INPUTS] = digest(inputs)
     return manifest
 

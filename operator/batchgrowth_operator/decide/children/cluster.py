@@ -1,4 +1,4 @@
-"""The DaskCluster: the scheduler and the name that users' tools find; its own workers are none."""
+"""The DaskCluster: the scheduler, under a name that users' tools find, and no workers of its own."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from batchgrowth_operator.decide.children.pods import (
 )
 from batchgrowth_operator.decide.decision import Manifest
 from batchgrowth_operator.decide.situation import Situation
-from batchgrowth_operator.seen.scheduler import MAKE_PARTS, lacks_parts
+from batchgrowth_operator.seen.scheduler import CREATE_PARTS, lacks_parts
 
 DASK = "kubernetes.dask.org/v1"
 COMM, HTTP = "tcp-comm", "http-dashboard"
-"""Ports go by name: the DaskCluster's schema takes every port of a probe or service for a string."""
+"""Names of the ports: the DaskCluster's schema wants the port of a probe or service to be a string."""
 
 
 def dask_cluster(s: Situation) -> Manifest:
-    """The DaskCluster of the job. The Dask operator never changes a scheduler, so other inputs make it anew.
+    """The DaskCluster of the job.
 
-    Nor does it miss one: it is told when a part was deleted, and makes that part again and no other.
+    The Dask operator never updates a scheduler, so changed inputs recreate the DaskCluster. Nor does it restore a
+    deleted part, unless the phase is set to CREATE_PARTS.
     """
     spec = {
         "scheduler": {"spec": _scheduler_pod(s), "service": _service(s)},
@@ -37,7 +38,7 @@ def dask_cluster(s: Situation) -> Manifest:
     }
     manifest = child(s, DASK, "DaskCluster", names.cluster(s.seen.name), "scheduler", spec=spec)
     if lacks_parts(s.seen):
-        manifest["status"] = {"phase": MAKE_PARTS}
+        manifest["status"] = {"phase": CREATE_PARTS}
     return with_inputs(manifest, image_inputs(s))
 
 
@@ -49,7 +50,7 @@ def _scheduler_pod(s: Situation) -> dict[str, Any]:
         ["dask", "scheduler", "--protocol", "tls", *ports],
         env=dask_environment(),
         ports=[{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": HTTP, "containerPort": DASHBOARD_PORT}],
-        # Not the port that speaks TLS: the scheduler would log a failed handshake every second.
+        # Not the TLS port: the scheduler would log a failed handshake every second.
         readinessProbe={"httpGet": {"path": "/health", "port": HTTP}, "periodSeconds": 1},
         resources={"requests": {"cpu": "100m", "memory": "256Mi"}},
         volumeMounts=MOUNTS,

@@ -14,7 +14,7 @@ from batchgrowth_operator.seen.observed import Credentials
 
 
 def plan_config_map(s: Situation) -> Manifest:
-    """The job and its plan, for the trainer to read."""
+    """The ConfigMap from which the trainer reads the job and its plan."""
     job = {
         "apiVersion": s.seen.job["apiVersion"],
         "kind": s.seen.job["kind"],
@@ -29,11 +29,11 @@ def plan_config_map(s: Situation) -> Manifest:
 
 
 def progress_config_map(s: Situation) -> Manifest:
-    """The place for the trainer's reports; what is in it is the trainer's."""
+    """The ConfigMap that the trainer writes its reports to; the operator leaves its data alone."""
     return child(s, "v1", "ConfigMap", names.progress(s.seen.name), "progress")
 
 
 def tls_secret(s: Situation, credentials: Credentials) -> Manifest:
-    """The certificates that scheduler, workers and trainer speak TLS with."""
+    """The Secret with the TLS certificates of scheduler, workers and trainer."""
     data = {key: base64.b64encode(text.encode()).decode() for key, text in sorted(credentials.pem.items())}
     return child(s, "v1", "Secret", names.tls(s.seen.name), "tls", type="Opaque", data=data)

@@ -1,4 +1,4 @@
-"""Who may do what: the trainer's one right, and the wall around the job's pods."""
+"""Access control: the trainer's one permission, and the network policy around the job's pods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def service_account(s: Situation) -> Manifest:
 
 
 def progress_role(s: Situation) -> Manifest:
-    """The right to read and patch the one ConfigMap of progress."""
+    """The permission to get and patch the progress ConfigMap."""
     rule = {
         "apiGroups": [""],
         "resources": ["configmaps"],
@@ -29,7 +29,7 @@ def progress_role(s: Situation) -> Manifest:
 
 
 def progress_role_binding(s: Situation) -> Manifest:
-    """That right, given to the trainer's account."""
+    """The binding of that permission to the trainer's account."""
     role = {"apiGroup": RBAC, "kind": "Role", "name": names.progress_role(s.seen.name)}
     account = {"kind": "ServiceAccount", "name": names.trainer(s.seen.name), "namespace": s.seen.namespace}
     name = names.progress_role(s.seen.name)
@@ -37,7 +37,7 @@ def progress_role_binding(s: Situation) -> Manifest:
 
 
 def network_policy(s: Situation) -> Manifest:
-    """Only the job's own pods reach the job's pods; anybody reaches the metrics."""
+    """The policy that admits traffic from the job's own pods, and from anywhere to the metrics port."""
     own = {"matchLabels": {names.JOB_LABEL: s.seen.name}}
     spec = {
         "podSelector": own,

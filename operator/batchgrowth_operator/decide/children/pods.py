@@ -1,4 +1,4 @@
-"""What the pods of trainer, workers and scheduler share: image, TLS, and the Pod Security profile `restricted`."""
+"""Parts shared by the pods of trainer, workers and scheduler: image, TLS, and the Pod Security profile `restricted`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOUNTS = [
 
 
 def image(s: Situation) -> str:
-    """spec.image; without it the image that training began with, so that a new operator does not change it midway."""
+    """spec.image, or without it the image that training began with: an operator upgrade must not change it midway."""
     if s.spec.image is not None:
         return s.spec.image
     if not s.update:
@@ -51,7 +51,7 @@ def image(s: Situation) -> str:
 
 
 def image_inputs(s: Situation) -> dict[str, Any]:
-    """What the spec says about images, as far as a change of it makes pods anew."""
+    """The image settings whose change recreates pods."""
     return {
         "image": image(s),
         "policy": s.spec.image_pull_policy,
@@ -60,7 +60,7 @@ def image_inputs(s: Situation) -> dict[str, Any]:
 
 
 def container(s: Situation, name: str, command: list[str], **parts: Any) -> dict[str, Any]:
-    """A container that keeps to the profile `restricted`."""
+    """A container that meets the profile `restricted`."""
     return {
         "name": name,
         "image": image(s),
@@ -75,7 +75,7 @@ def container(s: Situation, name: str, command: list[str], **parts: Any) -> dict
 def pod_spec(
     s: Situation, containers: list[dict[str, Any]], volumes: list[dict[str, Any]], **parts: Any
 ) -> dict[str, Any]:
-    """A pod that keeps to the profile `restricted`."""
+    """A pod that meets the profile `restricted`."""
     pull = [{"name": secret.name} for secret in s.spec.image_pull_secrets]
     return {
         "containers": containers,
@@ -87,7 +87,7 @@ def pod_spec(
 
 
 def files_volume(s: Situation, *, with_plan: bool) -> dict[str, Any]:
-    """The volume at /etc/batchgrowth: the certificates below tls, and the job and its plan where they are wanted."""
+    """The volume at /etc/batchgrowth: the certificates below tls, and with `with_plan` the job and its plan."""
     keys = ("ca.crt", "tls.crt", "tls.key")
     secret = {"name": names.tls(s.seen.name), "items": [{"key": key, "path": f"tls/{key}"} for key in keys]}
     sources: list[dict[str, Any]] = [{"secret": secret}]
@@ -98,12 +98,12 @@ def files_volume(s: Situation, *, with_plan: bool) -> dict[str, Any]:
 
 
 def environment(**values: str) -> list[dict[str, Any]]:
-    """The variables as Kubernetes lists them."""
+    """The environment variables in the form of a container's `env`."""
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def dask_environment() -> list[dict[str, Any]]:
-    """A home that can be written to, and Dask's settings for TLS in every role and nothing but TLS."""
+    """Environment variables: a writable HOME, and TLS as Dask's only protocol in every role."""
     roles = ("SCHEDULER", "WORKER", "CLIENT")
     return environment(
         HOME="/tmp",  # noqa: S108  (a path inside the container)
@@ -116,5 +116,5 @@ def dask_environment() -> list[dict[str, Any]]:
 
 
 def scheduler_address(s: Situation) -> str:
-    """Where the Dask scheduler of the job answers."""
+    """The address of the job's Dask scheduler."""
     return f"tls://{names.scheduler(s.seen.name)}.{s.seen.namespace}.svc:{SCHEDULER_PORT}"

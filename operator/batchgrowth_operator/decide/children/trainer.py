@@ -25,13 +25,13 @@ from batchgrowth_operator.seen.trainer_outcome import CONTAINER, REASONS
 
 CHECKPOINTS = "/checkpoints"
 GRACE_SECONDS = 120
-"""Asked to leave, the trainer writes a checkpoint first."""
+"""Time for the trainer to write a checkpoint after SIGTERM."""
 
 
 def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
-    """The trainer: started again when it is lost, not when its error would come again.
+    """The trainer's Job, which restarts a lost trainer but not one whose error would only recur.
 
-    A Job's pod template cannot change, so one that exists keeps its own; other inputs make the Job anew.
+    A Job's pod template is immutable, so an existing Job keeps its own; changed inputs recreate the Job.
     """
     spec = {
         "suspend": suspend,
@@ -56,7 +56,7 @@ def _inputs(s: Situation) -> dict[str, Any]:
 
 
 def _failure_rules() -> list[dict[str, Any]]:
-    """Errors that would come again end the Job; pods that were sent away, or found no cluster yet, do not count."""
+    """Errors that would recur fail the Job; evicted pods and pods that found no cluster do not count as failures."""
 
     def exits(*codes: int) -> dict[str, Any]:
         return {"onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": sorted(codes)}}

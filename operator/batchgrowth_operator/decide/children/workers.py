@@ -6,6 +6,7 @@ from typing import Any
 
 from batchgrowth import names
 from batchgrowth.environment import worker_environment
+from batchgrowth.spec.template import CONTAINER
 
 from batchgrowth_operator.decide.children.base import child
 from batchgrowth_operator.decide.children.pods import (
@@ -19,16 +20,16 @@ from batchgrowth_operator.decide.children.pods import (
     scheduler_address,
 )
 from batchgrowth_operator.decide.decision import Manifest
-from batchgrowth_operator.decide.overlay import CONTAINER, merged
-from batchgrowth_operator.decide.retries import retried
+from batchgrowth_operator.decide.overlay import merged
+from batchgrowth_operator.decide.retries import retry_annotation
 from batchgrowth_operator.decide.situation import Situation
 
 GRACE_SECONDS = 60
-"""A worker that is asked to leave finishes its update first."""
+"""Time for a worker to finish its update after SIGTERM."""
 
 
 def worker_deployment(s: Situation, replicas: int) -> Manifest:
-    """So many workers that join the job's scheduler, with the user's template laid over their pods."""
+    """The Deployment of `replicas` workers that join the job's scheduler, with the user's template merged in."""
     labels = names.labels(s.seen.name, CONTAINER)
     template = merged({"metadata": {"labels": labels}, "spec": _pod(s)}, s.spec.workers.template)
     spec = {
@@ -37,18 +38,16 @@ def worker_deployment(s: Situation, replicas: int) -> Manifest:
         "revisionHistoryLimit": 1,
         "template": template,
     }
-    asked = retried(s.seen.child("Deployment", names.workers(s.seen.name)), s.seen.now)
-    annotations = {names.RETRIED: asked} if asked else {}
+    retry = retry_annotation(s.seen.child("Deployment", names.workers(s.seen.name)), s.seen.now)
+    annotations = {names.RETRIED: retry} if retry else {}
     return child(s, "apps/v1", "Deployment", names.workers(s.seen.name), CONTAINER, annotations, spec=spec)
 
 
 def _pod(s: Situation) -> dict[str, Any]:
     command = ["dask", "worker", scheduler_address(s), "--protocol", "tls", "--no-nanny", "--nthreads", "1"]
     command += ["--name", "$(POD_NAME)", "--memory-limit", "0", "--local-directory", "/tmp"]  # noqa: S108
-    command += [
-        "--preload",
-        "batchgrowth_trainer.worker.preload",
-    ]  # torch is there before the worker says that it is ready
+    # The preload imports torch before the worker registers.
+    command += ["--preload", "batchgrowth_trainer.worker.preload"]
     command += ["--no-dashboard", "--dashboard-address", f":{HEALTH_PORT}", "--death-timeout", "120"]
     pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     worker = container(
@@ -58,7 +57,7 @@ def _pod(s: Situation) -> dict[str, Any]:
         env=[pod_name, *environment(**worker_environment(s.spec.workers.threads)), *dask_environment()],
         ports=[{"name": "health", "containerPort": HEALTH_PORT}],
         readinessProbe={"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 1},
-        resources={"requests": {"cpu": "100m"}},  # without any, every other pod of a busy node goes before it
+        resources={"requests": {"cpu": "100m"}},  # without a request, a busy node serves every other pod first
         volumeMounts=MOUNTS,
     )
     account = s.spec.service_account_name

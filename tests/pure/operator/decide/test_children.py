@@ -1,4 +1,4 @@
-"""The objects of a job: the example's in full, and what each promises."""
+"""The children of a job: the example's in full, and what each guarantees."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def children(world: Any) -> list[dict[str, Any]]:
 
 
 def pod_specs(world: Any) -> dict[str, dict[str, Any]]:
-    """The pods of a settled world by their role."""
+    """The pod specs of a settled world by role."""
     return {
         "scheduler": world.cluster["spec"]["scheduler"]["spec"],
         "trainer": world.trainer["spec"]["template"]["spec"],
@@ -31,7 +31,7 @@ def environment(container: dict[str, Any]) -> dict[str, str]:
 
 
 def test_the_example_in_full(make_world: MakeWorld) -> None:
-    """What an upgrade of the operator would change in users' clusters is seen in the diff of this file."""
+    """The diff of the golden file shows what an upgrade of the operator changes in users' clusters."""
     without_aliases = json.loads(json.dumps(children(make_world())))
 
     assert GOLDEN.read_text() == yaml.safe_dump_all(without_aliases, sort_keys=False, width=120)
@@ -75,7 +75,7 @@ def test_pods_speak_nothing_but_tls(make_world: MakeWorld, role: str) -> None:
 
 @pytest.mark.parametrize("role", ["scheduler", "trainer", "worker"])
 def test_pods_ask_for_a_share_of_a_busy_node(make_world: MakeWorld, role: str) -> None:
-    """The kernel lets a pod without a request wait for all others: a worker then loads torch for half a minute."""
+    """The kernel schedules a pod without a CPU request last: its worker would load torch for half a minute."""
     world = make_world()
     world.settle()
     [container] = pod_specs(world)[role]["containers"]
@@ -102,7 +102,7 @@ def test_the_authority_s_key_is_mounted_nowhere(make_world: MakeWorld) -> None:
         assert [["ca.crt", "tls.crt", "tls.key"]] == [[item["key"] for item in s["items"]] for s in secrets]
 
 
-def test_what_the_spec_says_of_pods(make_world: MakeWorld) -> None:
+def test_the_spec_s_settings_of_pods(make_world: MakeWorld) -> None:
     world = make_world(
         image="example/own:1",
         imagePullPolicy="Always",
@@ -133,7 +133,7 @@ def test_another_restart_limit_changes_the_job_in_place(training_world: MakeWorl
 
 
 def test_a_job_keeps_the_template_that_the_api_server_filled_in(training_world: MakeWorld) -> None:
-    """A Job's template cannot change, so what was filled in goes back as it is."""
+    """A Job's template is immutable, so the defaulted template is applied as it is."""
     world = training_world()
     world.trainer["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"
     world.edit(restarts={"limit": 9})
@@ -156,7 +156,7 @@ def test_threads_reach_the_workers(make_world: MakeWorld) -> None:
     )
 
 
-def test_the_template_is_laid_over_the_workers(make_world: MakeWorld) -> None:
+def test_the_template_is_merged_into_the_workers(make_world: MakeWorld) -> None:
     gpu = {
         "name": "worker",
         "resources": {"limits": {"nvidia.com/gpu": 1}},
@@ -191,7 +191,7 @@ def test_the_trainer_may_patch_its_progress_and_nothing_else(make_world: MakeWor
     assert "digits-trainer" == pod_specs(world)["trainer"]["serviceAccountName"]
 
 
-def test_errors_that_would_come_again_end_the_trainer(make_world: MakeWorld) -> None:
+def test_errors_that_would_recur_fail_the_trainer(make_world: MakeWorld) -> None:
     world = make_world()
     world.settle()
 

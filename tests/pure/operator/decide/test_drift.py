@@ -1,4 +1,4 @@
-"""Whether what is found covers what is wanted."""
+"""Drift: whether a found object has every wanted field."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_everything_covers_itself(value: Any) -> None:
 
 
 @given(JSON, JSON)
-def test_digests_tell_values_apart(one: Any, other: Any) -> None:
+def test_digests_of_different_values_differ(one: Any, other: Any) -> None:
     import json
 
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: decisions come to rest, and a pass that dies after any write changes no end."""
+"""Random lives of a job: decisions reach a fixed point, and a crash after any write does not change the end."""
 
 import copy
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def edit_workers(world: Any, maximum: int, lead: int) -> None:
 
 
 def lose(world: Any, index: int) -> None:
-    """Somebody deletes a child."""
+    """Deletes a child."""
     refs = sorted(world.children)
     if refs:
         del world.children[refs[index % len(refs)]]
@@ -52,7 +52,7 @@ def trainer_ends(world: Any, kind: str) -> None:
 
 
 def trainer_stops(world: Any) -> None:
-    """The Job's controller does as spec.suspend says."""
+    """The Job controller obeys spec.suspend."""
     if world.trainer is not None and world.trainer["spec"]["suspend"]:
         world.trainer["status"] = {}
 
@@ -62,12 +62,12 @@ def report(world: Any, update: int, start: int, pace: float) -> None:
         world.report(update, start=start, seconds_per_update=pace)
 
 
-def leave(world: Any) -> None:
+def begin_deletion(world: Any) -> None:
     if world.cluster is not None:
         world.cluster["metadata"]["deletionTimestamp"] = "2026-11-20T10:00:00Z"
 
 
-def gone(world: Any) -> None:
+def finish_deletion(world: Any) -> None:
     for ref in [ref for ref, child in world.children.items() if "deletionTimestamp" in child["metadata"]]:
         del world.children[ref]
 
@@ -90,8 +90,8 @@ ACTIONS = st.one_of(
     act(trainer_ends, st.sampled_from(["Complete", "Failed"])),
     act(trainer_stops),
     act(report, st.integers(0, 460), st.integers(0, 2), st.sampled_from([0.001, 0.1, 1.0, 30.0])),
-    act(leave),
-    act(gone),
+    act(begin_deletion),
+    act(finish_deletion),
     act(refuse, st.sampled_from([0, 200, 404, 422])),
     act(lambda world, seconds: world.wait(seconds), st.floats(0, 1000)),
     act(lambda world, suspend: world.edit(suspend=suspend), st.booleans()),
@@ -111,7 +111,7 @@ FIXTURE_IS_A_FUNCTION = [HealthCheck.function_scoped_fixture]
 
 
 def check(world: Any) -> None:
-    """What holds of every world at rest."""
+    """Asserts the invariants of a settled world."""
     status = JobStatus.model_validate(world.status)
     for condition in status.conditions:
         assert condition.reason in REASONS[condition.type]
@@ -123,7 +123,7 @@ def check(world: Any) -> None:
 @settings(max_examples=100, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)
 @given(JOBS, LIVES)
 def test_decisions_come_to_rest(make_world: MakeWorld, spec: dict[str, Any], life: list[Action]) -> None:
-    """A decision that deletes nothing is the last one; one that deletes is followed by one that makes anew."""
+    """A decision that deletes nothing is the last one; one that deletes may be followed by one that recreates."""
     world = make_world(**spec)
     for action in life:
         action(world)
@@ -182,7 +182,7 @@ def another_image(world: Any) -> None:
 
 
 @pytest.mark.parametrize("happening", [lambda world: None, begin, milestone, suspend, finish, another_image])
-def test_a_pass_that_dies_after_any_write_changes_no_end(make_world: MakeWorld, happening: Action) -> None:
+def test_a_crash_after_any_write_does_not_change_the_end(make_world: MakeWorld, happening: Action) -> None:
     undisturbed = make_world()
     happening(undisturbed)
     writes = len(undisturbed.writes(undisturbed.decide()))
@@ -200,7 +200,7 @@ def test_a_pass_that_dies_after_any_write_changes_no_end(make_world: MakeWorld, 
 @settings(max_examples=40, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 460)), min_size=1, max_size=8), st.randoms())
 def test_reports_in_any_order_and_twice(make_world: MakeWorld, reports: list[tuple[int, int]], random: Any) -> None:
-    """Where a job stands depends on the newest report alone."""
+    """A job's position depends on the newest report alone."""
     newest = max([(0, 10), *reports])
     ends = []
     for _ in range(2):

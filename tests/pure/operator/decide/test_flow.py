@@ -1,4 +1,4 @@
-"""A job's life as decisions: what is made, when workers are asked for, and how it ends."""
+"""A job's life as decisions: what is created, when workers are requested, and how the job ends."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def replicas(world: Any) -> int:
     return int(world.deployment["spec"]["replicas"])
 
 
-def test_the_first_pass_makes_everything(make_world: MakeWorld) -> None:
+def test_the_first_pass_creates_everything(make_world: MakeWorld) -> None:
     world = make_world()
 
     decision = world.step()
@@ -45,7 +45,7 @@ def test_the_first_pass_makes_everything(make_world: MakeWorld) -> None:
 
 
 def test_the_trainer_finds_its_job_and_plan(make_world: MakeWorld) -> None:
-    """The two documents that go down: the job as it was given, and the plan that follows from it."""
+    """The ConfigMap holds the job as given and the plan that follows from it."""
     world = make_world()
     world.step()
 
@@ -55,19 +55,20 @@ def test_the_trainer_finds_its_job_and_plan(make_world: MakeWorld) -> None:
     assert 460 == json.loads(data[names.PLAN_KEY])["updates"]
 
 
-def test_a_spec_without_a_plan_makes_nothing(make_world: MakeWorld) -> None:
+def test_a_spec_without_a_plan_creates_nothing(make_world: MakeWorld) -> None:
     world = make_world()
     world.job["spec"]["learningRate"] |= {"warmup": {"initial": "0.01", "updates": 10_000}}
 
     decision = world.step()
 
     assert ([], "PlanImpossible") == (made(decision), world.condition("Accepted")[1])
+    assert "Rejected" == world.status["phase"]
     assert [("Warning", "PlanImpossible")] == [(e.type, e.reason) for e in decision.events]
     assert "Unknown" == world.condition("Succeeded")[0]
     assert world.decide().is_empty
 
 
-def test_a_spec_that_the_schema_could_not_judge_is_refused(make_world: MakeWorld) -> None:
+def test_a_spec_with_a_fault_that_the_schema_cannot_see_is_refused(make_world: MakeWorld) -> None:
     world = make_world()
     world.job["spec"]["workload"]["arguments"] = {"not a name": "1"}
 
@@ -78,7 +79,7 @@ def test_a_spec_that_the_schema_could_not_judge_is_refused(make_world: MakeWorld
 
 
 def test_a_job_whose_spec_went_bad_keeps_its_children(training_world: MakeWorld) -> None:
-    """Stored before a rule that it breaks: nothing of it is touched, and what was said before stays said."""
+    """It was stored before the rule it breaks; its children and the other conditions stay as they are."""
     world = training_world()
     before = set(world.children)
     world.edit(workload=world.job["spec"]["workload"] | {"arguments": {"not a name": "1"}})
@@ -88,6 +89,38 @@ def test_a_job_whose_spec_went_bad_keeps_its_children(training_world: MakeWorld)
     assert (before, ("False", "SpecInvalid")) == (set(world.children), world.condition("Accepted"))
     assert ("True", "UpdatesCommitted") == world.condition("Training")
     assert ("Unknown", "InProgress") == world.condition("Succeeded")
+    assert "Rejected" == world.status["phase"]
+
+
+def test_a_job_whose_spec_is_mended_is_no_longer_rejected(make_world: MakeWorld) -> None:
+    world = make_world()
+    good = world.job["spec"]["workload"]
+    world.edit(workload=good | {"arguments": {"not a name": "1"}}).settle()
+    assert "Rejected" == world.status["phase"]
+
+    world.edit(workload=good).settle()
+
+    assert ("Pending", ("True", "PlanMade")) == (world.status["phase"], world.condition("Accepted"))
+
+
+def test_a_job_that_is_over_stays_so_if_its_spec_goes_bad(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(460).trainer_ends().settle()
+    world.edit(workload=world.job["spec"]["workload"] | {"arguments": {"not a name": "1"}}).settle()
+
+    assert ("Succeeded", ("False", "SpecInvalid")) == (world.status["phase"], world.condition("Accepted"))
+
+
+def test_a_stored_template_that_sets_what_the_operator_owns_is_refused(make_world: MakeWorld) -> None:
+    """The CRD's schema cannot check it."""
+    container = {"name": "worker", "image": "example/mine:1"}
+    world = make_world(workers={"maximum": 4, "template": {"spec": {"containers": [container]}}})
+
+    world.settle()
+
+    assert ({}, "Rejected") == (world.children, world.status["phase"])
+    assert "spec.workers.template.spec.containers.worker.image" in world.status["conditions"][0]["message"]
+    assert "give spec.image" in world.status["conditions"][0]["message"]
 
 
 def test_a_job_that_is_being_deleted_is_left_alone(training_world: MakeWorld) -> None:
@@ -98,7 +131,7 @@ def test_a_job_that_is_being_deleted_is_left_alone(training_world: MakeWorld) ->
     assert world.decide().is_empty
 
 
-def test_training_is_told(training_world: MakeWorld) -> None:
+def test_a_training_job_s_status(training_world: MakeWorld) -> None:
     world = training_world()
 
     trainer = world.status["trainerStatus"]
@@ -109,11 +142,11 @@ def test_training_is_told(training_world: MakeWorld) -> None:
     assert [0] == [record["index"] for record in world.status["history"]]
 
 
-def test_workers_are_asked_for_ahead_of_the_milestone(training_world: MakeWorld) -> None:
-    """A slow pace: one update a second. The first lead time is 10 s, with half of it as slack."""
+def test_workers_are_requested_ahead_of_the_milestone(training_world: MakeWorld) -> None:
+    """At one update a second, with the first lead time of 10 s and half of it as slack."""
     world = training_world()
     world.report(380, seconds_per_update=1.0).step()
-    assert (1, 5.0) == (replicas(world), world.decide().look_again_seconds)
+    assert (1, 5.0) == (replicas(world), world.decide().requeue_after_seconds)
 
     world.report(386, seconds_per_update=1.0).step()
 
@@ -124,17 +157,17 @@ def test_workers_are_asked_for_ahead_of_the_milestone(training_world: MakeWorld)
 
 
 def test_time_that_passes_without_a_report_counts(training_world: MakeWorld) -> None:
-    """An update may take longer than the lead time: no report says that its milestone has come near."""
+    """An update may take longer than the lead time, with no report in between."""
     world = training_world()
     world.report(399, seconds_per_update=60.0).step()
-    assert (1, 45.0) == (replicas(world), world.decide().look_again_seconds)
+    assert (1, 45.0) == (replicas(world), world.decide().requeue_after_seconds)
 
     world.wait(46).step()
 
     assert 2 == replicas(world)
 
 
-def test_a_pace_that_wavers_makes_no_worker_come_and_go(training_world: MakeWorld) -> None:
+def test_an_unsteady_pace_does_not_make_workers_come_and_go(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(386, seconds_per_update=1.0).step()
     assert 2 == replicas(world)
@@ -146,7 +179,7 @@ def test_a_pace_that_wavers_makes_no_worker_come_and_go(training_world: MakeWorl
     assert 1 == replicas(world)
 
 
-def test_without_lead_workers_are_asked_for_at_the_milestone(training_world: MakeWorld) -> None:
+def test_without_lead_workers_are_requested_at_the_milestone(training_world: MakeWorld) -> None:
     world = training_world(workers={"examplesPerWorker": 128, "maximum": 4, "leadSeconds": 0})
     world.report(399).settle()
     assert 1 == replicas(world)
@@ -159,7 +192,7 @@ def test_without_lead_workers_are_asked_for_at_the_milestone(training_world: Mak
 
 
 def test_the_lead_time_is_measured(training_world: MakeWorld) -> None:
-    """10 s at first; two workers took 4 s, so the next are asked for 7 s ahead; the stage is told how long it took."""
+    """10 s at first; two workers took 4 s, so the next are requested 7 s ahead; the stage records its resize time."""
     world = training_world()
     world.report(386, seconds_per_update=1.0).step()
     world.wait(4).workers_ready().settle()
@@ -173,8 +206,8 @@ def test_the_lead_time_is_measured(training_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize(("placed", "lead"), [(None, "4.000"), (8, "2.000")])
-def test_the_first_worker_tells_the_lead_time(make_world: MakeWorld, placed: int | None, lead: str) -> None:
-    """No guess is mixed in; the time for which no node had room is left out."""
+def test_the_first_worker_sets_the_lead_time(make_world: MakeWorld, placed: int | None, lead: str) -> None:
+    """The default is not averaged in, and the wait for a free node does not count."""
     world = make_world()
     world.settle()
     pod = {"kind": "Pod", "metadata": {"name": "w", "labels": names.labels("digits", "worker")}, "status": {}}
@@ -191,7 +224,7 @@ def test_the_first_worker_tells_the_lead_time(make_world: MakeWorld, placed: int
     assert lead == world.status["workers"]["leadSeconds"]
 
 
-def test_a_resize_that_ends_after_its_milestone_is_told_too(training_world: MakeWorld) -> None:
+def test_a_resize_that_ends_after_its_milestone_is_recorded_too(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(399, seconds_per_update=1.0).step()
     world.wait(3).report(401, seconds_per_update=1.0).step()
@@ -202,7 +235,7 @@ def test_a_resize_that_ends_after_its_milestone_is_told_too(training_world: Make
     assert "5.000" == world.status["history"][-1]["resizeSeconds"]
 
 
-def test_a_worker_that_was_lost_and_replaced_is_no_resize_since_the_milestone(training_world: MakeWorld) -> None:
+def test_a_replaced_worker_is_timed_from_its_loss(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(386, seconds_per_update=1.0).step()
     world.wait(4).workers_ready().settle()
@@ -248,7 +281,7 @@ def test_suspend_lets_the_trainer_finish_before_the_cluster_goes(training_world:
 
 
 def test_a_job_that_is_born_suspended_starts_nothing(make_world: MakeWorld) -> None:
-    """Its mathematics may still change: it has no start time."""
+    """It has no start time, so that every field of its spec may still change."""
     world = make_world(suspend=True)
 
     world.settle()
@@ -277,7 +310,7 @@ def test_retention(training_world: MakeWorld, retention: str, ending: str, kept:
 
 
 def test_the_end_is_remembered(training_world: MakeWorld) -> None:
-    """Whatever happens to the trainer's Job later: what ended has ended."""
+    """Even if the trainer's Job is deleted later."""
     world = training_world()
     world.report(460).wait(5).trainer_ends().settle()
     assert ("True", "Finished") == world.condition("Succeeded")
@@ -291,7 +324,7 @@ def test_the_end_is_remembered(training_world: MakeWorld) -> None:
 def test_a_finished_job_is_deleted_after_its_time(training_world: MakeWorld) -> None:
     world = training_world(ttlSecondsAfterFinished=60)
     world.report(460).trainer_ends().settle()
-    assert 60 == world.decide().look_again_seconds
+    assert 60 == world.decide().requeue_after_seconds
 
     world.wait(61).step()
 
@@ -308,7 +341,7 @@ def test_a_time_to_live_of_nothing(training_world: MakeWorld) -> None:
 
 def test_the_deadline_ends_the_job(training_world: MakeWorld) -> None:
     world = training_world(activeDeadlineSeconds=100)
-    assert 90 == world.decide().look_again_seconds
+    assert 90 == world.decide().requeue_after_seconds
 
     world.wait(90).settle()
     assert ("False", "DeadlineExceeded") == world.condition("Succeeded")
@@ -330,8 +363,8 @@ def test_the_deadline_does_not_run_while_suspended(training_world: MakeWorld) ->
     assert ("Unknown", "InProgress") == world.condition("Succeeded")
 
 
-def test_another_image_makes_trainer_and_cluster_anew(training_world: MakeWorld) -> None:
-    """A Job's template cannot change; the old trainer is gone before the new one comes, and the scheduler between."""
+def test_another_image_recreates_trainer_and_cluster(training_world: MakeWorld) -> None:
+    """A Job's template is immutable: the old trainer ends, the scheduler is replaced, the new trainer starts."""
     world = training_world()
     world.edit(image="example/trainer:2")
 
@@ -344,7 +377,7 @@ def test_another_image_makes_trainer_and_cluster_anew(training_world: MakeWorld)
     assert ["example/trainer:2"] * 3 == images
 
 
-def test_an_old_trainer_pod_holds_up_the_new_trainer(training_world: MakeWorld) -> None:
+def test_the_new_trainer_waits_for_the_old_trainer_pod(training_world: MakeWorld) -> None:
     world = training_world()
     world.pods = [pod("digits-trainer-x", "trainer", phase="Running")]
     world.edit(image="example/trainer:2").settle()
@@ -376,8 +409,8 @@ def test_a_new_operator_image_leaves_running_jobs_alone(training_world: MakeWorl
     assert "example/trainer:1" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
 
 
-def test_an_image_that_is_taken_back_before_training_began(make_world: MakeWorld) -> None:
-    """It was wrong, perhaps: what the job would have had without it is what it gets."""
+def test_an_image_that_is_removed_before_training_began(make_world: MakeWorld) -> None:
+    """The job falls back to the operator's default image."""
     world = make_world(image="example/wrong:1")
     world.settle()
     world.edit(image=None).settle()
@@ -386,7 +419,7 @@ def test_an_image_that_is_taken_back_before_training_began(make_world: MakeWorld
     assert "example/trainer:1" == world.deployment["spec"]["template"]["spec"]["containers"][0]["image"]
 
 
-def test_what_is_on_its_way_out_is_waited_for(training_world: MakeWorld) -> None:
+def test_terminating_children_are_waited_for(training_world: MakeWorld) -> None:
     world = training_world()
     for child in (world.cluster, world.deployment):
         child["metadata"]["deletionTimestamp"] = "2026-11-20T10:00:00Z"
@@ -396,7 +429,7 @@ def test_what_is_on_its_way_out_is_waited_for(training_world: MakeWorld) -> None
     assert () == world.step().delete
 
 
-def test_a_repair_puts_back_what_somebody_changed(training_world: MakeWorld) -> None:
+def test_a_changed_child_is_repaired(training_world: MakeWorld) -> None:
     world = training_world()
     world.deployment["spec"]["replicas"] = 7
     del world.children[Ref("NetworkPolicy", "digits")]
@@ -408,7 +441,7 @@ def test_a_repair_puts_back_what_somebody_changed(training_world: MakeWorld) -> 
     assert world.decide().is_empty
 
 
-def test_what_others_add_is_left_alone(training_world: MakeWorld) -> None:
+def test_fields_added_by_others_are_left_alone(training_world: MakeWorld) -> None:
     world = training_world()
     world.deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"
     world.deployment["spec"]["progressDeadlineSeconds"] = 600
@@ -420,14 +453,14 @@ def test_what_others_add_is_left_alone(training_world: MakeWorld) -> None:
 def test_progress_alone_is_written_every_few_seconds(training_world: MakeWorld) -> None:
     world = training_world()
     assert None is world.report(11, seconds_per_update=0.5).decide().status
-    assert 5.0 == world.decide().look_again_seconds
+    assert 5.0 == world.decide().requeue_after_seconds
 
     world.wait(5).step()
 
     assert 11 == world.status["trainerStatus"]["update"]
 
 
-def test_refused_writes_are_told(make_world: MakeWorld) -> None:
+def test_refused_writes_are_reported(make_world: MakeWorld) -> None:
     world = make_world()
     world.step()
     del world.children[Ref("DaskCluster", "digits")]

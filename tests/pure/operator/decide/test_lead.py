@@ -1,4 +1,4 @@
-"""How long workers take to come, where a trainer tells how many could train."""
+"""The measured lead time, if the trainer reports how many workers are ready."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,8 +9,8 @@ from batchgrowth import names
 MakeWorld = Any
 
 
-def test_workers_are_there_when_the_trainer_says_so(training_world: MakeWorld) -> None:
-    """A pod is ready before its worker has registered and loaded what it needs."""
+def test_workers_count_when_the_trainer_reports_them_ready(training_world: MakeWorld) -> None:
+    """A pod is ready before its worker has registered and loaded the data."""
     world = training_world()
     world.report(386, seconds_per_update=1.0, ready=1).step()
     world.wait(4).workers_ready().settle()
@@ -23,7 +23,7 @@ def test_workers_are_there_when_the_trainer_says_so(training_world: MakeWorld) -
     assert (2, "6.000", "8.000") == (workers["ready"], workers["resizeSeconds"], workers["leadSeconds"])
 
 
-def test_what_an_ended_trainer_said_of_workers_does_not_count(training_world: MakeWorld) -> None:
+def test_the_last_report_of_an_ended_trainer_does_not_count(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(386, seconds_per_update=1.0, ready=1).step()
 
@@ -33,10 +33,10 @@ def test_what_an_ended_trainer_said_of_workers_does_not_count(training_world: Ma
 
 
 @pytest.mark.parametrize(("came", "took"), [(9, None), (10, "3.000"), (12, "3.000")])
-def test_workers_that_meet_another_trainer_are_no_resize(
+def test_workers_that_reconnect_to_a_restarted_trainer_are_no_resize(
     training_world: MakeWorld, came: int, took: str | None
 ) -> None:
-    """They were ready all along; where a pod came since, it is one."""
+    """They were ready all along; if a pod became ready since, it is a resize."""
     world = training_world()
     before = world.status["workers"]["leadSeconds"]
     at = (world.now + timedelta(seconds=came)).isoformat()

@@ -1,4 +1,4 @@
-"""Each condition by its table: what is seen, and what is said of it."""
+"""Each condition by its table: the observed state, and the condition's status, reason and message."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def message(world: Any, kind: str) -> str:
         (
             pod("w-1", **waiting("CreateContainerConfigError", 'secret "x" not found')),
             "ReferenceMissing",
-            "Make the secret x",
+            "Create the secret x",
         ),
         (
             pod("w-1", conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": "0/3 nodes"}]),
@@ -52,7 +52,7 @@ def message(world: Any, kind: str) -> str:
         (pod("w-1", conditions=[{"type": "PodScheduled", "status": "True"}]), "WaitingForWorkers", "0 of 1"),
     ],
 )
-def test_what_holds_up_a_pod(make_world: MakeWorld, found: Any, reason: str, words: str) -> None:
+def test_problems_of_pods(make_world: MakeWorld, found: Any, reason: str, words: str) -> None:
     world = make_world()
     world.step()
     world.scheduler_ready().pods = [found]
@@ -66,7 +66,7 @@ def test_what_holds_up_a_pod(make_world: MakeWorld, found: Any, reason: str, wor
     ("text", "reason"),
     [("pods is forbidden: exceeded quota: small", "QuotaExceeded"), ("violates PodSecurity", "PodsRefused")],
 )
-def test_pods_that_are_refused(make_world: MakeWorld, text: str, reason: str) -> None:
+def test_refused_pods(make_world: MakeWorld, text: str, reason: str) -> None:
     world = make_world()
     world.step()
     others = [{"type": "Progressing", "status": "True"}, {"type": "ReplicaFailure", "status": "False"}]
@@ -82,13 +82,13 @@ def test_pods_that_are_refused(make_world: MakeWorld, text: str, reason: str) ->
 @pytest.mark.parametrize(
     ("failure", "reason", "words"),
     [
-        (Failure(Ref("DaskCluster", "digits"), 404, "not found"), "DaskOperatorMissing", "no DaskCluster"),
+        (Failure(Ref("DaskCluster", "digits"), 404, "not found"), "DaskOperatorMissing", "no kind DaskCluster"),
         (Failure(Ref("ConfigMap", "digits-plan"), 0, "x"), "NameTaken", "ConfigMap digits-plan is not this job's"),
         (Failure(Ref("Deployment", "digits-workers"), 422, "bad quantity"), "ChildRefused", "bad quantity"),
         (Failure(Ref("Deployment", "digits-workers"), 422, "x" * 5000), "ChildRefused", "…xxx"),
     ],
 )
-def test_writes_that_are_refused(training_world: MakeWorld, failure: Failure, reason: str, words: str) -> None:
+def test_refused_writes(training_world: MakeWorld, failure: Failure, reason: str, words: str) -> None:
     world = training_world()
     world.failures = (failure,)
     world.settle()
@@ -97,7 +97,7 @@ def test_writes_that_are_refused(training_world: MakeWorld, failure: Failure, re
     assert words in message(world, "ClusterReady")
 
 
-def test_a_dask_operator_that_does_not_answer(make_world: MakeWorld) -> None:
+def test_an_unresponsive_dask_operator(make_world: MakeWorld) -> None:
     world = make_world()
     world.step()
     assert ("False", "WaitingForScheduler") == world.condition("ClusterReady")
@@ -133,7 +133,7 @@ def test_how_a_trainer_failed(training_world: MakeWorld, code: int, reason: str)
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("text", "reason"),
     [
         (
             "Container trainer for pod default/t failed with exit code 3 matching FailJob rule at index 0",
@@ -142,11 +142,11 @@ def test_how_a_trainer_failed(training_world: MakeWorld, code: int, reason: str)
         ("Job has reached the specified backoff limit", "RestartsExceeded"),
     ],
 )
-def test_a_failed_trainer_whose_pods_are_gone(training_world: MakeWorld, told: str, reason: str) -> None:
+def test_a_failed_trainer_whose_pods_are_gone(training_world: MakeWorld, text: str, reason: str) -> None:
     world = training_world()
-    world.trainer_ends("Failed", told).settle()
+    world.trainer_ends("Failed", text).settle()
 
-    assert (("False", reason), told) == (world.condition("Succeeded"), message(world, "Succeeded"))
+    assert (("False", reason), text) == (world.condition("Succeeded"), message(world, "Succeeded"))
 
 
 def test_training_restarts(training_world: MakeWorld) -> None:
@@ -171,12 +171,12 @@ def test_degraded_after_a_while_and_healed(training_world: MakeWorld) -> None:
     world.workers_ready().settle()
     world.workers_ready(3).settle()
     assert ("False", "FullStrength") == world.condition("Degraded")
-    assert 10 == world.decide().look_again_seconds
+    assert 10 == world.decide().requeue_after_seconds
 
     world.pods = [pod("w", conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": "0/3 nodes"}])]
     world.wait(10).settle()
     assert ("True", "TooFewWorkers") == world.condition("Degraded")
-    assert "3 of 4 workers are there. w: 0/3 nodes. Add a node that fits" in message(world, "Degraded")
+    assert "3 of 4 workers joined. w: 0/3 nodes. Add a node that fits" in message(world, "Degraded")
 
     world.workers_ready().settle()
     assert ("False", "FullStrength") == world.condition("Degraded")
@@ -191,12 +191,12 @@ def test_a_job_that_may_wait_is_degraded_later(training_world: MakeWorld) -> Non
     world.wait(1).settle()
 
     assert ("True", "TooFewWorkers") == world.condition("Degraded")
-    assert "0 of 1 workers are there." == message(world, "Degraded")
+    assert "0 of 1 worker joined." == message(world, "Degraded")
 
 
 def test_stalled(training_world: MakeWorld) -> None:
     world = training_world()
-    assert 120 == world.decide().look_again_seconds
+    assert 120 == world.decide().requeue_after_seconds
     world.wait(120).settle()
     assert (("True", "NoProgress"), "Stalled") == (world.condition("Stalled"), world.status["phase"])
 
@@ -213,7 +213,7 @@ def test_slow_updates_are_not_stalled(training_world: MakeWorld) -> None:
     assert ("False", "ProgressSeen") == world.condition("Stalled")
 
 
-def test_workers_on_their_way_out(training_world: MakeWorld) -> None:
+def test_workers_that_are_being_removed(training_world: MakeWorld) -> None:
     world = training_world()
     world.workers_ready(3).settle()
 
@@ -221,7 +221,7 @@ def test_workers_on_their_way_out(training_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"loss": 0.123456}, {"loss": "0.1235"}),
         ({"eta_seconds": 12.6}, {"estimatedRemainingSeconds": 13}),
@@ -229,14 +229,14 @@ def test_workers_on_their_way_out(training_world: MakeWorld) -> None:
         ({"start": 3}, {"start": 3}),
     ],
 )
-def test_progress_as_it_is_told(training_world: MakeWorld, values: dict[str, Any], told: dict[str, Any]) -> None:
+def test_progress_in_the_status(training_world: MakeWorld, values: dict[str, Any], reported: dict[str, Any]) -> None:
     world = training_world()
     world.report(20, **values).wait(5).settle()
 
-    assert told.items() <= world.status["trainerStatus"].items()
+    assert reported.items() <= world.status["trainerStatus"].items()
 
 
-def test_checkpoints_are_told_once(training_world: MakeWorld) -> None:
+def test_a_checkpoint_is_timed_once(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(20, checkpoint_update=16).wait(5).settle()
     first = world.status["checkpoint"]
@@ -245,7 +245,7 @@ def test_checkpoints_are_told_once(training_world: MakeWorld) -> None:
     assert ({"update": 16, "time": "2026-11-20T10:00:15Z"}, first) == (first, world.status["checkpoint"])
 
 
-def test_the_digest_of_the_weights_is_told(training_world: MakeWorld) -> None:
+def test_the_digest_of_the_weights(training_world: MakeWorld) -> None:
     """The last update is reported before its weights have been hashed."""
     world = training_world()
     world.report(460).wait(5).settle()
@@ -256,8 +256,8 @@ def test_the_digest_of_the_weights_is_told(training_world: MakeWorld) -> None:
     assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
 
 
-def test_workers_and_pauses_are_told_by_stage(training_world: MakeWorld) -> None:
-    """A trainer that was started again knows of its own pauses only."""
+def test_workers_and_pauses_by_stage(training_world: MakeWorld) -> None:
+    """A restarted trainer reports only its own pauses."""
     world = training_world()
     world.report(300, stage=1, crews={"0": 1, "1": 2}, pauses={"0": 0.02, "1": 0.0684}).settle()
     world.report(310, stage=1, start=1, crews={"1": 1}, pauses={"1": 0.03}).wait(5).settle()
@@ -265,7 +265,7 @@ def test_workers_and_pauses_are_told_by_stage(training_world: MakeWorld) -> None
     assert [(1, "0.020"), (2, "0.068")] == [(r["workers"], r["pauseSeconds"]) for r in world.status["history"]]
 
 
-def test_the_next_batch_is_told(training_world: MakeWorld) -> None:
+def test_the_next_batch(training_world: MakeWorld) -> None:
     world = training_world()
     assert {"current": 32, "next": 64, "nextAtEpoch": "5"} == world.status["batch"]
 
@@ -274,7 +274,7 @@ def test_the_next_batch_is_told(training_world: MakeWorld) -> None:
     assert {"current": 512} == world.status["batch"]
 
 
-def test_stages_between_two_looks_are_recorded(training_world: MakeWorld) -> None:
+def test_stages_between_two_passes_are_recorded(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(440).settle()
 
@@ -282,8 +282,8 @@ def test_stages_between_two_looks_are_recorded(training_world: MakeWorld) -> Non
     assert ["StageBegan"] * 5 == [event.reason for event in world.events if event.reason == "StageBegan"]
 
 
-def test_a_trainer_that_lost_its_checkpoint_begins_anew(training_world: MakeWorld) -> None:
-    """A later start of the trainer is believed, though it has done fewer updates."""
+def test_a_trainer_that_lost_its_checkpoint_starts_over(training_world: MakeWorld) -> None:
+    """A restarted trainer's report counts even if it has done fewer updates."""
     world = training_world()
     world.report(440).settle()
     world.report(5, start=1).wait(5).settle()
@@ -293,7 +293,7 @@ def test_a_trainer_that_lost_its_checkpoint_begins_anew(training_world: MakeWorl
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"update": 1}'])
-def test_a_report_that_is_none_is_ignored(training_world: MakeWorld, text: str) -> None:
+def test_an_unreadable_report_is_ignored(training_world: MakeWorld, text: str) -> None:
     world = training_world()
     world.report(420).wait(5).settle()
     before = world.status
@@ -308,8 +308,8 @@ def test_a_report_that_is_none_is_ignored(training_world: MakeWorld, text: str) 
 @pytest.mark.parametrize(
     "report", [{"update": 100}, {"update": 5, "start": 1}, {"update": 7, "updates": 1000, "start": 9}]
 )
-def test_old_and_foreign_reports_are_harmless(training_world: MakeWorld, report: dict[str, Any]) -> None:
-    """From earlier in this start, from an earlier start, and of another plan: the workers stay."""
+def test_outdated_and_foreign_reports_are_ignored(training_world: MakeWorld, report: dict[str, Any]) -> None:
+    """An earlier report of this start, one of an earlier start, and one of another plan; the workers stay."""
     world = training_world()
     world.report(440, start=2).wait(5).settle()
     world.workers_ready().settle()
@@ -320,7 +320,7 @@ def test_old_and_foreign_reports_are_harmless(training_world: MakeWorld, report:
     assert 440 == world.status["trainerStatus"]["update"]
 
 
-def test_a_status_of_another_version_is_read_as_far_as_it_goes(training_world: MakeWorld) -> None:
+def test_unreadable_fields_of_a_stored_status_are_ignored(training_world: MakeWorld) -> None:
     world = training_world()
     world.status["someday"] = 1
     world.status["stage"] = "none"
@@ -331,7 +331,7 @@ def test_a_status_of_another_version_is_read_as_far_as_it_goes(training_world: M
 
 
 def test_reasons_are_documented(training_world: MakeWorld) -> None:
-    """Every condition that this file's worlds have is in the list that the documentation shows."""
+    """docs/conditions.md lists the reason of every condition."""
     world = training_world()
     for condition in world.status["conditions"]:
         assert condition["reason"] in REASONS[condition["type"]]

@@ -1,4 +1,4 @@
-"""Which of several operators works."""
+"""Leader election by the Lease."""
 
 import asyncio
 import copy
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from batchgrowth_operator.server import lease
 from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.lease import LASTS_SECONDS, claim, hold
-from batchgrowth_operator.server.settings import Place
+from batchgrowth_operator.server.lease import DURATION_SECONDS, claim, hold
+from batchgrowth_operator.server.settings import LeaseLock
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
-ME = Place("system", "batchgrowth", "me")
+ME = LeaseLock("system", "batchgrowth", "me")
 
 
 def held(by: str, version: str = "1", transitions: int = 3) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def held(by: str, version: str = "1", transitions: int = 3) -> dict[str, Any]:
         (None, 0, ("me", 0, "2026-11-20T10:00:00.000000Z")),
         (held("me"), 0, ("me", 3, "then")),
         (held("other"), 0, None),
-        (held("other"), LASTS_SECONDS - 1, None),
-        (held("other"), LASTS_SECONDS, ("me", 4, "2026-11-20T10:00:00.000000Z")),
+        (held("other"), DURATION_SECONDS - 1, None),
+        (held("other"), DURATION_SECONDS, ("me", 4, "2026-11-20T10:00:00.000000Z")),
         (held(""), 0, ("me", 4, "2026-11-20T10:00:00.000000Z")),
         ({"metadata": {}}, 0, ("me", 1, "2026-11-20T10:00:00.000000Z")),
     ],
@@ -39,8 +39,8 @@ def test_claims(found: Any, unchanged: float, expected: Any) -> None:
     assert expected == (spec and (spec["holderIdentity"], spec["leaseTransitions"], spec["acquireTime"]))
 
 
-def test_a_claim_is_bound_to_what_was_seen() -> None:
-    """Of two who claim at once, the API server refuses the second."""
+def test_a_claim_carries_the_observed_resource_version() -> None:
+    """If two operators claim at once, the API server refuses the second."""
     wanted = claim(ME, held("", "7"), 0, NOW)
 
     assert wanted is not None
@@ -48,7 +48,7 @@ def test_a_claim_is_bound_to_what_was_seen() -> None:
 
 
 class FakeApi:
-    """One Lease; `script` says what happens before each look at it."""
+    """An API server with one Lease; `script` is what happens before each read of it."""
 
     def __init__(self, *script: Any) -> None:
         self.script, self.lease = list(script), None
@@ -67,24 +67,24 @@ class FakeApi:
 
 
 def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happened until the lease was lost."""
-    told: list[str] = []
-    monkeypatch.setattr(lease, "RENEWED_EVERY_SECONDS", 0)
-    monkeypatch.setattr(lease, "TRIED_EVERY_SECONDS", 0)
-    asyncio.run(asyncio.wait_for(hold(api, ME, lambda: told.append("began")), 10))  # type: ignore[arg-type]
-    return told
+    """The calls of `begin` until the lease was lost."""
+    calls: list[str] = []
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0)
+    monkeypatch.setattr(lease, "RETRY_SECONDS", 0)
+    asyncio.run(asyncio.wait_for(hold(api, ME, lambda: calls.append("began")), 10))  # type: ignore[arg-type]
+    return calls
 
 
 def test_holding_and_losing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work begins once; a hiccup of the API server does not end it; another's name in the lease does."""
+    """Work begins once; failed requests do not end it, another holder in the lease does."""
     api = FakeApi("free", "mine", Refused(500, "no"), ConnectionRefusedError(), "mine", "other")
 
     assert ["began"] == attempt(api, monkeypatch)
     assert [] == api.script
 
 
-def test_waiting_for_one_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "LASTS_SECONDS", 0)
+def test_taking_over_an_expired_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "DURATION_SECONDS", 0)
     api = FakeApi("other", "same", "mine", "other")
     original = api.get_lease
 

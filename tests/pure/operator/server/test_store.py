@@ -1,4 +1,4 @@
-"""What was last seen, from watches and answers in any order."""
+"""The store keeps the newest state, in whatever order watches and responses arrive."""
 
 from itertools import permutations
 from typing import Any
@@ -24,97 +24,97 @@ def child(version: int, kind: str = "Deployment", **fields: Any) -> dict[str, An
     return {"kind": kind, "metadata": metadata | {"labels": {names.JOB_LABEL: "digits"}}, **fields}
 
 
-def test_jobs_and_their_belongings() -> None:
+def test_jobs_and_their_children() -> None:
     store = Store()
-    assert (KEY, KEY) == (store.saw(job(1)), store.saw(child(2)))
+    assert (KEY, KEY) == (store.update(job(1)), store.update(child(2)))
 
     assert job(1) == store.job(KEY)
-    assert {Ref("Deployment", "digits-workers"): child(2)} == store.belongings(KEY)
+    assert {Ref("Deployment", "digits-workers"): child(2)} == store.children(KEY)
     assert None is store.job(Key("default", "other"))
 
 
-@pytest.mark.parametrize("order", list(permutations([("saw", 2), ("saw", 3), ("saw", 1)])))
+@pytest.mark.parametrize("order", list(permutations([("update", 2), ("update", 3), ("update", 1)])))
 def test_the_newest_wins_in_any_order(order: Any) -> None:
     store = Store()
     for _, version in order:
-        store.saw(child(version))
+        store.update(child(version))
 
-    [found] = store.belongings(KEY).values()
+    [found] = store.children(KEY).values()
     assert "3" == found["metadata"]["resourceVersion"]
 
 
-@pytest.mark.parametrize("order", list(permutations([("saw", 2), ("gone", 3), ("saw", 1)])))
-def test_what_is_gone_stays_gone_in_any_order(order: Any) -> None:
+@pytest.mark.parametrize("order", list(permutations([("update", 2), ("remove", 3), ("update", 1)])))
+def test_a_deleted_object_stays_deleted_in_any_order(order: Any) -> None:
     store = Store()
-    store.saw(job(1))
+    store.update(job(1))
     for what, version in order:
         getattr(store, what)(child(version))
 
-    assert {} == store.belongings(KEY)
+    assert {} == store.children(KEY)
 
 
-@pytest.mark.parametrize("order", list(permutations([("saw", 2), ("gone", 3), ("saw", 4)])))
-def test_what_was_made_anew_is_there_in_any_order(order: Any) -> None:
+@pytest.mark.parametrize("order", list(permutations([("update", 2), ("remove", 3), ("update", 4)])))
+def test_a_recreated_object_is_stored_in_any_order(order: Any) -> None:
     store = Store()
-    store.saw(job(1))
+    store.update(job(1))
     for what, version in order:
         getattr(store, what)(child(version))
 
-    assert 1 == len(store.belongings(KEY))
+    assert 1 == len(store.children(KEY))
 
 
-def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
+def test_nothing_is_kept_of_a_deleted_job() -> None:
     store = Store()
-    store.saw(job(1))
-    store.saw(child(2))
-    store.gone(child(3))
-    store.gone(job(4))
+    store.update(job(1))
+    store.update(child(2))
+    store.remove(child(3))
+    store.remove(job(4))
 
     assert ({}, {}) == (store._objects, store._gone)
 
 
-def test_the_word_of_the_api_server_stands() -> None:
+def test_a_read_from_the_api_server_overrides_an_equal_version() -> None:
     store = Store()
-    store.saw(job(1))
-    store.gone(child(5))
-    store.read(KEY, child(5))
-    assert 1 == len(store.belongings(KEY))
+    store.update(job(1))
+    store.remove(child(5))
+    store.refresh(KEY, child(5))
+    assert 1 == len(store.children(KEY))
 
-    store.read(KEY, child(4))
-    [found] = store.belongings(KEY).values()
+    store.refresh(KEY, child(4))
+    [found] = store.children(KEY).values()
     assert "5" == found["metadata"]["resourceVersion"]
 
-    store.drop(KEY, Ref("Deployment", "digits-workers"))
-    assert {} == store.belongings(KEY)
+    store.discard(KEY, Ref("Deployment", "digits-workers"))
+    assert {} == store.children(KEY)
 
 
-def test_what_no_decision_needs_is_not_kept() -> None:
+def test_fields_that_no_decision_needs_are_not_kept() -> None:
     store = Store()
-    store.saw(child(1, "Pod", spec={"containers": []}, status={"phase": "Running"}))
+    store.update(child(1, "Pod", spec={"containers": []}, status={"phase": "Running"}))
     fields = child(2)
     fields["metadata"]["managedFields"] = []
-    store.saw(fields)
+    store.update(fields)
 
-    kept = store.belongings(KEY)
+    kept = store.children(KEY)
     assert {"kind", "status", "metadata"} == kept[Ref("Pod", "digits-workers")].keys()
     assert "managedFields" not in kept[Ref("Deployment", "digits-workers")]["metadata"]
 
 
-def test_what_is_kept_takes_little_room() -> None:
-    """And what is handed out is nobody else's."""
+def test_stored_objects_are_compressed() -> None:
+    """And each caller gets its own copy."""
     store = Store()
-    store.saw(child(1, spec={"containers": [{"name": f"c{n}", "image": "example/x:1"} for n in range(50)]}))
+    store.update(child(1, spec={"containers": [{"name": f"c{n}", "image": "example/x:1"} for n in range(50)]}))
     [packed] = store._objects[KEY].values()
     assert len(packed.text) < 500
 
-    [first] = store.belongings(KEY).values()
+    [first] = store.children(KEY).values()
     first["spec"]["containers"].clear()
 
-    [second] = store.belongings(KEY).values()
+    [second] = store.children(KEY).values()
     assert 50 == len(second["spec"]["containers"])
 
 
-def test_an_object_without_a_label_belongs_to_nobody() -> None:
+def test_an_object_without_a_label_belongs_to_no_job() -> None:
     assert Key("default", "") == key_of({"kind": "Pod", "metadata": {"name": "x", "namespace": "default"}})
 
 
@@ -140,12 +140,12 @@ def test_owners(owners: Any, expected: bool) -> None:
     assert expected == is_owned_by({"metadata": {"ownerReferences": owners}}, "a")
 
 
-def test_what_came_meanwhile_is_not_dropped() -> None:
+def test_an_object_that_changed_since_is_not_discarded() -> None:
     store = Store()
-    store.saw(child(2))
+    store.update(child(2))
     where = (KEY, Ref("Deployment", "digits-workers"))
 
-    store.drop(*where, version=1)
+    store.discard(*where, version=1)
     assert {where: 2} == store.versions("Deployment")
-    store.drop(*where, version=2)
+    store.discard(*where, version=2)
     assert {} == store.versions("Deployment")

@@ -1,4 +1,4 @@
-"""What watches did not tell of is found."""
+"""The sweep finds changes that the watches missed."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ def config_map(version: int, name: str = "digits-plan", namespace: str = "defaul
 
 @dataclass
 class FakeApi:
-    """Has these objects; `asked` are its lists of single objects."""
+    """An API server with these objects; `asked` records the lists of single objects."""
 
     objects: list[dict[str, Any]] = field(default_factory=list)
     fault: Exception | None = None
@@ -53,43 +53,43 @@ def swept(api: FakeApi, store: Store, namespace: str = "") -> list[Key]:
     return asyncio.run(Sweep(api, store).sweep("ConfigMap", namespace))  # type: ignore[arg-type]
 
 
-def test_nothing_is_asked_where_all_is_known() -> None:
+def test_nothing_is_read_if_the_store_is_up_to_date() -> None:
     store, api = Store(), FakeApi([config_map(3)])
-    store.saw(config_map(3))
+    store.update(config_map(3))
 
     assert [] == swept(api, store)
     assert [] == api.asked
     assert [("ConfigMap", "", names.JOB_LABEL)] == api.swept
 
 
-def test_what_is_gone_is_dropped() -> None:
+def test_a_deleted_object_is_discarded() -> None:
     store = Store()
-    store.saw(config_map(3))
+    store.update(config_map(3))
 
     assert [KEY] == swept(FakeApi(), store)
     assert () == store.refs(KEY)
 
 
 @pytest.mark.parametrize("known", [None, 3])
-def test_what_is_newer_is_read(known: int | None) -> None:
+def test_a_newer_object_is_read(known: int | None) -> None:
     store = Store()
     if known:
-        store.saw(config_map(known))
+        store.update(config_map(known))
 
     assert [KEY] == swept(FakeApi([config_map(4)]), store)
     assert {(KEY, PLAN): 4} == store.versions("ConfigMap")
 
 
-def test_what_a_watch_tells_meanwhile_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_a_watch_reports_within_the_grace_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     store, api = Store(), FakeApi([config_map(4), config_map(9, "new")])
     for name in ("digits-plan", "old"):
-        store.saw(config_map(3, name))
+        store.update(config_map(3, name))
     real_sleep = asyncio.sleep
 
     async def told(_: float) -> None:
-        store.saw(config_map(5))
-        store.gone(config_map(6, "old"))
-        store.saw(config_map(9, "new"))
+        store.update(config_map(5))
+        store.remove(config_map(6, "old"))
+        store.update(config_map(9, "new"))
         await real_sleep(0)
 
     monkeypatch.setattr(asyncio, "sleep", told)
@@ -99,18 +99,18 @@ def test_what_a_watch_tells_meanwhile_is_not_asked_for(monkeypatch: pytest.Monke
 
 
 def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in no list of the job's, and still the job's."""
+    """It is in no list by label, but still the job's."""
     store, api = Store(), FakeApi([config_map(5)])
-    store.saw(config_map(3))
+    store.update(config_map(3))
     monkeypatch.setattr(api, "listed", lambda *_: [])
 
     assert [KEY] == swept(api, store)
     assert {(KEY, PLAN): 5} == store.versions("ConfigMap")
 
 
-def test_namespaces_of_others_are_left_alone() -> None:
+def test_other_namespaces_are_left_alone() -> None:
     store = Store()
-    store.saw(config_map(3, namespace="other"))
+    store.update(config_map(3, namespace="other"))
 
     assert [] == swept(FakeApi(), store, "default")
     assert [Key("other", "digits")] == swept(FakeApi(), store, "other")
@@ -121,19 +121,19 @@ def test_namespaces_of_others_are_left_alone() -> None:
     ("fault", "told"),
     [
         (None, ""),
-        (Refused(403, "no"), "ConfigMap cannot be listed: no"),
-        (RuntimeError("a fault of ours"), "a sweep of ConfigMap failed"),
+        (Refused(403, "no"), "cannot list ConfigMap: no"),
+        (RuntimeError("a fault of ours"), "the sweep of ConfigMap failed"),
     ],
 )
-def test_all_kinds_are_swept_again_and_again(
+def test_all_kinds_are_swept_repeatedly(
     namespaces: tuple[str, ...], places: set[str], fault: Exception | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, api, woken = Store(), FakeApi(fault=fault), []
     for place in places:
-        store.saw(config_map(3, namespace=place or "default"))
+        store.update(config_map(3, namespace=place or "default"))
 
     async def scene() -> None:
-        sweeping = asyncio.create_task(Sweep(api, store, namespaces).for_ever(woken.append))  # type: ignore[arg-type]
+        sweeping = asyncio.create_task(Sweep(api, store, namespaces).run(woken.append))  # type: ignore[arg-type]
         while len(api.swept) < 3 * len(JOBS | WATCHED) * len(places):
             await asyncio.sleep(0.001)
         sweeping.cancel()

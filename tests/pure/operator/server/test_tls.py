@@ -1,4 +1,4 @@
-"""Certificates: they fit, they last, and they are renewed by the same authority."""
+"""Certificates match their keys, expire late, and are renewed by the same authority."""
 
 import base64
 import ssl
@@ -18,7 +18,7 @@ def secret(credentials: Credentials) -> dict[str, Any]:
     return {"data": {name: base64.b64encode(text.encode()).decode() for name, text in credentials.pem.items()}}
 
 
-def test_what_is_issued_is_fresh_until_it_is_soon_over() -> None:
+def test_an_issued_certificate_is_fresh_until_shortly_before_its_end() -> None:
     made = secret(issue("digits", "default", NOW))
 
     assert is_fresh(made, NOW)
@@ -45,7 +45,7 @@ def test_a_mix_of_two_secrets_is_not_fresh() -> None:
     assert not is_fresh({}, NOW)
 
 
-def test_renewal_keeps_the_authority_while_it_lives() -> None:
+def test_renewal_keeps_an_authority_that_is_valid_long_enough() -> None:
     first = issue("digits", "default", NOW)
     second = issue("digits", "default", NOW + timedelta(days=30), secret(first))
     third = issue("digits", "default", NOW + LIFE, secret(first))
@@ -54,15 +54,15 @@ def test_renewal_keeps_the_authority_while_it_lives() -> None:
     assert first.pem["tls.crt"] != second.pem["tls.crt"]
 
 
-def test_the_scheduler_s_names_are_in_it() -> None:
+def test_the_certificate_has_the_scheduler_s_names() -> None:
     certificate = x509.load_pem_x509_certificate(issue("digits", "prod", NOW).pem["tls.crt"].encode())
     [names] = [e.value for e in certificate.extensions if isinstance(e.value, x509.SubjectAlternativeName)]
 
     assert {"digits-scheduler", "digits-scheduler.prod.svc"} <= set(names.get_values_for_type(x509.DNSName))
 
 
-def test_python_s_ssl_takes_it(tmp_path: Path) -> None:
-    """As Dask loads it: authority, certificate and key from three files."""
+def test_python_s_ssl_loads_the_certificate(tmp_path: Path) -> None:
+    """As Dask loads it, from three files."""
     for name, text in issue("digits", "default", datetime.now(UTC)).pem.items():
         (tmp_path / name).write_text(text)
 

@@ -1,53 +1,128 @@
-"""What is loaded with kopf, and that it comes to an end."""
+"""The patches of kopf: the private names they rely on, and what each of them mends."""
 
 import asyncio
-import importlib
+import importlib.util
+import inspect
 import sys
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 import pytest
+from batchgrowth_operator.process import CHATTY
+from batchgrowth_operator.shell import framework
+from batchgrowth_operator.shell.handlers import _strip
 from kopf._cogs.aiokits.aiotasks import Scheduler
 from kopf._cogs.aiokits.aiotoggles import Toggle, ToggleSet
 from kopf._core.reactor import observation
 
+AIOKITS, OBSERVATION = "kopf._cogs.aiokits", "kopf._core.reactor.observation"
 
-def test_a_client_that_nobody_uses_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is hidden from kopf alone; whoever else wants it finds it."""
+
+def pristine(module: str) -> ModuleType:
+    """kopf's module as kopf ships it, without the framework's replacements."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, module
+    assert spec.loader is not None
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    return fresh
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "parameters"),
+    [
+        (f"{AIOKITS}.aiotime", "sleep", {"wakeup"}),
+        (f"{AIOKITS}.aiotasks", "Scheduler.wait", {"self"}),
+        (f"{AIOKITS}.aiotasks", "Scheduler.empty", {"self"}),
+        (f"{AIOKITS}.aiotoggles", "Toggle.__init__", {"name", "condition"}),
+        (f"{AIOKITS}.aiotoggles", "ToggleSet.is_on", {"self"}),
+        (f"{AIOKITS}.aiotoggles", "ToggleSet.make_toggle", {"name"}),
+        (f"{AIOKITS}.aiotoggles", "ToggleSet.drop_toggle", {"toggle"}),
+        (OBSERVATION, "process_discovered_resource_event", {"raw_event", "stream_pressure"}),
+    ],
+)
+def test_kopf_still_has_the_private_function(module: str, name: str, parameters: set[str]) -> None:
+    """A new version of kopf without it, or without a parameter that the framework uses, fails here by name."""
+    found: Any = pristine(module)
+    for part in name.split("."):
+        assert part in vars(found), f"{module}.{name}"
+        found = vars(found)[part]
+    assert parameters <= inspect.signature(found).parameters.keys(), f"{module}.{name}"
+
+
+@pytest.mark.parametrize("attribute", ["_condition", "_toggles"])
+def test_kopf_s_toggle_sets_still_have_the_private_attribute(attribute: str) -> None:
+    assert hasattr(pristine(f"{AIOKITS}.aiotoggles").ToggleSet(all), attribute), f"ToggleSet.{attribute}"
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (f"{AIOKITS}.aiotasks", "await self.wait()"),
+        ("kopf._core.reactor.processing", "operator_indexed.drop_toggle("),
+        ("kopf._core.reactor.queueing", "operator_indexed.make_toggle("),
+        (OBSERVATION, "functools.partial(process_discovered_resource_event"),
+        ("kopf._cogs.clients.api", "Request attempt"),
+    ],
+)
+def test_kopf_still_calls_what_is_replaced_and_logs_what_is_filtered(module: str, text: str) -> None:
+    assert text in inspect.getsource(importlib.import_module(module)), f"{module}: {text}"
+
+
+@pytest.mark.parametrize(
+    ("module", "variable", "name"),
+    [("kopf._core.actions.loggers", "logger", "kopf.objects"), ("aiohttp.log", "access_logger", "aiohttp.access")],
+)
+def test_a_chatty_logger_still_has_the_name(module: str, variable: str, name: str) -> None:
+    assert name in CHATTY
+    assert name == getattr(importlib.import_module(module), variable).name
+
+
+def test_kopf_s_bodies_are_still_views() -> None:
+    """So that stripping a body frees the memory of the object that kopf keeps."""
+    raw = {"metadata": {"name": "x", "annotations": {"a": "b"}}, "spec": {"a": 1}, "data": None}
+
+    _strip(framework.kopf.Body(raw))
+
+    assert {"metadata": {"name": "x"}, "spec": {}, "data": None} == raw
+
+
+def test_an_unused_client_library_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is hidden from kopf only; other code can still import it."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("kopf", "kubernetes_asyncio")]:
         monkeypatch.delitem(sys.modules, name)
 
-    framework = _load_anew(monkeypatch)
+    framework = _reload(monkeypatch)
 
     assert "kubernetes_asyncio" not in sys.modules
     assert callable(framework.kopf.operator)
 
 
-def test_a_client_that_is_loaded_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loaded_client_library_stays_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = ModuleType("kubernetes_asyncio")
     monkeypatch.setitem(sys.modules, "kubernetes_asyncio", theirs)
 
-    _load_anew(monkeypatch)
+    _reload(monkeypatch)
 
     assert theirs is sys.modules["kubernetes_asyncio"]
 
 
-def _load_anew(monkeypatch: pytest.MonkeyPatch) -> Any:
+def _reload(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delitem(sys.modules, "batchgrowth_operator.shell.framework", raising=False)
     return importlib.import_module("batchgrowth_operator.shell.framework")
 
 
 def test_a_scheduler_whose_own_tasks_are_cancelled_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where watching fails: kopf cancels whatever runs, and who is told that work is done is among that."""
-    _load_anew(monkeypatch)
+    """If watching fails, kopf cancels every task, also the one that reports to the scheduler that work is done."""
+    _reload(monkeypatch)
     ended = []
 
     async def work() -> None:
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0)  # it does not end in the moment in which it is cancelled
+            await asyncio.sleep(0)  # cancellation takes more than one step
             ended.append(True)
 
     async def scene() -> None:
@@ -65,8 +140,8 @@ def test_a_scheduler_whose_own_tasks_are_cancelled_closes(monkeypatch: pytest.Mo
 
 
 def test_many_objects_are_indexed_without_waking_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits until all are seen, and looks then: not once for each of the others."""
-    _load_anew(monkeypatch)
+    """Each waits until all are indexed, and is woken once instead of once per object."""
+    _reload(monkeypatch)
     objects, looks, went_on = 200, 0, 0
 
     def all_of(states: Iterable[bool]) -> bool:
@@ -99,27 +174,28 @@ def test_many_objects_are_indexed_without_waking_each_other(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("event", "presses", "looks"), [("ADDED", False, 3), ("DELETED", False, 3), ("ADDED", True, 1), (None, False, 1)]
+    ("event", "is_interrupted", "discoveries"),
+    [("ADDED", False, 3), ("DELETED", False, 3), ("ADDED", True, 1), (None, False, 1)],
 )
-def test_kinds_are_looked_at_again(
-    monkeypatch: pytest.MonkeyPatch, event: str | None, presses: bool, looks: int
+def test_kinds_are_rediscovered(
+    monkeypatch: pytest.MonkeyPatch, event: str | None, is_interrupted: bool, discoveries: int
 ) -> None:
-    """Where a definition came or went, unless the next such event is here; not for those that kopf has just listed."""
-    framework, looked = _load_anew(monkeypatch), []
+    """After a CRD was added or removed, unless another event has arrived; not for CRDs that kopf has just listed."""
+    framework, discovered = _reload(monkeypatch), []
 
-    async def look(**given: Any) -> None:
-        looked.append(given["raw_event"]["type"])
+    async def discover(**given: Any) -> None:
+        discovered.append(given["raw_event"]["type"])
 
     async def scene() -> None:
         pressure = asyncio.Event()
-        if presses:
+        if is_interrupted:
             pressure.set()
         await observation.process_discovered_resource_event(
             raw_event={"type": event, "object": {}}, stream_pressure=pressure
         )
 
-    monkeypatch.setattr(framework, "_look_at_kinds_once", look)
-    monkeypatch.setattr(framework, "LOOK_AGAIN_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr(framework, "_discover_once", discover)
+    monkeypatch.setattr(framework, "REDISCOVERY_SECONDS", (0.001, 0.001))
     asyncio.run(scene())
 
-    assert [event] * looks == looked
+    assert [event] * discoveries == discovered

@@ -1,4 +1,4 @@
-"""What talks to the API server, with an API server that is a dictionary."""
+"""Passes and queues, against an API server that is a dictionary."""
 
 import asyncio
 import copy
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from batchgrowth_operator.decide.decision import Decision, Event
 from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.seen.diagnosis import LONGEST_EVENT_AGE_SECONDS
 from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
-from batchgrowth_operator.seen.troubles import MOST_WARNINGS_SECONDS
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
-from batchgrowth_operator.server.observe import LONGEST_REST_SECONDS, SECRET_SECONDS, Observer
+from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, Observer
 from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.shell import passes
-from batchgrowth_operator.shell.passes import Passes, Result, passes_of, said
+from batchgrowth_operator.shell.passes import Passes, Result, passes_of, summary
 from batchgrowth_operator.shell.telemetry import Telemetry
 
 KEY = Key("default", "digits")
@@ -26,7 +26,7 @@ PLAN = Ref("ConfigMap", "digits-plan")
 
 @dataclass
 class FakeApi:
-    """Keeps what is applied; refuses what `refused` names; counts what it was asked."""
+    """Stores applied objects, refuses those in `refused`, and records requests in `asked`."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     refused: dict[Ref, Refused] = field(default_factory=dict)
@@ -91,13 +91,13 @@ def setting(make_world: Any) -> Setting:
     job = make_world().job
     job["metadata"]["resourceVersion"] = "1"
     api.objects[JOB] = job
-    store.saw(job)
+    store.update(job)
     make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image="example/trainer:1"), telemetry)  # type: ignore[arg-type]
     return Setting(api, store, telemetry, make_pass)
 
 
-def test_one_pass_makes_everything_and_the_next_nothing(setting: Setting) -> None:
-    assert Result(look_again_seconds=LONGEST_REST_SECONDS) == setting.once()
+def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> None:
+    assert Result(requeue_after_seconds=RESYNC_SECONDS) == setting.once()
     made = setting.api.writes()
     assert [("apply", JOB)] == made[:1]
     assert 11 == len([verb for verb, _ in made if verb == "apply"])
@@ -107,8 +107,8 @@ def test_one_pass_makes_everything_and_the_next_nothing(setting: Setting) -> Non
     assert made == setting.api.writes()
 
 
-def test_a_job_that_is_gone(setting: Setting) -> None:
-    setting.store.gone(
+def test_a_deleted_job(setting: Setting) -> None:
+    setting.store.remove(
         setting.api.objects[JOB] | {"metadata": setting.api.objects[JOB]["metadata"] | {"resourceVersion": "2"}}
     )
 
@@ -116,7 +116,7 @@ def test_a_job_that_is_gone(setting: Setting) -> None:
     assert [] == setting.api.asked
 
 
-def test_an_object_of_somebody_else_is_not_touched(setting: Setting) -> None:
+def test_an_object_of_another_owner_is_not_touched(setting: Setting) -> None:
     setting.api.objects[PLAN] = {
         "kind": "ConfigMap",
         "metadata": {"name": "digits-plan", "namespace": "default", "uid": "x"},
@@ -129,19 +129,19 @@ def test_an_object_of_somebody_else_is_not_touched(setting: Setting) -> None:
     assert ("apply", PLAN) not in setting.api.asked
 
 
-def test_an_own_object_that_was_not_seen_is_looked_at_first(setting: Setting) -> None:
+def test_an_unobserved_object_of_the_job_causes_another_pass(setting: Setting) -> None:
     setting.once()
-    setting.store.drop(KEY, PLAN)
+    setting.store.discard(KEY, PLAN)
     before = len(setting.api.writes())
 
     result = setting.once()
 
-    assert (passes.OUTDATED_SECONDS, before) == (result.look_again_seconds, len(setting.api.writes()))
-    assert PLAN in setting.store.belongings(KEY)
+    assert (passes.OUTDATED_SECONDS, before) == (result.requeue_after_seconds, len(setting.api.writes()))
+    assert PLAN in setting.store.children(KEY)
 
 
-def test_what_is_refused_is_told_with_the_next_pass(setting: Setting) -> None:
-    """And nothing that would stand on it is made."""
+def test_a_refusal_is_reported_by_the_next_pass(setting: Setting) -> None:
+    """And later writes, which may depend on the refused one, are skipped."""
     cluster = Ref("DaskCluster", "digits")
     setting.api.refused[cluster] = Refused(404, "not found")
     first = setting.once()
@@ -168,7 +168,7 @@ def test_a_status_that_cannot_be_written(setting: Setting, code: int, result: st
     assert [("apply", JOB)] == setting.api.writes()
 
 
-def test_an_api_server_that_is_away(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_api_server(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> None:
         raise ConnectionRefusedError("nobody there")
 
@@ -177,20 +177,20 @@ def test_an_api_server_that_is_away(setting: Setting, monkeypatch: pytest.Monkey
     assert setting.once().backs_off
 
 
-def test_a_fault_of_our_own_is_logged_and_tried_again(
+def test_an_error_of_our_own_is_logged_and_retried(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(setting.api, "apply", lambda *_: 1 / 0)
 
     assert setting.once().backs_off
-    assert "default/digits: a pass failed" in caplog.text
+    assert "default/digits: the pass failed" in caplog.text
 
 
-def test_an_event_that_cannot_be_posted_stops_nothing(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_event_does_not_stop_the_pass(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     setting.api.refused[Ref("Event", "PlanMade")] = Refused(403, "no")
 
     assert () == setting.once().failures
-    assert "the event PlanMade could not be posted" in caplog.text
+    assert "cannot post the event PlanMade" in caplog.text
 
 
 def test_deletions(setting: Setting, make_world: Any) -> None:
@@ -204,28 +204,28 @@ def test_deletions(setting: Setting, make_world: Any) -> None:
     assert {JOB, PLAN}.isdisjoint(setting.api.objects)
 
 
-def test_a_job_that_goes_is_forgotten(setting: Setting) -> None:
+def test_the_observer_forgets_a_deleted_job(setting: Setting) -> None:
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     setting.once()
     asyncio.run(observer.observe(KEY, ()))
-    setting.store.gone(setting.api.objects[JOB] | {"kind": JOB.kind})
+    setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     assert None is asyncio.run(observer.observe(KEY, ()))
     assert {} == observer._secret_read
 
 
-def test_a_secret_is_read_anew_now_and_then(setting: Setting) -> None:
-    """Also that of a job without a cluster, which needs it less."""
+def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
+    """Also that of a job without a cluster, but less often."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
     setting.once()
-    setting.store.drop(KEY, Ref("DaskCluster", "digits"))
+    setting.store.discard(KEY, Ref("DaskCluster", "digits"))
     setting.api.asked.clear()
     del setting.api.objects[SECRET]
     asyncio.run(observer.observe(KEY, ()))
     assert [] == setting.api.asked
 
-    observer._secret_read[KEY] -= LONGEST_REST_SECONDS
+    observer._secret_read[KEY] -= RESYNC_SECONDS
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
@@ -234,10 +234,10 @@ def test_a_secret_is_read_anew_now_and_then(setting: Setting) -> None:
 
 
 def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> None:
-    """Nobody watches Secrets, and no new pod starts without its own."""
+    """Secrets are not watched, and no new pod starts without its Secret."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
-    assert LONGEST_REST_SECONDS == observer.rest_seconds(KEY)
+    assert RESYNC_SECONDS == observer.resync_seconds(KEY)
     setting.once()
     asyncio.run(observer.observe(KEY, ()))
     setting.api.asked.clear()
@@ -249,17 +249,17 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
     assert seen is not None
     assert seen.credentials is not None
     assert [("get", SECRET)] == setting.api.asked
-    assert SECRET_SECONDS == observer.rest_seconds(KEY)
+    assert SECRET_SECONDS == observer.resync_seconds(KEY)
 
 
-def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
-    """Now and then, and those of before count where they may not be read."""
+def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    """At intervals; if they cannot be read, the last ones count."""
     setting.once()
     labels = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "worker"}
     metadata = {"name": "w", "namespace": "default", "uid": "uid of w", "labels": labels, "resourceVersion": "500"}
     metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
     pod = {"kind": "Pod", "metadata": metadata, "status": {"phase": "Pending"}}
-    setting.store.saw(pod)
+    setting.store.update(pod)
     setting.api.happened["uid of w"] = [{"reason": "FailedMount"}]
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
 
@@ -271,17 +271,17 @@ def test_events_are_read_where_a_pod_is_held_up(setting: Setting, caplog: pytest
     assert ({"reason": "FailedMount"},) == warnings()
     setting.api.happened["uid of w"].clear()
     assert ({"reason": "FailedMount"},) == warnings()
-    observer._warned[KEY] = (observer._warned[KEY][0] - MOST_WARNINGS_SECONDS, observer._warned[KEY][1])
+    observer._warned[KEY] = (observer._warned[KEY][0] - LONGEST_EVENT_AGE_SECONDS, observer._warned[KEY][1])
     setting.api.refused[Ref("Event", "")] = Refused(403, "no")
     assert ({"reason": "FailedMount"},) == warnings()
-    assert "default/digits: events cannot be read: no" in caplog.text
-    observer._warned[KEY] = (observer._warned[KEY][0] - MOST_WARNINGS_SECONDS, observer._warned[KEY][1])
+    assert "default/digits: cannot read events: no" in caplog.text
+    observer._warned[KEY] = (observer._warned[KEY][0] - LONGEST_EVENT_AGE_SECONDS, observer._warned[KEY][1])
     del setting.api.refused[Ref("Event", "")]
     assert () == warnings()
 
 
-def test_events_while_a_pass_runs_make_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "GATHER_SECONDS", 0)
+def test_events_during_a_pass_cause_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "DEBOUNCE_SECONDS", 0)
     made: list[Key] = []
 
     async def scene() -> None:
@@ -314,8 +314,8 @@ def test_events_while_a_pass_runs_make_one_more(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("quiet", "waits"), [(1.0, 0.0), (0.02, 0.03)])
-def test_an_event_after_quiet_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch, quiet: float, waits: float) -> None:
-    """One that follows a pass closely waits for others to come with it."""
+def test_an_event_is_debounced(monkeypatch: pytest.MonkeyPatch, quiet: float, waits: float) -> None:
+    """Only if it follows a pass shortly."""
     slept: list[float] = []
     real_sleep, clock = asyncio.sleep, [100.0]
     made = 0
@@ -334,27 +334,27 @@ def test_an_event_after_quiet_is_looked_at_at_once(monkeypatch: pytest.MonkeyPat
         queues.wake(KEY)
         while made < 1:
             await real_sleep(0)
-        await real_sleep(0)  # it rests
+        await real_sleep(0)  # the queue waits
         clock[0] += quiet
         queues.wake(KEY)
         await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(passes.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(passes, "GATHER_SECONDS", 0.05)
+    monkeypatch.setattr(passes, "DEBOUNCE_SECONDS", 0.05)
     asyncio.run(scene())
 
     assert [pytest.approx(waits)] == slept
 
 
 def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each failure doubles the wait; what failed is handed to the next pass; a job that is gone needs no queue."""
+    """Each failure doubles the wait and is passed on to the next pass; the queue of a deleted job ends."""
     slept: list[float] = []
     failure = (Failure(PLAN, 422, "no"),)
     script = [
         Result(backs_off=True, failures=failure),
         Result(backs_off=True),
-        Result(look_again_seconds=0.001),
+        Result(requeue_after_seconds=0.001),
         Result(gone=True),
     ]
     handed: list[Any] = []
@@ -379,23 +379,31 @@ def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert [(), failure, (), ()] == handed
     assert [1.0, 2.0] == slept[:2]
-    assert 0 <= slept[2] <= passes.GATHER_SECONDS
+    assert 0 <= slept[2] <= passes.DEBOUNCE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (7, 30.0), (1_000_000, 30.0)]
+)
+def test_the_back_off_doubles_up_to_a_limit(failures: int, seconds: float) -> None:
+    """For as long as it takes: an unbounded exponent overflowed after 1,025 failures, in less than nine hours."""
+    assert seconds == passes.backoff_seconds(failures)
 
 
 @pytest.mark.parametrize(
     ("decision", "text"),
     [
-        (Decision(status={}), "writes the status"),
+        (Decision(status={}), "writing the status"),
         (
             Decision(apply=({"kind": "Job", "metadata": {"name": "x"}},), delete=(PLAN,)),
-            "applies Job/x; deletes ConfigMap/digits-plan",
+            "applying Job/x; deleting ConfigMap/digits-plan",
         ),
-        (Decision(delete_job=True), "deletes the job"),
-        (Decision(events=(Event("Normal", "X", "x"),)), "tells of a change"),
+        (Decision(delete_job=True), "deleting the job"),
+        (Decision(events=(Event("Normal", "X", "x"),)), "posting events"),
     ],
 )
 def test_decisions_in_the_log(decision: Decision, text: str) -> None:
-    assert text == said(decision)
+    assert text == summary(decision)
 
 
 def test_passes_wait_for_the_lease() -> None:
@@ -407,7 +415,7 @@ def test_passes_wait_for_the_lease() -> None:
 
     async def scene() -> None:
         queues = Passes(make_pass, waits=True)
-        queues.accompany(asyncio.create_task(asyncio.sleep(60)))
+        queues.add_task(asyncio.create_task(asyncio.sleep(60)))
         queues.wake(KEY)
         await asyncio.sleep(0.01)
         assert [] == made

@@ -1,14 +1,14 @@
-"""What is logged where the API server refuses, and kopf has given up."""
+"""The log of a refusal of the API server that made kopf give up."""
 
 import logging
 from typing import Any
 
 import pytest
-from batchgrowth_operator.shell.refusals import ToldOnce, words_of
+from batchgrowth_operator.shell.refusals import RefusalFilter, refusal_message
 
 
 class Answer(Exception):
-    """As kopf raises it."""
+    """An error with the attributes of kopf's API errors."""
 
     def __init__(self, status: int, message: str | None) -> None:
         super().__init__(message)
@@ -16,16 +16,16 @@ class Answer(Exception):
 
 
 def record(name: str, text: str, error: Exception | None = None) -> logging.LogRecord:
-    told: Any = (type(error), error, None) if error else None
-    return logging.LogRecord(name, logging.ERROR, "file", 1, text, (), told)
+    exc_info: Any = (type(error), error, None) if error else None
+    return logging.LogRecord(name, logging.ERROR, "file", 1, text, (), exc_info)
 
 
-def test_a_right_that_is_missing_is_named_with_what_would_do() -> None:
-    said = words_of(Answer(403, 'pods is forbidden: User "x" cannot watch resource "pods"'))
+def test_a_missing_permission_is_named_with_a_remedy() -> None:
+    text = refusal_message(Answer(403, 'pods is forbidden: User "x" cannot watch resource "pods"'))
 
-    assert said is not None
-    assert said.startswith('the API server answers 403: pods is forbidden: User "x" cannot watch resource "pods"; ')
-    assert "the roles of the chart" in said
+    assert text is not None
+    assert text.startswith('the API server answers 403: pods is forbidden: User "x" cannot watch resource "pods"; ')
+    assert "the chart's roles" in text
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_a_right_that_is_missing_is_named_with_what_would_do() -> None:
         (ValueError("ours"), None),
     ],
 )
-def test_other_answers_and_faults_of_our_own(error: Exception, expected: str | None) -> None:
-    assert expected == words_of(error)
+def test_other_responses_and_our_own_errors(error: Exception, expected: str | None) -> None:
+    assert expected == refusal_message(error)
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("logged", "expected"),
     [
         (record("kopf._core.reactor.running", "Watcher has failed", Answer(403, "no")), False),
         (record("kopf._cogs.clients.api", "Request attempt #1/7 failed: -> X('no', status=403)"), False),
@@ -52,5 +52,5 @@ def test_other_answers_and_faults_of_our_own(error: Exception, expected: str | N
         (record("batchgrowth_operator.shell.passes", "a pass failed", Answer(403, "no")), True),
     ],
 )
-def test_a_refusal_is_told_once(told: logging.LogRecord, expected: bool) -> None:
-    assert expected == ToldOnce().filter(told)
+def test_a_refusal_is_logged_once(logged: logging.LogRecord, expected: bool) -> None:
+    assert expected == RefusalFilter().filter(logged)

@@ -1,4 +1,4 @@
-"""The operator's metrics: what passes leave in them, and what is left of a job that is gone."""
+"""The operator's metrics after passes, and after a job is deleted."""
 
 from typing import Any
 
@@ -13,33 +13,33 @@ def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
     return telemetry.registry.get_sample_value(f"batchgrowth_operator_{name}", labels)
 
 
-def told(world: Any, telemetry: Telemetry) -> None:
+def record(world: Any, telemetry: Telemetry) -> None:
     telemetry.decided(KEY, world.observed(), world.decide())
     world.step()
 
 
-def test_a_life_in_metrics(make_world: MakeWorld) -> None:
+def test_the_metrics_of_a_job_s_life(make_world: MakeWorld) -> None:
     world, telemetry = make_world(), Telemetry()
-    told(world, telemetry)
+    record(world, telemetry)
     assert 1 == value(telemetry, "jobs", state="Pending")
     assert 1 == value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True")
     assert None is value(telemetry, "repairs_total", kind="Deployment")
 
     world.wait(4).scheduler_ready().workers_ready().trainer_runs().report(10)
-    told(world, telemetry)
+    record(world, telemetry)
     assert (0, 1) == (value(telemetry, "jobs", state="Pending"), value(telemetry, "jobs", state="Training"))
     assert 4 == value(telemetry, "workers_ready_duration_seconds_sum", direction="up")
 
-    told(world, telemetry)
+    record(world, telemetry)
     assert 1 == value(telemetry, "status_writes_total", result="unchanged")
 
     world.deployment["spec"]["replicas"] = 9
-    told(world, telemetry)
+    record(world, telemetry)
     assert 1 == value(telemetry, "repairs_total", kind="Deployment")
 
     world.report(440)
-    told(world, telemetry)
-    assert 1 == value(telemetry, "repairs_total", kind="Deployment"), "a change of ours is no repair"
+    record(world, telemetry)
+    assert 1 == value(telemetry, "repairs_total", kind="Deployment"), "our own change is not a repair"
 
     telemetry.forget_all()
     telemetry.forget(KEY)

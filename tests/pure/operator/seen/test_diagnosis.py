@@ -1,4 +1,4 @@
-"""What keeps a job from its pods: which condition says it, in what words, and when it is worth another look."""
+"""Problems that keep pods from running: the condition and message that report them, and the time of the next pass."""
 
 import copy
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 from batchgrowth import names
 from batchgrowth.conditions import REASONS
 from batchgrowth_operator.decide.retries import RETRY_SECONDS
+from batchgrowth_operator.seen.diagnosis import MOST_EVENT_READS, unexplained
 from batchgrowth_operator.seen.observed import Ref
-from batchgrowth_operator.seen.troubles import MOST_PUZZLES, puzzles
 
 MakeWorld = Any
 CREATED = "2026-11-20T10:00:10Z"
@@ -46,7 +46,7 @@ def message(world: Any, kind: str) -> str:
 
 @pytest.fixture
 def waiting_world(make_world: MakeWorld) -> Any:
-    """A world whose scheduler is there, and no worker."""
+    """A world with a scheduler and no workers."""
     world = make_world()
     world.settle()
     world.wait(10).scheduler_ready().settle()
@@ -60,7 +60,7 @@ def waiting_world(make_world: MakeWorld) -> Any:
         (
             pod("w", **unschedulable('0/3 nodes: persistentvolumeclaim "data" not found. not found')),
             "ReferenceMissing",
-            "Make the persistentvolumeclaim data, or take it out of the job.",
+            "Create the persistentvolumeclaim data, or remove it from the job.",
         ),
         (pod("w", **container(state=pulling("ErrImagePull", "no host"))), "ImagePullFailed", "w: no host. Give"),
         (
@@ -94,8 +94,8 @@ def waiting_world(make_world: MakeWorld) -> Any:
         (pod("t", "trainer", **unschedulable("0/3 nodes")), "WaitingForWorkers", "0 of 1"),
     ],
 )
-def test_what_pods_say_of_themselves(waiting_world: Any, found: Any, reason: str, words: str) -> None:
-    """The same words whether a container waits, runs or has just ended."""
+def test_problems_in_the_status_of_pods(waiting_world: Any, found: Any, reason: str, words: str) -> None:
+    """With the same message whether a container waits, runs or has just ended."""
     waiting_world.pods = [found]
     waiting_world.settle()
 
@@ -109,7 +109,7 @@ def test_what_pods_say_of_themselves(waiting_world: Any, found: Any, reason: str
         (
             event("w", "FailedMount", 'MountVolume.SetUp failed for volume "v" : secret "key" not found'),
             "ReferenceMissing",
-            "Make the secret key",
+            "Create the secret key",
         ),
         (event("w", "FailedMount", "timed out"), "PodBroken", "w: timed out"),
         (event("w", "FailedMount", "x", series={"lastObservedTime": CREATED}, eventTime=None), "PodBroken", "w: x"),
@@ -119,8 +119,8 @@ def test_what_pods_say_of_themselves(waiting_world: Any, found: Any, reason: str
         (event("other", "FailedMount", "timed out"), "WaitingForWorkers", "0 of 1"),
     ],
 )
-def test_what_is_said_about_pods(waiting_world: Any, happened: Any, reason: str, words: str) -> None:
-    """Events count where a pod waits without a word of its own."""
+def test_problems_in_events_about_pods(waiting_world: Any, happened: Any, reason: str, words: str) -> None:
+    """Events count if the status of a pending pod explains nothing."""
     waiting_world.pods = [pod("w")]
     waiting_world.warnings = [happened]
     waiting_world.settle()
@@ -129,20 +129,20 @@ def test_what_is_said_about_pods(waiting_world: Any, happened: Any, reason: str,
     assert words in message(waiting_world, "ClusterReady")
 
 
-def test_a_secret_to_pull_with_is_missing(make_world: MakeWorld) -> None:
+def test_a_missing_pull_secret(make_world: MakeWorld) -> None:
     world = make_world(imagePullSecrets=[{"name": "registry"}])
     world.settle()
     world.pods = [pod("s", "scheduler", **container(state={"waiting": {"reason": "ErrImagePull", "message": "no"}}))]
     world.settle()
     assert ("False", "ImagePullFailed") == world.condition("ClusterReady")
-    assert world.pods == list(puzzles(world.observed()))
+    assert world.pods == list(unexplained(world.observed()))
 
     text = "Unable to retrieve some image pull secrets (registry); attempting to pull the image may not succeed."
     world.warnings = [event("s", "FailedToRetrieveImagePullSecret", text)]
     world.settle()
 
     assert ("False", "ReferenceMissing") == world.condition("ClusterReady")
-    assert message(world, "ClusterReady").endswith("Make the secret registry, or take it out of the job.")
+    assert message(world, "ClusterReady").endswith("Create the secret registry, or remove it from the job.")
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_a_secret_to_pull_with_is_missing(make_world: MakeWorld) -> None:
         (pod("t", "trainer", **container(state={"waiting": {"reason": "ErrImagePull"}})), "ImagePullFailed"),
     ],
 )
-def test_what_holds_up_the_trainer(waiting_world: Any, found: Any, reason: str) -> None:
-    """Its workers may all be there: the condition Training says it."""
+def test_problems_of_the_trainer(waiting_world: Any, found: Any, reason: str) -> None:
+    """All workers may have joined, so the condition Training reports it."""
     waiting_world.workers_ready()
     waiting_world.trainer["status"] = {"active": 1, "ready": 0}
     waiting_world.pods = [found]
@@ -169,12 +169,12 @@ def test_what_holds_up_the_trainer(waiting_world: Any, found: Any, reason: str) 
 
 
 def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
-    """Only an event says so. Each try has another name for the pod, and the words stay the same."""
+    """Only an event reports it. Each retry has another pod name, but the message stays the same."""
     text = 'Error creating: pods "digits-trainer-b96{}n" is forbidden: exceeded quota: q'
     waiting_world.trainer["status"] = {"startTime": CREATED, "active": 0}
-    assert waiting_world.decide().look_again_seconds == 8
+    assert waiting_world.decide().requeue_after_seconds == 8
     waiting_world.wait(8)
-    [job] = puzzles(waiting_world.observed())
+    [job] = unexplained(waiting_world.observed())
     assert "Job" == job["kind"]
 
     waiting_world.warnings = [event("digits-trainer", "FailedCreate", text.format(1), lastTimestamp=CREATED)]
@@ -185,32 +185,33 @@ def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
     assert ("False", "QuotaExceeded") == waiting_world.condition("Training")
     assert "pods digits-trainer-… is forbidden: exceeded quota: q. Raise the quota" in before
     assert waiting_world.decide().is_empty
-    assert 10 == waiting_world.decide().look_again_seconds
-    assert 30 == waiting_world.wait(112).decide().look_again_seconds
-    assert 60 == waiting_world.wait(1000).decide().look_again_seconds
+    assert 10 == waiting_world.decide().requeue_after_seconds
+    assert 30 == waiting_world.wait(112).decide().requeue_after_seconds
+    assert 60 == waiting_world.wait(1000).decide().requeue_after_seconds
 
 
-def test_a_restart_is_told_with_the_last_words(training_world: MakeWorld) -> None:
+def test_a_restart_is_reported_with_the_trainer_s_last_output(training_world: MakeWorld) -> None:
     world = training_world()
-    for said, told in (("", "exit code 1"), ("lost", "exit code 1: lost")):
-        ending = {"exitCode": 1, "message": said, "finishedAt": CREATED}
+    for output, cause in (("", "exit code 1"), ("lost", "exit code 1: lost")):
+        ending = {"exitCode": 1, "message": output, "finishedAt": CREATED}
         world.pods = [pod("t", "trainer", phase="Failed", containerStatuses=[{"state": {"terminated": ending}}])]
         world.trainer["status"] = {"active": 1, "failed": 1}
         world.settle()
-        assert (("False", "TrainerRestarting"), told) == (world.condition("Training"), message(world, "Training"))
+        assert ("False", "TrainerRestarting") == world.condition("Training")
+        assert f"The trainer restarts from its last checkpoint: {cause}" == message(world, "Training")
 
 
-def test_puzzles_are_few_and_take_their_time(waiting_world: Any) -> None:
+def test_few_objects_count_as_unexplained_and_only_after_a_while(waiting_world: Any) -> None:
     waiting_world.trainer_runs().pods = [pod(f"w-{n}") for n in range(9)]
     waiting_world.pods[1]["metadata"]["deletionTimestamp"] = CREATED
     waiting_world.wait(5)
-    assert () == puzzles(waiting_world.observed())
-    assert 3 == waiting_world.decide().look_again_seconds
+    assert () == unexplained(waiting_world.observed())
+    assert 3 == waiting_world.decide().requeue_after_seconds
 
     waiting_world.wait(3)
 
-    assert ["w-0", "w-2", "w-3"] == [body["metadata"]["name"] for body in puzzles(waiting_world.observed())]
-    assert 3 == MOST_PUZZLES
+    assert ["w-0", "w-2", "w-3"] == [body["metadata"]["name"] for body in unexplained(waiting_world.observed())]
+    assert 3 == MOST_EVENT_READS
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_puzzles_are_few_and_take_their_time(waiting_world: Any) -> None:
         ("Running", {}, "WaitingForScheduler"),
     ],
 )
-def test_what_becomes_of_the_dask_cluster(waiting_world: Any, phase: str, metadata: Any, reason: str) -> None:
+def test_problems_of_the_dask_cluster(waiting_world: Any, phase: str, metadata: Any, reason: str) -> None:
     waiting_world.parts = {}
     waiting_world.cluster["status"] = {"phase": phase}
     waiting_world.cluster["metadata"] |= metadata
@@ -232,21 +233,21 @@ def test_what_becomes_of_the_dask_cluster(waiting_world: Any, phase: str, metada
     assert ("False", reason) == waiting_world.condition("ClusterReady")
 
 
-def test_a_dask_cluster_that_goes_is_waited_for(waiting_world: Any) -> None:
+def test_a_terminating_dask_cluster_is_waited_for(waiting_world: Any) -> None:
     waiting_world.trainer_runs().cluster["metadata"]["deletionTimestamp"] = CREATED
     waiting_world.settle()
 
-    assert 20 == waiting_world.decide().look_again_seconds
+    assert 20 == waiting_world.decide().requeue_after_seconds
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Service"])
-def test_a_part_of_the_scheduler_that_is_gone_is_asked_for(training_world: MakeWorld, kind: str) -> None:
-    """Of the Dask operator, which makes what is not there, and leaves the rest and the training alone."""
+def test_a_lost_part_of_the_scheduler_is_requested(training_world: MakeWorld, kind: str) -> None:
+    """From the Dask operator, which creates the missing part and leaves the rest and the training alone."""
     world = training_world()
     parts = copy.deepcopy(world.parts)
     del world.parts[Ref(kind, "digits-scheduler")]
     assert world.decide().apply == ()
-    assert 10 == world.decide().look_again_seconds
+    assert 10 == world.decide().requeue_after_seconds
 
     world.wait(10).settle()
     assert "Created" == world.cluster["status"]["phase"]
@@ -257,7 +258,7 @@ def test_a_part_of_the_scheduler_that_is_gone_is_asked_for(training_world: MakeW
 
 
 def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
-    """Workers that are there have nobody to join."""
+    """Running workers have no scheduler to join."""
     waiting_world.workers_ready()
     waiting_world.parts[Ref("Deployment", "digits-scheduler")]["status"] = {
         "conditions": [{"type": "ReplicaFailure", "status": "True", "message": 'serviceaccount "x" not found'}]
@@ -267,30 +268,30 @@ def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
     assert ("False", "ReferenceMissing") == waiting_world.condition("ClusterReady")
 
 
-def test_worker_pods_that_are_refused_are_asked_for_again(training_world: MakeWorld) -> None:
-    """Every half minute, until there is room: Kubernetes itself would wait for up to a quarter of an hour."""
+def test_refused_worker_pods_are_retried(training_world: MakeWorld) -> None:
+    """Every half minute; Kubernetes itself would back off to a quarter of an hour."""
     world = training_world(workers={"examplesPerWorker": 16, "maximum": 2})
     refused = {"type": "ReplicaFailure", "status": "True", "lastTransitionTime": world.now.isoformat()}
     world.deployment["status"] = {"readyReplicas": 1, "conditions": [refused | {"message": "exceeded quota: pods"}]}
 
-    def asked_at() -> str | None:
+    def retried_at() -> str | None:
         world.settle()
         return world.deployment["metadata"]["annotations"].get(names.RETRIED)
 
-    assert None is asked_at()
-    asked = set()
+    assert None is retried_at()
+    retries = set()
     for _ in range(9):
         world.wait(10)
-        asked.add(asked_at())
-    assert ["2026-11-20T10:00:30Z", "2026-11-20T10:01:00Z", "2026-11-20T10:01:30Z"] == sorted(asked - {None})
-    assert world.decide().look_again_seconds <= RETRY_SECONDS
+        retries.add(retried_at())
+    assert ["2026-11-20T10:00:30Z", "2026-11-20T10:01:00Z", "2026-11-20T10:01:30Z"] == sorted(retries - {None})
+    assert world.decide().requeue_after_seconds <= RETRY_SECONDS
 
     world.workers_ready()
-    assert None is asked_at()
+    assert None is retried_at()
 
 
-def test_a_scheduler_that_is_refused_is_asked_for_again(waiting_world: Any) -> None:
-    """It is the Dask operator's: nothing of it is written but when it was asked for."""
+def test_a_refused_scheduler_is_retried(waiting_world: Any) -> None:
+    """By an annotation alone, since the Dask operator owns the Deployment."""
     ref = Ref("Deployment", "digits-scheduler")
     refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods"}
     waiting_world.parts[ref]["status"] = {
@@ -299,17 +300,17 @@ def test_a_scheduler_that_is_refused_is_asked_for_again(waiting_world: Any) -> N
     waiting_world.settle()
     waiting_world.wait(RETRY_SECONDS)
 
-    [asked] = waiting_world.decide().apply
-    assert ref == Ref(asked["kind"], asked["metadata"]["name"])
-    assert {"name", "namespace", "annotations"} == asked["metadata"].keys()
-    assert "spec" not in asked
+    [manifest] = waiting_world.decide().apply
+    assert ref == Ref(manifest["kind"], manifest["metadata"]["name"])
+    assert {"name", "namespace", "annotations"} == manifest["metadata"].keys()
+    assert "spec" not in manifest
 
-    waiting_world.parts[ref]["metadata"]["annotations"] = asked["metadata"]["annotations"]
+    waiting_world.parts[ref]["metadata"]["annotations"] = manifest["metadata"]["annotations"]
     assert () == waiting_world.decide().apply
-    assert waiting_world.decide().look_again_seconds <= RETRY_SECONDS
+    assert waiting_world.decide().requeue_after_seconds <= RETRY_SECONDS
 
 
 def test_reasons_are_documented() -> None:
-    told = {"ReferenceMissing", "ImagePullFailed", "QuotaExceeded", "Unschedulable", "PodBroken", "PodsRefused"}
+    reasons = {"ReferenceMissing", "ImagePullFailed", "QuotaExceeded", "Unschedulable", "PodBroken", "PodsRefused"}
     for kind in ("ClusterReady", "Training"):
-        assert told <= set(REASONS[kind])
+        assert reasons <= set(REASONS[kind])

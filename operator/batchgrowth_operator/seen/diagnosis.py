@@ -1,0 +1,136 @@
+"""Why a job's pods do not come up: the first problem that scheduler, nodes and API server report, if any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from batchgrowth import names
+
+from batchgrowth_operator.seen.observed import Failure, Object, Observed
+from batchgrowth_operator.seen.problems import Problem, event_problems, pod_problems, refusal, replica_failure
+from batchgrowth_operator.seen.scheduler import deployment_of
+from batchgrowth_operator.seen.timestamps import seconds_since
+from batchgrowth_operator.seen.trainer_outcome import CONTAINER as TRAINER
+from batchgrowth_operator.seen.trainer_outcome import truncated
+
+DASK_OPERATOR_TIMEOUT_SECONDS = 20
+"""Time for the Dask operator to react to a new or deleted DaskCluster."""
+UNEXPLAINED_AFTER_SECONDS = 8.0
+"""Time after which the events of a pod that is pending without an explanation are read."""
+MOST_EVENT_READS = 3
+"""Objects whose events are read in one pass."""
+SHORTEST_EVENT_AGE_SECONDS = 10.0
+LONGEST_EVENT_AGE_SECONDS = 60.0
+"""Bounds of the time between two reads of those events, which grows with the age of the objects."""
+
+
+def cluster_problem(seen: Observed) -> Problem | None:
+    """The first problem that keeps the scheduler or the workers from running; None if there is none."""
+    return next(_cluster_problems(seen), None)
+
+
+def trainer_problem(seen: Observed) -> Problem | None:
+    """The first problem that keeps the trainer from running; None if there is none."""
+    return next(_trainer_problems(seen), None)
+
+
+def unexplained(seen: Observed) -> tuple[Object, ...]:
+    """At most MOST_EVENT_READS pending pods, and Jobs without a pod, whose problem only their events can explain."""
+    return tuple(_unexplained(seen))[:MOST_EVENT_READS]
+
+
+def seconds_between_event_reads(seen: Observed) -> float | None:
+    """Seconds between two reads of the events of unexplained objects; None if there are no such objects."""
+    ages = [_age(body, seen.now) for body in unexplained(seen)]
+    return min(LONGEST_EVENT_AGE_SECONDS, max(SHORTEST_EVENT_AGE_SECONDS, min(ages) / 4)) if ages else None
+
+
+def seconds_until_unexplained(seen: Observed) -> float | None:
+    """Seconds until the next pending object counts as unexplained; None if none will."""
+    waits = [UNEXPLAINED_AFTER_SECONDS - _age(body, seen.now) for body in _silent(seen)]
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+def _cluster_problems(seen: Observed) -> Iterator[Problem]:
+    yield from map(_refused, seen.failures)
+    yield from _dask_operator_problems(seen)
+    for deployment in (deployment_of(seen), seen.child("Deployment", names.workers(seen.name))):
+        failure = replica_failure(deployment)
+        if failure is not None:
+            yield refusal(str(failure.get("message", "")))
+    for role in ("scheduler", "worker"):
+        yield from _role_problems(seen, role)
+
+
+def _trainer_problems(seen: Observed) -> Iterator[Problem]:
+    job = seen.child("Job", names.trainer(seen.name))
+    if job is not None and _lacks_a_pod(job):
+        yield from event_problems(seen.warnings, names.trainer(seen.name), seen.now)
+    yield from _role_problems(seen, TRAINER)
+
+
+def _role_problems(seen: Observed, role: str) -> Iterator[Problem]:
+    for pod in seen.pods_of(role):
+        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            if _is_silent(pod) or _may_lack_pull_secret(seen, pod):
+                yield from event_problems(seen.warnings, pod["metadata"]["name"], seen.now)
+            yield from pod_problems(pod)
+
+
+def _refused(failure: Failure) -> Problem:
+    kind, name = failure.ref
+    if failure.code == 404 and kind == "DaskCluster":
+        return Problem("DaskOperatorMissing", "The API server has no kind DaskCluster; install the Dask operator.")
+    if failure.code == 0:
+        return Problem("NameTaken", f"{kind} {name} is not this job's; rename it or the job.")
+    return Problem("ChildRefused", truncated(f"{kind} {name}: {failure.message}"))
+
+
+def _dask_operator_problems(seen: Observed) -> Iterator[Problem]:
+    cluster = seen.child("DaskCluster", names.cluster(seen.name))
+    if cluster is None:
+        return
+    metadata, phase = cluster["metadata"], (cluster.get("status") or {}).get("phase")
+    if seconds_since(metadata.get("deletionTimestamp"), seen.now) >= DASK_OPERATOR_TIMEOUT_SECONDS:
+        yield Problem("DaskOperatorMissing", "The Dask operator does not release the DaskCluster; is it running?")
+    elif not phase and seconds_since(metadata.get("creationTimestamp"), seen.now) >= DASK_OPERATOR_TIMEOUT_SECONDS:
+        yield Problem("DaskOperatorMissing", "The Dask operator does not process the DaskCluster; is it running?")
+    elif phase == "Error":
+        yield Problem("ChildRefused", "The Dask operator refuses the DaskCluster; its log says why.")
+
+
+def _unexplained(seen: Observed) -> Iterator[Object]:
+    yield from (body for body in _silent(seen) if _age(body, seen.now) >= UNEXPLAINED_AFTER_SECONDS)
+    yield from (pod for pod in seen.pods if _may_lack_pull_secret(seen, pod))
+
+
+def _silent(seen: Observed) -> Iterator[Object]:
+    job = seen.child("Job", names.trainer(seen.name))
+    if job is not None and _lacks_a_pod(job):
+        yield job
+    yield from (pod for pod in seen.pods if "deletionTimestamp" not in pod["metadata"] and _is_silent(pod))
+
+
+def _lacks_a_pod(job: Object) -> bool:
+    status = job.get("status") or {}
+    over = any(condition.get("type") in ("Complete", "Failed") for condition in status.get("conditions") or ())
+    return not (over or job["spec"].get("suspend") or status.get("active", 0))
+
+
+def _is_silent(pod: Object) -> bool:
+    """Whether the pod is pending and its status does not say why."""
+    return (pod.get("status") or {}).get("phase") == "Pending" and next(pod_problems(pod), None) is None
+
+
+def _may_lack_pull_secret(seen: Observed, pod: Object) -> bool:
+    """Whether the image pull fails and a missing pull secret may be the cause."""
+    problem = next(pod_problems(pod), None)
+    has_secrets = bool((seen.job.get("spec") or {}).get("imagePullSecrets"))
+    return problem is not None and problem.reason == "ImagePullFailed" and has_secrets
+
+
+def _age(body: Object, now: datetime) -> float:
+    """Seconds since creation, or since its last start for a Job, which needs no pod while it is suspended."""
+    since = (body.get("status") or {}).get("startTime") if body["kind"] == "Job" else None
+    return seconds_since(since or body["metadata"].get("creationTimestamp"), now)
