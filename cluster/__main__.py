@@ -11,16 +11,14 @@ import typer
 from cluster import build as building
 from cluster import debian, folders, images
 from cluster.apiserver import ApiServer
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.local import IN_THE_NODE, NODE_PROCESS, ON_THE_MACHINE, local_cluster
 from cluster.locks import alone
-from cluster.processes import run
 from cluster.prometheus import Prometheus
 from cluster.recipe import ALL, GROUPS, Group
 from cluster.starting import start
 from cluster.stopping import stop
-
-OWN = "BATCHGROWTH_KUBECONFIG"
+from cluster.users import KUBECONFIG, users_cluster
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -88,7 +86,7 @@ def apiserver(
 def prometheus(port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 9091) -> None:
     """Run a Prometheus that scrapes the operator and the trainers of the cluster that is up, until Enter."""
     if not local_cluster().is_up():
-        raise ClusterError("no cluster is up; `python -m cluster up` starts one")
+        raise HarnessError("no cluster is up; `python -m cluster up` starts one")
     with Prometheus(local_cluster().kubeconfig, port=port, say=say) as server:
         typer.echo(server.url)
         say("a Prometheus for the time being; Enter ends it")
@@ -108,7 +106,7 @@ def image(targets: Targets = None) -> None:
 @app.command()
 def up(fake_nodes: FakeNodes = 12, gpus: Gpus = 8) -> None:
     """Bring a single-node Kubernetes up (root), with fake nodes that have GPUs; print where its kubeconfig is."""
-    if _own():
+    if _users():
         return
     with alone("cluster"):
         start(local_cluster(), num_fake=fake_nodes, gpus=gpus, say=say)
@@ -119,7 +117,7 @@ def up(fake_nodes: FakeNodes = 12, gpus: Gpus = 8) -> None:
 def load(targets: Targets = None) -> None:
     """Give the cluster the project's images of this working tree, which are built if they are not yet."""
     if not local_cluster().is_up():
-        raise ClusterError("no cluster is up; `python -m cluster up` starts one")
+        raise HarnessError("no cluster is up; `python -m cluster up` starts one")
     for target in targets or images.TARGETS:
         with alone("images"):
             loaded = images.load(local_cluster(), images.archives_of(target, say))
@@ -129,7 +127,7 @@ def load(targets: Targets = None) -> None:
 @app.command()
 def status() -> None:
     """Say which servers run, and what the nodes say; exit code 1 where the cluster is not up."""
-    if _own():
+    if _users():
         return
     cluster = local_cluster()
     for name in (*ON_THE_MACHINE, NODE_PROCESS, *IN_THE_NODE):
@@ -144,22 +142,19 @@ def status() -> None:
 @app.command()
 def down() -> None:
     """Take the cluster down (root) and leave nothing but programs and images in the cache; twice is once."""
-    if os.environ.get(OWN):
-        say(f"{OWN} is set: that cluster was not started here and stays")
+    if os.environ.get(KUBECONFIG):
+        say(f"{KUBECONFIG} is set: that cluster was not started here and stays")
     with alone("cluster"):
         stop(local_cluster())
 
 
-def _own() -> bool:
-    """Whether the user named a cluster of their own; ClusterError where it does not answer."""
-    path = os.environ.get(OWN)
-    if not path:
+def _users() -> bool:
+    """Whether BATCHGROWTH_KUBECONFIG names a cluster; if so, prints where its kubeconfig is."""
+    cluster = users_cluster()
+    if cluster is None:
         return False
-    answered = run([building.built(BY_NAME["apiserver"], say) / "kubectl", "--kubeconfig", path, "get", "nodes"])
-    if answered.returncode:
-        raise ClusterError(f"{OWN}: the cluster of {path} does not answer: {answered.stderr.strip()}")
-    say(f"{OWN} is set: that cluster is used, and none is started")
-    typer.echo(f"export KUBECONFIG={path}")
+    say(f"{KUBECONFIG} is set: that cluster is used, and none is started")
+    typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
     return True
 
 
@@ -167,7 +162,7 @@ def main() -> None:
     """Runs the command; what goes wrong with the cluster is one message and exit code 1."""
     try:
         app()
-    except ClusterError as error:
+    except HarnessError as error:
         say(f"cluster: {error}")
         sys.exit(1)
 

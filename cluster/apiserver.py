@@ -8,7 +8,7 @@ from pathlib import Path
 from cluster.build import Say, programs_of_the_api_server, silence
 from cluster.certificates import Authority
 from cluster.control_plane import MASTERS, ControlPlane, Ports
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.ports import Endpoint, free_ports
 from cluster.processes import Server, run, until
 from cluster.servers import Served
@@ -19,7 +19,7 @@ class ApiServer(Served):
 
     `kubeconfig` is a file with the rights of an administrator and `url` the server's address.
     Without a controller manager, service accounts are not asked for and nothing collects garbage.
-    Raises ClusterError with the server's log if it does not come up.
+    Raises HarnessError with the server's log if it does not come up.
     """
 
     kubeconfig: Path
@@ -29,7 +29,7 @@ class ApiServer(Served):
         self._programs = programs_of_the_api_server(say)
         self._with_controllers = controller_manager
         if controller_manager and not (self._programs / "kube-controller-manager").is_file():
-            raise ClusterError(
+            raise HarnessError(
                 f"{self._programs} has no kube-controller-manager; unset KUBEBUILDER_ASSETS to build one"
             )
 
@@ -38,9 +38,9 @@ class ApiServer(Served):
         words = [self._programs / "kubectl", "--kubeconfig", self.kubeconfig, *arguments]
         return run(words, given=given, environment={"KUBECACHEDIR": str(self._servers.folder / "kubectl")})
 
-    def client(self, name: str, user: str, *groups: str) -> Path:
+    def client(self, name: str, user: str) -> Path:
         """A kubeconfig for another user, who has the rights that RBAC gives."""
-        return self._plane.kubeconfig(name, user, *groups)
+        return self._plane.kubeconfig(name, user)
 
     def stop_serving(self) -> None:
         """The API server ends; etcd and its data stay."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.locks import alone
 from cluster.processes import logged, output
@@ -29,16 +29,22 @@ def folder_of(group: Group) -> Path:
 
 
 def built(group: Group, say: Say) -> Path:
-    """The folder of the group's programs, which are built now if they are not there; ClusterError if that fails."""
+    """The folder of the group's programs, which are built now if they are not there; HarnessError if that fails."""
     target = folder_of(group)
     if target.is_dir():
         return target
     if shutil.which("go") is None:
-        raise ClusterError(f"{', '.join(group.programs)}: not built yet, and there is no go; install Go 1.21 or newer")
+        raise HarnessError(f"{', '.join(group.programs)}: not built yet, and there is no go; install Go 1.21 or newer")
     with alone(f"bin-{group.name}"):
         if not target.is_dir():  # another process may have built it while this one waited
             _build(group, target, say)
     return target
+
+
+def tool(group: Group, name: str) -> Path:
+    """Returns one program of the group: our build if there is one, else the one on PATH, else a new build."""
+    found = None if folder_of(group).is_dir() else shutil.which(name)
+    return Path(found) if found else built(group, silence) / name
 
 
 def programs_of_the_api_server(say: Say) -> Path:
@@ -48,7 +54,7 @@ def programs_of_the_api_server(say: Say) -> Path:
         return built(APISERVER, say)
     missing = [name for name in ("etcd", "kube-apiserver", "kubectl") if not (Path(named) / name).is_file()]
     if missing:
-        raise ClusterError(f"{ASSETS}: {named} has no {', '.join(missing)}; name a folder that has, or unset it")
+        raise HarnessError(f"{ASSETS}: {named} has no {', '.join(missing)}; name a folder that has, or unset it")
     return Path(named)
 
 

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.certificates import Authority, signing_key, write_file
+from cluster.certificates import Authority
 from cluster.kubeconfig import write_kubeconfig
 from cluster.network import FIRST_SERVICE, SERVICE_RANGE
 from cluster.ports import LOOPBACK, Endpoint
@@ -47,11 +47,11 @@ class ControlPlane:
         self.authority.pair.write(self.folder, "ca")
         self.authority.server("kube-apiserver", *dict.fromkeys(names)).write(self.folder, "apiserver")
         self.authority.client("admin", MASTERS).write(self.folder, "admin")
-        write_file(self.folder / "accounts.key", signing_key())
+        self.authority.client("service-accounts").write(self.folder, "accounts")
 
-    def kubeconfig(self, name: str, user: str, *groups: str) -> Path:
+    def kubeconfig(self, name: str, user: str, group: str | None = None) -> Path:
         """A kubeconfig for one user, made anew."""
-        pair = self.authority.client(user, *groups)
+        pair = self.authority.client(user, group)
         path = self.folder / f"{name}.kubeconfig"
         return write_kubeconfig(path, self.url, self.authority.pair.certificate, pair)
 

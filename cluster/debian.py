@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.processes import Argument, logged
 
 # Programs that lie in the sbin folders are not on everybody's PATH.
@@ -25,29 +25,29 @@ IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
 
 
 def program(name: str) -> Path:
-    """Where a program of the machine is; ClusterError naming the step that installs it."""
+    """Where a program of the machine is; HarnessError naming the step that installs it."""
     found = _found(name)
     if found is None:
-        raise ClusterError(f"{name} is missing; `python -m cluster packages` installs it on Debian and Ubuntu")
+        raise HarnessError(f"{name} is missing; `python -m cluster packages` installs it on Debian and Ubuntu")
     return Path(found)
 
 
 def require(programs: Iterable[str]) -> None:
-    """Nothing where all are there; ClusterError naming those that are missing, and what would do."""
+    """Nothing where all are there; HarnessError naming those that are missing, and what would do."""
     missing = [name for name in programs if _found(name) is None]
     if missing:
-        raise ClusterError(
+        raise HarnessError(
             f"{', '.join(missing)}: missing; `python -m cluster packages` installs what is missing on Debian and Ubuntu"
         )
 
 
 def install(log: Path) -> list[str]:
-    """The packages that were installed now, none where all were there; ClusterError without root or without apt."""
+    """The packages that were installed now, none where all were there; HarnessError without root or without apt."""
     packages = [package for name, package in (NODE | IMAGES).items() if _found(name) is None]
     if not packages:
         return []
     if os.geteuid() != 0:
-        raise ClusterError(f"only root can install packages; have {' '.join(packages)} installed")
+        raise HarnessError(f"only root can install packages; have {' '.join(packages)} installed")
     command: list[Argument] = [program("apt-get"), "install", "--yes", "--no-install-recommends", *packages]
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     logged([program("apt-get"), "update"], log, folder=Path("/"), environment=quiet)
@@ -56,9 +56,9 @@ def install(log: Path) -> list[str]:
 
 
 def root_required(what: str) -> None:
-    """Nothing for root; ClusterError for everybody else."""
+    """Nothing for root; HarnessError for everybody else."""
     if os.geteuid() != 0:
-        raise ClusterError(f"{what} needs root: it makes network namespaces and mounts")
+        raise HarnessError(f"{what} needs root: it makes network namespaces and mounts")
 
 
 def _found(name: str) -> str | None:

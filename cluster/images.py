@@ -13,7 +13,7 @@ from time import monotonic
 
 from cluster.build import Say, built, silence
 from cluster.debian import IMAGES, require, root_required
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.layers import swap_last_layer
 from cluster.local import LocalCluster
@@ -88,7 +88,7 @@ def load(cluster: LocalCluster, archives: list[Path]) -> bool:
         return False
     try:
         cluster.ctr("images", "import", archives[-1])
-    except ClusterError:
+    except HarnessError:
         if len(archives) == 1:
             raise
         for archive in archives:  # it has not seen the layers that the last one only names

@@ -78,7 +78,7 @@ class LocalCluster:
         return run(words, given=given, environment={"KUBECACHEDIR": str(self.folder / "kubectl")})
 
     def ctr(self, *arguments: Argument) -> str:
-        """What containerd's own client said about the pods' containers and images; ClusterError if it fails."""
+        """What containerd's own client said about the pods' containers and images; HarnessError if it fails."""
         socket = self.folder / "containerd.sock"
         return output([programs()["ctr"], "--address", socket, "--namespace", "k8s.io", *arguments])
 

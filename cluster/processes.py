@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 
 Argument = str | Path
 
@@ -23,9 +23,9 @@ class Server:
     log: Path
 
     def check(self) -> None:
-        """ClusterError with the end of its log if it has ended."""
+        """HarnessError with the end of its log if it has ended."""
         if self.process.poll() is not None:
-            raise ClusterError(
+            raise HarnessError(
                 f"{self.name} ended with code {self.process.returncode}; its log ends:\n{tail(self.log)}"
             )
 
@@ -46,16 +46,16 @@ def run(
 
 
 def output(argv: Sequence[Argument], *, given: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """Standard output of a program; ClusterError with what it said if it fails."""
+    """Standard output of a program; HarnessError with what it said if it fails."""
     done = run(argv, given=given, environment=environment)
     if done.returncode:
         told = (done.stderr or done.stdout).strip()
-        raise ClusterError(f"{' '.join(map(str, argv[:4]))} … ended with code {done.returncode}: {told[-4000:]}")
+        raise HarnessError(f"{' '.join(map(str, argv[:4]))} … ended with code {done.returncode}: {told[-4000:]}")
     return done.stdout
 
 
 def logged(argv: Sequence[Argument], log: Path, *, folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Runs a long command with everything it says in a file; ClusterError with the file's end if it fails."""
+    """Runs a long command with everything it says in a file; HarnessError with the file's end if it fails."""
     with log.open("ab") as sink:
         code = subprocess.run(  # noqa: S603
             [str(word) for word in argv],
@@ -67,7 +67,7 @@ def logged(argv: Sequence[Argument], log: Path, *, folder: Path, environment: Ma
             check=False,
         ).returncode
     if code:
-        raise ClusterError(f"{' '.join(map(str, argv[:3]))} … ended with code {code}; its log ends:\n{tail(log)}")
+        raise HarnessError(f"{' '.join(map(str, argv[:3]))} … ended with code {code}; its log ends:\n{tail(log)}")
 
 
 def start(
@@ -93,12 +93,12 @@ def start(
 
 
 def until(what: str, ready: Callable[[], bool], server: Server, *, seconds: float = 60) -> None:
-    """Returns when it is ready; ClusterError with the server's log if the server ends or the time is over."""
+    """Returns when it is ready; HarnessError with the server's log if the server ends or the time is over."""
     end = monotonic() + seconds
     while not ready():
         server.check()
         if monotonic() > end:
-            raise ClusterError(
+            raise HarnessError(
                 f"{what}: not within {seconds:.0f} s; the log of {server.name} ends:\n{tail(server.log)}"
             )
         sleep(0.05)

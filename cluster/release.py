@@ -6,30 +6,25 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from charts import dask_operator
 from charts.folders import CHART
 from cluster import dask_image, images
-from cluster.build import Say, built, silence
+from cluster.build import Say, silence, tool
+from cluster.errors import HarnessError
 from cluster.local import LocalCluster
 from cluster.locks import alone
 from cluster.processes import Argument, output
-from cluster.recipe import APISERVER, TOOLS
+from cluster.recipe import TOOLS
+from cluster.users import UsersCluster
 
 NAMESPACE = "batchgrowth-system"
 RELEASE = "batchgrowth"
 PATIENCE = "180s"
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
 Values = Mapping[str, Any]
-
-
-class Cluster(Protocol):
-    """Any cluster: the one that is started here, or a user's own."""
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The file with the rights of an administrator."""
+Cluster = LocalCluster | UsersCluster
 
 
 def install(
@@ -45,17 +40,15 @@ def install(
     The namespace is made where it is not there, and takes pods of the profile "restricted" alone.
     The cluster of this machine is given the images of this working tree first, and the operator is started anew if its
     image changed; any other cluster has to find the images that the values name.
-    ClusterError with helm's words if it does not come to that.
+    HarnessError with helm's words if it does not come to that.
     """
-    given = [values or {}]
-    if isinstance(cluster, LocalCluster):
-        given.insert(0, load_images(cluster, say))
+    first = load_images(cluster, say) if isinstance(cluster, LocalCluster) else cluster.values
     _make_namespace(cluster, namespace)
     say(f"installing the chart as {release} in the namespace {namespace} …")
     with alone("chart"):
         dask_operator.vendor(CHART / "charts")
         words = ("upgrade", "--install", release, CHART, "--namespace", namespace, "--wait", "--timeout", PATIENCE)
-        return _with_values(cluster, words, given)
+        return _with_values(cluster, words, [first, values or {}])
 
 
 def uninstall(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RELEASE) -> str:
@@ -65,15 +58,15 @@ def uninstall(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RE
 
 
 def check(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RELEASE) -> str:
-    """What `helm test` said; ClusterError where the test fails, and then its pod is there with what it found."""
+    """What `helm test` said; HarnessError where the test fails, and then its pod is there with what it found."""
     return helm(cluster, "test", release, "--namespace", namespace, "--timeout", PATIENCE)
 
 
 def helm(cluster: Cluster, *arguments: Argument) -> str:
-    """What helm said; ClusterError if it fails. It leaves nothing in the user's own folders."""
+    """What helm said; HarnessError if it fails. It leaves nothing in the user's own folders."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-helm-") as home:
         own = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
-        words = [built(TOOLS, silence) / "helm", "--kubeconfig", cluster.kubeconfig, *arguments]
+        words = [tool(TOOLS, "helm"), "--kubeconfig", cluster.kubeconfig, *arguments]
         return output(words, environment=own)
 
 
@@ -100,8 +93,9 @@ def _image(target: str) -> dict[str, str]:
 
 def _make_namespace(cluster: Cluster, namespace: str) -> None:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": RESTRICTED}}
-    kubectl = built(APISERVER, silence) / "kubectl"
-    output([kubectl, "--kubeconfig", cluster.kubeconfig, "apply", "--filename", "-"], given=json.dumps(body))
+    applied = cluster.kubectl("apply", "--filename", "-", given=json.dumps(body))
+    if applied.returncode:
+        raise HarnessError(f"the namespace {namespace}: {applied.stderr.strip()}")
 
 
 def _with_values(cluster: Cluster, words: Sequence[Argument], given: Sequence[Values]) -> str:

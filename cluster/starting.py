@@ -13,7 +13,7 @@ from cluster.certificates import Authority
 from cluster.control_plane import MASTERS, ControlPlane, Ports
 from cluster.debian import NODE as NODE_PACKAGES
 from cluster.debian import program, require, root_required
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.images import load, pause_archive
 from cluster.local import NODE_PROCESS, LocalCluster, programs
@@ -25,7 +25,7 @@ from cluster.stopping import forget_containers, stop
 
 
 def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say) -> None:
-    """Returns when the real node is Ready; ClusterError with the ends of all logs if it does not come to that."""
+    """Returns when the real node is Ready; HarnessError with the ends of all logs if it does not come to that."""
     root_required("a node")
     require(NODE_PACKAGES)
     for group in GROUPS:
@@ -38,10 +38,10 @@ def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say) -> None:
     cluster.folder.mkdir(parents=True, mode=0o700)
     try:
         _start(cluster, num_fake, gpus)
-    except ClusterError as error:
+    except HarnessError as error:
         logs = _save_logs(cluster)
         stop(cluster)
-        raise ClusterError(f"{error}\nEvery log is in {logs}") from error
+        raise HarnessError(f"{error}\nEvery log is in {logs}") from error
     except BaseException:
         stop(cluster)
         raise
@@ -101,7 +101,7 @@ def _start_kwok(cluster: LocalCluster, num_fake: int, gpus: int) -> None:
     if num_fake:
         applied = cluster.kubectl("create", "-f", "-", given=fake_nodes.manifests(num_fake, gpus))
         if applied.returncode:
-            raise ClusterError(f"the fake nodes are refused: {applied.stderr}")
+            raise HarnessError(f"the fake nodes are refused: {applied.stderr}")
     cluster.daemons.start("kwok", fake_nodes.kwok(programs()["kwok"], cluster.kubeconfig))
 
 

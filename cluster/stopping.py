@@ -9,7 +9,7 @@ import psutil
 
 from cluster import cgroups, network
 from cluster.debian import program
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.local import NODE_PROCESS, LocalCluster
 from cluster.processes import run
 
@@ -49,7 +49,7 @@ def _forget_containers(cluster: LocalCluster) -> None:
     kubelet.suspend()
     try:
         forget_containers(cluster)
-    except ClusterError:
+    except HarnessError:
         return  # a broken containerd is no reason to stay: `up` looks for containers of earlier days
 
 
@@ -67,7 +67,7 @@ def _end(cluster: LocalCluster) -> None:
     _, alive = psutil.wait_procs([*named, *inside], timeout=PATIENCE_SECONDS)
     left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
     if left:
-        raise ClusterError(f"still running after SIGKILL: {', '.join(f'{p.name()} ({p.pid})' for p in left)}")
+        raise HarnessError(f"still running after SIGKILL: {', '.join(f'{p.name()} ({p.pid})' for p in left)}")
 
 
 def _remove_cgroups() -> None:
@@ -78,5 +78,5 @@ def _remove_cgroups() -> None:
             return cgroups.remove()
         except OSError as error:
             if monotonic() > end:
-                raise ClusterError(f"control groups are still in use: {error}") from error
+                raise HarnessError(f"control groups are still in use: {error}") from error
             sleep(0.05)

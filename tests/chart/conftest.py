@@ -17,7 +17,8 @@ from charts import dask_operator  # noqa: E402
 from charts.folders import CHART  # noqa: E402
 from cluster.apiserver import ApiServer  # noqa: E402
 from cluster.build import built, folder_of, programs_of_the_api_server, why_no_api_server  # noqa: E402
-from cluster.recipe import KUBERNETES, TOOLS  # noqa: E402
+from cluster.prometheus import Prometheus  # noqa: E402
+from cluster.recipe import KUBERNETES, PROMETHEUS, TOOLS  # noqa: E402
 
 RELEASE = "batchgrowth"
 VARIANTS = {"default": (), **{p.stem.removesuffix("-values"): ("-f", str(p)) for p in CHART.glob("ci/*-values.yaml")}}
@@ -39,11 +40,12 @@ def _say(text: str) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a program that cannot be had here."""
     no_helm = None if _helm() or shutil.which("go") else "needs helm, or Go to build one"
+    no_prometheus = None if folder_of(PROMETHEUS).is_dir() or shutil.which("go") else "needs Go to build Prometheus"
     for item in items:
         if "/tests/chart/" in item.path.as_posix():
             names = getattr(item, "fixturenames", ())
-            reason = (no_helm if "helm" in names else None) or (why_no_api_server() if "apiserver" in names else None)
-            if reason:
+            needs = {"helm": no_helm, "prometheus": no_prometheus, "apiserver": why_no_api_server()}
+            for reason in filter(None, map(needs.get, names)):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
@@ -54,6 +56,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if "helm" in names and _helm() is None and shutil.which("go"):
         built(TOOLS, _say)
+    if "prometheus" in names and shutil.which("go"):
+        built(PROMETHEUS, _say)
     if "apiserver" in names and why_no_api_server() is None:
         programs_of_the_api_server(_say)
 
@@ -108,4 +112,11 @@ def rendered(request: pytest.FixtureRequest, render: Render) -> Objects:
 def apiserver() -> Iterator[ApiServer]:
     """An API server with its controllers, and no node."""
     with ApiServer(controller_manager=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Iterator[Prometheus]:
+    """A Prometheus that scrapes nothing."""
+    with Prometheus() as server:
         yield server

@@ -21,7 +21,7 @@ sys.path += [str(ROOT), str(Path(__file__).parent)]  # so that the tests can imp
 from real_job import Kubectl, RealJob, said  # noqa: E402
 
 from cluster import build, dask_image, debian, images, release  # noqa: E402
-from cluster.errors import ClusterError  # noqa: E402
+from cluster.errors import HarnessError  # noqa: E402
 from cluster.local import LocalCluster, local_cluster  # noqa: E402
 from cluster.locks import alone  # noqa: E402
 from cluster.recipe import GROUPS  # noqa: E402
@@ -44,7 +44,7 @@ def why_no_cluster() -> str | None:
         return "needs Go to build Kubernetes with"
     try:
         debian.require((*debian.NODE, *debian.IMAGES))
-    except ClusterError as error:
+    except HarnessError as error:
         return str(error)
     return None
 
@@ -70,7 +70,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 for target in images.TARGETS:
                     images.archives_of(target, say)
                 dask_image.archives_of_the_dask_operator(say)
-        except ClusterError as error:
+        except HarnessError as error:
             pytest.exit(f"tests/cluster: {error}", returncode=1)
 
 
