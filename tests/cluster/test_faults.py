@@ -12,6 +12,7 @@ import yaml
 from real_job import Kubectl, RealJob, said, until
 
 from cluster.local import LocalCluster
+from cluster.node import NODE
 
 ROOT = Path(__file__).parents[2]
 EPOCHS, EVERY_EPOCHS = 100, 20
@@ -42,14 +43,14 @@ def undisturbed(local_sha256: Local) -> str:
 
 
 @pytest.fixture
-def claim(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[str]:
-    """A PersistentVolumeClaim of the test's namespace, on a folder of this machine."""
+def claim(kubectl: Kubectl, namespace: str, local: LocalCluster, tmp_path: Path) -> Iterator[str]:
+    """A PersistentVolumeClaim of the test's namespace, bound to a folder of this machine."""
     folder = tmp_path / "volume"
     folder.mkdir()
     for path in (folder, tmp_path, tmp_path.parent, tmp_path.parent.parent):
         path.chmod(0o777)
     size = {"storage": "1Gi"}
-    node = {"key": "metadata.name", "operator": "In", "values": ["real"]}
+    node = {"key": "metadata.name", "operator": "In", "values": [NODE]}
     common = {"accessModes": ["ReadWriteOnce"], "storageClassName": namespace}
     volume = {
         "apiVersion": "v1",
@@ -91,13 +92,13 @@ def test_a_worker_pod_is_deleted(job: MakeJob, undisturbed: str) -> None:
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
 
-def test_the_kernel_kills_a_worker(job: MakeJob, undisturbed: str, installed: LocalCluster) -> None:
+def test_the_kernel_kills_a_worker(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
     """As when the node has no memory left: SIGKILL from the machine, and the pod's container ends with 137."""
     digits = job(example("worker-killed"))
     digits.reaches(SECOND + 50)
     pod = digits.pods("worker")[0]
 
-    process_of(installed, pod).send_signal(signal.SIGKILL)
+    process_of(local, pod).send_signal(signal.SIGKILL)
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
@@ -136,13 +137,13 @@ def test_the_trainer_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) 
     assert 0 == status["restarts"], "a pod that somebody deleted is not the job's fault"
 
 
-def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, installed: LocalCluster) -> None:
+def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, local: LocalCluster) -> None:
     """Nobody asked it to leave: the last checkpoint is some updates back, and they are done again."""
     digits = job(example("trainer-killed", **checkpointed(claim)))
     digits.reaches(SECOND + 50)
     before, pod = digits.report(), digits.pods("trainer")[0]
 
-    process_of(installed, pod).send_signal(signal.SIGKILL)
+    process_of(local, pod).send_signal(signal.SIGKILL)
 
     until("a new trainer's report", lambda: digits.report()["start"] > before["start"], 120, digits.story)
     assert digits.report()["update"] > 0
@@ -181,15 +182,15 @@ def test_the_operator_is_away_at_a_milestone(job: MakeJob, undisturbed: str, kub
     assert [*range(status["stages"])] == [record["index"] for record in status["history"]]
 
 
-def test_the_kubelet_is_stopped_for_a_minute(job: MakeJob, undisturbed: str, installed: LocalCluster) -> None:
+def test_the_kubelet_is_stopped_for_a_minute(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
     """The node looks dead and is not; what runs there goes on."""
     digits = job(example("no-kubelet"))
     digits.reaches(SECOND // 2)
 
-    stand_still(installed, "kubelet", KUBELET_STOPPED_SECONDS)
+    stand_still(local, "kubelet", KUBELET_STOPPED_SECONDS)
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
-    node_is_ready(installed)
+    node_is_ready(local)
 
 
 def stand_still(cluster: LocalCluster, server: str, seconds: float) -> None:
@@ -204,15 +205,15 @@ def stand_still(cluster: LocalCluster, server: str, seconds: float) -> None:
 
 
 def node_is_ready(cluster: LocalCluster) -> None:
-    said(cluster.kubectl("wait", "--for=condition=Ready", "node/real", "--timeout=90s"))
+    said(cluster.kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=90s"))
 
 
-def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str, installed: LocalCluster) -> None:
+def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
     """Nobody can be told of progress, and nobody waits for that."""
     digits = job(example("no-api"))
     digits.reaches(SECOND // 2)
 
-    stand_still(installed, "kube-apiserver", API_SERVER_STOPPED_SECONDS)
+    stand_still(local, "kube-apiserver", API_SERVER_STOPPED_SECONDS)
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 

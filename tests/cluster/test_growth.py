@@ -10,9 +10,9 @@ from cluster.local import LocalCluster
 
 
 @pytest.fixture
-def api(installed: LocalCluster) -> Iterator[Api]:
+def api(local: LocalCluster) -> Iterator[Api]:
     """The API server, with a namespace of the test's own, and GPUs for 128 workers."""
-    with namespace_of_its_own(installed) as made:
+    with namespace_of_its_own(local) as made:
         yield made
 
 

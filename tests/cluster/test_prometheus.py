@@ -23,9 +23,9 @@ MakeJob = Callable[..., RealJob]
 
 
 @pytest.fixture(scope="module")
-def prometheus(installed: LocalCluster) -> Iterator[Prometheus]:
+def prometheus(local: LocalCluster) -> Iterator[Prometheus]:
     """It scrapes while the tests of this file run."""
-    with Prometheus(installed.kubeconfig) as server:
+    with Prometheus(local.kubeconfig) as server:
         yield server
 
 

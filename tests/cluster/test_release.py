@@ -10,8 +10,7 @@ import yaml
 from real_job import Kubectl, RealJob, said, until
 
 from cluster import release
-from cluster.local import LocalCluster
-from cluster.release import NAMESPACE, RELEASE
+from cluster.release import NAMESPACE, RELEASE, Cluster
 
 ROOT = Path(__file__).parents[2]
 A_MINUTE = 60
@@ -50,7 +49,7 @@ def pods(job: RealJob) -> set[tuple[str, int]]:
 
 
 @pytest.fixture
-def reinstalled(installed: LocalCluster) -> Iterator[LocalCluster]:
+def reinstalled(installed: Cluster) -> Iterator[Cluster]:
     """A cluster whose release a test may take away or change; afterwards it is there as it was."""
     yield installed
     release.install(installed)
@@ -80,7 +79,7 @@ def test_a_namespace_goes_while_a_job_trains(kubectl: Kubectl, job: MakeJob) -> 
     until("the namespace is gone", gone, A_MINUTE, lambda: said(kubectl("get", "namespace", "--output=yaml")))
 
 
-def test_a_job_outlives_the_release(reinstalled: LocalCluster, kubectl: Kubectl, job: MakeJob) -> None:
+def test_a_job_outlives_the_release(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
     """Uninstalled, CRD and job stay and the training goes on; installed again, the operator takes the job up."""
     digits = job(long_job())
     digits.reaches(1)
@@ -105,7 +104,7 @@ def test_a_job_outlives_the_release(reinstalled: LocalCluster, kubectl: Kubectl,
     assert 2 == status["history"][-1]["workers"], "the milestone came after the operator did"
 
 
-def test_a_job_deleted_without_a_dask_operator(reinstalled: LocalCluster, kubectl: Kubectl, job: MakeJob) -> None:
+def test_a_job_deleted_without_a_dask_operator(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
     """A finalizer of a Dask operator that is gone holds the DaskCluster; the command of docs/chart.md lets it go."""
     digits = job(long_job())
     digits.reaches(1)
@@ -131,12 +130,12 @@ def patched(job: RealJob, patch: Object) -> None:
     job.in_namespace("patch", "daskcluster", job.name, "--type", "merge", "--patch", json.dumps(patch))
 
 
-def test_helm_test_passes(installed: LocalCluster) -> None:
+def test_helm_test_passes(installed: Cluster) -> None:
     """In a pod of its own, which asks for everything that the release brings."""
     assert "Phase:          Succeeded" in release.check(installed)
 
 
-def test_an_upgrade_changes_the_operator_alone(reinstalled: LocalCluster, kubectl: Kubectl, job: MakeJob) -> None:
+def test_an_upgrade_changes_the_operator_alone(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
     """Two replicas and other resources, while a job trains: one of the two works, and the job's pods stay."""
     digits = job(long_job())
     digits.reaches(1)
