@@ -104,7 +104,7 @@ def _changes(cluster: Cluster, name: str, namespace: str) -> Iterator[Object]:
             job = json.loads(done.stdout)
             phase, batch, workers, epoch = _cells(job)[:4]
             now = [phase, batch, workers, epoch.partition(".")[0], *_why_stuck(job)]
-            if now != last:
+            if now != last and phase:
                 yield job
             last = now
             if phase in FINAL_PHASES:
@@ -141,7 +141,8 @@ def _print_result(job: Object) -> None:
         return
     for stage in status["history"]:
         pause = f", longest pause {stage['pauseSeconds']} s" if "pauseSeconds" in stage else ""
-        typer.echo(f"stage {stage['index']}: batch {stage['batchSize']:,}, {stage['workers']} workers{pause}")
+        workers = f"{stage['workers']} worker{'' if stage['workers'] == 1 else 's'}"
+        typer.echo(f"stage {stage['index']}: batch {stage['batchSize']:,}, {workers}{pause}")
     typer.echo(f"SHA-256 of the weights: {status['trainerStatus']['weightsSha256']}")
 
 
