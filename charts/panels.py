@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -48,7 +48,7 @@ def bars(title: str, description: str, unit: str, *queries: Query, limits: Limit
 
 def lines(title: str, description: str, unit: str, *queries: Query) -> timeseries.Panel:
     """Every query over time; one with a unit of its own has the right-hand axis."""
-    panel = _described(timeseries.Panel(), title, description, unit, queries, (), prometheus.Dataquery.range)
+    panel = _described(timeseries.Panel(), title, description, unit, queries, prometheus.Dataquery.range)
     for letter, query in zip("ABCDEFGH", queries, strict=False):
         if query.unit is not None:
             axis = DynamicConfigValue("custom.axisPlacement", "right"), DynamicConfigValue("unit", query.unit)
@@ -66,10 +66,11 @@ def lines(title: str, description: str, unit: str, *queries: Query) -> timeserie
     )
 
 
-def _latest(
-    panel: Latest, title: str, description: str, unit: str, queries: tuple[Query, ...], limits: Limits
-) -> Latest:
-    panel = _described(panel, title, description, unit, queries, limits, prometheus.Dataquery.instant)
+def _latest(panel: Latest, title: str, description: str, unit: str, queries: Sequence[Query], limits: Limits) -> Latest:
+    """The panel with the last value of each query, in the colours of `limits`."""
+    panel = _described(panel, title, description, unit, queries, prometheus.Dataquery.instant)
+    steps = [Threshold(None, "green"), *(Threshold(value, colour) for value, colour in limits)]
+    panel = panel.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
     panel = panel.color_scheme(dashboard.FieldColor().mode(FieldColorModeId.THRESHOLDS))
     return panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
 
@@ -79,14 +80,12 @@ def _described(
     title: str,
     description: str,
     unit: str,
-    queries: tuple[Query, ...],
-    limits: Limits,
-    when: Callable[[prometheus.Dataquery], prometheus.Dataquery],
+    queries: Sequence[Query],
+    span: Callable[[prometheus.Dataquery], prometheus.Dataquery],
 ) -> Kind:
-    steps = [Threshold(None, "green"), *(Threshold(value, colour) for value, colour in limits)]
-    thresholds = dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
-    panel = panel.title(title).description(description).unit(unit).min(0).datasource(DATASOURCE).thresholds(thresholds)
+    """The panel with its texts and queries; `span` makes a query instant or ranged."""
+    panel = panel.title(title).description(description).unit(unit).min(0).datasource(DATASOURCE)
     for letter, query in zip("ABCDEFGH", queries, strict=False):
-        target = prometheus.Dataquery().ref_id(letter).datasource(DATASOURCE).editor_mode(QueryEditorMode.CODE)
-        panel = panel.with_target(when(target.expr(query.expression).legend_format(query.legend)))
+        target = prometheus.Dataquery().ref_id(letter).editor_mode(QueryEditorMode.CODE)
+        panel = panel.with_target(span(target.expr(query.expression).legend_format(query.legend)))
     return panel

@@ -1,4 +1,4 @@
-"""Building programs from Go modules, once."""
+"""Cached builds of programs from Go modules."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ ASSETS = "KUBEBUILDER_ASSETS"
 
 
 def silence(text: str) -> None:
-    """Says nothing."""
+    """Discards a progress message."""
 
 
 def folder_of(group: Group) -> Path:
-    """Where the group's programs are once they are built."""
+    """Returns the folder of the group's programs, which may not be built yet."""
     return cache() / "bin" / f"{group.name}-{group.key()}"
 
 
 def built(group: Group, say: Say) -> Path:
-    """The folder of the group's programs, which are built now if they are not there; HarnessError if that fails."""
+    """Returns the folder of the group's programs; builds them unless cached. Raises HarnessError if that fails."""
     target = folder_of(group)
     if target.is_dir():
         return target
     if shutil.which("go") is None:
-        raise HarnessError(f"{', '.join(group.programs)}: not built yet, and there is no go; install Go 1.21 or newer")
+        raise HarnessError(f"{', '.join(group.programs)}: not built yet, and Go is missing; install Go 1.21 or newer")
     with alone(f"bin-{group.name}"):
-        if not target.is_dir():  # another process may have built it while this one waited
+        if not target.is_dir():  # another process may have built it while this one waited for the lock
             _build(group, target, say)
     return target
 
@@ -48,7 +48,7 @@ def tool(group: Group, name: str) -> Path:
 
 
 def programs_of_the_api_server(say: Say) -> Path:
-    """The folder of etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS where that is set, otherwise our own build."""
+    """Returns the folder of etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS if set, otherwise our own build."""
     named = os.environ.get(ASSETS)
     if not named:
         return built(APISERVER, say)
@@ -59,7 +59,7 @@ def programs_of_the_api_server(say: Say) -> Path:
 
 
 def why_no_api_server() -> str | None:
-    """Why the programs of the API server cannot be had here, or nothing where they can."""
+    """Why the programs of the API server are unavailable on this machine; None if they are available."""
     if os.environ.get(ASSETS) or folder_of(APISERVER).is_dir() or shutil.which("go"):
         return None
     return f"needs Go, or {ASSETS}"
@@ -69,8 +69,8 @@ def _build(group: Group, target: Path, say: Say) -> None:
     say(f"building {', '.join(group.programs)} from Go modules (minutes the first time) …")
     began = monotonic()
     target.parent.mkdir(parents=True, exist_ok=True)
-    for lost in target.parent.glob(f".{group.name}-*"):  # of a build that was killed
-        shutil.rmtree(lost)
+    for stale in target.parent.glob(f".{group.name}-*"):  # left by a build that was killed
+        shutil.rmtree(stale)
     work = Path(tempfile.mkdtemp(prefix=f".{group.name}-", dir=target.parent))
     try:
         for name, package in group.programs.items():
