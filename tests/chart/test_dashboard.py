@@ -1,4 +1,4 @@
-"""The Grafana dashboard: it draws what the job tells, and nothing that nobody tells."""
+"""The Grafana dashboard: it draws every metric of a job, and no unknown ones."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def _uses(node: Any, grouped: frozenset[str]) -> Iterator[Use]:
 
 
 def labels_of(name: str) -> frozenset[str]:
-    """The labels that a series of this name has; empty where no metric makes it."""
+    """Returns the labels of a series of this name; empty if no metric has it."""
     for suffix in ("_bucket", "_sum", "_count"):
         metric = BY_NAME.get(name.removesuffix(suffix))
         if name.endswith(suffix) and metric is not None and metric.kind == "histogram":
@@ -76,7 +76,7 @@ def test_every_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
 
 
 def test_panels_lie_side_by_side() -> None:
-    """On the grid of 24 columns, no two on one another, each with a number of its own."""
+    """On the grid of 24 columns, without overlaps, each with its own id and title."""
     cells = [
         (x, y)
         for panel in PANELS
@@ -90,7 +90,7 @@ def test_panels_lie_side_by_side() -> None:
 
 
 def test_batch_and_workers_are_steps_on_one_time_axis(prometheus: Prometheus) -> None:
-    """The milestones can be seen: one panel with both, no slope between two values."""
+    """Milestones are visible: one panel has both, without slopes between values."""
     [panel] = [panel for panel in PANELS if panel["title"] == "Batch and workers"]
     metrics = {name for target in panel["targets"] for name, _ in uses(prometheus, target["expr"])}
 
@@ -100,7 +100,7 @@ def test_batch_and_workers_are_steps_on_one_time_axis(prometheus: Prometheus) ->
 
 
 def test_every_metric_of_the_trainer_is_drawn(prometheus: Prometheus) -> None:
-    """The counters of updates aside, of which the progress is the better picture."""
+    """Except the counter of updates, which the progress shows better."""
     drawn = {name for expression in EXPRESSIONS for name, _ in uses(prometheus, expression)}
     suffixes = ("", "_bucket", "_sum", "_count")
     missing = {metric.name for metric in TRAINER if not {metric.name + suffix for suffix in suffixes} & drawn}
@@ -109,7 +109,7 @@ def test_every_metric_of_the_trainer_is_drawn(prometheus: Prometheus) -> None:
 
 
 def test_variables_choose_source_namespace_and_job() -> None:
-    """From the series that there are."""
+    """Their choices come from existing series."""
     source, namespace, job = DASHBOARD["templating"]["list"]
 
     assert ("datasource", "prometheus") == (source["type"], source["query"])
@@ -119,18 +119,18 @@ def test_variables_choose_source_namespace_and_job() -> None:
 
 
 def test_the_job_s_label_is_that_of_its_pods() -> None:
-    """Prometheus turns what a label cannot have into underscores."""
+    """Prometheus replaces characters that its labels cannot have with underscores."""
     assert JOB == names.JOB_LABEL.replace(".", "_").replace("/", "_")
 
 
 def test_the_schema_is_grafana_s_present_one() -> None:
-    """Grafana 12 writes 41; it migrates older ones whenever they are opened."""
+    """Grafana 12 writes 41, and migrates older ones whenever they are opened."""
     assert 41 <= DASHBOARD["schemaVersion"]
     assert {"uid", "title", "tags", "time", "refresh", "templating", "panels"} <= DASHBOARD.keys()
 
 
 def test_the_config_map_carries_it_whole(render: Callable[..., list[dict[str, Any]]]) -> None:
-    """With the label of the sidecar, and Grafana's own braces left alone."""
+    """With the sidecar's label, and with Grafana's own braces unchanged."""
     [found] = [body for body in render() if body["metadata"]["name"] == "batchgrowth-dashboard"]
 
     assert "1" == found["metadata"]["labels"]["grafana_dashboard"]
