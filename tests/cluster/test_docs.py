@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md tells a user to type, typed."""
+"""The commands in docs/kubernetes.md, run as a user types them."""
 
 import json
 import os
@@ -25,7 +25,7 @@ LONGEST_SECONDS = 300
 
 
 def commands(section: str) -> list[str]:
-    """The commands of a section's console blocks, in their order."""
+    """Returns the commands of a section's console blocks, in order."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
@@ -33,7 +33,7 @@ def commands(section: str) -> list[str]:
 
 @pytest.fixture
 def shell(installed: Cluster, namespace: str, tmp_path: Path) -> dict[str, str]:
-    """The environment of a user whose kubectl looks at the test's namespace."""
+    """A user's environment, with the test's namespace as kubectl's default."""
     kubeconfig = tmp_path / "kubeconfig"
     shutil.copyfile(installed.kubeconfig, kubeconfig)
     kubectl, helm = tool(APISERVER, "kubectl"), tool(TOOLS, "helm")
@@ -46,7 +46,7 @@ def shell(installed: Cluster, namespace: str, tmp_path: Path) -> dict[str, str]:
 
 
 def typed(command: str, shell: dict[str, str]) -> str:
-    """What the command said; fails where it failed, and where one that runs until Ctrl-C ended by itself."""
+    """Returns the command's output; fails if it fails, or if one that should run until Ctrl-C ends."""
     endless = any(word in command for word in ENDLESS)
     line = f"timeout --signal=INT {LOOK_SECONDS} {command}" if endless else command
     words = ("bash", "-euo", "pipefail", "-c", line)
@@ -58,20 +58,20 @@ def typed(command: str, shell: dict[str, str]) -> str:
 
 
 def test_installing(local: LocalCluster, shell: dict[str, str], tmp_path: Path) -> None:
-    """With a user's file of values, which names the images."""
+    """With a user's values file, which names the images."""
     values = tmp_path / "values.yaml"
     values.write_text(json.dumps(release.load_images(local)))
     wanted = [command for command in commands("Install") if not command.startswith("make ")]
 
-    told = [typed(command.replace("my-values.yaml", str(values)), shell) for command in wanted]
+    printed = [typed(command.replace("my-values.yaml", str(values)), shell) for command in wanted]
 
-    assert 3 == len(told)
-    assert "STATUS: deployed" in told[1]
-    assert "Phase:          Succeeded" in told[2]
+    assert 3 == len(printed)
+    assert "STATUS: deployed" in printed[1]
+    assert "Phase:          Succeeded" in printed[2]
 
 
 def test_training(shell: dict[str, str]) -> None:
-    """From apply to delete: each command says what the page says that it does."""
+    """From apply to delete, each command prints what the page says."""
     apply, watch, wait, describe, sha256, history, delete = commands("Train")
 
     typed(apply, shell)
