@@ -63,20 +63,20 @@ cluster: $(INSTALLED) ## a real single-node Kubernetes with fake GPU nodes (root
 	@$(BIN)/python -m cluster packages
 	@$(BIN)/python -m cluster up
 
-cluster-down: $(INSTALLED) ## take it down; nothing is left but the cache
+cluster-down: $(INSTALLED) ## take it down; only the cache stays
 	@$(BIN)/python -m cluster down
 
-# A KUBECONFIG of the shell is not taken: a demo should come to a cluster by decision only.
+# The shell's KUBECONFIG is ignored: the demo must only run on a cluster that the user chose for it.
 DEMO = $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(KUBECONFIG)) $(if $(VALUES),--values $(VALUES))
 
-demo: $(INSTALLED) ## install the chart on it and train the example job there (yours: make demo KUBECONFIG=FILE VALUES=FILE)
+demo: $(INSTALLED) ## install the chart there and train the example job (on yours: make demo KUBECONFIG=FILE VALUES=FILE)
 ifneq ($(origin KUBECONFIG),command line)
 	@$(BIN)/python -m cluster packages
 	@$(BIN)/python -m cluster up
 endif
 	@$(BIN)/python -m cluster.demo $(DEMO)
 
-images: $(INSTALLED) ## build the images and give them to the cluster
+images: $(INSTALLED) ## build the images and load them into the cluster
 	@$(BIN)/python -m cluster load
 
 lock: $(INSTALLED) ## choose versions anew
