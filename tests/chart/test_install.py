@@ -216,9 +216,9 @@ def test_uninstalled_and_installed_again(notes: str, apiserver: ApiServer, helm:
     assert [before] == objects(apiserver, "bgj", "--namespace", "default")
 
 
-def test_rid_of_everything(notes: str, apiserver: ApiServer, helm: Helm) -> None:
+def test_everything_is_removed(notes: str, apiserver: ApiServer, helm: Helm) -> None:
     """The commands of docs/chart.md, in their order; the release of this file has another namespace."""
-    text = (ROOT / "docs" / "chart.md").read_text().split("To be rid of everything:")[1]
+    text = (ROOT / "docs" / "chart.md").read_text().split("To remove everything:")[1]
     commands = [line.removeprefix("$ ") for line in text.split("```")[1].splitlines() if line.startswith("$ ")]
 
     for words in (command.replace("batchgrowth-system", NAMESPACE).split() for command in commands):

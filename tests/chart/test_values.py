@@ -95,7 +95,7 @@ def test_a_key_without_a_sentence_is_refused() -> None:
         read_values("# Where.\nwatch:\n  names: x\n")
 
 
-def test_an_empty_default_has_to_tell_what_it_takes() -> None:
+def test_an_empty_default_without_a_type_is_refused() -> None:
     """Otherwise the schema would accept anything."""
-    with pytest.raises(ValuesError, match=r"^watch: \[\] does not tell what it takes"):
+    with pytest.raises(ValuesError, match=r"^watch: \[\] has no type"):
         read_values("# Where.\nwatch: []\n")
