@@ -26,7 +26,7 @@ $(INSTALLED): pyproject.toml requirements.lock
 	@$(UV) pip install --quiet --no-deps --editable .
 	@touch $@
 
-run: $(INSTALLED) ## train the example job on real data, with plots; again: goes on, or says that it is done
+run: $(INSTALLED) ## train the example job on real data, with plots; again: resumes it, or reports that it has ended
 	@$(BIN)/batchgrowth run examples/digits.yaml --resume
 
 check: $(INSTALLED) ## format, lint, types, import contracts
@@ -79,7 +79,7 @@ endif
 images: $(INSTALLED) ## build the images and load them into the cluster
 	@$(BIN)/python -m cluster load
 
-lock: $(INSTALLED) ## choose versions anew
+lock: $(INSTALLED) ## update the locked versions
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
 	  --no-annotate --no-header --upgrade pyproject.toml -o requirements.lock
 

@@ -56,12 +56,12 @@ def demo(
     delete = f"kubectl --kubeconfig {cluster.kubeconfig} delete bgj {name} --namespace {namespace}"
     job: Object = {}
     try:
-        for job in _changes(cluster, name, namespace):
+        for job in changes(cluster, name, namespace):
             typer.echo("\n  ".join([_line(_cells(job)), *_why_stuck(job)]))
     except KeyboardInterrupt:
-        typer.echo(f"\n{name} goes on training; `make demo` watches it again, and this deletes it:\n  {delete}")
+        typer.echo(f"\n{name} keeps training; `make demo` watches it again, and this deletes it:\n  {delete}")
         raise typer.Exit(INTERRUPTED) from None
-    _print_result(job)
+    print_result(job)
     typer.echo(f"`make demo` prints this again; to train again, delete the job first:\n  {delete}")
     if job["status"]["phase"] != "Succeeded":
         raise typer.Exit(1)
@@ -86,10 +86,10 @@ def _kubectl(cluster: Cluster, *arguments: str, given: str | None = None) -> str
     return done.stdout.strip()
 
 
-def _changes(cluster: Cluster, name: str, namespace: str) -> Iterator[Object]:
+def changes(cluster: Cluster, name: str, namespace: str) -> Iterator[Object]:
     """Yields the job whenever its phase, batch, workers, epoch or trouble changes, until it ends.
 
-    Retries while the API server does not answer: training goes on without it.
+    Retries while the API server does not answer: training continues without it.
     Raises HarnessError if the job is deleted.
     """
     typer.echo(_line([heading.upper() for heading, *_ in COLUMNS]))
@@ -133,7 +133,7 @@ def _line(cells: list[str]) -> str:
     return "".join(f"{cell:12}" for cell in cells).rstrip()
 
 
-def _print_result(job: Object) -> None:
+def print_result(job: Object) -> None:
     """Prints why the job failed, or its stages and the SHA-256 of its weights."""
     status = job["status"]
     if status["phase"] == "Failed":
