@@ -37,7 +37,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 
 test: $(INSTALLED) ## every tier that this machine can carry; what is skipped says why
 	$(BIN)/pytest tests/pure --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools; fi
+	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools prometheus; fi
 	@if command -v go > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m cluster packages; fi
 	$(BIN)/pytest tests/apiserver tests/chart tests/torch tests/dask tests/gpu tests/cluster
 
