@@ -26,7 +26,7 @@ $(INSTALLED): pyproject.toml requirements.lock
 	@$(UV) pip install --quiet --no-deps --editable .
 	@touch $@
 
-run: $(INSTALLED) ## train the example job on real data, with plots; again: goes on, or says that it is done
+run: $(INSTALLED) ## train the example job on real data, with plots; again: resumes it, or reports that it has ended
 	@$(BIN)/batchgrowth run examples/digits.yaml --resume
 
 check: $(INSTALLED) ## format, lint, types, import contracts
@@ -37,7 +37,7 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 
 test: $(INSTALLED) ## every tier that this machine can carry; what is skipped says why
 	$(BIN)/pytest tests/pure --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools; fi
+	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools prometheus; fi
 	@if command -v go > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m cluster packages; fi
 	$(BIN)/pytest tests/apiserver tests/chart tests/torch tests/dask tests/gpu tests/cluster
 
@@ -63,23 +63,23 @@ cluster: $(INSTALLED) ## a real single-node Kubernetes with fake GPU nodes (root
 	@$(BIN)/python -m cluster packages
 	@$(BIN)/python -m cluster up
 
-cluster-down: $(INSTALLED) ## take it down; nothing is left but the cache
+cluster-down: $(INSTALLED) ## take it down; only the cache stays
 	@$(BIN)/python -m cluster down
 
-# A KUBECONFIG of the shell is not taken: a demo should come to a cluster by decision only.
+# The shell's KUBECONFIG is ignored: the demo must only run on a cluster that the user chose for it.
 DEMO = $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(KUBECONFIG)) $(if $(VALUES),--values $(VALUES))
 
-demo: $(INSTALLED) ## install the chart on it and train the example job there (yours: make demo KUBECONFIG=FILE VALUES=FILE)
+demo: $(INSTALLED) ## install the chart there and train the example job (on yours: make demo KUBECONFIG=FILE VALUES=FILE)
 ifneq ($(origin KUBECONFIG),command line)
 	@$(BIN)/python -m cluster packages
 	@$(BIN)/python -m cluster up
 endif
 	@$(BIN)/python -m cluster.demo $(DEMO)
 
-images: $(INSTALLED) ## build the images and give them to the cluster
+images: $(INSTALLED) ## build the images and load them into the cluster
 	@$(BIN)/python -m cluster load
 
-lock: $(INSTALLED) ## choose versions anew
+lock: $(INSTALLED) ## update the locked versions
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \
 	  --no-annotate --no-header --upgrade pyproject.toml -o requirements.lock
 

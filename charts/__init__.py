@@ -1,1 +1,1 @@
-"""The Helm chart in `batchgrowth/`, and what is made for it: `python -m charts generate`, `python -m charts vendor`."""
+"""The Helm chart in `batchgrowth/` and its generators: `python -m charts generate`, `python -m charts vendor`."""

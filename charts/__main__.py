@@ -1,4 +1,4 @@
-"""`python -m charts`: writes what the chart is made of."""
+"""`python -m charts`: writes the chart's generated files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="The Helm cha
 
 @app.command()
 def generate() -> None:
-    """Write what is made from the code and from values.yaml: CRD, schema, README, dashboard, example."""
+    """Write the files generated from the code and from values.yaml: schema, README, dashboard."""
     for path, text in made().items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
@@ -24,7 +24,7 @@ def generate() -> None:
 
 @app.command()
 def vendor() -> None:
-    """Put the Dask operator's chart, out of the installed dask-kubernetes, where Helm looks for it."""
+    """Copy the Dask operator's chart from the installed dask-kubernetes to where Helm looks for it."""
     typer.echo(dask_operator.vendor(CHART / "charts"))
 
 

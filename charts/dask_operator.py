@@ -1,4 +1,4 @@
-"""The Dask operator's chart, which the installed dask-kubernetes package brings along."""
+"""The Dask operator's chart, which the installed dask-kubernetes package contains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGE = "dask-kubernetes"
 
 
 def chart_folder() -> Path:
-    """Where the package has the chart."""
+    """The chart's folder in the package."""
     return Path(str(files("dask_kubernetes"))) / "operator" / "deployment" / "helm" / NAME
 
 
@@ -28,9 +28,9 @@ def chart_values() -> dict[str, Any]:
 
 
 def vendor(folder: Path) -> Path:
-    """Writes the chart as an archive into the folder, in place of older ones, and returns its path.
+    """Writes the chart as an archive into the folder, deletes older ones and returns its path.
 
-    The package has placeholders for the version and the image's tag, which its publishers fill in; so does this.
+    Fills in the package's placeholders for the version and the image's tag, as its publishers do.
     The same package gives the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def _archive() -> bytes:
 
 
 def _released(name: str, content: bytes) -> bytes:
-    """The file as it is published under the package's version."""
+    """The file as published, with the package's version."""
     released = version(PACKAGE)
     if name == "Chart.yaml":
         return _dumped(yaml.safe_load(content) | {"version": released, "appVersion": released})

@@ -1,4 +1,4 @@
-"""Pieces of Kubernetes' own API that values take, closed so that a typo in them is refused too."""
+"""JSON Schemas of the Kubernetes types that values use, closed so that they refuse typos."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ QUANTITIES: Schema = {
     "additionalProperties": {"type": ["string", "number"], "pattern": "^[0-9]+(\\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?$"},
 }
 
-_REQUIREMENTS = _list(_object(("key", "operator"), key=TEXT, operator=TEXT, values=_list(TEXT)))
-_SELECTOR = _object(matchLabels=TEXTS, matchExpressions=_REQUIREMENTS)
-_NODES = _object(matchExpressions=_REQUIREMENTS, matchFields=_REQUIREMENTS)
+_REQUIREMENTS, _SELECTOR = _ref("requirements"), _ref("labelSelector")
 _PODS = _object(
     ("topologyKey",),
     topologyKey=TEXT,
@@ -79,7 +77,9 @@ DEFINITIONS: dict[str, Schema] = {
             tolerationSeconds=SECONDS,
         )
     ),
-    "nodeSelectorTerm": _NODES,
+    "requirements": _list(_object(("key", "operator"), key=TEXT, operator=TEXT, values=_list(TEXT))),
+    "labelSelector": _object(matchLabels=_ref("texts"), matchExpressions=_REQUIREMENTS),
+    "nodeSelectorTerm": _object(matchExpressions=_REQUIREMENTS, matchFields=_REQUIREMENTS),
     "podAffinityTerm": _PODS,
     "affinity": _object(nodeAffinity=_node_affinity(), podAffinity=_pod_affinity(), podAntiAffinity=_pod_affinity()),
     "spread": _list(

@@ -1,4 +1,4 @@
-"""Where things are."""
+"""The folders of the repository and the chart."""
 
 from __future__ import annotations
 

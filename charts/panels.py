@@ -1,121 +1,91 @@
-"""What a panel of a Grafana dashboard is, and the JSON that Grafana takes for it."""
+"""The kinds of panel of the dashboards: Grafana's own builders with our defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-Json = dict[str, Any]
-Kind = Literal["stat", "gauge", "bargauge", "timeseries"]
+from grafana_foundation_sdk.builders import bargauge, common, dashboard, gauge, prometheus, stat, timeseries
+from grafana_foundation_sdk.models import common as draw
+from grafana_foundation_sdk.models.dashboard import DynamicConfigValue, FieldColorModeId, Threshold, ThresholdsMode
+from grafana_foundation_sdk.models.prometheus import QueryEditorMode
 
-WIDTH = 24
-DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+Panel = stat.Panel | gauge.Panel | bargauge.Panel | timeseries.Panel
+Latest = TypeVar("Latest", stat.Panel, gauge.Panel, bargauge.Panel)
+Kind = TypeVar("Kind", stat.Panel, gauge.Panel, bargauge.Panel, timeseries.Panel)
+Limits = tuple[tuple[float, str], ...]
+
+DATASOURCE = draw.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query in PromQL; `unit` is its own where it has the right-hand axis."""
+    """One query in PromQL; `unit` is its own if it has the right-hand axis."""
 
     expression: str
     legend: str
     unit: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One panel: `width` of 24 columns, `custom` what its time series are drawn like, `limits` value -> colour."""
-
-    title: str
-    description: str
-    unit: str
-    queries: tuple[Query, ...]
-    kind: Kind = "timeseries"
-    width: int = 8
-    custom: Json = field(default_factory=dict)
-    decimals: int | None = None
-    limits: tuple[tuple[float, str], ...] = ()
-    maximum: float | None = None
-
-    def to_json(self, number: int, place: Json) -> Json:
-        """The panel, with its number and its place in the grid."""
-        targets = [self._target(letter, query) for letter, query in zip("ABCDEFGH", self.queries, strict=False)]
-        return {
-            "id": number,
-            "type": self.kind,
-            "title": self.title,
-            "description": self.description,
-            "datasource": DATASOURCE,
-            "gridPos": place,
-            "fieldConfig": {"defaults": self._defaults(), "overrides": list(self._overrides())},
-            "options": _OPTIONS[self.kind],
-            "targets": targets,
-        }
-
-    def _target(self, letter: str, query: Query) -> Json:
-        over_time = self.kind == "timeseries"
-        return {
-            "refId": letter,
-            "datasource": DATASOURCE,
-            "editorMode": "code",
-            "expr": query.expression,
-            "legendFormat": query.legend,
-            "instant": not over_time,
-            "range": over_time,
-        }
-
-    def _defaults(self) -> Json:
-        colours = [{"color": "green", "value": None}, *({"color": c, "value": v} for v, c in self.limits)]
-        defaults: Json = {
-            "unit": self.unit,
-            "min": 0,
-            "color": {"mode": "palette-classic" if self.kind == "timeseries" else "thresholds"},
-            "thresholds": {"mode": "absolute", "steps": colours},
-            "custom": (_LINES | self.custom) if self.kind == "timeseries" else {},
-        }
-        if self.maximum is not None:
-            defaults["max"] = self.maximum
-        if self.decimals is not None:
-            defaults["decimals"] = self.decimals
-        return defaults
-
-    def _overrides(self) -> Iterator[Json]:
-        for letter, query in zip("ABCDEFGH", self.queries, strict=False):
-            if query.unit is not None:
-                axis = [{"id": "custom.axisPlacement", "value": "right"}, {"id": "unit", "value": query.unit}]
-                yield {"matcher": {"id": "byFrameRefID", "options": letter}, "properties": axis}
+def number(title: str, description: str, unit: str, *queries: Query, limits: Limits = ()) -> stat.Panel:
+    """The last value as a number; `limits` pairs each threshold with the colour of the values above it."""
+    panel = _latest(stat.Panel(), title, description, unit, queries, limits)
+    return panel.color_mode(draw.BigValueColorMode.VALUE).graph_mode(draw.BigValueGraphMode.NONE)
 
 
-def placed(rows: Iterable[tuple[int, tuple[Panel, ...]]]) -> list[Json]:
-    """The panels of rows (height, panels) as JSON, row below row."""
-    told: list[Json] = []
-    top = 0
-    for height, panels in rows:
-        left = 0
-        for panel in panels:
-            told.append(panel.to_json(len(told) + 1, {"x": left, "y": top, "w": panel.width, "h": height}))
-            left += panel.width
-        assert left == WIDTH, f"the row of {panels[0].title!r} is {left} columns wide"
-        top += height
-    return told
+def dial(title: str, description: str, unit: str, *queries: Query, limits: Limits = ()) -> gauge.Panel:
+    """The last value on a dial."""
+    return _latest(gauge.Panel(), title, description, unit, queries, limits).show_threshold_markers(False)
 
 
-_LINES = {
-    "drawStyle": "line",
-    "lineInterpolation": "linear",
-    "lineWidth": 2,
-    "fillOpacity": 0,
-    "showPoints": "never",
-    "spanNulls": True,
-    "axisPlacement": "left",
-}
-_LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
-_OPTIONS: dict[Kind, Json] = {
-    "stat": {"reduceOptions": _LAST, "colorMode": "value", "graphMode": "none", "textMode": "auto"},
-    "gauge": {"reduceOptions": _LAST, "showThresholdLabels": False, "showThresholdMarkers": False},
-    "bargauge": {"reduceOptions": _LAST, "orientation": "horizontal", "displayMode": "basic", "valueMode": "text"},
-    "timeseries": {
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-        "tooltip": {"mode": "multi", "sort": "none"},
-    },
-}
+def bars(title: str, description: str, unit: str, *queries: Query, limits: Limits = ()) -> bargauge.Panel:
+    """The last value of each query as a bar."""
+    panel = _latest(bargauge.Panel(), title, description, unit, queries, limits)
+    panel = panel.orientation(draw.VizOrientation.HORIZONTAL).display_mode(draw.BarGaugeDisplayMode.BASIC)
+    return panel.value_mode(draw.BarGaugeValueMode.TEXT)
+
+
+def lines(title: str, description: str, unit: str, *queries: Query) -> timeseries.Panel:
+    """Every query over time; one with a unit of its own has the right-hand axis."""
+    panel = _described(timeseries.Panel(), title, description, unit, queries, prometheus.Dataquery.range)
+    for letter, query in zip("ABCDEFGH", queries, strict=False):
+        if query.unit is not None:
+            axis = DynamicConfigValue("custom.axisPlacement", "right"), DynamicConfigValue("unit", query.unit)
+            panel = panel.override_by_query(letter, list(axis))
+    legend = common.VizLegendOptions().display_mode(draw.LegendDisplayMode.LIST).show_legend(True)
+    return (
+        panel.color_scheme(dashboard.FieldColor().mode(FieldColorModeId.PALETTE_CLASSIC))
+        .line_width(2)
+        .fill_opacity(0)
+        .show_points(draw.VisibilityMode.NEVER)
+        .span_nulls(True)
+        .axis_placement(draw.AxisPlacement.LEFT)
+        .legend(legend.placement(draw.LegendPlacement.BOTTOM))
+        .tooltip(common.VizTooltipOptions().mode(draw.TooltipDisplayMode.MULTI))
+    )
+
+
+def _latest(panel: Latest, title: str, description: str, unit: str, queries: Sequence[Query], limits: Limits) -> Latest:
+    """The panel with the last value of each query, in the colours of `limits`."""
+    panel = _described(panel, title, description, unit, queries, prometheus.Dataquery.instant)
+    steps = [Threshold(None, "green"), *(Threshold(value, colour) for value, colour in limits)]
+    panel = panel.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
+    panel = panel.color_scheme(dashboard.FieldColor().mode(FieldColorModeId.THRESHOLDS))
+    return panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
+
+
+def _described(
+    panel: Kind,
+    title: str,
+    description: str,
+    unit: str,
+    queries: Sequence[Query],
+    span: Callable[[prometheus.Dataquery], prometheus.Dataquery],
+) -> Kind:
+    """The panel with its texts and queries; `span` makes a query instant or ranged."""
+    panel = panel.title(title).description(description).unit(unit).min(0).datasource(DATASOURCE)
+    for letter, query in zip("ABCDEFGH", queries, strict=False):
+        target = prometheus.Dataquery().ref_id(letter).editor_mode(QueryEditorMode.CODE)
+        panel = panel.with_target(span(target.expr(query.expression).legend_format(query.legend)))
+    return panel

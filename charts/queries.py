@@ -7,17 +7,17 @@ from batchgrowth import names
 from charts.panels import Query
 
 JOB = names.JOB_LABEL.replace(".", "_").replace("/", "_")
-"""The label that Prometheus makes of a pod's label with the job's name."""
+"""Prometheus' label for the pod label with the job's name."""
 OF_THE_JOB = f'namespace="$namespace", {JOB}="$job"'
 
 
 def latest(metric: str, /, *by: str, **labels: str) -> str:
-    """The largest value over the trainers of the job: one runs, and one that was lost is still remembered a while."""
+    """The largest value over the job's trainers: for a while Prometheus also has the series of a lost one."""
     return f"max{_by(by)} ({metric}{_matching(labels)})"
 
 
 def age(metric: str) -> str:
-    """Seconds since a point in time; nothing before there was one."""
+    """Seconds since the timestamp in a metric; no series while it is 0."""
     return f"time() - ({latest(metric)} > 0)"
 
 
@@ -27,12 +27,12 @@ def pace(metric: str, *by: str) -> str:
 
 
 def quantile(metric: str, part: float, *by: str) -> str:
-    """A quantile of everything that the histogram has seen: what it counts is too rare for a window."""
+    """A quantile over the histogram's lifetime: its events are too rare for a rate window."""
     return f"histogram_quantile({part}, sum{_by(('le', *by))} ({metric}_bucket{_matching({})}))"
 
 
 def mean(metric: str, *by: str) -> str:
-    """The mean of a histogram over the last scrapes."""
+    """A histogram's mean over the rate window."""
     return f"{pace(metric + '_sum', *by)} / {pace(metric + '_count', *by)}"
 
 

@@ -1,4 +1,4 @@
-"""The chart's README: what it is, and a table of its values."""
+"""The chart's README, with a table of its values."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from charts.values import Value
 HEAD = """\
 # batchgrowth
 
-Trains PyTorch models whose batch grows by a plan, on Dask workers that follow the batch.
+Trains PyTorch models whose batch size grows by a plan, on a number of Dask workers that follows it.
 The chart installs the operator, the CustomResourceDefinition `BatchGrowthJob`, roles for users and a Grafana dashboard.
-It brings the Dask operator along, for clusters that have none yet.
+It includes the Dask operator for clusters that have none.
 
 ```console
 $ python -m charts vendor
@@ -22,16 +22,15 @@ $ kubectl apply -f examples/digits.yaml
 $ kubectl get bgj --watch
 ```
 
-The first command puts the Dask operator's chart where Helm looks for it.
-It comes out of the installed Python package `dask-kubernetes`; a chart that is packaged already has it inside.
-More is in [docs/chart.md](../../docs/chart.md).
+The first command copies the Dask operator's chart from the installed package `dask-kubernetes` to where Helm looks.
+A packaged chart contains it.
+See also [docs/chart.md](../../docs/chart.md).
 
 ## Values
 
-This table is made from `values.yaml`.
-A key that it does not have is refused by `values.schema.json`, which is made from the same file.
+This table is generated from `values.yaml`, as is `values.schema.json`, which refuses unknown keys.
 
-| key | default | what it says |
+| key | default | meaning |
 |---|---|---|
 """
 

@@ -1,4 +1,4 @@
-"""values.schema.json: what the chart takes, and nothing else."""
+"""values.schema.json, which refuses unknown keys."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _closed(properties: dict[str, Schema]) -> Schema:
 
 
 def _of_defaults(default: Any) -> Schema:
-    """As much as the defaults of somebody else's chart tell: its keys and their types."""
+    """The keys and types of a third-party chart's defaults."""
     if default is None:
         return {}
     if isinstance(default, dict) and default:

@@ -1,4 +1,4 @@
-"""values.yaml as a tree: every key with its default, its sentence, and what else is said about it."""
+"""values.yaml as a tree: every key with its default, its sentence and its schema hint."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ HINT = "@schema "
 
 
 class ValuesError(ValueError):
-    """values.yaml leaves something unsaid; the message names the key and what is missing."""
+    """A key of values.yaml lacks its sentence or type; the message names the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One key: `hint` is a piece of JSON Schema for it, `children` are the keys below where there is none."""
+    """One key: `hint` is its JSON Schema; without one, `children` are the keys below it."""
 
     path: tuple[str, ...]
     default: Any
@@ -31,7 +31,7 @@ class Value:
 
 
 def read_values(text: str) -> tuple[Value, ...]:
-    """The keys of the top level, in the order of the file. Raises ValuesError where a key has no sentence or type."""
+    """Returns the top-level keys in file order. Raises ValuesError if a key has no sentence or type."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     return _children(root, yaml.safe_load(text), text.splitlines(), ())
 
@@ -46,13 +46,13 @@ def _value(key: Any, node: Any, default: Any, lines: list[str], path: tuple[str,
     if not sentence.endswith("."):
         raise ValuesError(f"{name}: no sentence above it; write one that ends with a full stop")
     if default in ({}, []) and not hint:
-        raise ValuesError(f"{name}: {default} does not tell what it takes; add a line '# {HINT}…'")
+        raise ValuesError(f"{name}: {default} has no type; add a line '# {HINT}…'")
     has_keys = isinstance(default, dict) and not hint
     return Value(path, default, sentence, hint, _children(node, default, lines, path) if has_keys else ())
 
 
 def _comment(lines: list[str], end: int) -> tuple[str, dict[str, Any]]:
-    """The sentence and the hint in the comment right above a line."""
+    """Returns the sentence and the hint in the comment right above a line."""
     begin = end
     while begin and lines[begin - 1].strip().startswith("#"):
         begin -= 1

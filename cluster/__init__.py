@@ -1,4 +1,4 @@
 """A real Kubernetes for the tests and for `make demo`, from Go modules alone: `python -m cluster`.
 
-What belongs here starts and stops other people's programs. Nothing of the project's own behaviour does.
+Code here builds, starts and stops third-party programs; none of the product's behaviour belongs here.
 """

@@ -11,16 +11,14 @@ import typer
 from cluster import build as building
 from cluster import debian, folders, images
 from cluster.apiserver import ApiServer
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.local import IN_THE_NODE, NODE_PROCESS, ON_THE_MACHINE, local_cluster
 from cluster.locks import alone
-from cluster.processes import run
 from cluster.prometheus import Prometheus
 from cluster.recipe import ALL, GROUPS, Group
 from cluster.starting import start
 from cluster.stopping import stop
-
-OWN = "BATCHGROWTH_KUBECONFIG"
+from cluster.users import KUBECONFIG, users_cluster
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,13 +32,13 @@ BY_NAME = {group.name: group for group in ALL}
 
 def _group(name: str) -> Group:
     if name not in BY_NAME:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(BY_NAME)}")
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(BY_NAME)}")
     return BY_NAME[name]
 
 
 def _target(name: str) -> str:
     if name not in images.TARGETS:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(images.TARGETS)}")
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(images.TARGETS)}")
     return name
 
 
@@ -48,56 +46,56 @@ Groups = Annotated[list[Group] | None, typer.Argument(parser=_group, metavar="[G
 Targets = Annotated[
     list[str] | None, typer.Argument(parser=_target, metavar="[TARGET]…", help=", ".join(images.TARGETS))
 ]
-FakeNodes = Annotated[int, typer.Option(min=0, max=1000, help="How many nodes kwok plays.")]
-Gpus = Annotated[int, typer.Option(min=0, max=64, help="GPUs of each of them.")]
+FakeNodes = Annotated[int, typer.Option(min=0, max=1000, help="Number of nodes that kwok simulates.")]
+Gpus = Annotated[int, typer.Option(min=0, max=64, help="GPUs of each fake node.")]
 
 
 def say(text: str) -> None:
-    """A line for whoever watches; standard output is for what a script may want to read."""
+    """Prints progress on stderr; stdout is for the output that scripts parse."""
     typer.echo(text, err=True)
 
 
 @app.command()
 def build(groups: Groups = None) -> None:
-    """Build the programs that are not built yet: those of a cluster, or the groups named."""
+    """Build the programs of a cluster, or of the groups named, unless they are cached."""
     for group in groups or GROUPS:
         typer.echo(building.built(group, say))
 
 
 @app.command()
 def packages() -> None:
-    """Install the Debian packages that a node and the building of images need (root); the only command that does."""
+    """Install the Debian packages that a node and image builds need (root); no other command does."""
     log = folders.cache() / "packages.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     installed = debian.install(log)
-    say(f"installed {' '.join(installed)}" if installed else "every package is there")
+    say(f"installed {' '.join(installed)}" if installed else "every package is installed")
 
 
 @app.command()
 def apiserver(
     controllers: Annotated[bool, typer.Option("--controllers", help="With kube-controller-manager.")] = False,
 ) -> None:
-    """Run an API server alone until Enter or the end of standard input; print where its kubeconfig is."""
+    """Run a bare API server until Enter or end of input; print the path of its kubeconfig."""
     with ApiServer(controller_manager=controllers, say=say) as server:
         typer.echo(f"export KUBECONFIG={server.kubeconfig}")
-        say("an API server for the time being; Enter ends it")
+        say("the API server is running; press Enter to stop it")
         sys.stdin.readline()
 
 
 @app.command()
-def prometheus(port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 9091) -> None:
+def prometheus(port: Annotated[int, typer.Option(min=1, max=65535, help="The port it listens on.")] = 9091) -> None:
     """Run a Prometheus that scrapes the operator and the trainers of the cluster that is up, until Enter."""
     if not local_cluster().is_up():
-        raise ClusterError("no cluster is up; `python -m cluster up` starts one")
+        raise HarnessError("no cluster is up; `python -m cluster up` starts one")
     with Prometheus(local_cluster().kubeconfig, port=port, say=say) as server:
         typer.echo(server.url)
-        say("a Prometheus for the time being; Enter ends it")
+        say("Prometheus is running; press Enter to stop it")
         sys.stdin.readline()
 
 
 @app.command()
 def image(targets: Targets = None) -> None:
-    """Build the project's images that are not built yet (root) and print their archives in the order of import."""
+    """Build the project's images unless they are cached (root); print their archives in import order."""
     for target in targets or images.TARGETS:
         with alone("images"):
             archives = images.archives_of(target, say)
@@ -107,8 +105,8 @@ def image(targets: Targets = None) -> None:
 
 @app.command()
 def up(fake_nodes: FakeNodes = 12, gpus: Gpus = 8) -> None:
-    """Bring a single-node Kubernetes up (root), with fake nodes that have GPUs; print where its kubeconfig is."""
-    if _own():
+    """Start a single-node Kubernetes (root) with fake GPU nodes; print the path of its kubeconfig."""
+    if _users():
         return
     with alone("cluster"):
         start(local_cluster(), num_fake=fake_nodes, gpus=gpus, say=say)
@@ -117,19 +115,19 @@ def up(fake_nodes: FakeNodes = 12, gpus: Gpus = 8) -> None:
 
 @app.command()
 def load(targets: Targets = None) -> None:
-    """Give the cluster the project's images of this working tree, which are built if they are not yet."""
+    """Load the images of this working tree into the cluster; build them first unless they are cached."""
     if not local_cluster().is_up():
-        raise ClusterError("no cluster is up; `python -m cluster up` starts one")
+        raise HarnessError("no cluster is up; `python -m cluster up` starts one")
     for target in targets or images.TARGETS:
         with alone("images"):
             loaded = images.load(local_cluster(), images.archives_of(target, say))
-        say(f"{images.name_of(target)}: {'loaded' if loaded else 'there already'}")
+        say(f"{images.name_of(target)}: {'loaded' if loaded else 'already loaded'}")
 
 
 @app.command()
 def status() -> None:
-    """Say which servers run, and what the nodes say; exit code 1 where the cluster is not up."""
-    if _own():
+    """Print the cluster's servers and nodes; exit code 1 if it is not up."""
+    if _users():
         return
     cluster = local_cluster()
     for name in (*ON_THE_MACHINE, NODE_PROCESS, *IN_THE_NODE):
@@ -143,31 +141,28 @@ def status() -> None:
 
 @app.command()
 def down() -> None:
-    """Take the cluster down (root) and leave nothing but programs and images in the cache; twice is once."""
-    if os.environ.get(OWN):
-        say(f"{OWN} is set: that cluster was not started here and stays")
+    """Take the cluster down (root); only cached programs and images remain. Does nothing if it is not up."""
+    if os.environ.get(KUBECONFIG):
+        say(f"{KUBECONFIG} is set: that cluster was not started here and stays")
     with alone("cluster"):
         stop(local_cluster())
 
 
-def _own() -> bool:
-    """Whether the user named a cluster of their own; ClusterError where it does not answer."""
-    path = os.environ.get(OWN)
-    if not path:
+def _users() -> bool:
+    """Whether BATCHGROWTH_KUBECONFIG names a cluster; if so, prints where its kubeconfig is."""
+    cluster = users_cluster()
+    if cluster is None:
         return False
-    answered = run([building.built(BY_NAME["apiserver"], say) / "kubectl", "--kubeconfig", path, "get", "nodes"])
-    if answered.returncode:
-        raise ClusterError(f"{OWN}: the cluster of {path} does not answer: {answered.stderr.strip()}")
-    say(f"{OWN} is set: that cluster is used, and none is started")
-    typer.echo(f"export KUBECONFIG={path}")
+    say(f"{KUBECONFIG} is set: that cluster is used, and none is started")
+    typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
     return True
 
 
 def main() -> None:
-    """Runs the command; what goes wrong with the cluster is one message and exit code 1."""
+    """Runs the command; reports a HarnessError as one message and exit code 1."""
     try:
         app()
-    except ClusterError as error:
+    except HarnessError as error:
         say(f"cluster: {error}")
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""A real API server for tests: etcd, kube-apiserver and, where wanted, kube-controller-manager. No node, no root."""
+"""A real API server for tests: etcd, kube-apiserver and optionally kube-controller-manager. No node, no root."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from cluster.build import Say, programs_of_the_api_server, silence
 from cluster.certificates import Authority
 from cluster.control_plane import MASTERS, ControlPlane, Ports
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.ports import Endpoint, free_ports
 from cluster.processes import Server, run, until
 from cluster.servers import Served
 
 
 class ApiServer(Served):
-    """An API server on a free port of the loopback address, for as long as the `with` block.
+    """An API server on a free loopback port, for the length of a `with` block.
 
-    `kubeconfig` is a file with the rights of an administrator and `url` the server's address.
-    Without a controller manager, service accounts are not asked for and nothing collects garbage.
-    Raises ClusterError with the server's log if it does not come up.
+    `kubeconfig` is an administrator's file and `url` the server's address.
+    Without a controller manager, pods need no service account and nothing collects garbage.
+    Raises HarnessError with the server's log if it does not start.
     """
 
     kubeconfig: Path
@@ -29,25 +29,25 @@ class ApiServer(Served):
         self._programs = programs_of_the_api_server(say)
         self._with_controllers = controller_manager
         if controller_manager and not (self._programs / "kube-controller-manager").is_file():
-            raise ClusterError(
+            raise HarnessError(
                 f"{self._programs} has no kube-controller-manager; unset KUBEBUILDER_ASSETS to build one"
             )
 
     def kubectl(self, *arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
-        """What kubectl said, whatever its exit code; `given` is its standard input."""
+        """Runs kubectl with `given` on its standard input; returns its output, whatever its exit code."""
         words = [self._programs / "kubectl", "--kubeconfig", self.kubeconfig, *arguments]
         return run(words, given=given, environment={"KUBECACHEDIR": str(self._servers.folder / "kubectl")})
 
-    def client(self, name: str, user: str, *groups: str) -> Path:
-        """A kubeconfig for another user, who has the rights that RBAC gives."""
-        return self._plane.kubeconfig(name, user, *groups)
+    def client(self, name: str, user: str) -> Path:
+        """Writes a kubeconfig for another user, whose rights are those that RBAC grants."""
+        return self._plane.kubeconfig(name, user)
 
     def stop_serving(self) -> None:
-        """The API server ends; etcd and its data stay."""
+        """Stops the API server; etcd keeps running with its data."""
         self._servers.stop(self._apiserver)
 
     def serve_again(self) -> None:
-        """The API server is back on the same port; returns when it is ready."""
+        """Restarts the API server on the same port; returns when it is ready."""
         self._apiserver = self._serve()
 
     def _start(self) -> None:
@@ -58,23 +58,23 @@ class ApiServer(Served):
         until("etcd is healthy", lambda: Endpoint(self._plane.ports.etcd).answers("/health"), etcd)
         self._apiserver = self._serve()
         if self._with_controllers:
-            self._control()
+            self._start_controllers()
 
     def _serve(self) -> Server:
-        # With no pods there is no address at which pods could reach it, and the loopback address may not be one.
+        # The reconciler publishes an address for pods: there are none, and it refuses a loopback address.
         more = ["--endpoint-reconciler-type=none"]
         if not self._with_controllers:
             more.append("--disable-admission-plugins=ServiceAccount")
         server = self._servers.start("kube-apiserver", self._plane.apiserver(self._programs / "kube-apiserver", *more))
         endpoint = self._plane.endpoint()
         until("the API server is ready", lambda: endpoint.answers("/readyz"), server)
-        until("it has its namespaces", lambda: endpoint.answers("/api/v1/namespaces/default"), server)
+        until("the default namespace exists", lambda: endpoint.answers("/api/v1/namespaces/default"), server)
         return server
 
-    def _control(self) -> None:
+    def _start_controllers(self) -> None:
         [port] = free_ports(1)
         command = self._plane.controller_manager(self._programs / "kube-controller-manager", f"--secure-port={port}")
         server = self._servers.start("kube-controller-manager", command)
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         endpoint = self._plane.endpoint()
-        until("the controllers are at work", lambda: endpoint.answers(account), server)
+        until("the controllers run", lambda: endpoint.answers(account), server)

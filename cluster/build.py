@@ -1,4 +1,4 @@
-"""Building programs from Go modules, once."""
+"""Cached builds of programs from Go modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.locks import alone
 from cluster.processes import logged, output
@@ -20,40 +20,46 @@ ASSETS = "KUBEBUILDER_ASSETS"
 
 
 def silence(text: str) -> None:
-    """Says nothing."""
+    """Discards a progress message."""
 
 
 def folder_of(group: Group) -> Path:
-    """Where the group's programs are once they are built."""
+    """Returns the folder of the group's programs, which may not be built yet."""
     return cache() / "bin" / f"{group.name}-{group.key()}"
 
 
 def built(group: Group, say: Say) -> Path:
-    """The folder of the group's programs, which are built now if they are not there; ClusterError if that fails."""
+    """Returns the folder of the group's programs; builds them unless cached. Raises HarnessError if that fails."""
     target = folder_of(group)
     if target.is_dir():
         return target
     if shutil.which("go") is None:
-        raise ClusterError(f"{', '.join(group.programs)}: not built yet, and there is no go; install Go 1.21 or newer")
+        raise HarnessError(f"{', '.join(group.programs)}: not built yet, and Go is missing; install Go 1.21 or newer")
     with alone(f"bin-{group.name}"):
-        if not target.is_dir():  # another process may have built it while this one waited
+        if not target.is_dir():  # another process may have built it while this one waited for the lock
             _build(group, target, say)
     return target
 
 
+def tool(group: Group, name: str) -> Path:
+    """Returns one program of the group: our build if there is one, else the one on PATH, else a new build."""
+    found = None if folder_of(group).is_dir() else shutil.which(name)
+    return Path(found) if found else built(group, silence) / name
+
+
 def programs_of_the_api_server(say: Say) -> Path:
-    """The folder of etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS where that is set, otherwise our own build."""
+    """Returns the folder of etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS if set, otherwise our own build."""
     named = os.environ.get(ASSETS)
     if not named:
         return built(APISERVER, say)
     missing = [name for name in ("etcd", "kube-apiserver", "kubectl") if not (Path(named) / name).is_file()]
     if missing:
-        raise ClusterError(f"{ASSETS}: {named} has no {', '.join(missing)}; name a folder that has, or unset it")
+        raise HarnessError(f"{ASSETS}: {named} has no {', '.join(missing)}; name a folder that has, or unset it")
     return Path(named)
 
 
 def why_no_api_server() -> str | None:
-    """Why the programs of the API server cannot be had here, or nothing where they can."""
+    """Why the programs of the API server are unavailable on this machine; None if they are available."""
     if os.environ.get(ASSETS) or folder_of(APISERVER).is_dir() or shutil.which("go"):
         return None
     return f"needs Go, or {ASSETS}"
@@ -63,8 +69,8 @@ def _build(group: Group, target: Path, say: Say) -> None:
     say(f"building {', '.join(group.programs)} from Go modules (minutes the first time) …")
     began = monotonic()
     target.parent.mkdir(parents=True, exist_ok=True)
-    for lost in target.parent.glob(f".{group.name}-*"):  # of a build that was killed
-        shutil.rmtree(lost)
+    for stale in target.parent.glob(f".{group.name}-*"):  # left by a build that was killed
+        shutil.rmtree(stale)
     work = Path(tempfile.mkdtemp(prefix=f".{group.name}-", dir=target.parent))
     try:
         for name, package in group.programs.items():

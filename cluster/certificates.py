@@ -1,20 +1,11 @@
-"""A certificate authority for one cluster, and what it signs."""
+"""A certificate authority for one cluster, and the certificates it issues."""
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-LIFETIME = datetime.timedelta(days=30)
-CLOCK_SKEW = datetime.timedelta(minutes=5)
+import trustme
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,79 +15,33 @@ class Pair:
     certificate: bytes
     key: bytes
 
-    def write(self, folder: Path, name: str) -> tuple[Path, Path]:
-        """The two files, NAME.crt and NAME.key; nobody else may read the key."""
-        return write_file(folder / f"{name}.crt", self.certificate), write_file(folder / f"{name}.key", self.key)
+    def write(self, folder: Path, name: str) -> None:
+        """Writes NAME.crt and NAME.key, readable by their owner only."""
+        write_file(folder / f"{name}.crt", self.certificate)
+        write_file(folder / f"{name}.key", self.key)
 
 
 class Authority:
-    """A certificate authority that lives as long as this process; its key can be written for the controller manager."""
+    """A certificate authority; its key is kept in memory until `pair` is written."""
 
     def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _subject("batchgrowth test cluster", ())
-        critical = x509.BasicConstraints(ca=True, path_length=0)
-        certificate = _unsigned(self._name, self._name, self._key).add_extension(critical, critical=True)
-        self._certificate = certificate.sign(self._key, hashes.SHA256())
-        self.pair = Pair(self._certificate.public_bytes(serialization.Encoding.PEM), _pem(self._key))
+        self._authority = trustme.CA()
+        self.pair = Pair(self._authority.cert_pem.bytes(), self._authority.private_key_pem.bytes())
 
-    def client(self, name: str, *groups: str) -> Pair:
-        """Who a user is: the common name, and the organisations as groups."""
-        return self._signed(name, groups, (), ExtendedKeyUsageOID.CLIENT_AUTH)
+    def client(self, user: str, group: str | None = None) -> Pair:
+        """Returns a client certificate, from whose names Kubernetes takes the user and the group."""
+        # Without a host name trustme's certificate has an empty critical extension, which Go refuses.
+        return self.server(user, "localhost", group=group)
 
-    def server(self, name: str, *reached_as: str) -> Pair:
-        """A server that is reached under these addresses and names."""
-        return self._signed(name, (), reached_as, ExtendedKeyUsageOID.SERVER_AUTH)
-
-    def _signed(self, name: str, groups: Sequence[str], reached_as: Sequence[str], use: x509.ObjectIdentifier) -> Pair:
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = _unsigned(_subject(name, groups), self._name, key)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-        if reached_as:
-            names = x509.SubjectAlternativeName([_alternative(each) for each in reached_as])
-            builder = builder.add_extension(names, critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
-        return Pair(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
-
-
-def signing_key() -> bytes:
-    """A private key, PEM, that signs the tokens of service accounts."""
-    return _pem(ec.generate_private_key(ec.SECP256R1()))
+    def server(self, name: str, *identities: str, group: str | None = None) -> Pair:
+        """Returns a certificate for a server with these host names and IP addresses."""
+        issued = self._authority.issue_cert(*identities, common_name=name, organization_name=group)
+        [certificate] = issued.cert_chain_pems
+        return Pair(certificate.bytes(), issued.private_key_pem.bytes())
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """The file, readable by its owner alone."""
+    """Writes a file that only its owner can read."""
     path.touch(mode=0o600)
     path.write_bytes(content)
     return path
-
-
-def _subject(name: str, groups: Sequence[str]) -> x509.Name:
-    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _unsigned(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + LIFETIME)
-    )
-
-
-def _alternative(reached_as: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(reached_as))
-    except ValueError:
-        return x509.DNSName(reached_as)
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    )

@@ -1,4 +1,4 @@
-"""The control group that all pods of the node are below."""
+"""The control group above those of the node's pods."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ ROOT_CGROUP = "batchgrowth"
 
 
 def is_version_1() -> bool:
-    """Whether the machine has one hierarchy per controller; Kubernetes wants to be told."""
+    """Whether the machine has one hierarchy per controller, which the kubelet accepts only if configured."""
     return not (MOUNT / "cgroup.controllers").exists()
 
 
 def make() -> None:
-    """The group, in every hierarchy."""
+    """Creates the group in every hierarchy."""
     for hierarchy in _hierarchies():
         (hierarchy / ROOT_CGROUP).mkdir(exist_ok=True)
     if not is_version_1():
@@ -23,7 +23,7 @@ def make() -> None:
 
 
 def remove() -> None:
-    """Takes the group and everything below it away; its processes are gone by then."""
+    """Removes the group and all groups below it, whose processes have ended."""
     for hierarchy in _hierarchies():
         top = hierarchy / ROOT_CGROUP
         if top.is_dir():
@@ -36,5 +36,5 @@ def remove() -> None:
 def _hierarchies() -> list[Path]:
     if not is_version_1():
         return [MOUNT]
-    # Some names are links to others, as cpu is to cpu,cpuacct. Version 2 may be there too, as "unified".
+    # Some names are links, as cpu is to cpu,cpuacct. Version 2 may be mounted too, as "unified".
     return [path for path in MOUNT.iterdir() if path.is_dir() and not path.is_symlink()]

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.certificates import Authority, signing_key, write_file
+from cluster.certificates import Authority
 from cluster.kubeconfig import write_kubeconfig
 from cluster.network import FIRST_SERVICE, SERVICE_RANGE
 from cluster.ports import LOOPBACK, Endpoint
@@ -17,7 +17,7 @@ MASTERS = "system:masters"
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the control plane listens; etcd on the loopback address."""
+    """The ports of the control plane; etcd listens on the loopback address."""
 
     etcd: int
     etcd_peer: int
@@ -26,9 +26,9 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """Files and command lines of one control plane; nothing here starts anything.
+    """Files and command lines of one control plane; starting it is the caller's part.
 
-    `address` is where the API server listens; with the loopback address no pod can reach it.
+    `address` is the API server's; pods cannot reach it on the loopback address.
     """
 
     folder: Path
@@ -38,25 +38,25 @@ class ControlPlane:
 
     @property
     def url(self) -> str:
-        """Where clients on this machine reach the API server."""
+        """The API server's address for clients on this machine."""
         return f"https://{self.address}:{self.ports.apiserver}"
 
     def write(self) -> None:
-        """The certificates and keys."""
+        """Writes the certificates and keys."""
         names = (LOOPBACK, FIRST_SERVICE, self.address, "localhost", "kubernetes", "kubernetes.default.svc")
         self.authority.pair.write(self.folder, "ca")
         self.authority.server("kube-apiserver", *dict.fromkeys(names)).write(self.folder, "apiserver")
         self.authority.client("admin", MASTERS).write(self.folder, "admin")
-        write_file(self.folder / "accounts.key", signing_key())
+        self.authority.client("service-accounts").write(self.folder, "accounts")
 
-    def kubeconfig(self, name: str, user: str, *groups: str) -> Path:
-        """A kubeconfig for one user, made anew."""
-        pair = self.authority.client(user, *groups)
+    def kubeconfig(self, name: str, user: str, group: str | None = None) -> Path:
+        """Writes a kubeconfig with a new certificate for one user."""
+        pair = self.authority.client(user, group)
         path = self.folder / f"{name}.kubeconfig"
         return write_kubeconfig(path, self.url, self.authority.pair.certificate, pair)
 
     def etcd(self, program: Path) -> list[Argument]:
-        """An etcd on loopback ports. It does not wait for the disk: nothing here has to survive a power cut."""
+        """Etcd on loopback ports, without fsync: its data need not survive a power cut."""
         client, peer = f"http://{LOOPBACK}:{self.ports.etcd}", f"http://{LOOPBACK}:{self.ports.etcd_peer}"
         return [
             program,
@@ -94,7 +94,7 @@ class ControlPlane:
         ]
 
     def controller_manager(self, program: Path, *more: str) -> list[Argument]:
-        """kube-controller-manager without leader election: there is one."""
+        """kube-controller-manager without leader election, as the only replica."""
         user = "system:kube-controller-manager"
         return [
             program,
@@ -110,12 +110,12 @@ class ControlPlane:
         ]
 
     def scheduler(self, program: Path, *more: str) -> list[Argument]:
-        """kube-scheduler, likewise."""
+        """kube-scheduler, also without leader election."""
         kubeconfig = self.kubeconfig("scheduler", "system:kube-scheduler")
         return [program, f"--kubeconfig={kubeconfig}", "--leader-elect=false", f"--bind-address={LOOPBACK}", *more]
 
     def endpoint(self) -> Endpoint:
-        """The API server as its administrator sees it."""
+        """The API server, queried as administrator."""
         context = ssl.create_default_context(cafile=self.folder / "ca.crt")
         context.load_cert_chain(self.folder / "admin.crt", self.folder / "admin.key")
         return Endpoint(self.ports.apiserver, context, self.address)

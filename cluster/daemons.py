@@ -1,4 +1,4 @@
-"""Servers that outlive the command that started them: a file per server says which process it is."""
+"""Servers that outlive the command that started them, each with a process-id file."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from cluster.processes import Argument, Server, start
 
 @dataclass(frozen=True, slots=True)
 class Daemons:
-    """The servers whose logs and process files are in a folder."""
+    """The servers whose logs and process-id files are in a folder."""
 
     folder: Path
 
     def start(self, name: str, argv: Sequence[Argument]) -> Server:
-        """A server in a session of its own, written down before anything else happens."""
+        """Starts a server in a new session and records its process id and start time."""
         server = start(name, argv, self.folder / f"{name}.log")
-        # With the time of its start, for process ids come again.
+        # With its start time, because process ids are reused.
         begun = psutil.Process(server.process.pid).create_time()
         (self.folder / f"{name}.pid").write_text(f"{server.process.pid} {begun}")
         return server
 
     def names(self) -> list[str]:
-        """Every server that was started."""
+        """The names of all servers that were started."""
         return sorted(path.stem for path in self.folder.glob("*.pid"))
 
     def process(self, name: str) -> psutil.Process | None:
-        """The server's process, if it is still there."""
+        """The server's process; None if it has ended."""
         path = self.folder / f"{name}.pid"
         if not path.exists():
             return None
@@ -41,13 +41,3 @@ class Daemons:
         except psutil.NoSuchProcess:
             return None
         return process if same else None
-
-    def stop(self, seconds: float = 5) -> None:
-        """Ends them all at once: politely, then by force."""
-        there = [process for name in self.names() if (process := self.process(name))]
-        for process in there:
-            process.terminate()
-        _, alive = psutil.wait_procs(there, timeout=seconds)
-        for process in alive:
-            process.kill()
-        psutil.wait_procs(alive, timeout=seconds)

@@ -1,4 +1,4 @@
-"""An image of the Dask operator for a cluster that reaches no registry: the operator's own image, run otherwise."""
+"""An image of the Dask operator for a cluster without a registry, from the layers of our operator's image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.layers import without_last_layer
 
 REPOSITORY = "localhost/dask-kubernetes-operator"
 TAG = "dev"
-# As the public image is run. Its chart sets user 1000, for whom kopf wants to know a name.
+# As the public image runs. Its chart sets user 1000, whose name kopf looks up.
 RUN: dict[str, Any] = {
     "User": "1000",
     "Env": [
@@ -30,10 +30,10 @@ RUN: dict[str, Any] = {
 
 
 def archives_of_the_dask_operator(say: Say) -> list[Path]:
-    """The archives of the image, in the order of their import; made now if they are not there.
+    """Returns the image's archives in import order; makes them unless cached.
 
-    The operator's dependencies have dask-kubernetes among them, so its layers without the project's are the image.
-    They are to be imported before the operator's, whose name the first of them bears.
+    The operator depends on dask-kubernetes, so its image without the project's layer is the Dask operator's.
+    Import them before the operator's archives: the first one bears that image's name.
     """
     whole = whole_archive("operator", say)
     key = hashlib.sha256(f"{whole.stem} {json.dumps(RUN)}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What a node and the building of images need of the machine: programs of Debian and Ubuntu packages."""
+"""Programs of Debian and Ubuntu packages that a node and image builds need."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.processes import Argument, logged
 
-# Programs that lie in the sbin folders are not on everybody's PATH.
+# The sbin folders are not on every user's PATH.
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 NODE = {
-    "runc": "runc",  # with libseccomp: a runc without it refuses every sandbox
+    "runc": "runc",  # Debian's has libseccomp; a runc without it refuses every sandbox
     "iptables": "iptables",
     "conntrack": "conntrack",
     "socat": "socat",
@@ -25,29 +25,29 @@ IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
 
 
 def program(name: str) -> Path:
-    """Where a program of the machine is; ClusterError naming the step that installs it."""
+    """Returns the path of a program. Raises HarnessError with the command that installs it."""
     found = _found(name)
     if found is None:
-        raise ClusterError(f"{name} is missing; `python -m cluster packages` installs it on Debian and Ubuntu")
+        raise HarnessError(f"{name} is missing; `python -m cluster packages` installs it on Debian and Ubuntu")
     return Path(found)
 
 
 def require(programs: Iterable[str]) -> None:
-    """Nothing where all are there; ClusterError naming those that are missing, and what would do."""
+    """Raises HarnessError if programs are missing, with the command that installs them."""
     missing = [name for name in programs if _found(name) is None]
     if missing:
-        raise ClusterError(
+        raise HarnessError(
             f"{', '.join(missing)}: missing; `python -m cluster packages` installs what is missing on Debian and Ubuntu"
         )
 
 
 def install(log: Path) -> list[str]:
-    """The packages that were installed now, none where all were there; ClusterError without root or without apt."""
+    """Installs the missing packages and returns their names. Raises HarnessError without root or apt."""
     packages = [package for name, package in (NODE | IMAGES).items() if _found(name) is None]
     if not packages:
         return []
     if os.geteuid() != 0:
-        raise ClusterError(f"only root can install packages; have {' '.join(packages)} installed")
+        raise HarnessError(f"only root can install packages; ask an administrator to install {' '.join(packages)}")
     command: list[Argument] = [program("apt-get"), "install", "--yes", "--no-install-recommends", *packages]
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     logged([program("apt-get"), "update"], log, folder=Path("/"), environment=quiet)
@@ -56,9 +56,9 @@ def install(log: Path) -> list[str]:
 
 
 def root_required(what: str) -> None:
-    """Nothing for root; ClusterError for everybody else."""
+    """Raises HarnessError unless the user is root."""
     if os.geteuid() != 0:
-        raise ClusterError(f"{what} needs root: it makes network namespaces and mounts")
+        raise HarnessError(f"{what} needs root: it creates network namespaces and mounts")
 
 
 def _found(name: str) -> str | None:

@@ -1,5 +1,5 @@
-"""What goes wrong with a cluster."""
+"""The one error of the test cluster."""
 
 
-class ClusterError(RuntimeError):
-    """A program is missing, could not be built, did not start or ended by itself; the message says what would do."""
+class HarnessError(RuntimeError):
+    """A program is missing, failed to build, failed to start or exited; the message says how to fix it."""

@@ -1,4 +1,4 @@
-"""Where things are kept: what was built, and the state of the cluster that is up."""
+"""The cache of builds and the state of the running cluster."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def cache() -> Path:
-    """What can be made again: programs, images. The user's cache folder."""
+    """The folder of programs and images, all of which can be rebuilt."""
     return _base("XDG_CACHE_HOME", ".cache")
 
 
 def state() -> Path:
-    """The one cluster of this user that `up` starts; gone after `down`."""
+    """The folder of the user's one cluster, which `up` creates and `down` removes."""
     return _base("XDG_STATE_HOME", ".local/state") / "cluster"
 
 

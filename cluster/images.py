@@ -13,7 +13,7 @@ from time import monotonic
 
 from cluster.build import Say, built, silence
 from cluster.debian import IMAGES, require, root_required
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.layers import swap_last_layer
 from cluster.local import LocalCluster
@@ -26,7 +26,7 @@ TARGETS = ("operator", "trainer")
 # Debian's own Python, so that the base needs no registry either.
 SUITE = "bookworm"
 BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv")
-# What the machine knows about certificates and package indexes, a build on it may know too; it stays out of the image.
+# The machine's certificates and package indexes, mounted during builds and absent from the image.
 OF_THE_MACHINE = ("/etc/ssl/certs", "/etc/pip.conf")
 
 INSTALLED = "/opt/batchgrowth"
@@ -34,14 +34,14 @@ BUD = ("buildah", "bud", "--isolation", "chroot")
 
 
 def name_of(target: str) -> str:
-    """The name under which pods find the image."""
+    """The image's name in pod specs."""
     return f"localhost/batchgrowth-{target}:dev"
 
 
 def archives_of(target: str, say: Say) -> list[Path]:
-    """The archives of the image of this working tree, in the order of their import; built now if they are not there.
+    """Returns the archives of this working tree's image in import order; builds them unless cached.
 
-    The first holds everything as it was when the dependencies last changed, the second the project as it is now.
+    The first is the whole image as of the last change of dependencies; a second one has the current project layer.
     """
     whole, now = whole_archive(target, say), _key_of_now()
     project = cache() / "images" / f"{target}-{now}.tar"
@@ -54,7 +54,7 @@ def archives_of(target: str, say: Say) -> list[Path]:
 
 
 def whole_archive(target: str, say: Say) -> Path:
-    """The archive with every layer, as the project was when the dependencies last changed; built now if not there."""
+    """Returns the archive with every layer as of the last change of dependencies; builds it unless cached."""
     path = cache() / "images" / f"whole-{target}-{_key_of(_of_dependencies())}.tar"
     if not path.exists():
         _ready_to_build()
@@ -65,7 +65,7 @@ def whole_archive(target: str, say: Say) -> Path:
 
 
 def pause_archive() -> Path:
-    """The archive of the image that holds a pod's namespaces."""
+    """Returns the archive of the pause image, which holds a pod's namespaces."""
     folder = built(PAUSE, silence)
     path = cache() / "images" / f"{folder.name}.tar"
     if not path.exists():
@@ -79,19 +79,19 @@ def pause_archive() -> Path:
 
 
 def load(cluster: LocalCluster, archives: list[Path]) -> bool:
-    """Whether anything had to be imported: containerd keeps what it has from one cluster to the next.
+    """Imports one image from its archives in order; returns False if containerd had it already.
 
-    The archives are one image's, in order; the last one is the image.
+    containerd keeps images from one cluster to the next.
     """
     mark = cluster.images / f"{archives[-1].stem}.loaded"
     if mark.exists():
         return False
     try:
         cluster.ctr("images", "import", archives[-1])
-    except ClusterError:
+    except HarnessError:
         if len(archives) == 1:
             raise
-        for archive in archives:  # it has not seen the layers that the last one only names
+        for archive in archives:  # the last one refers to layers that it does not contain
             cluster.ctr("images", "import", archive)
     kind = archives[-1].stem.rpartition("-")[0].removeprefix("whole-")
     for older in (*cluster.images.glob(f"{kind}-*.loaded"), *cluster.images.glob(f"whole-{kind}-*.loaded")):
@@ -106,7 +106,7 @@ def _ready_to_build() -> None:
 
 
 def _build(target: str, path: Path, say: Say) -> None:
-    """The whole image, by the Dockerfile alone."""
+    """Builds the whole image from the Dockerfile."""
     say(f"building the image {name_of(target)} (the trainer's takes minutes and some gigabytes) …")
     began = monotonic()
     log = _bud(target, name_of(target), say)
@@ -116,7 +116,7 @@ def _build(target: str, path: Path, say: Say) -> None:
 
 
 def _build_project(target: str, whole: Path, path: Path, say: Say) -> None:
-    """The project's layer as the Dockerfile makes it, put in place of the whole image's."""
+    """Builds the project's layer from the Dockerfile and swaps it for the whole image's last layer."""
     began = monotonic()
     name, layer = "localhost/batchgrowth-project:dev", path.with_suffix(".layer")
     log = _bud("project", name, say)
@@ -133,7 +133,7 @@ def _build_project(target: str, whole: Path, path: Path, say: Say) -> None:
 
 
 def _bud(target: str, name: str, say: Say) -> Path:
-    """Builds a stage of the Dockerfile under a name; returns the log."""
+    """Builds a stage of the Dockerfile under a name; returns the path of the log."""
     base = _base(say)
     log = cache() / "images" / f"{target}.log"
     log.unlink(missing_ok=True)
@@ -144,14 +144,14 @@ def _bud(target: str, name: str, say: Say) -> Path:
 
 
 def _only(path: Path, pattern: str) -> None:
-    """Of the archives of one kind, and what is noted beside them, the newest is enough."""
+    """Deletes older archives of one kind and the files beside them."""
     for older in path.parent.glob(pattern):
         if older.stem != path.stem:
             older.unlink()
 
 
 def _base(say: Say) -> str:
-    """The name of the base image, which is made now if it is not there."""
+    """Returns the name of the base image; makes it unless cached."""
     name = f"localhost/batchgrowth-base:{_key_of([SUITE, *BASE_PACKAGES, platform.machine()])}"
     if run(["buildah", "inspect", "--type", "image", name]).returncode == 0:
         return name
@@ -168,7 +168,7 @@ def _base(say: Say) -> str:
 
 
 def _push(name: str, path: Path, log: Path) -> None:
-    """The image as an archive, whole or not at all."""
+    """Exports the image to an archive atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
@@ -177,7 +177,7 @@ def _push(name: str, path: Path, log: Path) -> None:
 
 
 def _of_dependencies() -> list[str]:
-    """What decides what the layers below the project's hold; of pyproject.toml only what is to be installed."""
+    """Everything that determines the layers below the project's; of pyproject.toml only the requirements."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     wanted = [project["dependencies"], project["optional-dependencies"]]
     return [SUITE, *_digests([PROJECT / "Dockerfile", PROJECT / "requirements.lock"]), json.dumps(wanted)]
@@ -188,7 +188,7 @@ def _key_of_now() -> str:
 
 
 def _of_the_project() -> list[Path]:
-    """The files that decide what the project's layer holds."""
+    """The files that determine the project's layer."""
     rooms = (PROJECT / room for room in ("plan", "operator", "trainer"))
     files = [path for room in rooms for path in sorted(room.rglob("*")) if path.is_file()]
     return [

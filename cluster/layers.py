@@ -1,4 +1,4 @@
-"""An image whose last layer is another: what changes often travels alone, next to gigabytes that do not."""
+"""Swapping the last layer of an OCI archive, so that a change of the project ships without gigabytes below it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFERENCE = "org.opencontainers.image.ref.name"
 def swap_last_layer(image: Path, layer: Path, target: Path) -> None:
     """Writes an OCI archive of the image with its last layer replaced by the only layer of another archive.
 
-    The layers that stay are named in it and not contained: who imports it must have imported `image` before.
+    It refers to the other layers without containing them: import `image` first.
     """
     with tarfile.open(image) as whole, tarfile.open(layer) as single, tarfile.open(target, "w") as out:
         index, manifest, config = _parts(whole)
@@ -31,9 +31,9 @@ def swap_last_layer(image: Path, layer: Path, target: Path) -> None:
 
 
 def without_last_layer(image: Path, target: Path, name: str, config: Descriptor) -> None:
-    """Writes an OCI archive of the image under another name, without its last layer, to be run as `config` says.
+    """Writes an OCI archive of the image under another name, without its last layer, with `config` as run settings.
 
-    The layers that stay are named in it and not contained, as in `swap_last_layer`.
+    It refers to its layers without containing them, as in `swap_last_layer`.
     """
     with tarfile.open(image) as whole, tarfile.open(target, "w") as out:
         index, manifest, known = _parts(whole)
@@ -48,25 +48,25 @@ def without_last_layer(image: Path, target: Path, name: str, config: Descriptor)
 
 
 def _last_of_a_layer(history: list[Descriptor]) -> int:
-    """The place of the last step that made a layer; the others only said how the image is run."""
+    """The index of the last step that made a layer; other steps only set how the image runs."""
     return max(place for place, step in enumerate(history) if not step.get("empty_layer"))
 
 
 def _close(out: tarfile.TarFile, index: Descriptor) -> None:
-    """What makes an archive of the blobs."""
+    """Adds the index and layout files that make the blobs an OCI archive."""
     _write(out, INDEX, json.dumps(index).encode())
     _write(out, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
 
 
 def _parts(archive: tarfile.TarFile) -> tuple[Descriptor, Descriptor, Descriptor]:
-    """Index, manifest and configuration."""
+    """Returns index, manifest and configuration."""
     index = json.loads(_read(archive, INDEX))
     manifest = json.loads(_blob(archive, index["manifests"][0]))
     return index, manifest, json.loads(_blob(archive, manifest["config"]))
 
 
 def _add(out: tarfile.TarFile, content: bytes) -> Descriptor:
-    """Digest and size of the content, which is a blob of the archive now."""
+    """Adds the content as a blob; returns its digest and size."""
     digest = hashlib.sha256(content).hexdigest()
     _write(out, f"blobs/sha256/{digest}", content)
     return {"digest": f"sha256:{digest}", "size": len(content)}

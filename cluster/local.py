@@ -1,4 +1,4 @@
-"""The cluster that is up on this machine: its files, its processes, and how to talk to it."""
+"""The cluster on this machine: its files, its processes and its clients."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ ON_THE_MACHINE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-sch
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """The one cluster of this user; it may be up or not."""
+    """The user's one cluster, whether it is up or not."""
 
     folder: Path
     images: Path
 
     @property
     def kubeconfig(self) -> Path:
-        """A kubeconfig with the rights of an administrator."""
+        """An administrator's kubeconfig."""
         return self.folder / "admin.kubeconfig"
 
     @property
     def daemons(self) -> Daemons:
-        """The servers on the machine, and the first process of the node."""
+        """The servers on the machine, and the node's init process."""
         return Daemons(self.folder)
 
     def exists(self) -> bool:
-        """Whether anything of it is there."""
+        """Whether its folder exists, be it up or half stopped."""
         return self.folder.is_dir()
 
     def is_up(self) -> bool:
-        """Whether every server runs and the API server says that it is ready."""
+        """Whether every server runs and the API server is ready."""
         there = all(self.daemons.process(name) for name in ON_THE_MACHINE) and all(map(self.process, IN_THE_NODE))
         return there and self.kubectl("get", "--raw", "/readyz").returncode == 0
 
     def make_mount_point(self, path: Path) -> None:
-        """The folder, and a note of every folder that had to be made for it."""
+        """Creates a folder and records which folders were created for it."""
         missing = [each for each in (path, *path.parents) if not each.exists()]
         with (self.folder / "mount-points").open("a") as note:
             note.writelines(f"{each}\n" for each in missing)
         path.mkdir(parents=True, exist_ok=True)
 
     def made_mount_points(self) -> list[Path]:
-        """The folders that had to be made, the inner ones first."""
+        """The folders that `make_mount_point` created, the inner ones first."""
         note = self.folder / "mount-points"
         return [Path(line) for line in note.read_text().splitlines()] if note.exists() else []
 
     def process(self, name: str) -> psutil.Process | None:
-        """A server's process, on the machine or in the node, by its name; with it a test can stop or kill it."""
+        """The process of a server on the machine or in the node, for a test to suspend or kill; None if it ended."""
         if name not in IN_THE_NODE:
             return self.daemons.process(name)
         first = self.first_process()
@@ -68,26 +68,26 @@ class LocalCluster:
             return None
 
     def first_process(self) -> psutil.Process | None:
-        """Process 1 of the node's namespaces, as the machine sees it; every container's processes are below it."""
+        """The node's init process (1 in its namespaces), the ancestor of every container's processes."""
         outside = self.daemons.process(NODE_PROCESS)
         return next(iter(outside.children()), None) if outside else None
 
     def kubectl(self, *arguments: Argument, given: str | None = None) -> subprocess.CompletedProcess[str]:
-        """What kubectl said, whatever its exit code."""
+        """Runs kubectl with `given` on its standard input; returns its output, whatever its exit code."""
         words = [programs()["kubectl"], "--kubeconfig", self.kubeconfig, *arguments]
         return run(words, given=given, environment={"KUBECACHEDIR": str(self.folder / "kubectl")})
 
     def ctr(self, *arguments: Argument) -> str:
-        """What containerd's own client said about the pods' containers and images; ClusterError if it fails."""
+        """Runs containerd's client on the pods' containers and images. Raises HarnessError if it fails."""
         socket = self.folder / "containerd.sock"
         return output([programs()["ctr"], "--address", socket, "--namespace", "k8s.io", *arguments])
 
 
 def local_cluster() -> LocalCluster:
-    """The cluster of this user. Images stay in the cache when it is gone."""
+    """Returns the user's cluster; its images are cached across clusters."""
     return LocalCluster(state(), cache() / "containerd")
 
 
 def programs() -> dict[str, Path]:
-    """Where every program is or will be once it is built."""
+    """Returns the path of every program, built or not."""
     return {name: folder_of(group) / name for group in ALL for name in group.programs}

@@ -1,4 +1,4 @@
-"""One at a time, among the processes of this user."""
+"""Locks between the processes of one user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.folders import cache
 
 @contextmanager
 def alone(what: str) -> Iterator[None]:
-    """Waits until no other process does the same; a process that ends in any way lets go."""
+    """Holds a named file lock; the kernel releases it when the process ends."""
     path = cache() / f"{what}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:

@@ -1,7 +1,7 @@
 """The addresses of the single node, and the commands that make its network.
 
-The node has a network namespace of its own, so that all of this is gone when its processes are.
-A pair of virtual interfaces joins it to the machine; there is no way from a pod to the world outside.
+The node has its own network namespace, so all of this disappears with its processes.
+A veth pair connects it to the machine; pods have no route to the outside.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Command = list[str]
 
 
 def on_the_machine(node_pid: int) -> list[Command]:
-    """Makes the pair, gives one end to the node's namespace, and routes pods and services there."""
+    """Creates the veth pair, moves one end into the node's namespace and routes pods and services there."""
     return [
         ["ip", "link", "add", HOST_LINK, "type", "veth", "peer", "name", NODE_LINK, "netns", str(node_pid)],
         ["ip", "address", "add", f"{HOST_ADDRESS}/{LINK_PREFIX}", "dev", HOST_LINK],
@@ -31,7 +31,7 @@ def on_the_machine(node_pid: int) -> list[Command]:
 
 
 def in_the_node() -> list[Command]:
-    """What the node's first process does once its end of the pair is there."""
+    """Commands of the node's init process once its end of the pair exists."""
     return [
         ["ip", "link", "set", "lo", "up"],
         ["ip", "address", "add", f"{NODE_ADDRESS}/{LINK_PREFIX}", "dev", NODE_LINK],
@@ -43,5 +43,5 @@ def in_the_node() -> list[Command]:
 
 
 KERNEL_SETTINGS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
-"""Of the node's network namespace; a kernel without br_netfilter has no second one and pods reach services still,
-but not their own."""
+"""Sysctls of the node's network namespace. A kernel without br_netfilter lacks the second; then a pod cannot reach
+itself through a service."""

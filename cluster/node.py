@@ -15,14 +15,14 @@ from cluster.control_plane import MASTERS, ControlPlane
 from cluster.debian import program
 
 NODE = "real"
-# Where the kubelet and the plug-ins write whatever they are told; the node gets its own.
+# Fixed paths that the kubelet and the CNI plug-ins write to; the node mounts its own.
 PRIVATE_FOLDERS = ("/var/lib/cni", "/var/lib/kubelet", "/var/log/containers")
 PAUSE_IMAGE = "localhost/batchgrowth-pause:dev"
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where the node keeps its files, and which programs it runs; `images` outlives the cluster."""
+    """The node's folders and programs; `images` outlives the cluster."""
 
     folder: Path
     images: Path
@@ -31,11 +31,11 @@ class Node:
 
     @property
     def socket(self) -> Path:
-        """Where containerd listens."""
+        """Containerd's socket."""
         return self.folder / "containerd.sock"
 
     def write(self) -> Path:
-        """Every file of the node; returns the one for node_init."""
+        """Writes every file of the node; returns the path of node_init's."""
         for name in ("cni", "kubelet", "pod-logs"):
             (self.folder / name).mkdir()
         self.images.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""The first process of the node: mounts, network, then its servers, started again whenever one ends.
+"""The node's init process: sets up mounts and network, then starts its servers and restarts any that end.
 
-It runs in namespaces of its own (processes, mounts, network). Whoever kills it ends every process of the node and
-every container, and takes every mount, interface and iptables rule with them.
-Run by path, with nothing but the standard library. Its one argument is a JSON file that `cluster.node` wrote.
+It runs in its own PID, mount and network namespaces: killing it ends every process and container of the node and
+removes every mount, interface and iptables rule.
+Run by path, with the standard library only. Its one argument is a JSON file written by `cluster.node`.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-# The kubelet sets these for the whole machine; here it may write, and nothing comes of it.
+# The kubelet sets these for the whole machine; bind mounts divert its writes.
 MACHINE_WIDE = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -25,12 +25,12 @@ PAUSE_SECONDS = 0.5
 
 
 def run(*argv: str) -> None:
-    """Runs a command that has to succeed."""
+    """Runs a command that must succeed."""
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)  # noqa: S603
 
 
 def prepare_mounts(private_folders: list[str]) -> None:
-    """Mounts that nobody outside sees."""
+    """Makes mounts that are invisible outside the namespace."""
     run("mount", "--make-rshared", "/")
     for folder in ("/run", *private_folders):
         run("mount", "-t", "tmpfs", "tmpfs", folder)
@@ -43,8 +43,8 @@ def prepare_mounts(private_folders: list[str]) -> None:
 
 
 def prepare_network(link: str, commands: list[list[str]], settings: dict[str, str]) -> None:
-    """Waits for the interface that the machine's side hands over, then sets everything up."""
-    while not is_there(link):
+    """Waits for the machine to move the interface here, then configures the network."""
+    while not has_link(link):
         time.sleep(0.02)
     for command in commands:
         run(*command)
@@ -54,37 +54,37 @@ def prepare_network(link: str, commands: list[list[str]], settings: dict[str, st
             path.write_text(value)
 
 
-def is_there(link: str) -> bool:
-    """Whether this namespace has the interface; /sys is still the machine's and does not know."""
+def has_link(link: str) -> bool:
+    """Whether this namespace has the interface; /sys still shows the machine's."""
     asked = subprocess.run(["ip", "link", "show", link], capture_output=True, check=False)  # noqa: S603, S607
     return asked.returncode == 0
 
 
 def start(name: str, argv: list[str], logs: str) -> "subprocess.Popen[bytes]":
-    """A server with its log."""
+    """Starts a server that appends to its log."""
     with (Path(logs) / f"{name}.log").open("ab") as log:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603
 
 
 def supervise(servers: dict[str, list[str]], logs: str, after: dict[str, str]) -> None:
-    """Keeps the servers running, and buries what containers leave behind. Never returns."""
+    """Restarts servers that end and reaps orphans of containers. Never returns."""
     running: dict[str, subprocess.Popen[bytes]] = {}
     while True:
         for name in servers.keys() - running.keys():
             if name not in after or Path(after[name]).exists():
                 running[name] = start(name, servers[name], logs)
-        ended = set(iter(bury, 0))
+        ended = set(iter(reap, 0))
         running = {name: process for name, process in running.items() if process.pid not in ended}
         time.sleep(PAUSE_SECONDS if ended or len(running) == len(servers) else 0.05)
 
 
-def bury() -> int:
-    """The process id of a child that has ended, 0 where there is none."""
+def reap() -> int:
+    """Reaps a child that has ended; returns its process id, 0 if there is none."""
     return os.waitpid(-1, os.WNOHANG)[0]
 
 
 def main(path: str) -> None:
-    """Does it all."""
+    """Sets up the node and supervises its servers."""
     config = json.loads(Path(path).read_text())
     prepare_mounts(config["private_folders"])
     prepare_network(config["link"], config["network"], config["settings"])

@@ -1,4 +1,4 @@
-"""Free ports, and asking what listens on them."""
+"""Free ports, and HTTP servers that listen on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody listens on, all different."""
+    """Returns distinct unused ports of the loopback address."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -22,14 +22,14 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An HTTP server, with TLS where a context is given."""
+    """An HTTP server, with TLS if a context is given."""
 
     port: int
     context: ssl.SSLContext | None = None
     host: str = LOOPBACK
 
     def answers(self, path: str) -> bool:
-        """Whether it says 200 to a GET."""
+        """Whether a GET returns 200."""
         try:
             return self._status(path) == http.HTTPStatus.OK
         except (OSError, http.client.HTTPException):

@@ -1,4 +1,4 @@
-"""The one place that starts programs."""
+"""Running programs, in the foreground and in the background."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 
 Argument = str | Path
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A program in the background, and where it writes."""
+    """A program in the background and its log."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def check(self) -> None:
-        """ClusterError with the end of its log if it has ended."""
+        """Raises HarnessError with the end of the log if the program has ended."""
         if self.process.poll() is not None:
-            raise ClusterError(
+            raise HarnessError(
                 f"{self.name} ended with code {self.process.returncode}; its log ends:\n{tail(self.log)}"
             )
 
@@ -33,7 +33,7 @@ class Server:
 def run(
     argv: Sequence[Argument], *, given: str | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What a program said, whatever its exit code."""
+    """Runs a program with `given` on its standard input; returns its output, whatever its exit code."""
     return subprocess.run(  # noqa: S603
         [str(word) for word in argv],
         input=given,
@@ -46,16 +46,16 @@ def run(
 
 
 def output(argv: Sequence[Argument], *, given: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """Standard output of a program; ClusterError with what it said if it fails."""
+    """Returns a program's standard output. Raises HarnessError with its error output if it fails."""
     done = run(argv, given=given, environment=environment)
     if done.returncode:
-        told = (done.stderr or done.stdout).strip()
-        raise ClusterError(f"{' '.join(map(str, argv[:4]))} … ended with code {done.returncode}: {told[-4000:]}")
+        error = (done.stderr or done.stdout).strip()
+        raise HarnessError(f"{' '.join(map(str, argv[:4]))} … ended with code {done.returncode}: {error[-4000:]}")
     return done.stdout
 
 
 def logged(argv: Sequence[Argument], log: Path, *, folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Runs a long command with everything it says in a file; ClusterError with the file's end if it fails."""
+    """Runs a long command with its output in a log. Raises HarnessError with the end of the log if it fails."""
     with log.open("ab") as sink:
         code = subprocess.run(  # noqa: S603
             [str(word) for word in argv],
@@ -67,25 +67,17 @@ def logged(argv: Sequence[Argument], log: Path, *, folder: Path, environment: Ma
             check=False,
         ).returncode
     if code:
-        raise ClusterError(f"{' '.join(map(str, argv[:3]))} … ended with code {code}; its log ends:\n{tail(log)}")
+        raise HarnessError(f"{' '.join(map(str, argv[:3]))} … ended with code {code}; its log ends:\n{tail(log)}")
 
 
-def start(
-    name: str,
-    argv: Sequence[Argument],
-    log: Path,
-    *,
-    group: int | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Server:
-    """A program in the background: in the given process group, or in a session of its own that outlives this one."""
+def start(name: str, argv: Sequence[Argument], log: Path, *, group: int | None = None) -> Server:
+    """Starts a program in a process group, or without one in a new session, which outlives this process."""
     with log.open("ab") as sink:
         process = subprocess.Popen(  # noqa: S603
             [str(word) for word in argv],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            env=os.environ | (environment or {}),
             process_group=group,
             start_new_session=group is None,
         )
@@ -93,18 +85,18 @@ def start(
 
 
 def until(what: str, ready: Callable[[], bool], server: Server, *, seconds: float = 60) -> None:
-    """Returns when it is ready; ClusterError with the server's log if the server ends or the time is over."""
+    """Returns when `ready()` is true. Raises HarnessError with the log if the server ends or the wait times out."""
     end = monotonic() + seconds
     while not ready():
         server.check()
         if monotonic() > end:
-            raise ClusterError(
+            raise HarnessError(
                 f"{what}: not within {seconds:.0f} s; the log of {server.name} ends:\n{tail(server.log)}"
             )
         sleep(0.05)
 
 
 def tail(log: Path, lines: int = 30) -> str:
-    """The last lines of a log, and where the rest is."""
+    """Returns the last lines of a log, and its path."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return "\n".join([*text.splitlines()[-lines:], f"({log})"])

@@ -1,4 +1,4 @@
-"""A real Prometheus on this machine, which finds the pods of a cluster as one inside it would."""
+"""A real Prometheus on this machine, which discovers the pods of a cluster as one inside it would."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ Series = dict[str, Any]
 
 
 class Prometheus(Served):
-    """A Prometheus with the configuration of charts/prometheus.yaml, for as long as the `with` block.
+    """A Prometheus with the configuration of charts/prometheus.yaml, for the length of a `with` block.
 
-    It reads the pods of the API server that the kubeconfig names, and has to reach their addresses: so it does on the
-    machine of `make cluster`. `url` is its address. Raises ClusterError with its log if it does not come up.
+    It discovers pods through the API server of the kubeconfig and scrapes them at their own addresses, which the
+    machine of `make cluster` can reach; without a kubeconfig it scrapes nothing. `url` is its address.
+    Raises HarnessError with its log if it does not start.
     """
 
     url: str
 
-    def __init__(self, kubeconfig: Path, *, port: int | None = None, say: Say = silence) -> None:
+    def __init__(self, kubeconfig: Path | None = None, *, port: int | None = None, say: Say = silence) -> None:
         self._program = built(PROMETHEUS, say) / "prometheus"
         self._kubeconfig = kubeconfig
         self._port = free_ports(1)[0] if port is None else port
 
-    def instant(self, query: str, time: float | None = None) -> list[Series]:
-        """The series of an instant query, at a time in seconds since 1970 or now; HTTPError where it is refused."""
-        at = {} if time is None else {"time": f"{time:.3f}"}
-        return self._result("query", {"query": query, **at})
+    def parsed(self, query: str) -> Series:
+        """Returns the syntax tree of a query. Raises HTTPError if Prometheus cannot parse it."""
+        return self._get("parse_query", {"query": query})
 
     def over(self, query: str, start: float, end: float, step: float = 1.0) -> list[Series]:
-        """The series of a query over a time, as a panel draws it; HTTPError where it is refused."""
-        return self._result("query_range", {"query": query, "start": str(start), "end": str(end), "step": str(step)})
+        """Returns the series of a range query, in seconds since 1970. Raises HTTPError if Prometheus refuses it."""
+        asked = {"query": query, "start": str(start), "end": str(end), "step": str(step)}
+        found: list[Series] = self._get("query_range", asked)["result"]
+        return found
 
     def targets(self) -> list[dict[str, Any]]:
-        """What is scraped now, and how that goes."""
+        """Returns the active targets with their health."""
         found: list[dict[str, Any]] = self._get("targets", {"state": "active"})["activeTargets"]
         return found
 
@@ -66,16 +68,12 @@ class Prometheus(Served):
         self.url = f"http://{LOOPBACK}:{self._port}"
 
     def _configuration(self) -> dict[str, Any]:
-        """The user's own configuration, but that this one is outside the cluster."""
-        told: dict[str, Any] = yaml.safe_load(CONFIGURATION.read_text())
-        for job in told["scrape_configs"]:
+        """Returns the users' configuration, changed to discover pods from outside the cluster."""
+        configuration: dict[str, Any] = yaml.safe_load(CONFIGURATION.read_text())
+        for job in configuration["scrape_configs"]:
             for discovery in job["kubernetes_sd_configs"]:
                 discovery["kubeconfig_file"] = str(self._kubeconfig)
-        return told
-
-    def _result(self, path: str, query: dict[str, str]) -> list[Series]:
-        found: list[Series] = self._get(path, query)["result"]
-        return found
+        return configuration if self._kubeconfig else {}
 
     def _get(self, path: str, query: dict[str, str]) -> dict[str, Any]:
         address = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"

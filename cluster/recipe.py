@@ -1,4 +1,4 @@
-"""What is built from which Go module, and under which key it is kept."""
+"""The programs of each Go module, and the keys of their builds in the cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODULES = Path(__file__).parent / "modules"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Programs built together: name -> package, with the linker's and compiler's flags, and files of other modules."""
+    """Programs built together (name -> package), their build flags, and files copied from modules (name -> source)."""
 
     name: str
     module: str
@@ -23,11 +23,11 @@ class Group:
 
     @property
     def folder(self) -> Path:
-        """Where the go.mod lies."""
+        """The folder of the go.mod."""
         return MODULES / self.module
 
     def key(self) -> str:
-        """Sixteen hexadecimal digits of everything that decides what comes out."""
+        """Sixteen hexadecimal digits of a digest of everything that determines the build."""
         digest = hashlib.sha256(repr((asdict(self), platform.system(), platform.machine())).encode())
         for path in sorted(path for path in self.folder.iterdir() if path.is_file()):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -43,7 +43,7 @@ def _kubernetes_version() -> str:
 
 
 def _stamped(version: str) -> tuple[str, ...]:
-    """A version for `kubectl version` and for the API server's discovery: an unstamped build calls itself v0.0.0."""
+    """Linker flags that stamp a version: an unstamped build calls itself v0.0.0 in `kubectl version` and discovery."""
     major, minor, _ = version.removeprefix("v").split(".")
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
@@ -99,7 +99,7 @@ TOOLS = Group(
     module="tools",
     programs={"kwok": "sigs.k8s.io/kwok/cmd/kwok", "helm": "helm.sh/helm/v3/cmd/helm"},
     flags=_SMALL,
-    # Not pod-complete: it ends the pods of every Job at once.
+    # Without pod-complete, which ends the pods of every Job at once.
     files={
         "node-initialize.yaml": ("sigs.k8s.io/kwok", f"{_STAGES}/node/fast/node-initialize.yaml"),
         "node-heartbeat.yaml": (
@@ -111,7 +111,7 @@ TOOLS = Group(
     },
 )
 
-# Of the many ways to find what is to be scraped only the Kubernetes one: the others are clients of every cloud.
+# Of the service discoveries only the Kubernetes one: the others bring a client for every cloud.
 PROMETHEUS = Group(
     name="prometheus",
     module="prometheus",
@@ -120,5 +120,5 @@ PROMETHEUS = Group(
 )
 
 GROUPS = (APISERVER, NODE, CONTAINERD, PAUSE, COREDNS, TOOLS)
-"""What a cluster is made of."""
+"""The groups that a cluster needs."""
 ALL = (*GROUPS, PROMETHEUS)

@@ -1,4 +1,4 @@
-"""The chart on a cluster, installed by helm as a user does it."""
+"""Installing the chart on a cluster with helm, as a user does."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from charts import dask_operator
 from charts.folders import CHART
 from cluster import dask_image, images
-from cluster.build import Say, built, silence
+from cluster.build import Say, silence, tool
+from cluster.errors import HarnessError
 from cluster.local import LocalCluster
 from cluster.locks import alone
 from cluster.processes import Argument, output
-from cluster.recipe import APISERVER, TOOLS
+from cluster.recipe import TOOLS
+from cluster.users import UsersCluster
 
 NAMESPACE = "batchgrowth-system"
 RELEASE = "batchgrowth"
 PATIENCE = "180s"
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
 Values = Mapping[str, Any]
-
-
-class Cluster(Protocol):
-    """Any cluster: the one that is started here, or a user's own."""
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The file with the rights of an administrator."""
+Cluster = LocalCluster | UsersCluster
 
 
 def install(
@@ -40,45 +35,43 @@ def install(
     values: Values | None = None,
     say: Say = silence,
 ) -> str:
-    """What helm said once every pod is ready: the release is installed, or upgraded to exactly these values.
+    """Installs the release, or upgrades it to exactly these values; returns helm's output when every pod is ready.
 
-    The namespace is made where it is not there, and takes pods of the profile "restricted" alone.
-    The cluster of this machine is given the images of this working tree first, and the operator is started anew if its
-    image changed; any other cluster has to find the images that the values name.
-    ClusterError with helm's words if it does not come to that.
+    Creates the namespace if needed; it admits pods of the profile "restricted" only.
+    Loads the images of this working tree into this machine's cluster first, and restarts the operator if its image
+    changed; a user's cluster pulls the images that its values name.
+    Raises HarnessError with helm's message.
     """
-    given = [values or {}]
-    if isinstance(cluster, LocalCluster):
-        given.insert(0, load_images(cluster, say))
-    _make_namespace(cluster, namespace)
+    first = load_images(cluster, say) if isinstance(cluster, LocalCluster) else cluster.values
+    _create_namespace(cluster, namespace)
     say(f"installing the chart as {release} in the namespace {namespace} …")
     with alone("chart"):
         dask_operator.vendor(CHART / "charts")
         words = ("upgrade", "--install", release, CHART, "--namespace", namespace, "--wait", "--timeout", PATIENCE)
-        return _with_values(cluster, words, given)
+        return _with_values(cluster, words, [first, values or {}])
 
 
 def uninstall(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RELEASE) -> str:
-    """What helm said once what the release made is gone, its pods too; its CRD, and with it every job, stays."""
+    """Uninstalls the release and returns helm's output once its pods are gone; the CRD and all jobs stay."""
     words = ("uninstall", release, "--namespace", namespace, "--wait", "--cascade", "foreground")
     return helm(cluster, *words, "--timeout", PATIENCE)
 
 
 def check(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RELEASE) -> str:
-    """What `helm test` said; ClusterError where the test fails, and then its pod is there with what it found."""
+    """Returns the output of `helm test`. Raises HarnessError if it fails; its pod stays, with the reason in its log."""
     return helm(cluster, "test", release, "--namespace", namespace, "--timeout", PATIENCE)
 
 
 def helm(cluster: Cluster, *arguments: Argument) -> str:
-    """What helm said; ClusterError if it fails. It leaves nothing in the user's own folders."""
+    """Returns helm's output, with its state in a temporary folder. Raises HarnessError if it fails."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-helm-") as home:
         own = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
-        words = [built(TOOLS, silence) / "helm", "--kubeconfig", cluster.kubeconfig, *arguments]
+        words = [tool(TOOLS, "helm"), "--kubeconfig", cluster.kubeconfig, *arguments]
         return output(words, environment=own)
 
 
 def load_images(cluster: LocalCluster, say: Say = silence) -> Values:
-    """The values that name the images of this working tree, which the cluster has now."""
+    """Loads the images of this working tree into the cluster; returns the chart values that name them."""
     with alone("images"):
         images.load(cluster, dask_image.archives_of_the_dask_operator(say))
         images.load(cluster, images.archives_of("trainer", say))
@@ -87,7 +80,7 @@ def load_images(cluster: LocalCluster, say: Say = silence) -> Values:
     return {
         "image": _image("operator"),
         "trainer": {"image": _image("trainer")},
-        # The tag never changes; by this the Deployment does when the image did.
+        # The tag never changes; this annotation restarts the Deployment when the image changes.
         "podAnnotations": {"batchgrowth.dev/image": operator[-1].stem},
         "dask-kubernetes-operator": {"image": {"name": dask_image.REPOSITORY, "tag": dask_image.TAG}},
     }
@@ -98,14 +91,15 @@ def _image(target: str) -> dict[str, str]:
     return {"repository": repository, "tag": tag}
 
 
-def _make_namespace(cluster: Cluster, namespace: str) -> None:
+def _create_namespace(cluster: Cluster, namespace: str) -> None:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": RESTRICTED}}
-    kubectl = built(APISERVER, silence) / "kubectl"
-    output([kubectl, "--kubeconfig", cluster.kubeconfig, "apply", "--filename", "-"], given=json.dumps(body))
+    applied = cluster.kubectl("apply", "--filename", "-", given=json.dumps(body))
+    if applied.returncode:
+        raise HarnessError(f"the namespace {namespace}: {applied.stderr.strip()}")
 
 
 def _with_values(cluster: Cluster, words: Sequence[Argument], given: Sequence[Values]) -> str:
-    """What helm said, given each of the values as a file; the later ones go before the earlier."""
+    """Runs helm with each of the values as a file; later ones override earlier ones."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-values-") as folder:
         files: list[Argument] = []
         for place, values in enumerate(given):

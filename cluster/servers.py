@@ -1,4 +1,4 @@
-"""Servers that live as long as a `with` block, or as the process around it."""
+"""Servers that stop at the end of a `with` block, or when the process is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cluster.processes import Argument, Server, start
 
 
 class Servers:
-    """A temporary folder and a process group; both are gone at the end, and also when this process is killed."""
+    """A temporary folder and a process group; a watchdog removes both, even if this process is killed."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="batchgrowth-cluster-"))
@@ -32,13 +32,13 @@ class Servers:
         )
 
     def start(self, name: str, argv: Sequence[Argument]) -> Server:
-        """A server in the group, its log beside the others."""
+        """Starts a server in the group, with its log in the folder."""
         server = start(name, argv, self.folder / f"{name}.log", group=self._watchdog.pid)
         self._started.append(server)
         return server
 
     def stop(self, server: Server, number: int = signal.SIGTERM, seconds: float = 10) -> None:
-        """Ends one server: politely, then by force."""
+        """Stops one server with a signal, then with SIGKILL when it times out."""
         if server.process.poll() is None:
             server.process.send_signal(number)
         try:
@@ -48,7 +48,7 @@ class Servers:
             server.process.wait()
 
     def close(self) -> None:
-        """Ends them all, the last one first. Their data is thrown away, so nobody is asked politely."""
+        """Kills all servers, the last one first: their data is discarded, so none needs to shut down cleanly."""
         for server in reversed(self._started):
             self.stop(server, signal.SIGKILL)
         assert self._watchdog.stdin is not None
@@ -66,7 +66,7 @@ class Servers:
 
 
 class Served(ABC):
-    """What runs on servers of its own for as long as the `with` block; nothing is left where it does not come up."""
+    """Base of classes that run servers for the length of a `with` block, and stop all of them if one fails to start."""
 
     _servers: Servers
 
@@ -86,4 +86,4 @@ class Served(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Start the servers; returns when they are ready."""
+        """Starts the servers; returns when they are ready."""

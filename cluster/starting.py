@@ -1,4 +1,4 @@
-"""Bringing the cluster up: one real node, and fake ones with GPUs."""
+"""Starting the cluster: one real node, and fake ones with GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cluster.certificates import Authority
 from cluster.control_plane import MASTERS, ControlPlane, Ports
 from cluster.debian import NODE as NODE_PACKAGES
 from cluster.debian import program, require, root_required
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.images import load, pause_archive
 from cluster.local import NODE_PROCESS, LocalCluster, programs
@@ -25,23 +25,23 @@ from cluster.stopping import forget_containers, stop
 
 
 def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say) -> None:
-    """Returns when the real node is Ready; ClusterError with the ends of all logs if it does not come to that."""
+    """Returns when the real node is Ready. Raises HarnessError with the end of the failing server's log."""
     root_required("a node")
     require(NODE_PACKAGES)
     for group in GROUPS:
         built(group, say)
     if cluster.is_up():
-        say("it is up already")
+        say("already up")
         return
     stop(cluster)
     began = monotonic()
     cluster.folder.mkdir(parents=True, mode=0o700)
     try:
         _start(cluster, num_fake, gpus)
-    except ClusterError as error:
+    except HarnessError as error:
         logs = _save_logs(cluster)
         stop(cluster)
-        raise ClusterError(f"{error}\nEvery log is in {logs}") from error
+        raise HarnessError(f"{error}\nAll logs are in {logs}") from error
     except BaseException:
         stop(cluster)
         raise
@@ -60,17 +60,17 @@ def _start(cluster: LocalCluster, num_fake: int, gpus: int) -> None:
     kubelet = Server("kubelet", first.process, cluster.folder / "kubelet.log")
     until("the node is ready", lambda: _is_ready(cluster), kubelet)
     account = "/api/v1/namespaces/default/serviceaccounts/default"
-    until("the controllers are at work", lambda: plane.endpoint().answers(account), first)
+    until("the controllers run", lambda: plane.endpoint().answers(account), first)
 
 
 def _start_node(cluster: LocalCluster, plane: ControlPlane) -> Server:
-    """The node's first process, joined to the machine's network; its servers wait for nobody."""
+    """Starts the node's init process and joins its network to the machine's; its servers start on their own."""
     config = Node(cluster.folder, cluster.images, programs(), plane).write()
     cgroups.make()
     for folder in PRIVATE_FOLDERS:
         cluster.make_mount_point(Path(folder))
-    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net"]
-    first = cluster.daemons.start(NODE_PROCESS, [*apart, sys.executable, "-I", node_init.__file__, config])
+    unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net"]
+    first = cluster.daemons.start(NODE_PROCESS, [*unshare, sys.executable, "-I", node_init.__file__, config])
     until("the node has namespaces", lambda: cluster.first_process() is not None, first)
     inside = cluster.first_process()
     assert inside is not None
@@ -101,17 +101,17 @@ def _start_kwok(cluster: LocalCluster, num_fake: int, gpus: int) -> None:
     if num_fake:
         applied = cluster.kubectl("create", "-f", "-", given=fake_nodes.manifests(num_fake, gpus))
         if applied.returncode:
-            raise ClusterError(f"the fake nodes are refused: {applied.stderr}")
+            raise HarnessError(f"the API server refused the fake nodes: {applied.stderr}")
     cluster.daemons.start("kwok", fake_nodes.kwok(programs()["kwok"], cluster.kubeconfig))
 
 
 def _load_pause(cluster: LocalCluster, first: Server) -> None:
     until("containerd listens", (cluster.folder / "containerd.sock").is_socket, first)
-    if forget_containers(cluster):  # of a cluster that was not taken down but lost
+    if forget_containers(cluster):  # left by a cluster that died without `down`
         before = cluster.process("containerd")
         if before:
             before.kill()
-            until("containerd is back", lambda: cluster.process("containerd") not in (None, before), first)
+            until("containerd restarts", lambda: cluster.process("containerd") not in (None, before), first)
             until("containerd listens", (cluster.folder / "containerd.sock").is_socket, first)
     load(cluster, [pause_archive()])
 
@@ -122,7 +122,7 @@ def _is_ready(cluster: LocalCluster) -> bool:
 
 
 def _save_logs(cluster: LocalCluster) -> Path:
-    """The logs in a folder that outlives the cluster."""
+    """Copies the logs to a folder that outlives the cluster."""
     target = cache() / "logs-of-the-last-failure"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Taking the cluster down so that nothing of it is left but programs and images in the cache."""
+"""Taking the cluster down; only cached programs and images remain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 from cluster import cgroups, network
 from cluster.debian import program
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 from cluster.local import NODE_PROCESS, LocalCluster
 from cluster.processes import run
 
@@ -17,12 +17,12 @@ PATIENCE_SECONDS = 10
 
 
 def stop(cluster: LocalCluster) -> None:
-    """Ends every process and removes every file, mount, interface and control group; twice is once."""
+    """Kills every process and removes every file, mount, interface and control group. Idempotent."""
     if not cluster.exists():
         return
     _forget_containers(cluster)
-    _end(cluster)
-    run([program("ip"), "link", "delete", network.HOST_LINK])  # it goes with its namespace, but not at once
+    _kill(cluster)
+    run([program("ip"), "link", "delete", network.HOST_LINK])  # it disappears with its namespace, but not at once
     _remove_cgroups()
     for path in cluster.made_mount_points():
         if path.is_dir():
@@ -31,7 +31,7 @@ def stop(cluster: LocalCluster) -> None:
 
 
 def forget_containers(cluster: LocalCluster) -> int:
-    """How many containers containerd remembered and does no more; images stay."""
+    """Deletes containerd's containers and returns their number; images stay."""
     containers = cluster.ctr("containers", "list", "--quiet").split()
     tasks = cluster.ctr("tasks", "list", "--quiet").split()
     if tasks:
@@ -42,19 +42,19 @@ def forget_containers(cluster: LocalCluster) -> int:
 
 
 def _forget_containers(cluster: LocalCluster) -> None:
-    """While the kubelet is held still, for it would start them again."""
+    """Deletes the containers with the kubelet suspended, which would restart them."""
     kubelet = cluster.process("kubelet")
     if kubelet is None or cluster.process("containerd") is None:
         return
     kubelet.suspend()
     try:
         forget_containers(cluster)
-    except ClusterError:
-        return  # a broken containerd is no reason to stay: `up` looks for containers of earlier days
+    except HarnessError:
+        return  # a broken containerd must not block `down`; `up` deletes leftover containers
 
 
-def _end(cluster: LocalCluster) -> None:
-    """Kills them all. With the first process of the node everything in its namespaces ends."""
+def _kill(cluster: LocalCluster) -> None:
+    """Kills all servers; killing the node's init process ends everything in its namespaces."""
     node = cluster.first_process()
     inside = [node, *node.children(recursive=True)] if node else []
     named = [process for name in cluster.daemons.names() if (process := cluster.daemons.process(name))]
@@ -67,16 +67,16 @@ def _end(cluster: LocalCluster) -> None:
     _, alive = psutil.wait_procs([*named, *inside], timeout=PATIENCE_SECONDS)
     left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
     if left:
-        raise ClusterError(f"still running after SIGKILL: {', '.join(f'{p.name()} ({p.pid})' for p in left)}")
+        raise HarnessError(f"still running after SIGKILL: {', '.join(f'{p.name()} ({p.pid})' for p in left)}")
 
 
 def _remove_cgroups() -> None:
-    """The kernel lets go of a group a moment after its last process."""
+    """Retries: the kernel releases a group shortly after its last process ends."""
     end = monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return cgroups.remove()
         except OSError as error:
             if monotonic() > end:
-                raise ClusterError(f"control groups are still in use: {error}") from error
+                raise HarnessError(f"control groups are still in use: {error}") from error
             sleep(0.05)

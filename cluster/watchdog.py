@@ -1,7 +1,7 @@
-"""Waits for the end of the process that started it, however that comes; then nothing of its servers is left.
+"""Kills the servers of the process that started it when that process ends, even by SIGKILL.
 
-It leads the process group that the servers are in. While its standard input is open, all is well.
-Run by path, with nothing but the standard library, so that it stands within milliseconds.
+It leads the servers' process group; its standard input closes when the parent ends.
+Run by path, with the standard library only, so that it starts within milliseconds.
 """
 
 import os

@@ -19,7 +19,7 @@ from operator_field import Field, processes, until  # noqa: E402
 
 from cluster.apiserver import ApiServer  # noqa: E402
 from cluster.build import programs_of_the_api_server, why_no_api_server  # noqa: E402
-from cluster.errors import ClusterError  # noqa: E402
+from cluster.errors import HarnessError  # noqa: E402
 
 CRD = "crds/batchgrowthjobs.yaml"
 NUMBERS = count()
@@ -40,7 +40,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if here and not session.config.option.collectonly and why_no_api_server() is None:
         try:
             programs_of_the_api_server(lambda text: print(text, file=sys.stderr))  # noqa: T201
-        except ClusterError as error:
+        except HarnessError as error:
             pytest.exit(f"tests/apiserver: {error}", returncode=1)
 
 

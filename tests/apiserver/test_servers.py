@@ -14,7 +14,7 @@ import pytest
 
 from cluster.apiserver import ApiServer
 from cluster.build import programs_of_the_api_server, silence
-from cluster.errors import ClusterError
+from cluster.errors import HarnessError
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,12 +85,12 @@ def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path, monkeypatch:
     (tmp_path / "etcd").chmod(0o755)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     before = psutil.Process().children()
-    with pytest.raises(ClusterError, match=r"etcd ended with code 3; its log ends:\nno such luck"), ApiServer():
+    with pytest.raises(HarnessError, match=r"etcd ended with code 3; its log ends:\nno such luck"), ApiServer():
         pass
     assert before == psutil.Process().children()
 
 
 def test_assets_without_a_program_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-    with pytest.raises(ClusterError, match="has no etcd, kube-apiserver, kubectl"):
+    with pytest.raises(HarnessError, match="has no etcd, kube-apiserver, kubectl"):
         ApiServer()

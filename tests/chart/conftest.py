@@ -1,4 +1,4 @@
-"""This tier needs helm: the cluster's own, or one on the PATH. Some of it installs the chart on a real API server."""
+"""This tier needs helm, cached or on PATH. Some tests install the chart on a real API server."""
 
 import shutil
 import subprocess
@@ -17,7 +17,8 @@ from charts import dask_operator  # noqa: E402
 from charts.folders import CHART  # noqa: E402
 from cluster.apiserver import ApiServer  # noqa: E402
 from cluster.build import built, folder_of, programs_of_the_api_server, why_no_api_server  # noqa: E402
-from cluster.recipe import KUBERNETES, TOOLS  # noqa: E402
+from cluster.prometheus import Prometheus  # noqa: E402
+from cluster.recipe import KUBERNETES, PROMETHEUS, TOOLS  # noqa: E402
 
 RELEASE = "batchgrowth"
 VARIANTS = {"default": (), **{p.stem.removesuffix("-values"): ("-f", str(p)) for p in CHART.glob("ci/*-values.yaml")}}
@@ -27,7 +28,7 @@ Render = Callable[..., Objects]
 
 
 def _helm() -> str | None:
-    """The helm that is there already."""
+    """Returns the cached helm, else the one on PATH."""
     own = folder_of(TOOLS) / "helm"
     return str(own) if own.is_file() else shutil.which("helm")
 
@@ -37,30 +38,33 @@ def _say(text: str) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a program that cannot be had here."""
+    """Skip tests that need a program which is unavailable."""
     no_helm = None if _helm() or shutil.which("go") else "needs helm, or Go to build one"
+    no_prometheus = None if folder_of(PROMETHEUS).is_dir() or shutil.which("go") else "needs Go to build Prometheus"
     for item in items:
         if "/tests/chart/" in item.path.as_posix():
             names = getattr(item, "fixturenames", ())
-            reason = (no_helm if "helm" in names else None) or (why_no_api_server() if "apiserver" in names else None)
-            if reason:
+            needs = {"helm": no_helm, "prometheus": no_prometheus, "apiserver": why_no_api_server()}
+            for reason in filter(None, map(needs.get, names)):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build before the first test: no test's time limit has room for it."""
+    """Build before the first test: a build takes longer than any test may."""
     names = {n for i in session.items if "/tests/chart/" in i.path.as_posix() for n in getattr(i, "fixturenames", ())}
     if session.config.option.collectonly:
         return
     if "helm" in names and _helm() is None and shutil.which("go"):
         built(TOOLS, _say)
+    if "prometheus" in names and shutil.which("go"):
+        built(PROMETHEUS, _say)
     if "apiserver" in names and why_no_api_server() is None:
         programs_of_the_api_server(_say)
 
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """A function: what helm said, whatever its exit code. It leaves nothing in the home folder."""
+    """Returns a function that runs helm, with its state in a temporary folder."""
     program, home = _helm(), tmp_path_factory.mktemp("helm")
     assert program is not None
 
@@ -74,7 +78,7 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
 
 @pytest.fixture(scope="session")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart with the Dask operator's in it, away from the working tree."""
+    """A copy of the chart outside the working tree, with the Dask operator's vendored."""
     copy = tmp_path_factory.mktemp("chart") / CHART.name
     shutil.copytree(CHART, copy, ignore=shutil.ignore_patterns("charts"))
     dask_operator.vendor(copy / "charts")
@@ -83,16 +87,16 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def render(helm: Helm, chart: Path) -> Render:
-    """A function: the objects that the chart becomes, hooks included, in the namespace `operators`."""
+    """Returns a function that renders the chart in the namespace `operators`; returns the objects, hooks included."""
     known: dict[tuple[str, ...], str] = {}
 
     def objects(*arguments: str, release: str = RELEASE) -> Objects:
         words = (release, *arguments)
         if words not in known:
             place = (str(chart), "--namespace", "operators", "--kube-version", KUBERNETES)
-            told = helm("template", release, *place, *arguments)
-            assert told.returncode == 0, told.stderr
-            known[words] = told.stdout
+            done = helm("template", release, *place, *arguments)
+            assert done.returncode == 0, done.stderr
+            known[words] = done.stdout
         return [body for body in yaml.safe_load_all(known[words]) if body]
 
     return objects
@@ -100,7 +104,7 @@ def render(helm: Helm, chart: Path) -> Render:
 
 @pytest.fixture(params=VARIANTS)
 def rendered(request: pytest.FixtureRequest, render: Render) -> Objects:
-    """The objects of the default values, and of each file of values in ci/."""
+    """The objects rendered with the default values, and with each values file in ci/."""
     return render(*VARIANTS[request.param])
 
 
@@ -108,4 +112,11 @@ def rendered(request: pytest.FixtureRequest, render: Render) -> Objects:
 def apiserver() -> Iterator[ApiServer]:
     """An API server with its controllers, and no node."""
     with ApiServer(controller_manager=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Iterator[Prometheus]:
+    """A Prometheus that scrapes nothing."""
+    with Prometheus() as server:
         yield server

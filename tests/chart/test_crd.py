@@ -18,7 +18,7 @@ def crds(objects: Objects) -> Objects:
 
 
 def test_it_is_the_same(render: Render) -> None:
-    """But for the chart's labels and the annotation that keeps it."""
+    """Apart from the chart's labels and the annotation that keeps it."""
     [found] = crds(render())
     labels = found["metadata"].pop("labels")
 
@@ -27,13 +27,13 @@ def test_it_is_the_same(render: Render) -> None:
     assert PLAIN == found
 
 
-def test_it_goes_with_the_release_where_that_is_wanted(render: Render) -> None:
-    """crds.keep=false takes the annotation away."""
+def test_it_goes_with_the_release_if_not_kept(render: Render) -> None:
+    """crds.keep=false removes the annotation."""
     [found] = crds(render("--set", "crds.keep=false"))
 
     assert "annotations" not in found["metadata"]
 
 
-def test_it_can_be_left_to_somebody_else(render: Render) -> None:
+def test_it_can_be_disabled(render: Render) -> None:
     """crds.enabled=false."""
     assert [] == crds(render("--set", "crds.enabled=false"))

@@ -25,39 +25,39 @@ PATIENCE_SECONDS = 60
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 
 
-def ok(told: subprocess.CompletedProcess[str]) -> str:
-    """What it said, where it went well."""
-    assert told.returncode == 0, told.stderr
-    return told.stdout
+def ok(result: subprocess.CompletedProcess[str]) -> str:
+    """Returns its output; fails unless it succeeded."""
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
 def notes(apiserver: ApiServer, helm: Helm, chart: Path) -> str:
-    """The chart is installed, in a namespace that takes restricted pods alone; what helm said."""
+    """Installs the chart in a namespace that admits restricted pods only; returns helm's output."""
     ok(apiserver.kubectl("create", "namespace", NAMESPACE))
     ok(apiserver.kubectl("label", "namespace", NAMESPACE, RESTRICTED))
     return install(apiserver, helm, chart)
 
 
 def install(apiserver: ApiServer, helm: Helm, chart: Path, *arguments: str) -> str:
-    """What helm said."""
+    """Returns helm's output."""
     words = ("install", "batchgrowth", chart, "--namespace", NAMESPACE, *arguments)
     return ok(helm(*words, KUBECONFIG=str(apiserver.kubeconfig)))
 
 
 def objects(apiserver: ApiServer, *arguments: str) -> list[dict[str, Any]]:
-    """What `kubectl get` finds."""
+    """Returns what `kubectl get` lists."""
     found: list[dict[str, Any]] = json.loads(ok(apiserver.kubectl("get", *arguments, "-o", "json")))["items"]
     return found
 
 
 def may(apiserver: ApiServer, who: str, *what: str) -> bool:
-    """Whether somebody has a right."""
+    """Whether RBAC allows a request."""
     return apiserver.kubectl("auth", "can-i", f"--as={who}", *what).stdout.strip() == "yes"
 
 
 def eventually(holds: Callable[[], Any]) -> None:
-    """Waits for controllers; they tell nobody when they are done."""
+    """Polls until controllers have acted; they emit no signal when they are done."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < end
@@ -65,7 +65,7 @@ def eventually(holds: Callable[[], Any]) -> None:
 
 
 def test_the_notes_give_the_next_command(notes: str, apiserver: ApiServer) -> None:
-    """Copied into a shell it makes the example job."""
+    """Pasted into a shell, it creates the example job."""
     manifest = notes.split("<<'EOF'\n")[1].split("\nEOF\n")[0]
 
     assert "helm test batchgrowth --namespace operators" in notes
@@ -84,7 +84,7 @@ def test_the_pods_are_admitted(notes: str, apiserver: ApiServer) -> None:
 
 
 def test_the_test_s_pod_is_admitted(notes: str, apiserver: ApiServer, render: Render) -> None:
-    """`helm test` is not refused by the profile either."""
+    """The profile admits the pod of `helm test` too."""
     [pod] = [body for body in render() if body["kind"] == "Pod"]
     account = [
         body for body in render() if body["kind"] == "ServiceAccount" and body["metadata"]["name"].endswith("-test")
@@ -95,7 +95,7 @@ def test_the_test_s_pod_is_admitted(notes: str, apiserver: ApiServer, render: Re
 
 
 def test_the_operator_s_rights(notes: str, apiserver: ApiServer) -> None:
-    """RBAC itself says so."""
+    """RBAC itself grants or denies each request."""
     for right in (
         "watch batchgrowthjobs -A",
         "patch batchgrowthjobs --subresource=status",
@@ -107,7 +107,7 @@ def test_the_operator_s_rights(notes: str, apiserver: ApiServer) -> None:
 
 
 def test_the_operator_can_give_the_trainer_its_right(notes: str, apiserver: ApiServer) -> None:
-    """Kubernetes refuses who gives what they do not have."""
+    """Kubernetes refuses to let users grant rights that they lack."""
 
     def make(verb: str) -> int:
         words = ("create", "role", f"trainer-{verb}", "--resource=configmaps", "--resource-name=digits-progress")
@@ -117,13 +117,13 @@ def test_the_operator_can_give_the_trainer_its_right(notes: str, apiserver: ApiS
 
 
 def test_users_get_their_rights(notes: str, apiserver: ApiServer) -> None:
-    """The cluster's own roles take the chart's in."""
+    """The cluster's own roles aggregate the chart's."""
     for role in ("view", "edit", "admin"):
         words = ("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}", "--namespace=default")
         ok(apiserver.kubectl(*words))
     eventually(lambda: may(apiserver, "admin", "patch", "batchgrowthjobs", "--subresource=status"))
 
-    told = {
+    result = {
         (role, right): may(apiserver, role, *right.split())
         for role in ("view", "edit", "admin")
         for right in ("list bgj", "create bgj", "patch bgj --subresource=scale", "patch bgj --subresource=status")
@@ -137,12 +137,12 @@ def test_users_get_their_rights(notes: str, apiserver: ApiServer) -> None:
         ("admin", "create bgj"),
         ("admin", "patch bgj --subresource=scale"),
         ("admin", "patch bgj --subresource=status"),
-    } == {key for key, allowed in told.items() if allowed}
+    } == {key for key, allowed in result.items() if allowed}
 
 
 @pytest.fixture
 def account(notes: str, apiserver: ApiServer, render: Render, tmp_path: Path) -> Path:
-    """The files that the test's pod would have: those of its account, with its rights."""
+    """The service account files that the test's pod would mount."""
     rights = [
         body
         for body in render()
@@ -162,7 +162,7 @@ def account(notes: str, apiserver: ApiServer, render: Render, tmp_path: Path) ->
 
 
 def check(apiserver: ApiServer, account: Path, **changes: str) -> subprocess.CompletedProcess[str]:
-    """What the program of `helm test` says."""
+    """Runs the program of `helm test`."""
     address = urlsplit(apiserver.url)
     environment = {
         "ACCOUNT": str(account),
@@ -176,12 +176,12 @@ def check(apiserver: ApiServer, account: Path, **changes: str) -> subprocess.Com
 
 
 def test_helm_test_tells_what_is_wrong(apiserver: ApiServer, account: Path) -> None:
-    """There is no node, so the operator is not up; all else is well, and nothing is left behind."""
-    told = check(apiserver, account)
+    """Without a node the operator is down; the other checks pass, and no object is left behind."""
+    result = check(apiserver, account)
 
-    assert 1 == told.returncode, told.stderr
-    assert ["FAIL", "ok", "ok", "ok", "ok"] == [line.split()[0] for line in told.stdout.splitlines()]
-    assert "no replica of the Deployment batchgrowth is available" in told.stdout
+    assert 1 == result.returncode, result.stderr
+    assert ["FAIL", "ok", "ok", "ok", "ok"] == [line.split()[0] for line in result.stdout.splitlines()]
+    assert "no replica of the Deployment batchgrowth is available" in result.stdout
     assert [] == objects(apiserver, "bgj", "--namespace", NAMESPACE)
 
 
@@ -190,14 +190,14 @@ def test_helm_test_tells_bad_jobs(apiserver: ApiServer, account: Path) -> None:
     example = yaml.safe_load((CHART / "files" / "digits.yaml").read_text())
     example["spec"]["epochs"] = 0
 
-    told = check(apiserver, account, EXAMPLE=json.dumps(example))
+    result = check(apiserver, account, EXAMPLE=json.dumps(example))
 
-    assert "FAIL  the example job is good: the API server says 422" in told.stdout
-    assert "spec.epochs" in told.stdout
+    assert "FAIL  the example job is good: the API server says 422" in result.stdout
+    assert "spec.epochs" in result.stdout
 
 
 def test_uninstalled_and_installed_again(notes: str, apiserver: ApiServer, helm: Helm, chart: Path) -> None:
-    """The CRD and the jobs stay, all else goes; a new release takes the CRD over and touches no job."""
+    """Uninstalling keeps the CRD and the jobs only; a new release adopts the CRD and changes no job."""
     ok(apiserver.kubectl("apply", "-f", ROOT / "examples" / "digits.yaml"))
     ok(
         apiserver.kubectl(
@@ -216,9 +216,9 @@ def test_uninstalled_and_installed_again(notes: str, apiserver: ApiServer, helm:
     assert [before] == objects(apiserver, "bgj", "--namespace", "default")
 
 
-def test_rid_of_everything(notes: str, apiserver: ApiServer, helm: Helm) -> None:
+def test_everything_is_removed(notes: str, apiserver: ApiServer, helm: Helm) -> None:
     """The commands of docs/chart.md, in their order; the release of this file has another namespace."""
-    text = (ROOT / "docs" / "chart.md").read_text().split("To be rid of everything:")[1]
+    text = (ROOT / "docs" / "chart.md").read_text().split("To remove everything:")[1]
     commands = [line.removeprefix("$ ") for line in text.split("```")[1].splitlines() if line.startswith("$ ")]
 
     for words in (command.replace("batchgrowth-system", NAMESPACE).split() for command in commands):

@@ -1,4 +1,4 @@
-"""What is made from something else is what would be made now."""
+"""Generated files are up to date."""
 
 import re
 import subprocess
@@ -48,7 +48,7 @@ def test_the_example_of_the_annotation_is_the_example() -> None:
 
 
 def test_the_dask_operator_is_packed_as_it_is_published(tmp_path: Path) -> None:
-    """The package's placeholders are filled in, nothing is left out, and the same package gives the same bytes."""
+    """Placeholders are filled in, no file is missing, and the same package gives the same bytes."""
     (tmp_path / f"{dask_operator.NAME}-2020.1.0.tgz").touch()
     packed = dask_operator.vendor(tmp_path)
     first = packed.read_bytes()

@@ -18,16 +18,16 @@ VARIANTS = [None, *sorted(CHART.glob("ci/*-values.yaml"))]
 @pytest.mark.parametrize("values", VARIANTS, ids=lambda path: path.stem if path else "default")
 def test_helm_lints_it(values: Path | None, helm: Helm, chart: Path) -> None:
     """Without a warning."""
-    told = helm("lint", chart, "--strict", *(("-f", values) if values else ()))
+    result = helm("lint", chart, "--strict", *(("-f", values) if values else ()))
 
-    assert 0 == told.returncode, told.stdout
-    assert "[WARNING]" not in told.stdout
+    assert 0 == result.returncode, result.stdout
+    assert "[WARNING]" not in result.stdout
 
 
 def test_the_package_is_complete(helm: Helm, chart: Path, tmp_path: Path) -> None:
-    """It holds the Dask operator's chart, and none of our files for trying it out."""
-    told = helm("package", chart, "--destination", tmp_path)
-    assert 0 == told.returncode, told.stderr
+    """It holds the Dask operator's chart, and none of ci/."""
+    result = helm("package", chart, "--destination", tmp_path)
+    assert 0 == result.returncode, result.stderr
     [package] = tmp_path.glob("*.tgz")
 
     with tarfile.open(package) as archive:
@@ -43,20 +43,20 @@ def test_the_package_is_complete(helm: Helm, chart: Path, tmp_path: Path) -> Non
 
 
 def test_without_the_dask_operator_s_chart_helm_says_so(helm: Helm, tmp_path: Path) -> None:
-    """A clear word, and not half an installation."""
+    """Helm names the missing chart and renders nothing."""
     (tmp_path / "charts").mkdir()
     for path in CHART.iterdir():
         if path.name != "charts":
             (tmp_path / path.name).symlink_to(path)
 
-    told = helm("template", tmp_path)
+    result = helm("template", tmp_path)
 
-    assert 0 != told.returncode
-    assert "missing in charts/ directory: dask-kubernetes-operator" in told.stderr
+    assert 0 != result.returncode
+    assert "missing in charts/ directory: dask-kubernetes-operator" in result.stderr
 
 
 def test_the_dask_operator_comes_under_its_version(render: Callable[..., list[dict[str, Any]]]) -> None:
-    """Its image is that of the version which Chart.yaml names."""
+    """Its image has the version in Chart.yaml."""
     [dependency] = yaml.safe_load((CHART / "Chart.yaml").read_text())["dependencies"]
     [found] = [b for b in render() if b["metadata"]["name"] == "batchgrowth-dask-kubernetes-operator" and "spec" in b]
 

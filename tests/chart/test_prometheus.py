@@ -1,4 +1,4 @@
-"""What a Prometheus without the Prometheus operator is told."""
+"""The configuration for a Prometheus without the Prometheus operator."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ TARGET = dict[str, str]
 
 
 def relabelled(target: TARGET) -> TARGET | None:
-    """The labels that Prometheus would scrape a pod under; None where it would not."""
+    """Returns the labels under which Prometheus would scrape a pod; None if it would not."""
     [job] = yaml.safe_load((ROOT / "charts" / "prometheus.yaml").read_text())["scrape_configs"]
     labels = dict(target)
     for rule in job["relabel_configs"]:
@@ -30,8 +30,8 @@ def relabelled(target: TARGET) -> TARGET | None:
 def discovered(labels: dict[str, str], annotations: dict[str, str], phase: str = "Running") -> TARGET:
     """A pod as Prometheus discovers it."""
 
-    def meta(kind: str, told: dict[str, str]) -> TARGET:
-        return {f"__meta_kubernetes_pod_{kind}_{re.sub(r'[^a-zA-Z0-9_]', '_', k)}": v for k, v in told.items()}
+    def meta(kind: str, labels: dict[str, str]) -> TARGET:
+        return {f"__meta_kubernetes_pod_{kind}_{re.sub(r'[^a-zA-Z0-9_]', '_', k)}": v for k, v in labels.items()}
 
     own = {"ip": "10.0.0.7", "name": "pod", "phase": phase}
     place = {"__meta_kubernetes_namespace": "team-a", "__address__": "10.0.0.7:1"}
@@ -48,14 +48,14 @@ SCRAPED = {"prometheus.io/scrape": "true", "prometheus.io/port": "9090"}
 
 def test_a_trainer_is_scraped_under_its_job() -> None:
     """With the labels of the dashboard."""
-    told = relabelled(discovered(names.labels("digits", "trainer"), SCRAPED))
+    labels = relabelled(discovered(names.labels("digits", "trainer"), SCRAPED))
 
     assert {
         "__address__": "10.0.0.7:9090",
         "namespace": "team-a",
         "pod": "pod",
         "batchgrowth_dev_job": "digits",
-    } == told
+    } == labels
 
 
 def test_the_operator_is_scraped(render: Callable[..., Objects]) -> None:
@@ -65,14 +65,14 @@ def test_the_operator_is_scraped(render: Callable[..., Objects]) -> None:
         for b in render()
         if (b["kind"], b["metadata"]["name"]) == ("Deployment", "batchgrowth")
     ]
-    told = relabelled(discovered(pod["labels"], pod["annotations"]))
+    labels = relabelled(discovered(pod["labels"], pod["annotations"]))
 
-    assert told is not None
-    assert ("10.0.0.7:9090", "") == (told["__address__"], told["batchgrowth_dev_job"])
+    assert labels is not None
+    assert ("10.0.0.7:9090", "") == (labels["__address__"], labels["batchgrowth_dev_job"])
 
 
-def test_nobody_else_is() -> None:
-    """Neither other people's pods, nor a trainer that is over, nor a worker, which has nothing to tell."""
+def test_no_other_pod_is_scraped() -> None:
+    """Neither pods of other applications, nor a finished trainer, nor a worker, which has no metrics."""
     trainer = names.labels("digits", "trainer")
 
     assert relabelled(discovered({"app.kubernetes.io/part-of": "other"}, SCRAPED)) is None

@@ -1,4 +1,4 @@
-"""What holds for every object of the chart, whatever the values."""
+"""Properties of every object of the chart, whatever the values."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def named(objects: Objects, kind: str, name: str) -> dict[str, Any]:
 
 
 def test_every_pod_is_restricted(rendered: Objects) -> None:
-    """The rules of the Pod Security profile `restricted`, and what this project asks for beyond them."""
+    """The rules of the Pod Security profile `restricted`, and stricter ones of this project."""
     for name, spec in pods(rendered).items():
         pod = spec["securityContext"]
         assert (True, "RuntimeDefault") == (pod["runAsNonRoot"], pod["seccompProfile"]["type"]), name
@@ -65,7 +65,7 @@ def test_every_object_is_labelled(rendered: Objects) -> None:
 
 
 def test_no_object_lies_outside_its_namespace(rendered: Objects) -> None:
-    """Objects are in the release's namespace; rights alone are where the operator watches."""
+    """Objects are in the release's namespace, apart from roles in the watched namespaces."""
     for body in filter(is_ours, rendered):
         namespace = body["metadata"].get("namespace")
         if body["kind"] in CLUSTER_WIDE:
@@ -84,7 +84,7 @@ def test_every_name_is_there_once(rendered: Objects) -> None:
 
 
 def test_selectors_find_the_operator_alone(rendered: Objects) -> None:
-    """Deployment and Service select the operator's pods, and neither those of the test nor the Dask operator's."""
+    """Deployment and Service select the operator's pods only, not the test's or the Dask operator's."""
     deployment = named(rendered, "Deployment", "batchgrowth")
     pod = deployment["spec"]["template"]["metadata"]["labels"]
     others = [b["metadata"]["labels"] for b in rendered if b["kind"] == "Pod"]
@@ -99,7 +99,7 @@ def test_selectors_find_the_operator_alone(rendered: Objects) -> None:
 
 
 def test_the_service_s_port_is_the_container_s(rendered: Objects) -> None:
-    """Prometheus scrapes what the operator opens."""
+    """Prometheus scrapes the port that the operator opens."""
     [container] = named(rendered, "Deployment", "batchgrowth")["spec"]["template"]["spec"]["containers"]
     [port] = named(rendered, "Service", "batchgrowth-metrics")["spec"]["ports"]
 
@@ -109,12 +109,12 @@ def test_the_service_s_port_is_the_container_s(rendered: Objects) -> None:
 
 
 def test_one_operator_ends_before_the_next_begins(rendered: Objects) -> None:
-    """Two at once would be in each other's way."""
+    """Two operators must not run at the same time."""
     assert {"type": "Recreate"} == named(rendered, "Deployment", "batchgrowth")["spec"]["strategy"]
 
 
 def test_no_text_is_left_over(rendered: Objects) -> None:
-    """Nothing of a template's own language reaches the API server; Grafana's legends look like it, and are its own."""
+    """No template syntax reaches the API server; Grafana's legends use the same braces."""
     texts = [yaml.safe_dump(body) for body in rendered if not body["metadata"]["name"].endswith("-dashboard")]
 
     assert [] == [text for text in texts if "{{" in text or "<no value>" in text]

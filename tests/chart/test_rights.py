@@ -1,4 +1,4 @@
-"""Nobody is given more than is needed."""
+"""Roles grant no more than needed."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,11 +16,11 @@ NAMESPACED = ("-f", str(CHART / "ci" / "namespaced-values.yaml"))
 REPLICAS = ("-f", str(CHART / "ci" / "replicas-values.yaml"))
 READ_CRDS = {("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in ("list", "watch")}
 RELEASED = {"daskclusters", "deployments", "jobs", "batchgrowthjobs"}
-"""What the operator deletes; the rest goes with its owner."""
+"""Kinds that the operator deletes; garbage collection deletes the others."""
 
 
 def grants(role: dict[str, Any]) -> set[Grant]:
-    """Everything that a role allows."""
+    """Returns everything that a role allows."""
     return {
         (group, resource, verb)
         for rule in role["rules"]
@@ -50,13 +50,13 @@ def needed() -> set[Grant]:
     children = {name: kind for name, kind in WATCHED.items() if name not in READ_ONLY}
     released = {name: kind for name, kind in (JOBS | children).items() if kind.plural in RELEASED}
     [job] = JOBS.values()
-    told = {(job.group, f"{job.plural}/status", "patch")}
-    told |= {(EVENTS.group, EVENTS.plural, verb) for verb in ("create", "list")}
-    return each(JOBS | WATCHED, read) | each(children | UNWATCHED, written) | each(released, {"delete"}) | told
+    rules = {(job.group, f"{job.plural}/status", "patch")}
+    rules |= {(EVENTS.group, EVENTS.plural, verb) for verb in ("create", "list")}
+    return each(JOBS | WATCHED, read) | each(children | UNWATCHED, written) | each(released, {"delete"}) | rules
 
 
 def test_no_rule_says_everything(rendered: Objects) -> None:
-    """Not of ours: the Dask operator's chart is another's."""
+    """In our own roles; the Dask operator's chart has its own."""
     ours = [b for b in rendered if "rules" in b and "dask-kubernetes-operator" not in b["metadata"]["name"]]
 
     assert ours
@@ -64,28 +64,28 @@ def test_no_rule_says_everything(rendered: Objects) -> None:
 
 
 def test_the_operator_may_do_what_it_does(render: Render) -> None:
-    """The rights are those of the calls in its table, and not one more."""
+    """The rights are exactly those of the calls in its table."""
     [role] = roles_of(render(), "batchgrowth")
 
     assert needed() | READ_CRDS == grants(role)
 
 
 def test_namespaces_bound_the_operator(render: Render) -> None:
-    """In each of them the same rights, and beyond them nothing but a look at which CRDs there are."""
+    """The same rights in each namespace, and cluster-wide only the right to read CRDs."""
     roles = {role["metadata"].get("namespace"): grants(role) for role in roles_of(render(*NAMESPACED), "batchgrowth")}
 
     assert {None: READ_CRDS, "team-a": needed(), "team-b": needed()} == roles
 
 
 def test_secrets_are_read_by_name_alone(rendered: Objects) -> None:
-    """Whoever can list Secrets can read them all."""
+    """Listing Secrets would reveal all of them."""
     verbs = {verb for role in rendered if "rules" in role for _, what, verb in grants(role) if what == "secrets"}
 
     assert verbs <= {"get", "create", "patch"}
 
 
 def test_replicas_write_one_lease(render: Render) -> None:
-    """Leases of others cannot be taken."""
+    """It cannot write other Leases."""
     [role] = [
         role for role in roles_of(render(*REPLICAS), "batchgrowth") if role["metadata"]["name"].endswith("-lease")
     ]
@@ -96,14 +96,14 @@ def test_replicas_write_one_lease(render: Render) -> None:
 
 
 def test_the_trainer_s_right_can_be_given(render: Render) -> None:
-    """Kubernetes lets nobody give a right that they do not have."""
+    """Kubernetes refuses to let a user grant rights that it lacks."""
     [role] = roles_of(render(), "batchgrowth")
 
     assert {("", "configmaps", "get"), ("", "configmaps", "patch")} <= grants(role)
 
 
 def test_users(render: Render) -> None:
-    """The cluster's view, edit and admin take the roles in; the status is nobody's below admin."""
+    """The cluster's view, edit and admin aggregate the roles; only admin writes the status."""
     roles = {
         label.removeprefix("rbac.authorization.k8s.io/aggregate-to-"): body
         for body in render()
@@ -120,5 +120,5 @@ def test_users(render: Render) -> None:
 
 
 def test_rights_can_be_left_to_somebody_else(render: Render) -> None:
-    """rbac.create=false binds the operator to nothing."""
+    """rbac.create=false binds the operator to no role."""
     assert [] == list(roles_of(render("--set", "rbac.create=false"), "batchgrowth"))

@@ -1,6 +1,7 @@
-"""This tier needs a real Kubernetes: Linux, root and Go to build one (minutes, once), and Debian's packages for it.
+"""This tier needs a real Kubernetes: one on this machine (Linux, root, Go, Debian packages) or BATCHGROWTH_KUBECONFIG.
 
-The chart is installed once, and each test has a namespace of its own that takes restricted pods alone.
+The chart is installed once, and each test has its own namespace, which admits restricted pods only.
+On a user's cluster, BATCHGROWTH_VALUES is a file of chart values with images that it can pull.
 """
 
 import json
@@ -21,10 +22,12 @@ sys.path += [str(ROOT), str(Path(__file__).parent)]  # so that the tests can imp
 from real_job import Kubectl, RealJob, said  # noqa: E402
 
 from cluster import build, dask_image, debian, images, release  # noqa: E402
-from cluster.errors import ClusterError  # noqa: E402
+from cluster.errors import HarnessError  # noqa: E402
 from cluster.local import LocalCluster, local_cluster  # noqa: E402
 from cluster.locks import alone  # noqa: E402
 from cluster.recipe import GROUPS  # noqa: E402
+from cluster.release import Cluster  # noqa: E402
+from cluster.users import KUBECONFIG, users_cluster  # noqa: E402
 
 FAKE_NODES, GPUS = 16, 8
 LONGEST_TEST_SECONDS = 600
@@ -37,46 +40,54 @@ def say(text: str) -> None:
 
 
 def why_no_cluster() -> str | None:
-    """Why there can be no cluster here, or nothing where there can."""
+    """Why no cluster can start on this machine; None if one can."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
-        return "needs Linux and root: a node makes network namespaces and mounts"
+        return f"needs {KUBECONFIG}, or Linux and root: a node makes network namespaces and mounts"
     if shutil.which("go") is None:
-        return "needs Go to build Kubernetes with"
+        return f"needs {KUBECONFIG}, or Go to build Kubernetes with"
     try:
         debian.require((*debian.NODE, *debian.IMAGES))
-    except ClusterError as error:
+    except HarnessError as error:
         return str(error)
     return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what lies here where there is no cluster to be had; the first test waits for cluster and chart."""
-    reason = why_no_cluster()
+    """Skip this tier if there is no cluster, and on a user's cluster the tests that need a local one."""
+    users = os.environ.get(KUBECONFIG)
+    no_cluster = None if users else why_no_cluster()
+    no_local = f"{KUBECONFIG} is set: needs the node, fake nodes or images of `python -m cluster`" if users else None
     for item in items:
         if "/tests/cluster/" in item.path.as_posix():
             item.add_marker(pytest.mark.timeout(LONGEST_TEST_SECONDS))
+            local = "local" in getattr(item, "fixturenames", ())
+            reason = no_cluster or (no_local if local else None)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build before the first test: no test's time limit has room for it."""
+    """Build before the first test: a build takes longer than any test may."""
     here = any("/tests/cluster/" in item.path.as_posix() for item in session.items)
-    if here and not session.config.option.collectonly and why_no_cluster() is None:
-        try:
-            for group in GROUPS:
-                build.built(group, say)
-            with alone("images"):
-                for target in images.TARGETS:
-                    images.archives_of(target, say)
-                dask_image.archives_of_the_dask_operator(say)
-        except ClusterError as error:
-            pytest.exit(f"tests/cluster: {error}", returncode=1)
+    if not here or session.config.option.collectonly or os.environ.get(KUBECONFIG) or why_no_cluster():
+        return
+    try:
+        for group in GROUPS:
+            build.built(group, say)
+        with alone("images"):
+            for target in images.TARGETS:
+                images.archives_of(target, say)
+            dask_image.archives_of_the_dask_operator(say)
+    except HarnessError as error:
+        pytest.exit(f"tests/cluster: {error}", returncode=1)
 
 
 @pytest.fixture(scope="session")
-def real_cluster() -> Iterator[LocalCluster]:
-    """The cluster of this machine; one that was not up is taken down after the last test."""
+def real_cluster() -> Iterator[Cluster]:
+    """The user's cluster, or this machine's, which is taken down after the last test if it was not up before."""
+    if users := users_cluster():
+        yield users
+        return
     cluster = local_cluster()
     was_up = cluster.is_up()
     if not was_up:
@@ -87,7 +98,7 @@ def real_cluster() -> Iterator[LocalCluster]:
 
 
 def command(*words: str) -> None:
-    """`python -m cluster`, as a user has it: the servers that it starts are no children of this process."""
+    """Runs `python -m cluster` as users do, so that its servers are not children of this process."""
     done = subprocess.run(
         [sys.executable, "-m", "cluster", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -95,21 +106,28 @@ def command(*words: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def installed(real_cluster: LocalCluster) -> LocalCluster:
-    """The cluster with the chart on it: the operator, and the Dask operator, in pods of their own."""
+def installed(real_cluster: Cluster) -> Cluster:
+    """The cluster with the chart installed: the operator and the Dask operator run in its pods."""
     release.install(real_cluster, say=say)
     return real_cluster
 
 
+@pytest.fixture(scope="session")
+def local(installed: Cluster) -> LocalCluster:
+    """The same, for tests that need this machine's node, fake nodes or images; skipped on a user's cluster."""
+    assert isinstance(installed, LocalCluster)
+    return installed
+
+
 @pytest.fixture
-def kubectl(installed: LocalCluster) -> Kubectl:
-    """A function: what kubectl says to the cluster that has the chart."""
+def kubectl(installed: Cluster) -> Kubectl:
+    """Returns a function that runs kubectl on the cluster with the chart."""
     return installed.kubectl
 
 
 @pytest.fixture
 def namespace(kubectl: Kubectl) -> Iterator[str]:
-    """A new namespace that takes restricted pods alone; it goes, with its pods, when the test is over."""
+    """A new namespace that admits restricted pods only; it is deleted with its pods after the test."""
     name = f"test-{secrets.token_hex(3)}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": release.RESTRICTED}}
     said(kubectl("create", "--filename", "-", given=json.dumps(body)))
@@ -121,7 +139,7 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 @pytest.fixture
 def job(kubectl: Kubectl, namespace: str) -> MakeJob:
-    """A function: a job of this manifest (YAML text or an object), applied in the test's namespace."""
+    """Returns a function that applies a manifest (YAML text or an object) in the test's namespace."""
 
     def applied(manifest: str | dict[str, object]) -> RealJob:
         body = yaml.safe_load(manifest) if isinstance(manifest, str) else manifest
@@ -133,7 +151,7 @@ def job(kubectl: Kubectl, namespace: str) -> MakeJob:
 
 @pytest.fixture(scope="session")
 def local_sha256(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """A function: the digest of the weights that `batchgrowth run` on this machine makes of a manifest."""
+    """Returns a function: the SHA-256 of the weights that `batchgrowth run` trains from a manifest on this machine."""
     known: dict[str, str] = {}
 
     def trained(manifest: str) -> str:

@@ -1,4 +1,4 @@
-"""A BatchGrowthJob on a real cluster, as a test drives and watches it."""
+"""A BatchGrowthJob on a real cluster, for tests to drive and watch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Object = dict[str, Any]
 
 
 class Kubectl(Protocol):
-    """What kubectl said, whatever its exit code."""
+    """Runs kubectl; returns its output, whatever its exit code."""
 
     def __call__(self, *arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
         """`given` goes to its standard input."""
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
-    """Standard output of a command that went well."""
+    """Returns a command's standard output; fails unless it succeeded."""
     assert 0 == done.returncode, done.stderr
     return done.stdout
 
 
 def until(what: str, ready: Callable[[], Any], seconds: float, explain: Callable[[], str] = str) -> Any:
-    """The first true answer; fails with the explanation if there is none in time."""
+    """Polls until `ready()` is true and returns its value; fails with the explanation on timeout."""
     end = time.monotonic() + seconds
     while True:
         answer = ready()
@@ -39,23 +39,23 @@ def until(what: str, ready: Callable[[], Any], seconds: float, explain: Callable
 
 @dataclass(frozen=True, slots=True)
 class RealJob:
-    """One job of one namespace; it may not exist (yet, or any more)."""
+    """One job of one namespace, whether it exists or not."""
 
     kubectl: Kubectl
     namespace: str
     name: str
 
     def in_namespace(self, *arguments: str | Path, given: str | None = None) -> str:
-        """What kubectl said about this namespace; fails where it failed."""
+        """Runs kubectl in this namespace; fails unless it succeeds."""
         return said(self.kubectl("--namespace", self.namespace, *arguments, given=given))
 
     def objects(self, kind: str, *arguments: str) -> list[Object]:
-        """The namespace's objects of a kind."""
+        """Returns the namespace's objects of a kind."""
         found: list[Object] = json.loads(self.in_namespace("get", kind, *arguments, "--output", "json"))["items"]
         return found
 
     def get(self) -> Object:
-        """The job as the API server has it."""
+        """Reads the job from the API server."""
         found: Object = json.loads(self.in_namespace("get", "batchgrowthjob", self.name, "--output", "json"))
         return found
 
@@ -67,7 +67,7 @@ class RealJob:
 
     @property
     def update(self) -> int:
-        """Updates done, as the trainer's own last report has it: the status follows a little later."""
+        """Updates done by the trainer's own last report, which the status follows with a delay."""
         return int(self.report().get("update", 0))
 
     def report(self) -> Object:
@@ -77,23 +77,23 @@ class RealJob:
         return dict(json.loads(text)) if text else {}
 
     def condition(self, kind: str) -> Object:
-        """The condition of that type; empty where there is none."""
+        """The condition of that type; empty if absent."""
         return next((c for c in self.status.get("conditions", ()) if c["type"] == kind), {})
 
     def pods(self, role: str) -> list[Object]:
-        """The job's pods of a role that are not on their way out."""
+        """The job's pods of a role, without terminating ones."""
         wanted = f"batchgrowth.dev/job={self.name},batchgrowth.dev/role={role}"
         if role == "scheduler":
             wanted = f"dask.org/cluster-name={self.name},dask.org/component=scheduler"
         return [pod for pod in self.objects("pod", "--selector", wanted) if "deletionTimestamp" not in pod["metadata"]]
 
     def patch(self, **spec: Any) -> None:
-        """Edits the spec as a user does."""
+        """Patches the spec as a user does."""
         patch = json.dumps({"spec": spec})
         self.in_namespace("patch", "batchgrowthjob", self.name, "--type", "merge", "--patch", patch)
 
     def reaches(self, update: int, seconds: float = 120) -> None:
-        """Returns when so many updates are done; fails where the job ends before, or does not come so far."""
+        """Returns when the job has done that many updates; fails if it ends before or times out."""
 
         def there() -> bool:
             assert self.status.get("phase") != "Failed", self.story()
@@ -102,7 +102,7 @@ class RealJob:
         until(f"update {update} of {self.name}", there, seconds, self.story)
 
     def succeeds(self, seconds: float = 240) -> Object:
-        """The status of the job when it has succeeded; fails where it fails."""
+        """Waits until the job succeeds and returns its status; fails if the job fails."""
 
         def over() -> Object:
             status = self.status
@@ -113,7 +113,7 @@ class RealJob:
         return found
 
     def story(self) -> str:
-        """Everything that explains why the job is where it is."""
+        """Returns everything that may explain the job's state."""
         commands: Sequence[Sequence[str]] = (
             ("get", "batchgrowthjob", self.name, "--output", "yaml"),
             ("get", "pods,deployments,jobs", "--output", "wide"),
@@ -121,6 +121,6 @@ class RealJob:
             ("logs", f"job/{self.name}-trainer", "--tail", "40"),
             ("logs", f"deployment/{self.name}-workers", "--tail", "20"),
         )
-        told = [self.kubectl("--namespace", self.namespace, *command) for command in commands]
+        described = [self.kubectl("--namespace", self.namespace, *command) for command in commands]
         operator = self.kubectl("--namespace", "batchgrowth-system", "logs", "deployment/batchgrowth", "--tail", "20")
-        return "\n\n".join((done.stdout or done.stderr)[-6000:] for done in (*told, operator))
+        return "\n\n".join((done.stdout or done.stderr)[-6000:] for done in (*described, operator))

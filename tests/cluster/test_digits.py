@@ -15,7 +15,7 @@ PAUSE_SECONDS = 0.5
 
 
 def test_the_example_as_a_user_runs_it(job: Callable[..., RealJob], local_sha256: Callable[[str], str]) -> None:
-    """Applied, trained by 1, 2 and 4 workers, and told of; the weights are those of a run on one machine."""
+    """Trained by 1, 2 and 4 workers and reported in the status; the weights equal those of a local run."""
     manifest = (ROOT / "examples" / "digits.yaml").read_text()
 
     digits = job(manifest)

@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md tells a user to type, typed."""
+"""The commands in docs/kubernetes.md, run as a user types them."""
 
 import json
 import os
@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_job import Kubectl, said
+from real_job import said
 
 from cluster import release
-from cluster.local import LocalCluster, programs
+from cluster.build import tool
+from cluster.local import LocalCluster
+from cluster.recipe import APISERVER, TOOLS
+from cluster.release import Cluster
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
@@ -22,28 +25,28 @@ LONGEST_SECONDS = 300
 
 
 def commands(section: str) -> list[str]:
-    """The commands of a section's console blocks, in their order."""
+    """Returns the commands of a section's console blocks, in order."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
 @pytest.fixture
-def shell(installed: LocalCluster, namespace: str, tmp_path: Path) -> dict[str, str]:
-    """The environment of a user whose kubectl looks at the test's namespace."""
+def shell(installed: Cluster, namespace: str, tmp_path: Path) -> dict[str, str]:
+    """A user's environment, with the test's namespace as kubectl's default."""
     kubeconfig = tmp_path / "kubeconfig"
     shutil.copyfile(installed.kubeconfig, kubeconfig)
-    kubectl = programs()["kubectl"]
+    kubectl, helm = tool(APISERVER, "kubectl"), tool(TOOLS, "helm")
     words = [kubectl, "--kubeconfig", kubeconfig, "config", "set-context", "--current", "--namespace", namespace]
     subprocess.run(words, check=True, capture_output=True)
-    places = [str(programs()[name].parent) for name in ("kubectl", "helm")]
+    places = [str(kubectl.parent), str(helm.parent)]
     own = {f"HELM_{kind}_HOME": str(tmp_path) for kind in ("CACHE", "CONFIG", "DATA")}
     path = os.pathsep.join([*places, os.environ["PATH"]])
     return os.environ | own | {"PATH": path, "KUBECONFIG": str(kubeconfig), "KUBECACHEDIR": str(tmp_path / "cache")}
 
 
 def typed(command: str, shell: dict[str, str]) -> str:
-    """What the command said; fails where it failed, and where one that runs until Ctrl-C ended by itself."""
+    """Returns the command's output; fails if it fails, or if one that should run until Ctrl-C ends."""
     endless = any(word in command for word in ENDLESS)
     line = f"timeout --signal=INT {LOOK_SECONDS} {command}" if endless else command
     words = ("bash", "-euo", "pipefail", "-c", line)
@@ -54,21 +57,21 @@ def typed(command: str, shell: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_installing(installed: LocalCluster, shell: dict[str, str], tmp_path: Path) -> None:
-    """With a user's file of values, which names the images."""
+def test_installing(local: LocalCluster, shell: dict[str, str], tmp_path: Path) -> None:
+    """With a user's values file, which names the images."""
     values = tmp_path / "values.yaml"
-    values.write_text(json.dumps(release.load_images(installed)))
+    values.write_text(json.dumps(release.load_images(local)))
     wanted = [command for command in commands("Install") if not command.startswith("make ")]
 
-    told = [typed(command.replace("my-values.yaml", str(values)), shell) for command in wanted]
+    printed = [typed(command.replace("my-values.yaml", str(values)), shell) for command in wanted]
 
-    assert 3 == len(told)
-    assert "STATUS: deployed" in told[1]
-    assert "Phase:          Succeeded" in told[2]
+    assert 3 == len(printed)
+    assert "STATUS: deployed" in printed[1]
+    assert "Phase:          Succeeded" in printed[2]
 
 
 def test_training(shell: dict[str, str]) -> None:
-    """From apply to delete: each command says what the page says that it does."""
+    """From apply to delete, each command prints what the page says."""
     apply, watch, wait, describe, sha256, history, delete = commands("Train")
 
     typed(apply, shell)
@@ -88,13 +91,15 @@ def test_metrics_by_eye(shell: dict[str, str]) -> None:
     assert "Forwarding from 127.0.0.1:9090" in typed(forward, shell)
 
 
-def test_the_demo(kubectl: Kubectl, local_sha256: Callable[[str], str]) -> None:
-    """README's one command: it ends with the job's story, and the weights of a run on one machine."""
+def test_the_demo(local: LocalCluster, local_sha256: Callable[[str], str]) -> None:
+    """README's one command prints the job's columns, and the SHA-256 of the weights of a run on one machine."""
     job = ("delete", "namespace", "demo", "--ignore-not-found")
-    said(kubectl(*job))
+    said(local.kubectl(*job))
     words = ("make", "--assume-old=.venv/.installed", "demo")
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS)
-    said(kubectl(*job, "--wait=false"))
+    said(local.kubectl(*job, "--wait=false"))
 
     assert 0 == done.returncode, done.stdout + done.stderr
+    assert re.search(r"^STATUS +BATCH +WORKERS +EPOCH", done.stdout, re.M)
+    assert re.search(r"^Succeeded +512 ", done.stdout, re.M)
     assert local_sha256((ROOT / "examples" / "digits.yaml").read_text()) in done.stdout

@@ -1,4 +1,4 @@
-"""Whatever happens to a job on a real cluster, it ends with the weights of an undisturbed run."""
+"""Whatever fails on a real cluster, a job ends with the weights of an undisturbed run."""
 
 import signal
 import time
@@ -12,6 +12,7 @@ import yaml
 from real_job import Kubectl, RealJob, said, until
 
 from cluster.local import LocalCluster
+from cluster.node import NODE
 
 ROOT = Path(__file__).parents[2]
 EPOCHS, EVERY_EPOCHS = 100, 20
@@ -22,7 +23,7 @@ Local = Callable[[str], str]
 
 
 def example(name: str, **parts: Any) -> dict[str, Any]:
-    """The digits job, but long enough for something to happen to it: five stages, workers 1, 2 and 4."""
+    """The digits job, long enough to inject a fault: five stages with 1, 2 and 4 workers."""
     body: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
     body["metadata"]["name"] = name
     body["spec"]["epochs"] = EPOCHS
@@ -32,24 +33,24 @@ def example(name: str, **parts: Any) -> dict[str, Any]:
 
 
 FIRST, SECOND, THIRD, FOURTH = (sum(45 * EVERY_EPOCHS // 2**n for n in range(stage)) for stage in range(4))
-"""The updates, near enough, with which the stages begin."""
+"""The approximate first updates of the stages."""
 
 
 @pytest.fixture
 def undisturbed(local_sha256: Local) -> str:
-    """The digest of the weights of this job without any cluster; neither its name nor where it saves is part of it."""
+    """The SHA-256 of this job's weights trained locally; its name and checkpoint volume do not change it."""
     return local_sha256(yaml.safe_dump(example("undisturbed")))
 
 
 @pytest.fixture
-def claim(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[str]:
-    """A PersistentVolumeClaim of the test's namespace, on a folder of this machine."""
+def claim(kubectl: Kubectl, namespace: str, local: LocalCluster, tmp_path: Path) -> Iterator[str]:
+    """A PersistentVolumeClaim of the test's namespace, bound to a folder of this machine."""
     folder = tmp_path / "volume"
     folder.mkdir()
     for path in (folder, tmp_path, tmp_path.parent, tmp_path.parent.parent):
         path.chmod(0o777)
     size = {"storage": "1Gi"}
-    node = {"key": "metadata.name", "operator": "In", "values": ["real"]}
+    node = {"key": "metadata.name", "operator": "In", "values": [NODE]}
     common = {"accessModes": ["ReadWriteOnce"], "storageClassName": namespace}
     volume = {
         "apiVersion": "v1",
@@ -91,19 +92,19 @@ def test_a_worker_pod_is_deleted(job: MakeJob, undisturbed: str) -> None:
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
 
-def test_the_kernel_kills_a_worker(job: MakeJob, undisturbed: str, installed: LocalCluster) -> None:
-    """As when the node has no memory left: SIGKILL from the machine, and the pod's container ends with 137."""
+def test_the_kernel_kills_a_worker(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
+    """As when the node runs out of memory: SIGKILL, and the container exits with 137."""
     digits = job(example("worker-killed"))
     digits.reaches(SECOND + 50)
     pod = digits.pods("worker")[0]
 
-    process_of(installed, pod).send_signal(signal.SIGKILL)
+    process_of(local, pod).send_signal(signal.SIGKILL)
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
 
 def process_of(cluster: LocalCluster, pod: dict[str, Any]) -> psutil.Process:
-    """The first process of the pod's container, as the machine sees it."""
+    """Returns the init process of the pod's container."""
     container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
     listed = [line.split() for line in cluster.ctr("tasks", "list").splitlines()]
     inside = next(int(line[1]) for line in listed if line[0] == container)
@@ -115,14 +116,14 @@ def process_of(cluster: LocalCluster, pod: dict[str, Any]) -> psutil.Process:
 
 
 def inside_number(pid: int) -> int:
-    """The number that a process has in the node's own namespace, which is the second of those it has."""
+    """Returns a process's id in the node's PID namespace, the second one listed."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     numbers = next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
     return int(numbers[1]) if len(numbers) > 1 else 0
 
 
 def test_the_trainer_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) -> None:
-    """Another one goes on from the last checkpoint, which the first has written on its way out."""
+    """A new pod resumes from the checkpoint that the first one wrote on SIGTERM."""
     digits = job(example("trainer-deleted", **checkpointed(claim)))
     digits.reaches(SECOND + 50)
     before, pod = digits.report(), digits.pods("trainer")[0]
@@ -133,16 +134,16 @@ def test_the_trainer_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) 
     assert digits.report()["update"] >= before["update"]
     status = digits.succeeds()
     assert undisturbed == status["trainerStatus"]["weightsSha256"]
-    assert 0 == status["restarts"], "a pod that somebody deleted is not the job's fault"
+    assert 0 == status["restarts"], "a deleted pod does not count as a failure of the job"
 
 
-def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, installed: LocalCluster) -> None:
-    """Nobody asked it to leave: the last checkpoint is some updates back, and they are done again."""
+def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, local: LocalCluster) -> None:
+    """Without SIGTERM the last checkpoint is some updates old, and the new pod repeats them."""
     digits = job(example("trainer-killed", **checkpointed(claim)))
     digits.reaches(SECOND + 50)
     before, pod = digits.report(), digits.pods("trainer")[0]
 
-    process_of(installed, pod).send_signal(signal.SIGKILL)
+    process_of(local, pod).send_signal(signal.SIGKILL)
 
     until("a new trainer's report", lambda: digits.report()["start"] > before["start"], 120, digits.story)
     assert digits.report()["update"] > 0
@@ -161,7 +162,7 @@ def test_the_scheduler_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str
 
 
 def test_the_operator_is_away_at_a_milestone(job: MakeJob, undisturbed: str, kubectl: Kubectl) -> None:
-    """It is killed before the second stage and comes back in the third; training did not wait."""
+    """It is killed before the second stage and returns in the third; training does not wait for it."""
 
     def scaled(replicas: int) -> None:
         said(kubectl("--namespace", "batchgrowth-system", "scale", "deployment/batchgrowth", f"--replicas={replicas}"))
@@ -181,19 +182,19 @@ def test_the_operator_is_away_at_a_milestone(job: MakeJob, undisturbed: str, kub
     assert [*range(status["stages"])] == [record["index"] for record in status["history"]]
 
 
-def test_the_kubelet_is_stopped_for_a_minute(job: MakeJob, undisturbed: str, installed: LocalCluster) -> None:
-    """The node looks dead and is not; what runs there goes on."""
+def test_the_kubelet_is_stopped_for_a_minute(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
+    """The node looks dead, but its pods keep running."""
     digits = job(example("no-kubelet"))
     digits.reaches(SECOND // 2)
 
-    stand_still(installed, "kubelet", KUBELET_STOPPED_SECONDS)
+    suspend(local, "kubelet", KUBELET_STOPPED_SECONDS)
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
-    node_is_ready(installed)
+    node_is_ready(local)
 
 
-def stand_still(cluster: LocalCluster, server: str, seconds: float) -> None:
-    """The server does nothing for so long, and then goes on."""
+def suspend(cluster: LocalCluster, server: str, seconds: float) -> None:
+    """Suspends a server for some seconds."""
     process = cluster.process(server)
     assert process is not None
     process.suspend()
@@ -204,15 +205,15 @@ def stand_still(cluster: LocalCluster, server: str, seconds: float) -> None:
 
 
 def node_is_ready(cluster: LocalCluster) -> None:
-    said(cluster.kubectl("wait", "--for=condition=Ready", "node/real", "--timeout=90s"))
+    said(cluster.kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=90s"))
 
 
-def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str, installed: LocalCluster) -> None:
-    """Nobody can be told of progress, and nobody waits for that."""
+def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
+    """The trainer cannot report progress, and does not wait for it."""
     digits = job(example("no-api"))
     digits.reaches(SECOND // 2)
 
-    stand_still(installed, "kube-apiserver", API_SERVER_STOPPED_SECONDS)
+    suspend(local, "kube-apiserver", API_SERVER_STOPPED_SECONDS)
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
@@ -223,9 +224,9 @@ def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> No
 
     digits.patch(suspend=True)
     until("a job without pods", lambda: not any(map(digits.pods, ("worker", "trainer", "scheduler"))), 90, digits.story)
-    stood = digits.status
-    assert "Suspended" == stood["phase"]
-    assert stood["checkpoint"]["update"] >= SECOND + 50
+    suspended = digits.status
+    assert "Suspended" == suspended["phase"]
+    assert suspended["checkpoint"]["update"] >= SECOND + 50
     digits.patch(suspend=False)
 
     status = digits.succeeds()
@@ -234,7 +235,7 @@ def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> No
 
 
 def test_the_most_workers_are_changed_twice(job: MakeJob, undisturbed: str) -> None:
-    """Down to one and up to three in mid-run; training uses what there is."""
+    """Down to one and up to three while it trains."""
     digits = job(example("bounds"))
     digits.reaches(SECOND + 20)
     bounds = example("bounds")["spec"]["workers"]

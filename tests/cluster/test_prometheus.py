@@ -23,20 +23,20 @@ MakeJob = Callable[..., RealJob]
 
 
 @pytest.fixture(scope="module")
-def prometheus(installed: LocalCluster) -> Iterator[Prometheus]:
+def prometheus(local: LocalCluster) -> Iterator[Prometheus]:
     """It scrapes while the tests of this file run."""
-    with Prometheus(installed.kubeconfig) as server:
+    with Prometheus(local.kubeconfig) as server:
         yield server
 
 
 def interval() -> int:
-    """Seconds between two scrapes, as Grafana would be told."""
+    """Seconds between scrapes."""
     text: str = yaml.safe_load(CONFIGURATION.read_text())["global"]["scrape_interval"]
     return int(text.removesuffix("s"))
 
 
 def substituted(expression: str, job: RealJob) -> str:
-    """The query as Grafana sends it: its variables chosen, and four scrapes for a rate."""
+    """The query as Grafana sends it, with its variables set and a rate over four scrapes."""
     values = {"$namespace": job.namespace, "$job": job.name, "$__rate_interval": f"{4 * interval()}s"}
     for variable, value in values.items():
         expression = expression.replace(variable, value)
@@ -45,14 +45,14 @@ def substituted(expression: str, job: RealJob) -> str:
 
 
 def numbers(prometheus: Prometheus, query: str, began: float, ended: float) -> list[float]:
-    """Every finite value of a query in that time."""
+    """Returns every finite value of a range query."""
     found = prometheus.over(query, began, ended)
     values = [float(value) for series in found for _, value in series["values"]]
     return [value for value in values if math.isfinite(value)]
 
 
 def scraped(prometheus: Prometheus, namespace: str) -> str:
-    """The address of the one pod of a namespace that is scraped, once that goes well."""
+    """Returns the scrape address of the namespace's one target once it is up."""
 
     def up() -> str | None:
         found = [each for each in prometheus.targets() if each["labels"].get("namespace") == namespace]
@@ -64,16 +64,16 @@ def scraped(prometheus: Prometheus, namespace: str) -> str:
 
 
 def linted(address: str) -> str:
-    """What Prometheus' own linter has to say about the metrics at an address."""
+    """Returns the findings of Prometheus' linter on the metrics at an address."""
     with urllib.request.urlopen(address, timeout=10) as answer:
         text: bytes = answer.read()
     promtool = built(PROMETHEUS, silence) / "promtool"
-    told = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
-    return (told.stdout + told.stderr).decode()
+    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
+    return (done.stdout + done.stderr).decode()
 
 
 def unanswered(prometheus: Prometheus, job: RealJob, began: float, ended: float) -> list[tuple[str, str]]:
-    """Panels and queries of the dashboards that showed nothing in all that time."""
+    """Returns the panels and queries of the dashboards without data in that time."""
     return [
         (panel["title"], target["expr"])
         for dashboard in DASHBOARDS
@@ -84,7 +84,7 @@ def unanswered(prometheus: Prometheus, job: RealJob, began: float, ended: float)
 
 
 def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, job: MakeJob) -> None:
-    """A job runs, with checkpoints; then every line of every panel has something to show, and the choices offer it."""
+    """After a job with checkpoints every line of every panel has data, and the variables offer the job."""
     manifest = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
     manifest["spec"]["checkpoint"] = {"everySeconds": SECONDS_BETWEEN_CHECKPOINTS}
     began = time.time()
@@ -101,8 +101,8 @@ def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, job: Make
     assert mine in [each["metric"] for each in offered]
     batches = numbers(prometheus, substituted("batchgrowth_batch_size{namespace='$namespace'}", digits), began, ended)
     assert {record["batchSize"] for record in status["history"]} >= set(batches) - {0.0}  # 0 before the first update
-    told = f"batchgrowth_operator_job_condition{{namespace='{digits.namespace}', job='digits'}}"
-    assert numbers(prometheus, told, began, ended), "the operator's series bear the job's namespace, not its own"
+    query = f"batchgrowth_operator_job_condition{{namespace='{digits.namespace}', job='digits'}}"
+    assert numbers(prometheus, query, began, ended), "the operator's series have the job's namespace, not its own"
 
 
 def test_the_operator_is_scraped(prometheus: Prometheus) -> None:
@@ -114,6 +114,6 @@ def test_the_configuration_that_users_get_is_good() -> None:
     """promtool reads it, as Prometheus does."""
     promtool = built(PROMETHEUS, silence) / "promtool"
 
-    told = subprocess.run([promtool, "check", "config", CONFIGURATION], capture_output=True, text=True, check=False)
+    done = subprocess.run([promtool, "check", "config", CONFIGURATION], capture_output=True, text=True, check=False)
 
-    assert 0 == told.returncode, told.stdout + told.stderr
+    assert 0 == done.returncode, done.stdout + done.stderr

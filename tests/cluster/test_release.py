@@ -1,4 +1,4 @@
-"""What goes and what stays: a job, a namespace, the release; and a release that comes back or changes."""
+"""Deleting a job, a namespace and the release; reinstalling and upgrading the release."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,8 +10,7 @@ import yaml
 from real_job import Kubectl, RealJob, said, until
 
 from cluster import release
-from cluster.local import LocalCluster
-from cluster.release import NAMESPACE, RELEASE
+from cluster.release import NAMESPACE, RELEASE, Cluster
 
 ROOT = Path(__file__).parents[2]
 A_MINUTE = 60
@@ -32,7 +31,7 @@ def long_job(epochs: int = 100, milestone: int = 80) -> Object:
 
 
 def everything(kubectl: Kubectl, namespace: str) -> set[str]:
-    """Every object of the namespace, of all kinds that the API server has; empty where the namespace is not there."""
+    """Returns the namespace's objects of all kinds; empty if it does not exist."""
     kinds = said(kubectl("api-resources", "--namespaced", "--verbs=list,delete", "--output=name")).split()
     wanted = ",".join(kind for kind in kinds if not kind.startswith("events"))
     found = said(kubectl("--namespace", namespace, "get", wanted, "--output=name", "--ignore-not-found"))
@@ -40,7 +39,7 @@ def everything(kubectl: Kubectl, namespace: str) -> set[str]:
 
 
 def pods(job: RealJob) -> set[tuple[str, int]]:
-    """Which pods train, and how often their containers were started anew."""
+    """Returns the job's pods with their containers' restart counts."""
     return {
         (pod["metadata"]["uid"], status["restartCount"])
         for role in ("trainer", "worker", "scheduler")
@@ -50,14 +49,14 @@ def pods(job: RealJob) -> set[tuple[str, int]]:
 
 
 @pytest.fixture
-def reinstalled(installed: LocalCluster) -> Iterator[LocalCluster]:
-    """A cluster whose release a test may take away or change; afterwards it is there as it was."""
+def reinstalled(installed: Cluster) -> Iterator[Cluster]:
+    """A cluster whose release a test may remove or change; it is reinstalled afterwards."""
     yield installed
     release.install(installed)
 
 
 def test_a_deleted_job_leaves_nothing(kubectl: Kubectl, job: MakeJob) -> None:
-    """While it trains: pods, Dask cluster, secrets and rights are gone within a minute."""
+    """Deleted while it trains: pods, Dask cluster, secrets and roles are gone within a minute."""
     digits = job(long_job())
     digits.reaches(1)
     assert len(everything(kubectl, digits.namespace)) > 10
@@ -68,7 +67,7 @@ def test_a_deleted_job_leaves_nothing(kubectl: Kubectl, job: MakeJob) -> None:
 
 
 def test_a_namespace_goes_while_a_job_trains(kubectl: Kubectl, job: MakeJob) -> None:
-    """The finalizers of others hold nothing up: it is gone within a minute."""
+    """No finalizer blocks it: the namespace is gone within a minute."""
     digits = job(long_job())
     digits.reaches(1)
 
@@ -80,8 +79,8 @@ def test_a_namespace_goes_while_a_job_trains(kubectl: Kubectl, job: MakeJob) -> 
     until("the namespace is gone", gone, A_MINUTE, lambda: said(kubectl("get", "namespace", "--output=yaml")))
 
 
-def test_a_job_outlives_the_release(reinstalled: LocalCluster, kubectl: Kubectl, job: MakeJob) -> None:
-    """Uninstalled, CRD and job stay and the training goes on; installed again, the operator takes the job up."""
+def test_a_job_outlives_the_release(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
+    """CRD and job survive an uninstall and training continues; the reinstalled operator adopts the job."""
     digits = job(long_job())
     digits.reaches(1)
     uid, before = digits.get()["metadata"]["uid"], pods(digits)
@@ -90,13 +89,18 @@ def test_a_job_outlives_the_release(reinstalled: LocalCluster, kubectl: Kubectl,
 
     assert not said(kubectl("--namespace", NAMESPACE, "get", "deployments,pods", "--output=name"))
     said(kubectl("get", "crd", "batchgrowthjobs.batchgrowth.dev"))
-    there = digits.update
-    until("training goes on", lambda: digits.update > there + 10, A_MINUTE, digits.story)
-    told = digits.status["trainerStatus"]["update"]
+    before_it = digits.update
+    until("training continues", lambda: digits.update > before_it + 10, A_MINUTE, digits.story)
+    reported = digits.status["trainerStatus"]["update"]
 
     release.install(reinstalled)
 
-    until("it is told of again", lambda: digits.status["trainerStatus"]["update"] > told, A_MINUTE, digits.story)
+    until(
+        "progress is reported again",
+        lambda: digits.status["trainerStatus"]["update"] > reported,
+        A_MINUTE,
+        digits.story,
+    )
     assert before == pods(digits) or len(digits.pods("worker")) > 1
     assert before <= pods(digits)
     status = digits.succeeds()
@@ -105,15 +109,15 @@ def test_a_job_outlives_the_release(reinstalled: LocalCluster, kubectl: Kubectl,
     assert 2 == status["history"][-1]["workers"], "the milestone came after the operator did"
 
 
-def test_a_job_deleted_without_a_dask_operator(reinstalled: LocalCluster, kubectl: Kubectl, job: MakeJob) -> None:
-    """A finalizer of a Dask operator that is gone holds the DaskCluster; the command of docs/chart.md lets it go."""
+def test_a_job_deleted_without_a_dask_operator(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
+    """A finalizer of an uninstalled Dask operator blocks the DaskCluster; the command in docs/chart.md removes it."""
     digits = job(long_job())
     digits.reaches(1)
     release.uninstall(reinstalled)
     patched(digits, {"metadata": {"finalizers": ["kopf.zalando.org/KopfFinalizerMarker"]}})  # not every version has one
 
     digits.in_namespace("delete", "batchgrowthjob", digits.name, "--wait=false")
-    until("the DaskCluster is held", lambda: deleted(digits.objects("daskcluster")), A_MINUTE, digits.story)
+    until("the DaskCluster is blocked", lambda: deleted(digits.objects("daskcluster")), A_MINUTE, digits.story)
     patched(digits, REMEDY)
 
     until("nothing is left", lambda: not everything(kubectl, digits.namespace), A_MINUTE, digits.story)
@@ -122,22 +126,22 @@ def test_a_job_deleted_without_a_dask_operator(reinstalled: LocalCluster, kubect
 
 
 def deleted(objects: list[Object]) -> bool:
-    """Whether they are there no longer than somebody holds them."""
+    """Whether finalizers alone keep the objects."""
     return bool(objects) and all("deletionTimestamp" in each["metadata"] for each in objects)
 
 
 def patched(job: RealJob, patch: Object) -> None:
-    """The job's DaskCluster, edited by hand."""
+    """Patches the job's DaskCluster."""
     job.in_namespace("patch", "daskcluster", job.name, "--type", "merge", "--patch", json.dumps(patch))
 
 
-def test_helm_test_passes(installed: LocalCluster) -> None:
-    """In a pod of its own, which asks for everything that the release brings."""
+def test_helm_test_passes(installed: Cluster) -> None:
+    """In its own pod, which queries everything that the release installs."""
     assert "Phase:          Succeeded" in release.check(installed)
 
 
-def test_an_upgrade_changes_the_operator_alone(reinstalled: LocalCluster, kubectl: Kubectl, job: MakeJob) -> None:
-    """Two replicas and other resources, while a job trains: one of the two works, and the job's pods stay."""
+def test_an_upgrade_changes_the_operator_alone(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
+    """Two replicas and other resources, while a job trains: one of the two is active, and the job's pods stay."""
     digits = job(long_job())
     digits.reaches(1)
     before = pods(digits)
@@ -147,8 +151,8 @@ def test_an_upgrade_changes_the_operator_alone(reinstalled: LocalCluster, kubect
     found: Object = json.loads(said(kubectl("--namespace", NAMESPACE, "get", "deployment", RELEASE, "--output=json")))
     [container] = found["spec"]["template"]["spec"]["containers"]
     assert (2, "640Mi") == (found["status"]["readyReplicas"], container["resources"]["limits"]["memory"])
-    told = digits.status["trainerStatus"]["update"]
-    until("it is told of", lambda: digits.status["trainerStatus"]["update"] > told, A_MINUTE, digits.story)
+    reported = digits.status["trainerStatus"]["update"]
+    until("progress is reported", lambda: digits.status["trainerStatus"]["update"] > reported, A_MINUTE, digits.story)
     assert before <= pods(digits)
     lease = said(kubectl("--namespace", NAMESPACE, "get", "lease", RELEASE, "--output=jsonpath={.spec.holderIdentity}"))
     assert lease.startswith(RELEASE)

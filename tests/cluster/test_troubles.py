@@ -1,4 +1,4 @@
-"""What is missing or wrong is named by a condition within a minute, and heals by itself once it is there."""
+"""A condition names a fault within a minute, and the job recovers once the fault is fixed."""
 
 import json
 import time
@@ -21,7 +21,7 @@ MakeJob = Callable[..., RealJob]
 
 
 def example(name: str, template: dict[str, Any] | None = None, **parts: Any) -> dict[str, Any]:
-    """The digits job with other parts, long enough for something to happen to it."""
+    """The digits job with parts of its spec replaced."""
     body: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
     body["metadata"]["name"] = name
     body["spec"]["workers"]["template"] = {"spec": template or {}}
@@ -30,12 +30,12 @@ def example(name: str, template: dict[str, Any] | None = None, **parts: Any) -> 
 
 
 def worker(**parts: Any) -> dict[str, Any]:
-    """A pod template in which the worker's container has these parts."""
+    """A pod template with these fields in the worker's container."""
     return {"containers": [{"name": "worker", **parts}]}
 
 
 def mounted(source: dict[str, Any]) -> dict[str, Any]:
-    """A pod template whose worker mounts this."""
+    """A pod template whose worker mounts this volume source."""
     return worker(volumeMounts=[{"name": "data", "mountPath": "/data"}]) | {"volumes": [{"name": "data", **source}]}
 
 
@@ -84,7 +84,7 @@ WORKLOAD = {"entrypoint": "batchgrowth_trainer.workloads.digits:nothing", "examp
 
 
 def comes_to_rest(job: RealJob) -> None:
-    """Returns when nobody has written to the job for a while: nothing loops hot."""
+    """Returns once no write to the job has happened for QUIET_SECONDS, so no loop runs hot."""
     began = since = time.monotonic()
     before = job.get()["metadata"]["resourceVersion"]
     while time.monotonic() - since < QUIET_SECONDS:
@@ -97,7 +97,7 @@ def comes_to_rest(job: RealJob) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_named_within_a_minute(job: MakeJob, fault: str) -> None:
-    """By the condition that it keeps from becoming true; and then nobody writes any more."""
+    """The condition that the fault blocks names it; then the operator stops writing."""
     manifest, (kind, reason), words = FAULTS[fault]
     stuck = job(manifest)
 
@@ -110,8 +110,8 @@ def test_named_within_a_minute(job: MakeJob, fault: str) -> None:
     comes_to_rest(stuck)
 
 
-def test_an_entrypoint_that_is_not_there(job: MakeJob) -> None:
-    """No restart would help: the job has failed, and says what the module has instead."""
+def test_a_missing_entrypoint(job: MakeJob) -> None:
+    """A restart would not help: the job fails, and its message lists the module's names."""
     failed = job(example("entrypoint", workload=WORKLOAD))
     until("the end", lambda: failed.status.get("phase") == "Failed", SOON_SECONDS, failed.story)
 
@@ -120,12 +120,12 @@ def test_an_entrypoint_that_is_not_there(job: MakeJob) -> None:
     assert "has no 'nothing'; it defines conv_net, mlp, split, workload" in succeeded["message"]
 
 
-def test_secrets_that_come_later(job: MakeJob) -> None:
-    """Nobody has to touch the job."""
+def test_missing_secrets_are_created(job: MakeJob) -> None:
+    """The job recovers without a change to it."""
     template = mounted({"secret": {"secretName": "absent"}})
     template["containers"][0]["env"] = [KEY]
     late = job(example("late", template))
-    until("told", lambda: late.condition("ClusterReady").get("reason") == "ReferenceMissing", SOON_SECONDS, late.story)
+    until("named", lambda: late.condition("ClusterReady").get("reason") == "ReferenceMissing", SOON_SECONDS, late.story)
 
     late.in_namespace("create", "secret", "generic", "absent", "--from-literal=key=x")
 
@@ -136,9 +136,9 @@ def test_secrets_that_come_later(job: MakeJob) -> None:
     )
 
 
-def test_an_image_that_is_put_right(job: MakeJob) -> None:
+def test_a_wrong_image_is_fixed(job: MakeJob) -> None:
     wrong = job(example("wrong", image=NOTHING))
-    until("told", lambda: wrong.condition("Training").get("reason") == "ImagePullFailed", SOON_SECONDS, wrong.story)
+    until("named", lambda: wrong.condition("Training").get("reason") == "ImagePullFailed", SOON_SECONDS, wrong.story)
 
     wrong.patch(image=None)
 
@@ -147,7 +147,7 @@ def test_an_image_that_is_put_right(job: MakeJob) -> None:
 
 @pytest.fixture
 def quota(kubectl: Kubectl, namespace: str) -> Callable[[int], None]:
-    """A function: so many pods may be in the test's namespace."""
+    """Returns a function that limits the number of pods in the test's namespace."""
 
     def set_to(pods: int) -> None:
         body = {
@@ -162,7 +162,7 @@ def quota(kubectl: Kubectl, namespace: str) -> Callable[[int], None]:
 
 
 def test_a_quota_holds_up_the_trainer(job: MakeJob, quota: Callable[[int], None]) -> None:
-    """A Job's status does not say why it has no pod: only events do."""
+    """Only events say why a Job has no pod; its status does not."""
     quota(0)
     held = job(example("held"))
     for kind in ("ClusterReady", "Training"):
@@ -175,7 +175,7 @@ def test_a_quota_holds_up_the_trainer(job: MakeJob, quota: Callable[[int], None]
 
 
 def test_a_quota_leaves_too_few_workers(job: MakeJob, quota: Callable[[int], None]) -> None:
-    """Training goes on with what there is; what is missing is told, and since when; it heals by itself."""
+    """Training continues with fewer workers; Degraded names the quota, and clears once it is raised."""
     constant = {"initial": 256, "maximum": 512, "shard": 32, "growth": {"type": "Constant"}}
     few = job(example("few", epochs=3000, batch=constant, workers={"examplesPerWorker": 128, "maximum": 1}))
     few.reaches(1)
@@ -195,7 +195,7 @@ def test_a_quota_leaves_too_few_workers(job: MakeJob, quota: Callable[[int], Non
 
 @pytest.mark.parametrize("kind", ["service", "deployment"])
 def test_a_part_of_the_scheduler_is_deleted(job: MakeJob, kind: str) -> None:
-    """The Dask operator makes it once, and is asked for it again; training goes on to its end."""
+    """The Dask operator recreates it, and training completes."""
     robbed = job(example("robbed", epochs=150))
     robbed.reaches(10)
     before = robbed.objects(kind, "--field-selector", "metadata.name=robbed-scheduler")
@@ -212,7 +212,7 @@ def test_a_part_of_the_scheduler_is_deleted(job: MakeJob, kind: str) -> None:
 
 @pytest.fixture
 def no_dask_operator(kubectl: Kubectl) -> Iterator[Callable[[int], None]]:
-    """The Dask operator is not running; a function: so many of it are to be."""
+    """Stops the Dask operator; returns a function that scales it."""
     where = ("--namespace", "batchgrowth-system", "scale", "deployment", "batchgrowth-dask-kubernetes-operator")
     gone = (
         "--namespace",
@@ -231,13 +231,13 @@ def no_dask_operator(kubectl: Kubectl) -> Iterator[Callable[[int], None]]:
     scale(1)
 
 
-def test_nobody_answers_for_the_dask_cluster(job: MakeJob, no_dask_operator: Callable[[int], None]) -> None:
+def test_the_dask_operator_is_down(job: MakeJob, no_dask_operator: Callable[[int], None]) -> None:
     orphan = job(example("orphan"))
 
-    def told() -> bool:
+    def named() -> bool:
         return orphan.condition("ClusterReady").get("reason") == "DaskOperatorMissing"
 
-    until("told", told, SOON_SECONDS, orphan.story)
+    until("named", named, SOON_SECONDS, orphan.story)
     no_dask_operator(1)
 
     orphan.reaches(1, HEALED_SECONDS)

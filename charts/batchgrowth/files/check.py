@@ -1,4 +1,4 @@
-"""What `helm test` runs: is the operator up, are the resources known, does the API server tell good jobs from bad?"""
+"""Run by `helm test`: is the operator up, are the CRDs installed, does the API server reject bad jobs only?"""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ JOBS = f"/apis/batchgrowth.dev/v1alpha1/namespaces/{NAMESPACE}/batchgrowthjobs?d
 
 
 def ask(method: str, path: str, body: object = None) -> tuple[int, Any]:
-    """The HTTP status and the object that the API server answers with."""
+    """Returns the HTTP status and the object of the API server's response."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"])
     trust = ssl.create_default_context(cafile=ACCOUNT / "ca.crt")
     connection = http.client.HTTPSConnection(host, port, timeout=10, context=trust)
@@ -28,7 +28,7 @@ def ask(method: str, path: str, body: object = None) -> tuple[int, Any]:
 
 
 def unknown(group: str, resource: str, advice: str) -> str | None:
-    """What is wrong where the API server does not have a resource."""
+    """Returns advice if the API server lacks a resource, else None."""
     code, answer = ask("GET", f"/apis/{group}")
     if code == 200 and resource in {entry["name"] for entry in answer["resources"]}:
         return None
@@ -36,7 +36,7 @@ def unknown(group: str, resource: str, advice: str) -> str | None:
 
 
 def operator_down() -> str | None:
-    """What is wrong where no replica of the operator is ready."""
+    """Returns advice if no replica of the operator is available, else None."""
     name = os.environ["DEPLOYMENT"]
     code, answer = ask("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}")
     if code == 200 and answer.get("status", {}).get("availableReplicas", 0):
@@ -45,13 +45,13 @@ def operator_down() -> str | None:
 
 
 def example_refused() -> str | None:
-    """What is wrong where the example would be refused."""
+    """Returns the API server's message if it refuses the example, else None."""
     code, answer = ask("POST", JOBS, json.loads(os.environ["EXAMPLE"]))
     return None if code == 201 else f"the API server says {code}: {answer.get('message')}"
 
 
 def nonsense_taken() -> str | None:
-    """What is wrong where a batch of no examples would be accepted."""
+    """Returns advice if the API server accepts a batch of 0 examples, else None."""
     job = json.loads(os.environ["EXAMPLE"])
     job["spec"]["batch"]["initial"] = 0
     code, _ = ask("POST", JOBS, job)

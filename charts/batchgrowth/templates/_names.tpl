@@ -1,4 +1,4 @@
-{{/* The names of the release's objects: the release's name, and the chart's where that does not say it. */}}
+{{/* The name of the release's objects: the release's, with the chart's unless it contains that. */}}
 {{- define "batchgrowth.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if .Values.fullnameOverride -}}
@@ -10,7 +10,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* The name of what belongs to the operator but to no namespace: two releases of one name do not meet. */}}
+{{/* The name of cluster-scoped objects, which differs between releases of one name in two namespaces. */}}
 {{- define "batchgrowth.clusterName" -}}
 {{- printf "%s-%s" (include "batchgrowth.fullname" .) .Release.Namespace -}}
 {{- end }}
@@ -38,7 +38,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* An image of the values; call it with a dict of image and chart. */}}
+{{/* An image reference; takes a dict of image and chart. */}}
 {{- define "batchgrowth.image" -}}
 {{- if .image.digest -}}
 {{- printf "%s@%s" .image.repository .image.digest -}}

@@ -1,6 +1,6 @@
-{{/* What the operator does in a namespace that it watches. The API server itself collects what belongs to a job. */}}
+{{/* The operator's rights in a watched namespace. Garbage collection deletes most children of a job. */}}
 {{- define "batchgrowth.rules" -}}
-# The jobs: read, answered, and removed when their time to live is over.
+# Jobs: read, given a status, and deleted when their time to live expires.
 - apiGroups: [batchgrowth.dev]
   resources: [batchgrowthjobs]
   verbs: [list, watch, delete]
@@ -14,11 +14,11 @@
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]
-# Nobody can give a right that they do not hold: the trainer's, to one ConfigMap, is among those above.
+# RBAC refuses to grant rights that the grantor lacks; the trainer's, to one ConfigMap, are among those above.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch]
-# Those that are released, or made anew.
+# Children that the operator also deletes or recreates.
 - apiGroups: [kubernetes.dask.org]
   resources: [daskclusters]
   verbs: [get, list, watch, create, patch, delete]
@@ -28,18 +28,18 @@
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
-# The certificates of a job, by name: the Secrets of others cannot be listed.
+# A job's certificates, by name: the operator cannot list Secrets.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create, patch]
-# Why workers do not come.
+# The reasons why workers do not start.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]
-# Whether the scheduler that the Dask operator made is still all there.
+# To notice missing parts of the scheduler that the Dask operator created.
 - apiGroups: [""]
   resources: [services]
   verbs: [list, watch]

@@ -1,4 +1,4 @@
-// The first process of a pod's sandbox: it holds the namespaces open and buries orphans until it is told to end.
+// The first process of a pod's sandbox: it holds the namespaces open and reaps orphans until SIGINT or SIGTERM.
 package main
 
 import (

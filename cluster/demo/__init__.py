@@ -1,1 +1,0 @@
-"""`make demo`: the example job on a cluster, watched until it is done."""
