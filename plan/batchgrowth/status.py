@@ -35,126 +35,117 @@ def _list_of(most: int, description: str, key: str = "") -> Any:
 class Condition(Model):
     """One condition, in the form of metav1.Condition."""
 
-    type: Annotated[
-        Literal["Accepted", "ClusterReady", "Training", "Resizing", "Degraded", "Stalled", "Suspended", "Succeeded"],
-        Field(description="Its type. " + " ".join(f"{name}: {text}" for name, text in CONDITIONS.items())),
-    ]
-    status: Annotated[Literal["True", "False", "Unknown"], Field(description="Whether the condition holds.")]
-    reason: Annotated[
-        str,
-        Field(pattern=r"^[A-Za-z]([A-Za-z0-9]*)$", min_length=1, max_length=64, description="Cause, in CamelCase."),
-    ]
-    message: Annotated[str, Field(max_length=1024, description="Cause, as a sentence for people.")] = ""
-    observed_generation: Annotated[LongCount, Field(description="The job's metadata.generation at the time.")] = 0
-    last_transition_time: Annotated[Time, Field(description="When the status last changed, in RFC 3339.")]
+    type: Literal[
+        "Accepted", "ClusterReady", "Training", "Resizing", "Degraded", "Stalled", "Suspended", "Succeeded"
+    ] = Field(description="Its type. " + " ".join(f"{name}: {text}" for name, text in CONDITIONS.items()))
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
+    reason: str = Field(
+        pattern=r"^[A-Za-z]([A-Za-z0-9]*)$", min_length=1, max_length=64, description="Cause, in CamelCase."
+    )
+    message: str = Field("", max_length=1024, description="Cause, as a sentence for people.")
+    observed_generation: LongCount = Field(0, description="The job's metadata.generation at the time.")
+    last_transition_time: Time = Field(description="When the status last changed, in RFC 3339.")
 
 
 class BatchStatus(Model):
     """The batch size now and in the next stage."""
 
-    current: Annotated[Count, Field(description="Batch size of the current stage. Unit: examples.")] = 0
-    next: Annotated[Count | None, Field(description="Batch size of the next stage; absent in the last one.")] = None
-    next_at_epoch: Annotated[Decimal | None, Field(description="Epoch at which the next stage begins.")] = None
+    current: Count = Field(0, description="Batch size of the current stage. Unit: examples.")
+    next: Count | None = Field(None, description="Batch size of the next stage; absent in the last one.")
+    next_at_epoch: Decimal | None = Field(None, description="Epoch at which the next stage begins.")
 
 
 class WorkersStatus(Model):
     """The numbers of workers desired, requested and ready."""
 
-    desired: Annotated[Count, Field(description="Workers that the plan gives the current stage.")] = 0
-    requested: Annotated[Count, Field(description="Replicas of the Deployment; more ahead of a milestone.")] = 0
-    requested_time: Annotated[Time | None, Field(description="When requested last changed, in RFC 3339.")] = None
-    resize_seconds: Annotated[
-        Decimal | None, Field(description="Time from the last request of workers until all had joined. Unit: seconds.")
-    ] = None
-    lead_seconds: Annotated[Decimal | None, Field(description="Smoothed start-up time of workers. Unit: seconds.")] = (
-        None
+    desired: Count = Field(0, description="Workers that the plan gives the current stage.")
+    requested: Count = Field(0, description="Replicas of the Deployment; more ahead of a milestone.")
+    requested_time: Time | None = Field(None, description="When requested last changed, in RFC 3339.")
+    resize_seconds: Decimal | None = Field(
+        None, description="Time from the last request of workers until all had joined. Unit: seconds."
     )
-    ready: Annotated[Count, Field(description="Workers that have joined the cluster.")] = 0
-    selector: Annotated[str, Field(max_length=253, description="Label selector of the worker pods.")] = ""
+    lead_seconds: Decimal | None = Field(None, description="Smoothed start-up time of workers. Unit: seconds.")
+    ready: Count = Field(0, description="Workers that have joined the cluster.")
+    selector: str = Field("", max_length=253, description="Label selector of the worker pods.")
 
 
 class CheckpointStatus(Model):
     """The newest complete checkpoint."""
 
-    update: Annotated[LongCount, Field(description="Updates done when the checkpoint was taken.")]
-    time: Annotated[Time, Field(description="When the checkpoint was written, in RFC 3339.")]
+    update: LongCount = Field(description="Updates done when the checkpoint was taken.")
+    time: Time = Field(description="When the checkpoint was written, in RFC 3339.")
 
 
 class TrainerMetric(Model):
     """One metric of the workload."""
 
-    name: Annotated[str, Field(min_length=1, max_length=64, description="Name, such as loss or accuracy.")]
-    value: Annotated[Decimal, Field(description="Last value, as a decimal string.")]
+    name: str = Field(min_length=1, max_length=64, description="Name, such as loss or accuracy.")
+    value: Decimal = Field(description="Last value, as a decimal string.")
 
 
 class TrainerStatus(Model):
     """The training's progress, with the field names of Kubeflow's TrainJob."""
 
-    progress_percentage: Annotated[
-        int | None, Field(ge=0, le=100, description="Share of the updates that are done. Unit: percent.")
-    ] = None
-    estimated_remaining_seconds: Annotated[
-        LongCount | None, Field(description="Time to the end at the current pace. Unit: seconds.")
-    ] = None
-    epoch: Annotated[Decimal | None, Field(description="Epochs done, with the current one's fraction.")] = None
-    start: Annotated[
-        LongCount | None, Field(description="Number of the trainer's start, from 0; a restart increments it.")
-    ] = None
-    update: Annotated[LongCount | None, Field(description="Updates done.")] = None
-    loss: Annotated[Decimal | None, Field(description="Training loss in the last report, per example.")] = None
+    progress_percentage: int | None = Field(
+        None, ge=0, le=100, description="Share of the updates that are done. Unit: percent."
+    )
+    estimated_remaining_seconds: LongCount | None = Field(
+        None, description="Time to the end at the current pace. Unit: seconds."
+    )
+    epoch: Decimal | None = Field(None, description="Epochs done, with the current one's fraction.")
+    start: LongCount | None = Field(None, description="Number of the trainer's start, from 0; a restart increments it.")
+    update: LongCount | None = Field(None, description="Updates done.")
+    loss: Decimal | None = Field(None, description="Training loss in the last report, per example.")
     metrics: Annotated[
         tuple[TrainerMetric, ...], _list_of(16, "Last values of the workload's metrics, at most 16.", key="name")
     ] = ()
-    weights_sha256: Annotated[
-        str | None,
-        Field(
-            pattern=r"^[0-9a-f]{64}$", max_length=64, description="SHA-256 of the weights; independent of the workers."
-        ),
-    ] = None
-    last_updated_time: Annotated[Time | None, Field(description="When the trainer last reported, in RFC 3339.")] = None
+    weights_sha256: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{64}$",
+        max_length=64,
+        description="SHA-256 of the weights; independent of the workers.",
+    )
+    last_updated_time: Time | None = Field(None, description="When the trainer last reported, in RFC 3339.")
 
 
 class StageRecord(Model):
     """A stage that has begun."""
 
-    index: Annotated[Count, Field(description="Index of the stage in the plan, from 0.")]
-    batch_size: Annotated[Count, Field(description="Batch size of the stage. Unit: examples.")]
-    workers: Annotated[Count, Field(description="Most workers that trained in the stage at once.")]
-    start_time: Annotated[Time, Field(description="When the stage began, in RFC 3339.")]
-    resize_seconds: Annotated[
-        Decimal | None, Field(description="Time until the workers of the stage had joined. Unit: seconds.")
-    ] = None
-    pause_seconds: Annotated[
-        Decimal | None, Field(description="Longest pause while workers joined or left. Unit: seconds.")
-    ] = None
+    index: Count = Field(description="Index of the stage in the plan, from 0.")
+    batch_size: Count = Field(description="Batch size of the stage. Unit: examples.")
+    workers: Count = Field(description="Most workers that trained in the stage at once.")
+    start_time: Time = Field(description="When the stage began, in RFC 3339.")
+    resize_seconds: Decimal | None = Field(
+        None, description="Time until the workers of the stage had joined. Unit: seconds."
+    )
+    pause_seconds: Decimal | None = Field(
+        None, description="Longest pause while workers joined or left. Unit: seconds."
+    )
 
 
 class JobStatus(Model):
     """The status of a job."""
 
-    observed_generation: Annotated[LongCount, Field(description="The metadata.generation described here.")] = 0
-    phase: Annotated[
-        Phase,
-        Field(description="The conditions in one word, for people. Rejected: the spec is invalid or has no plan."),
-    ] = "Pending"
-    start_time: Annotated[
-        Time | None,
-        Field(
-            description="When the job first started, in RFC 3339; since then the mathematics of the spec is immutable."
-        ),
-    ] = None
-    completion_time: Annotated[Time | None, Field(description="When the job ended, in RFC 3339.")] = None
+    observed_generation: LongCount = Field(0, description="The metadata.generation described here.")
+    phase: Phase = Field(
+        "Pending", description="The conditions in one word, for people. Rejected: the spec is invalid or has no plan."
+    )
+    start_time: Time | None = Field(
+        None,
+        description="When the job first started, in RFC 3339; since then the mathematics of the spec is immutable.",
+    )
+    completion_time: Time | None = Field(None, description="When the job ended, in RFC 3339.")
     conditions: Annotated[
         tuple[Condition, ...], _list_of(16, "The job's state and its causes, one entry for each type.", key="type")
     ] = ()
-    cluster_name: Annotated[Name | None, Field(description="DaskCluster, for KubeCluster.from_name.")] = None
-    stage: Annotated[Count | None, Field(description="Index of the current stage, from 0.")] = None
-    stages: Annotated[Count | None, Field(description="Number of stages in the plan.")] = None
-    batch: Annotated[BatchStatus | None, Field(description="Batch size now and in the next stage.")] = None
-    workers: Annotated[WorkersStatus | None, Field(description="Workers desired, requested and ready.")] = None
-    checkpoint: Annotated[CheckpointStatus | None, Field(description="The newest complete checkpoint.")] = None
-    trainer_status: Annotated[TrainerStatus | None, Field(description="Progress of the training.")] = None
-    restarts: Annotated[Count, Field(description="Restarts of the trainer.")] = 0
+    cluster_name: Name | None = Field(None, description="DaskCluster, for KubeCluster.from_name.")
+    stage: Count | None = Field(None, description="Index of the current stage, from 0.")
+    stages: Count | None = Field(None, description="Number of stages in the plan.")
+    batch: BatchStatus | None = Field(None, description="Batch size now and in the next stage.")
+    workers: WorkersStatus | None = Field(None, description="Workers desired, requested and ready.")
+    checkpoint: CheckpointStatus | None = Field(None, description="The newest complete checkpoint.")
+    trainer_status: TrainerStatus | None = Field(None, description="Progress of the training.")
+    restarts: Count = Field(0, description="Restarts of the trainer.")
     history: Annotated[
         tuple[StageRecord, ...],
         _list_of(MOST_HISTORY, f"The stages that have begun, the newest last, at most {MOST_HISTORY}."),

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from math import ceil
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -19,17 +19,13 @@ SIXTY_DIGITS = Context(prec=60, rounding=ROUND_CEILING, Emax=10**9, Emin=-(10**9
 class Geometric(Model):
     """d = initial · factor^floor(epochs done / everyEpochs): GeoDamp of Sievert and Shah, 2021."""
 
-    factor: Annotated[
-        DecimalText,
-        Field(
-            description="Factor by which the wanted batch size is multiplied at each milestone: a decimal in quotes, "
-            'more than 1 and at most 1000. Required. Example: "2".'
-        ),
-    ]
-    every_epochs: Annotated[
-        int,
-        Field(ge=1, le=1_000_000, description="Epochs from one milestone to the next. Required. Example: 5."),
-    ]
+    factor: DecimalText = Field(
+        description="Factor by which the wanted batch size is multiplied at each milestone: a decimal in quotes, "
+        'more than 1 and at most 1000. Required. Example: "2".'
+    )
+    every_epochs: int = Field(
+        ge=1, le=1_000_000, description="Epochs from one milestone to the next. Required. Example: 5."
+    )
 
     rules: ClassVar = (
         Rule(

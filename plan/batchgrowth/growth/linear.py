@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -15,22 +15,17 @@ from batchgrowth.extend import Coarser, DecimalText, GrowthEntry, Model, Positio
 class Linear(Model):
     """d = initial + examplesPerUpdate · updates done: PadaDamp of Sievert and Shah, 2021."""
 
-    examples_per_update: Annotated[
-        DecimalText,
-        Field(
-            description="Examples by which the wanted batch size grows with each update: a decimal in quotes, more "
-            'than 0 and at most 1000000. Required. Example: "0.25".'
-        ),
-    ]
-    every_updates: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=1_000_000_000,
-            description="Updates between two evaluations of the rule; the batch size is constant in between. A plan "
-            "holds at most 1,000 stages, so a long job needs a larger number. Unit: updates. Default: 1.",
-        ),
-    ] = 1
+    examples_per_update: DecimalText = Field(
+        description="Examples by which the wanted batch size grows with each update: a decimal in quotes, more "
+        'than 0 and at most 1000000. Required. Example: "0.25".'
+    )
+    every_updates: int = Field(
+        1,
+        ge=1,
+        le=1_000_000_000,
+        description="Updates between two evaluations of the rule; the batch size is constant in between. A plan "
+        "holds at most 1,000 stages, so a long job needs a larger number. Unit: updates. Default: 1.",
+    )
 
     rules: ClassVar = (
         Rule(

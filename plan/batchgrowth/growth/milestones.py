@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -15,39 +15,30 @@ from batchgrowth.extend import LARGEST_BATCH, GrowthEntry, Model, Position, Rule
 class Milestone(Model):
     """From this epoch on, this batch size is wanted."""
 
-    epoch: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=1_000_000,
-            description="Epochs done when the batch grows. Must be below spec.epochs. Required. Example: 10.",
-        ),
-    ]
-    batch_size: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=LARGEST_BATCH,
-            description="The batch size wanted from then on. Past batch.maximum the learning rate falls instead, as "
-            "learningRate.rule says. Unit: examples. Required. Example: 256.",
-        ),
-    ]
+    epoch: int = Field(
+        ge=1,
+        le=1_000_000,
+        description="Epochs done when the batch grows. Must be below spec.epochs. Required. Example: 10.",
+    )
+    batch_size: int = Field(
+        ge=1,
+        le=LARGEST_BATCH,
+        description="The batch size wanted from then on. Past batch.maximum the learning rate falls instead, as "
+        "learningRate.rule says. Unit: examples. Required. Example: 256.",
+    )
 
 
 class Milestones(Model):
     """A list of epochs and batch sizes: Smith et al., 2017."""
 
-    steps: Annotated[
-        tuple[Milestone, ...],
-        Field(
-            strict=False,
-            min_length=1,
-            max_length=256,
-            json_schema_extra={"x-kubernetes-list-type": "atomic"},
-            description="When the batch grows, and to what: epochs and batch sizes both rise from entry to entry. "
-            "From 1 to 256 entries. Required. Example: [{epoch: 10, batchSize: 256}].",
-        ),
-    ]
+    steps: tuple[Milestone, ...] = Field(
+        strict=False,
+        min_length=1,
+        max_length=256,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="When the batch grows, and to what: epochs and batch sizes both rise from entry to entry. "
+        "From 1 to 256 entries. Required. Example: [{epoch: 10, batchSize: 256}].",
+    )
 
     rules: ClassVar = (
         Rule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -13,28 +13,22 @@ from batchgrowth.optimizers.rules import WEIGHT_DECAY_AT_MOST_ONE, below_one
 class Adam(Model):
     """Adam: Kingma and Ba, 2015."""
 
-    beta1: Annotated[
-        DecimalText,
-        Field(description='Decay of the mean of gradients: a decimal in quotes, below 1. Default: "0.9".'),
-    ] = "0.9"
-    beta2: Annotated[
-        DecimalText,
-        Field(description='Decay of the mean of squared gradients: a decimal in quotes, below 1. Default: "0.999".'),
-    ] = "0.999"
-    epsilon: Annotated[
-        DecimalText,
-        Field(
-            description="Added to the root of the squared mean: a decimal in quotes, more than 0 and at most 1. "
-            'Default: "0.00000001".'
-        ),
-    ] = "0.00000001"
-    weight_decay: Annotated[
-        DecimalText,
-        Field(
-            description="Weight decay: added to the gradient by Adam, taken off the weights by AdamW. A decimal in "
-            'quotes, at most 1. Default: "0".'
-        ),
-    ] = "0"
+    beta1: DecimalText = Field(
+        "0.9", description='Decay of the mean of gradients: a decimal in quotes, below 1. Default: "0.9".'
+    )
+    beta2: DecimalText = Field(
+        "0.999", description='Decay of the mean of squared gradients: a decimal in quotes, below 1. Default: "0.999".'
+    )
+    epsilon: DecimalText = Field(
+        "0.00000001",
+        description="Added to the root of the squared mean: a decimal in quotes, more than 0 and at most 1. "
+        'Default: "0.00000001".',
+    )
+    weight_decay: DecimalText = Field(
+        "0",
+        description="Weight decay: added to the gradient by Adam, taken off the weights by AdamW. A decimal in "
+        'quotes, at most 1. Default: "0".',
+    )
 
     rules: ClassVar = (
         below_one("beta1", "beta1"),

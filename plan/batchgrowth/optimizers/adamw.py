@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from batchgrowth.extend import DecimalText, OptimizerEntry
@@ -13,10 +11,9 @@ from batchgrowth.optimizers.adam import Adam
 class AdamW(Adam):
     """Adam with the weight decay taken off the weights: Loshchilov and Hutter, 2019."""
 
-    weight_decay: Annotated[
-        DecimalText,
-        Field(description='Taken off the weights in each update: a decimal in quotes, at most 1. Default: "0.01".'),
-    ] = "0.01"
+    weight_decay: DecimalText = Field(
+        "0.01", description='Taken off the weights in each update: a decimal in quotes, at most 1. Default: "0.01".'
+    )
 
 
 ENTRY = OptimizerEntry(

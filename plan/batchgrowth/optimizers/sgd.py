@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -13,14 +13,13 @@ from batchgrowth.optimizers.rules import WEIGHT_DECAY_AT_MOST_ONE, below_one
 class SGD(Model):
     """Stochastic gradient descent with momentum, in the form of Sutskever et al., 2013."""
 
-    momentum: Annotated[
-        DecimalText, Field(description='Momentum: a decimal in quotes, below 1. Default: "0". Example: "0.9".')
-    ] = "0"
-    nesterov: Annotated[bool, Field(description="Nesterov's form of momentum; needs momentum. Default: false.")] = False
-    weight_decay: Annotated[
-        DecimalText,
-        Field(description='L2 penalty added to the gradient: a decimal in quotes, at most 1. Default: "0".'),
-    ] = "0"
+    momentum: DecimalText = Field(
+        "0", description='Momentum: a decimal in quotes, below 1. Default: "0". Example: "0.9".'
+    )
+    nesterov: bool = Field(False, description="Nesterov's form of momentum; needs momentum. Default: false.")
+    weight_decay: DecimalText = Field(
+        "0", description='L2 penalty added to the gradient: a decimal in quotes, at most 1. Default: "0".'
+    )
 
     rules: ClassVar = (
         below_one("momentum", "momentum"),

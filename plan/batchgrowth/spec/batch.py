@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -22,35 +22,26 @@ class Growth(Choice):
 class Batch(Model):
     """How many examples one update uses, from the first to the last."""
 
-    initial: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=LARGEST_BATCH,
-            description="The batch size of the first update. At most batch.maximum. Unit: examples. Required. "
-            "Example: 32.",
-        ),
-    ]
-    maximum: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=LARGEST_BATCH,
-            description="The largest batch size used; when more is wanted the learning rate falls instead, as "
-            "learningRate.rule says. Unit: examples. Required. Example: 512.",
-        ),
-    ]
-    shard: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=1_048_576,
-            description="Examples per gradient shard: the unit of work of a worker, and of reproducibility. A finer "
-            "shard makes updates slower; workers can use it only when a batch has fewer shards than workers. Unit: "
-            "examples. Default: workers.examplesPerWorker.",
-        ),
-    ] = None
-    growth: Annotated[Growth, Field(description="How the batch grows. Default: Constant, not at all.")] = Growth()
+    initial: int = Field(
+        ge=1,
+        le=LARGEST_BATCH,
+        description="The batch size of the first update. At most batch.maximum. Unit: examples. Required. Example: 32.",
+    )
+    maximum: int = Field(
+        ge=1,
+        le=LARGEST_BATCH,
+        description="The largest batch size used; when more is wanted the learning rate falls instead, as "
+        "learningRate.rule says. Unit: examples. Required. Example: 512.",
+    )
+    shard: int | None = Field(
+        None,
+        ge=1,
+        le=1_048_576,
+        description="Examples per gradient shard: the unit of work of a worker, and of reproducibility. A finer "
+        "shard makes updates slower; workers can use it only when a batch has fewer shards than workers. Unit: "
+        "examples. Default: workers.examplesPerWorker.",
+    )
+    growth: Growth = Field(Growth(), description="How the batch grows. Default: Constant, not at all.")
 
     rules: ClassVar = (
         Rule(

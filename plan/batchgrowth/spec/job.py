@@ -28,95 +28,65 @@ AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]
 class JobSpec(Model):
     """What to train, how its batch grows, and with how many workers."""
 
-    seed: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=4_294_967_295,
-            description="Seed of the order of examples, dropout and augmentation. Default: 0.",
-        ),
-    ] = 0
-    workload: Annotated[Workload, Field(description="The user's code and data. Required.")]
-    epochs: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=1_000_000,
-            description="Passes over the training data. Required. Example: 30.",
-        ),
-    ]
-    batch: Annotated[Batch, Field(description="How many examples an update uses, and how that grows. Required.")]
-    learning_rate: Annotated[LearningRate, Field(description="The learning rate of each update. Required.")]
-    optimizer: Annotated[Optimizer, Field(description="The optimizer. Default: SGD.")] = Optimizer()
-    exchange: Annotated[Exchange, Field(description="How gradients move between the workers. Default: AllReduce.")] = (
-        Exchange()
+    seed: int = Field(
+        0, ge=0, le=4_294_967_295, description="Seed of the order of examples, dropout and augmentation. Default: 0."
     )
-    workers: Annotated[Workers, Field(description="How many workers, and their pods. Default: one.")] = Workers()
-    checkpoint: Annotated[
-        Checkpoint, Field(description="When and where the state is saved. Default: every 300 seconds.")
-    ] = Checkpoint()
-    evaluation: Annotated[
-        Evaluation, Field(description="How often the model is evaluated. Default: after each epoch.")
-    ] = Evaluation()
-    suspend: Annotated[
-        bool,
-        Field(
-            description="True stops the job after a checkpoint and frees its workers; false resumes it. Default: false."
-        ),
-    ] = False
-    image: Annotated[
-        str | None,
-        Field(
-            pattern=IMAGE,
-            min_length=1,
-            max_length=512,
-            description="The container image of trainer and workers on Kubernetes, with the entrypoint. Default: "
-            "the operator's own. Example: registry.example/team/trainer:1.0.",
-        ),
-    ] = None
-    image_pull_policy: Annotated[
-        Literal["Always", "IfNotPresent", "Never"],
-        Field(description="When a node pulls the image. Default: IfNotPresent."),
-    ] = "IfNotPresent"
-    image_pull_secrets: Annotated[
-        tuple[PullSecret, ...],
-        Field(
-            strict=False,
-            max_length=16,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-            description="Secrets for pulling the image, at most 16. Default: none.",
-        ),
-    ] = ()
-    service_account_name: Annotated[
-        ObjectName | None,
-        Field(description="The service account of the worker pods. Default: the namespace's default account."),
-    ] = None
-    active_deadline_seconds: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=YEAR_SECONDS,
-            description="How long the job may be active before it fails. Unit: seconds. Default: no limit.",
-        ),
-    ] = None
-    ttl_seconds_after_finished: Annotated[
-        int | None,
-        Field(
-            ge=0,
-            le=YEAR_SECONDS,
-            description="How long the job is kept after its end. Unit: seconds. Default: for ever.",
-        ),
-    ] = None
-    restarts: Annotated[Restarts, Field(description="How often a lost trainer is restarted. Default: 3 times.")] = (
-        Restarts()
+    workload: Workload = Field(description="The user's code and data. Required.")
+    epochs: int = Field(ge=1, le=1_000_000, description="Passes over the training data. Required. Example: 30.")
+    batch: Batch = Field(description="How many examples an update uses, and how that grows. Required.")
+    learning_rate: LearningRate = Field(description="The learning rate of each update. Required.")
+    optimizer: Optimizer = Field(Optimizer(), description="The optimizer. Default: SGD.")
+    exchange: Exchange = Field(Exchange(), description="How gradients move between the workers. Default: AllReduce.")
+    workers: Workers = Field(Workers(), description="How many workers, and their pods. Default: one.")
+    checkpoint: Checkpoint = Field(
+        Checkpoint(), description="When and where the state is saved. Default: every 300 seconds."
     )
-    cluster_retention: Annotated[
-        Literal["DeleteOnFinish", "RetainOnFailure", "Retain"],
-        Field(
-            description="Whether the Dask cluster outlives the job: DeleteOnFinish deletes it, "
-            "RetainOnFailure keeps it after a failure for inspection, Retain always keeps it. Default: DeleteOnFinish."
-        ),
-    ] = "DeleteOnFinish"
+    evaluation: Evaluation = Field(
+        Evaluation(), description="How often the model is evaluated. Default: after each epoch."
+    )
+    suspend: bool = Field(
+        False,
+        description="True stops the job after a checkpoint and frees its workers; false resumes it. Default: false.",
+    )
+    image: str | None = Field(
+        None,
+        pattern=IMAGE,
+        min_length=1,
+        max_length=512,
+        description="The container image of trainer and workers on Kubernetes, with the entrypoint. Default: "
+        "the operator's own. Example: registry.example/team/trainer:1.0.",
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        "IfNotPresent", description="When a node pulls the image. Default: IfNotPresent."
+    )
+    image_pull_secrets: tuple[PullSecret, ...] = Field(
+        (),
+        strict=False,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        description="Secrets for pulling the image, at most 16. Default: none.",
+    )
+    service_account_name: ObjectName | None = Field(
+        None, description="The service account of the worker pods. Default: the namespace's default account."
+    )
+    active_deadline_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=YEAR_SECONDS,
+        description="How long the job may be active before it fails. Unit: seconds. Default: no limit.",
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        None,
+        ge=0,
+        le=YEAR_SECONDS,
+        description="How long the job is kept after its end. Unit: seconds. Default: for ever.",
+    )
+    restarts: Restarts = Field(Restarts(), description="How often a lost trainer is restarted. Default: 3 times.")
+    cluster_retention: Literal["DeleteOnFinish", "RetainOnFailure", "Retain"] = Field(
+        "DeleteOnFinish",
+        description="Whether the Dask cluster outlives the job: DeleteOnFinish deletes it, "
+        "RetainOnFailure keeps it after a failure for inspection, Retain always keeps it. Default: DeleteOnFinish.",
+    )
 
     rules: ClassVar = (
         *GROWTH.outer_rules("JobSpec"),
@@ -144,19 +114,16 @@ class JobSpec(Model):
 class Metadata(Model):
     """The name, labels and annotations of a job; fields that an API server adds are accepted and ignored."""
 
-    name: Annotated[
-        str,
-        Field(
-            pattern=JOB_NAME,
-            min_length=1,
-            max_length=LONGEST_JOB_NAME,
-            description="The name of the job: a DNS label of at most 44 characters, from which the names of its "
-            "children are made. Required. Example: digits.",
-        ),
-    ]
-    namespace: Annotated[str | None, Field(pattern=NAMESPACE, min_length=1, max_length=63)] = None
-    labels: Annotated[dict[str, LabelText], Field(max_length=64)] = Field(default_factory=dict)
-    annotations: Annotated[dict[str, AnnotationText], Field(max_length=64)] = Field(default_factory=dict)
+    name: str = Field(
+        pattern=JOB_NAME,
+        min_length=1,
+        max_length=LONGEST_JOB_NAME,
+        description="The name of the job: a DNS label of at most 44 characters, from which the names of its "
+        "children are made. Required. Example: digits.",
+    )
+    namespace: str | None = Field(None, pattern=NAMESPACE, min_length=1, max_length=63)
+    labels: dict[str, LabelText] = Field(default_factory=dict, max_length=64)
+    annotations: dict[str, AnnotationText] = Field(default_factory=dict, max_length=64)
     creation_timestamp: Any = None
     deletion_timestamp: Any = None
     deletion_grace_period_seconds: Any = None
@@ -172,11 +139,10 @@ class Metadata(Model):
 class BatchGrowthJob(Model):
     """One training job whose batch grows by a plan and whose workers follow the batch."""
 
-    api_version: Annotated[Literal["batchgrowth.dev/v1alpha1"], Field(description=f"Always {API_VERSION}.")]
-    kind: Annotated[Literal["BatchGrowthJob"], Field(description=f"Always {KIND}.")]
-    metadata: Annotated[Metadata, Field(description="The name, labels and annotations of the job.")]
-    spec: Annotated[JobSpec, Field(description="What to train, how its batch grows, and with how many workers.")]
-    status: Annotated[
-        dict[str, Any] | None,
-        Field(description="The operator's answer; present in files that kubectl wrote, and ignored."),
-    ] = None
+    api_version: Literal["batchgrowth.dev/v1alpha1"] = Field(description=f"Always {API_VERSION}.")
+    kind: Literal["BatchGrowthJob"] = Field(description=f"Always {KIND}.")
+    metadata: Metadata = Field(description="The name, labels and annotations of the job.")
+    spec: JobSpec = Field(description="What to train, how its batch grows, and with how many workers.")
+    status: dict[str, Any] | None = Field(
+        None, description="The operator's answer; present in files that kubectl wrote, and ignored."
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -16,36 +16,26 @@ from batchgrowth.schema.patterns import DecimalText
 class Warmup(Model):
     """A ramp of the learning rate over the first updates: Goyal et al., 2017, section 2.2."""
 
-    updates: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=1_000_000_000,
-            description="Length of the warm-up. Unit: updates. Required. Example: 500.",
-        ),
-    ]
-    initial: Annotated[
-        DecimalText,
-        Field(
-            description="The learning rate at the foot of the ramp; the first update is one step above it. At most "
-            'learningRate.initial. A decimal in quotes. Default: "0".'
-        ),
-    ] = "0"
+    updates: int = Field(
+        ge=1, le=1_000_000_000, description="Length of the warm-up. Unit: updates. Required. Example: 500."
+    )
+    initial: DecimalText = Field(
+        "0",
+        description="The learning rate at the foot of the ramp; the first update is one step above it. At most "
+        'learningRate.initial. A decimal in quotes. Default: "0".',
+    )
 
 
 @choice_of(LEARNING_RATES, "rule")
 class LearningRate(Choice):
     """The learning rate of each update."""
 
-    initial: Annotated[
-        DecimalText,
-        Field(
-            description="The learning rate at batch.initial: a decimal in quotes, more than 0 and at most 1000. "
-            'Required. Example: "0.05".'
-        ),
-    ]
+    initial: DecimalText = Field(
+        description="The learning rate at batch.initial: a decimal in quotes, more than 0 and at most 1000. "
+        'Required. Example: "0.05".'
+    )
     rule: str
-    warmup: Annotated[Warmup | None, Field(description="A ramp over the first updates. Default: none.")] = None
+    warmup: Warmup | None = Field(None, description="A ramp over the first updates. Default: none.")
 
     rules: ClassVar = (
         Rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -23,75 +23,61 @@ class Exchange(Choice):
     """How gradients move between the workers; the weights are the same, bit for bit, with each."""
 
     type: str
-    timeout_seconds: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=3600,
-            description="How long one exchange may hang before its peers count as lost. Unit: seconds. Default: 60.",
-        ),
-    ] = 60
+    timeout_seconds: int = Field(
+        60,
+        ge=1,
+        le=3600,
+        description="How long one exchange may hang before its peers count as lost. Unit: seconds. Default: 60.",
+    )
 
 
 class Workers(Model):
     """How many workers share a batch, and their pods."""
 
-    examples_per_worker: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=16_777_216,
-            description="A batch of B examples gets B // examplesPerWorker workers, but at least minimum and at "
-            "most maximum. Unit: examples. Default: 128.",
-        ),
-    ] = 128
-    minimum: Annotated[int, Field(ge=1, le=MOST_WORKERS, description="Fewest workers to request. Default: 1.")] = 1
-    maximum: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=MOST_WORKERS,
-            description="Most workers to request; kubectl scale sets this number. Default: 1. Example: 4.",
-        ),
-    ] = 1
-    threads: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=256,
-            description="Threads with which a worker computes a shard. The number changes the order of sums, and so "
-            "the last bits of the weights: it belongs to the mathematics. Default: 1.",
-        ),
-    ] = 1
-    wait_seconds: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=86_400,
-            description="How long a stage may wait for its workers before it starts with those that have joined. Unit: "
-            "seconds. Default: 0, not at all.",
-        ),
-    ] = 0
-    lead_seconds: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=86_400,
-            description="The earliest the operator requests a stage's workers before the stage begins, on Kubernetes. "
-            "The operator measures how long workers take to start and requests them that much ahead; 0 requests them "
-            "at the milestone itself. Unit: seconds. Default: 300.",
-        ),
-    ] = 300
-    template: Annotated[
-        dict[str, Any],
-        Field(
-            max_length=16,
-            json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
-            description="An overlay on the pods of the workers, in the form of a pod template: nodeSelector, "
-            "tolerations, volumes, resources and so on. At most 16 KiB as JSON. Default: none. "
-            "Example: {spec: {nodeSelector: {pool: gpu}}}.",
-        ),
-    ] = Field(default_factory=dict)
+    examples_per_worker: int = Field(
+        128,
+        ge=1,
+        le=16_777_216,
+        description="A batch of B examples gets B // examplesPerWorker workers, but at least minimum and at "
+        "most maximum. Unit: examples. Default: 128.",
+    )
+    minimum: int = Field(1, ge=1, le=MOST_WORKERS, description="Fewest workers to request. Default: 1.")
+    maximum: int = Field(
+        1,
+        ge=1,
+        le=MOST_WORKERS,
+        description="Most workers to request; kubectl scale sets this number. Default: 1. Example: 4.",
+    )
+    threads: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="Threads with which a worker computes a shard. The number changes the order of sums, and so "
+        "the last bits of the weights: it belongs to the mathematics. Default: 1.",
+    )
+    wait_seconds: int = Field(
+        0,
+        ge=0,
+        le=86_400,
+        description="How long a stage may wait for its workers before it starts with those that have joined. Unit: "
+        "seconds. Default: 0, not at all.",
+    )
+    lead_seconds: int = Field(
+        300,
+        ge=0,
+        le=86_400,
+        description="The earliest the operator requests a stage's workers before the stage begins, on Kubernetes. "
+        "The operator measures how long workers take to start and requests them that much ahead; 0 requests them "
+        "at the milestone itself. Unit: seconds. Default: 300.",
+    )
+    template: dict[str, Any] = Field(
+        default_factory=dict,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+        description="An overlay on the pods of the workers, in the form of a pod template: nodeSelector, "
+        "tolerations, volumes, resources and so on. At most 16 KiB as JSON. Default: none. "
+        "Example: {spec: {nodeSelector: {pool: gpu}}}.",
+    )
 
     @field_validator("template")
     @classmethod
@@ -125,49 +111,38 @@ class Workers(Model):
 class Volume(Model):
     """A persistent volume claim of the job's namespace."""
 
-    claim_name: Annotated[
-        ObjectName,
-        Field(description="Name of a PersistentVolumeClaim in the namespace of the job. Required. Example: ckpt."),
-    ]
+    claim_name: ObjectName = Field(
+        description="Name of a PersistentVolumeClaim in the namespace of the job. Required. Example: ckpt."
+    )
 
 
 class Checkpoint(Model):
     """When and where the state of the training is saved."""
 
-    every_seconds: Annotated[
-        int,
-        Field(ge=1, le=86_400, description="Time from one checkpoint to the next. Unit: seconds. Default: 300."),
-    ] = 300
-    keep: Annotated[
-        int, Field(ge=1, le=100, description="How many of the newest checkpoints are kept. Default: 3.")
-    ] = 3
-    volume: Annotated[
-        Volume | None,
-        Field(
-            description="Where checkpoints are kept on Kubernetes. Default: none, and a lost trainer starts over. On a "
-            "single machine they go to the output directory."
-        ),
-    ] = None
+    every_seconds: int = Field(
+        300, ge=1, le=86_400, description="Time from one checkpoint to the next. Unit: seconds. Default: 300."
+    )
+    keep: int = Field(3, ge=1, le=100, description="How many of the newest checkpoints are kept. Default: 3.")
+    volume: Volume | None = Field(
+        None,
+        description="Where checkpoints are kept on Kubernetes. Default: none, and a lost trainer starts over. On a "
+        "single machine they go to the output directory.",
+    )
 
 
 class Evaluation(Model):
     """How often the model is evaluated on held-out data."""
 
-    every_epochs: Annotated[
-        int, Field(ge=1, le=1_000_000, description="Epochs from one evaluation to the next. Default: 1.")
-    ] = 1
+    every_epochs: int = Field(1, ge=1, le=1_000_000, description="Epochs from one evaluation to the next. Default: 1.")
 
 
 class PullSecret(Model):
     """A secret of the job's namespace that can pull the image."""
 
-    name: Annotated[ObjectName, Field(description="Name of a Secret in the namespace of the job. Required.")]
+    name: ObjectName = Field(description="Name of a Secret in the namespace of the job. Required.")
 
 
 class Restarts(Model):
     """How often a lost trainer is restarted."""
 
-    limit: Annotated[
-        int,
-        Field(ge=0, le=100, description="Restarts before the job counts as failed. Default: 3."),
-    ] = 3
+    limit: int = Field(3, ge=0, le=100, description="Restarts before the job counts as failed. Default: 3.")

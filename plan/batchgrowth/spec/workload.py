@@ -18,41 +18,31 @@ ArgumentText = Annotated[str, StringConstraints(max_length=1024)]
 class Workload(Model):
     """The user's code, its arguments, and the number of training examples."""
 
-    entrypoint: Annotated[
-        str,
-        Field(
-            pattern=ENTRYPOINT,
-            min_length=3,
-            max_length=253,
-            description="The function that returns the model, the loss, the data and the metrics, written "
-            "package.module:function. It is called with the arguments below. Required. "
-            "Example: batchgrowth_trainer.workloads.digits:workload.",
-        ),
-    ]
-    arguments: Annotated[
-        dict[str, ArgumentText],
-        Field(
-            max_length=64,
-            description="Keyword arguments of the entrypoint, at most 64; every value is a string, which the "
-            'entrypoint converts. Default: none. Example: {hidden: "64"}.',
-        ),
-    ] = Field(default_factory=dict)
-    examples: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=2_147_483_647,
-            description="How many training examples the data holds. The plan is made from this number without loading "
-            "the data, and the trainer refuses data of another length. Required. Example: 50000.",
-        ),
-    ]
-    device: Annotated[
-        Literal["Auto", "CPU", "CUDA"],
-        Field(
-            description="Where a worker computes: Auto takes CUDA where the worker has it and the CPU otherwise. "
-            "The same weights are promised among workers of one kind only. Default: Auto."
-        ),
-    ] = "Auto"
+    entrypoint: str = Field(
+        pattern=ENTRYPOINT,
+        min_length=3,
+        max_length=253,
+        description="The function that returns the model, the loss, the data and the metrics, written "
+        "package.module:function. It is called with the arguments below. Required. "
+        "Example: batchgrowth_trainer.workloads.digits:workload.",
+    )
+    arguments: dict[str, ArgumentText] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Keyword arguments of the entrypoint, at most 64; every value is a string, which the "
+        'entrypoint converts. Default: none. Example: {hidden: "64"}.',
+    )
+    examples: int = Field(
+        ge=1,
+        le=2_147_483_647,
+        description="How many training examples the data holds. The plan is made from this number without loading "
+        "the data, and the trainer refuses data of another length. Required. Example: 50000.",
+    )
+    device: Literal["Auto", "CPU", "CUDA"] = Field(
+        "Auto",
+        description="Where a worker computes: Auto takes CUDA where the worker has it and the CPU otherwise. "
+        "The same weights are promised among workers of one kind only. Default: Auto.",
+    )
 
     rules: ClassVar = (
         Rule(
