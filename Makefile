@@ -53,10 +53,7 @@ bench: $(INSTALLED) ## our exchanges beside torch DDP, side by side, and the pau
 
 generate: $(INSTALLED) ## write crds/, the generated pages and tables of docs/ and README.md, and the chart's generated files
 	$(BIN)/batchgrowth crd > crds/batchgrowthjobs.yaml
-	$(BIN)/python -c 'from batchgrowth.metrics import metrics_table; print(metrics_table(), end="")' > docs/metrics.md
-	$(BIN)/python -c 'from batchgrowth.conditions import conditions_page; print(conditions_page(), end="")' > docs/conditions.md
-	$(BIN)/python -c 'from batchgrowth.choices import choices_page; print(choices_page(), end="")' > docs/choices.md
-	$(BIN)/python -c 'from pathlib import Path; from batchgrowth.choices import with_choices; p = Path("README.md"); p.write_text(with_choices(p.read_text()))'
+	$(BIN)/python -m docs.generate
 	$(BIN)/python -m charts generate
 
 cluster: $(INSTALLED) ## a real single-node Kubernetes with fake GPU nodes (root; eleven minutes the first time)

@@ -80,19 +80,3 @@ REASONS = {
 
 STAGE_BEGAN = "StageBegan"
 """Reason of the event about a new stage; all other events have the reasons of conditions."""
-
-
-def conditions_page() -> str:
-    """docs/conditions.md: a table of reasons for each condition."""
-    parts = [
-        f"## {kind}\n\n{meaning}\n\n| reason | meaning |\n|---|---|\n"
-        + "".join(f"| `{reason}` | {text} |\n" for reason, text in REASONS[kind].items())
-        for kind, meaning in CONDITIONS.items()
-    ]
-    return (
-        "# Conditions and events\n\nThe conditions that `kubectl describe bgj NAME` shows, and their reasons.\n"
-        "The message beside a reason names the missing or refused object and a remedy.\n"
-        "Each change of a condition is an event with the same reason; "
-        f"a new stage is an event with the reason `{STAGE_BEGAN}`.\n"
-        "Generated from `batchgrowth.conditions`; a test fails if this page differs.\n\n" + "\n".join(parts)
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 SLACK = 1.5
 """Factor by which workers are requested earlier than their measured start-up time, which varies."""
@@ -39,10 +40,11 @@ def requested(
 ) -> int:
     """The number of workers to request: those of the current stage and of each stage within the window.
 
-    `before` is the last request: it is lowered only to what stages within RELEASE_SLACK start-up times want, or at once
-    if `bound_seconds` is 0, which means that workers are requested at the milestone itself.
+    `upcoming` are the later stages in their order. `before` is the last request: it is lowered only to what stages
+    within RELEASE_SLACK start-up times want, or at once if `bound_seconds` is 0, which requests workers at the
+    milestone itself.
     """
-    ahead = tuple(upcoming)
+    ahead = tuple(takewhile(lambda stage: stage.due_seconds <= lead_seconds * RELEASE_SLACK, upcoming))
     soon = _most(current, ahead, window(lead_seconds, bound_seconds))
     later = _most(current, ahead, lead_seconds * RELEASE_SLACK if bound_seconds else 0.0)
     return soon if soon > before else max(soon, min(later, before))

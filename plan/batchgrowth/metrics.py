@@ -115,17 +115,3 @@ OPERATOR = (
 
 METRICS = TRAINER + OPERATOR
 BY_NAME = {metric.name: metric for metric in METRICS}
-
-
-def metrics_table() -> str:
-    """docs/metrics.md: one table for the trainer and one for the operator."""
-    head = "| name | kind | labels | unit | meaning |\n|---|---|---|---|---|\n"
-    rooms = (("Trainer", TRAINER), ("Operator", OPERATOR))
-    tables = [f"## {room}\n\n{head}" + "\n".join(map(_row, metrics)) + "\n" for room, metrics in rooms]
-    source = "Generated from `batchgrowth.metrics`; a test fails if this page differs."
-    return f"# Metrics\n\n{source}\n\n" + "\n".join(tables)
-
-
-def _row(metric: Metric) -> str:
-    labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.unit} | {metric.help} |"

@@ -41,7 +41,7 @@ def test_the_crd_has_both() -> None:
 
 def test_help_and_the_documentation_have_both() -> None:
     help_text = batchgrowth("run", "--help")
-    page = with_plug_in(sys.executable, "-c", "from batchgrowth.choices import choices_page; print(choices_page())")
+    page = with_plug_in(sys.executable, "-c", "from docs.generate import choices_page; print(choices_page())")
 
     assert "Stairs" in help_text
     assert "SingleProcess|Relay" in help_text.replace("\n", "") or "Relay" in help_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from batchgrowth_operator.decide.reconcile import reconcile
 from batchgrowth_operator.seen.observed import Credentials, Failure, Observed, Ref
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))  # so that the tests can import docs.generate
 DEFAULTS = Defaults(image="example/trainer:1")
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 

@@ -5,6 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from batchgrowth.choices import CHOICES
+
+from docs.generate import choices_page, choices_table, generated, with_choices
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -74,3 +77,20 @@ def test_every_entry_of_the_index_has_its_sentence() -> None:
 
     assert rows
     assert all(re.fullmatch(r"\| \[.+\]\(.+\) \| [A-Z].*[.?] \|", row) for row in rows)
+
+
+def test_generated_pages_are_current() -> None:
+    """`make generate` writes them."""
+    for page, text in generated().items():
+        assert page.read_text(encoding="utf-8") == text, page
+
+
+def test_each_choice_is_documented() -> None:
+    for entry in (entry for choice in CHOICES for entry in choice.values()):
+        assert f"| `{entry.name}` | {entry.summary} |" in choices_page()
+        assert f"`{entry.name}` ({entry.summary})" in choices_table()
+
+
+def test_a_page_needs_markers_for_its_table() -> None:
+    with pytest.raises(ValueError, match="0 tables of choices"):
+        with_choices("no markers")

@@ -11,8 +11,8 @@ from typing import get_args
 import batchgrowth
 import pytest
 from batchgrowth import JobStatus, Progress, names, status
-from batchgrowth.conditions import CONDITIONS, REASONS, conditions_page
-from batchgrowth.metrics import BY_NAME, METRICS, metrics_table
+from batchgrowth.conditions import CONDITIONS, REASONS
+from batchgrowth.metrics import BY_NAME, METRICS
 from batchgrowth.schema.structural import structural_schema
 from batchgrowth.spec.job import LONGEST_JOB_NAME
 from pydantic import BaseModel
@@ -128,15 +128,6 @@ def test_metrics_keep_the_conventions() -> None:
         assert sorted(metric.buckets) == list(metric.buckets)
         assert metric.unit in ("", "examples") or metric.unit in metric.name
         assert not {"update", "epoch", "loss", "uid"} & set(metric.labels)
-
-
-def test_the_metrics_page_is_the_generated_one() -> None:
-    assert (ROOT / "docs" / "metrics.md").read_text() == metrics_table()
-
-
-def test_the_conditions_page_is_the_generated_one() -> None:
-    """`make generate` writes it."""
-    assert (ROOT / "docs" / "conditions.md").read_text() == conditions_page()
 
 
 def test_unions_have_no_structural_schema() -> None:

@@ -7,11 +7,12 @@ training goes on with those that are ready.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from batchgrowth import lead
 from batchgrowth.errors import ClusterError
+from batchgrowth.lead import Upcoming
 from batchgrowth.plan import Plan, Position
 
 from batchgrowth_trainer.crew.crew import Crew
@@ -20,9 +21,6 @@ from batchgrowth_trainer.sinks.events import WorkersReady
 
 _REPAIR_SECONDS = 3.0
 _FIRST_LEAD_SECONDS = 10.0
-_LEAD_SLACK = 1.5  # the factor on the measured lead by which workers are requested early
-_RELEASE_SLACK = 10.0  # the factor on the measured lead within which a worker that is needed again is kept
-_SMOOTHING = 0.5
 _TICK_SECONDS = 0.05  # between two ticks: one takes a millisecond for a plan of many stages, as long as an update
 _TOGETHER_SECONDS = 1.0  # how long newcomers wait for workers that are about to be ready, as each resize is a pause
 _REPORT_SECONDS = 1.0  # the shortest wait for a worker that is reported
@@ -49,7 +47,7 @@ class Scaling:
     def __init__(self, run: Run, crew: Crew, scaler: Scaler | None, patience_seconds: float) -> None:
         self._run, self._crew, self._scaler, self._patience = run, crew, scaler, patience_seconds
         self._asked, self._asked_at, self._repaired_at = 0, 0.0, 0.0
-        self._lead = _FIRST_LEAD_SECONDS
+        self._lead_seconds: float | None = None
         self._num_ready = 0
         self._waited_in = -1  # the stage that has waited for its workers, as each does once
         self._newcomers_since: float | None = None
@@ -93,8 +91,8 @@ class Scaling:
         self._measure_lead()
         if self._scaler is None:
             return
-        soon, later = self._most(self._lead * _LEAD_SLACK), self._most(self._lead * _RELEASE_SLACK)
-        count = soon if soon > self._asked else max(soon, min(later, self._asked))
+        lead_seconds = _FIRST_LEAD_SECONDS if self._lead_seconds is None else self._lead_seconds
+        count = lead.requested(self.wanted(), self._upcoming(), self._asked, lead_seconds)
         count = max(count, len(members))
         if count != self._asked:
             self._asked = count
@@ -104,11 +102,13 @@ class Scaling:
             self._repaired_at = time.monotonic()
             self._scaler.repair()
 
-    def _most(self, seconds: float) -> int:
-        """The most workers that the run wants within the next `seconds`."""
-        now = self._run.position
-        then = self._pace.position_in(seconds, now, self._run.plan)
-        return max(self._run.wanted(place) for place in _places(self._run.plan, now, then))
+    def _upcoming(self) -> Iterator[Upcoming]:
+        """The later stages; none while no pace is known."""
+        run, rate = self._run, self._pace.rate
+        done = _examples(run.position, run.plan)
+        for stage in run.plan.stages[run.plan.stage_at(run.position.update).index + 1 :] if rate else ():
+            due_seconds = (float(stage.epoch_from) * run.plan.examples_per_epoch - done) / rate
+            yield Upcoming(run.wanted(run.plan.position_at(stage.first_update)), due_seconds)
 
     def gather(self, handle_events: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
         """The members of the next generation, the most advanced by `updates` first: as many as wanted, or as are ready.
@@ -155,8 +155,7 @@ class Scaling:
         if ready != self._num_ready:
             self._run.publish(WorkersReady(ready))
         if ready > self._num_ready and self._asked_at and ready <= self._asked:
-            took = time.monotonic() - self._asked_at
-            self._lead += _SMOOTHING * (took - self._lead)
+            self._lead_seconds = lead.smoothed(self._lead_seconds, time.monotonic() - self._asked_at)
         self._num_ready = ready
 
 
@@ -164,7 +163,7 @@ class _Pace:
     """The smoothed pace, in examples per second."""
 
     def __init__(self) -> None:
-        self._examples, self._at, self._rate = -1.0, 0.0, 0.0
+        self._examples, self._at, self.rate = -1.0, 0.0, 0.0
 
     def update(self, position: Position, plan: Plan) -> None:
         """Take the position into account; positions less than 0.1 s apart are coalesced."""
@@ -172,23 +171,9 @@ class _Pace:
         if self._examples < 0 or examples < self._examples:
             self._examples, self._at = examples, now
         elif examples > self._examples and now - self._at > 0.1:
-            rate = (examples - self._examples) / (now - self._at)
-            self._rate = rate if not self._rate else self._rate + _SMOOTHING * (rate - self._rate)
+            self.rate = lead.smoothed(self.rate or None, (examples - self._examples) / (now - self._at))
             self._examples, self._at = examples, now
-
-    def position_in(self, seconds: float, now: Position, plan: Plan) -> Position:
-        """The position after `seconds` at this pace; the current one while no pace is known."""
-        ahead = int(_examples(now, plan) + self._rate * seconds)
-        epoch, offset = divmod(ahead, plan.examples_per_epoch)
-        return Position(now.update, min(epoch, plan.epochs - 1), offset)
 
 
 def _examples(position: Position, plan: Plan) -> float:
     return position.epoch * plan.examples_per_epoch + position.offset
-
-
-def _places(plan: Plan, now: Position, soon: Position) -> list[Position]:
-    """The current position and the start of every stage up to `soon`."""
-    reach = soon.epoch + soon.offset / plan.examples_per_epoch
-    later = plan.stages[plan.stage_at(now.update).index + 1 :]
-    return [now, *(plan.position_at(stage.first_update) for stage in takewhile(lambda s: s.epoch_from <= reach, later))]

@@ -1,0 +1,99 @@
+"""Writes the generated pages and tables of the documentation: `python -m docs.generate`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from batchgrowth.choices import CHOICES
+from batchgrowth.conditions import CONDITIONS, REASONS, STAGE_BEGAN
+from batchgrowth.metrics import OPERATOR, TRAINER, Metric
+from batchgrowth.schema.choice import Entry
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- choices: made by `make generate` -->\n", "<!-- /choices -->"
+
+
+def choices_table() -> str:
+    """The Markdown table of README.md: a row per choice."""
+    rows = (f"| `{choice.field_path}` | {', '.join(map(_named, choice.values()))} |\n" for choice in CHOICES)
+    return "| in the manifest | choices |\n|---|---|\n" + "".join(rows)
+
+
+def with_choices(text: str) -> str:
+    """A Markdown page with its table of choices replaced; raises ValueError if it has no markers for one."""
+    made, count = re.subn(f"({BEGIN}).*?({END})", lambda m: m[1] + choices_table() + m[2], text, flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(f"the page has {count} tables of choices; give one pair of markers {BEGIN!r} and {END!r}")
+    return made
+
+
+def choices_page() -> str:
+    """docs/choices.md: a table of entries with their settings for each choice."""
+    head = "| name | what it does | settings | source |\n|---|---|---|---|\n"
+    parts = [f"## `{choice.field_path}`\n\n{head}" + "".join(map(_entry_row, choice.values())) for choice in CHOICES]
+    return (
+        "# Choices of the manifest\n\nWhat each choosing field below `spec` may name; the first name is the default.\n"
+        "Your own entries join these tables: [extending.md](extending.md).\n"
+        "Made from the registries by `make generate`; a test fails if this page differs.\n\n" + "\n".join(parts)
+    )
+
+
+def _named(entry: Entry) -> str:
+    return f"`{entry.name}` ({entry.summary})"
+
+
+def _entry_row(entry: Entry) -> str:
+    fields = entry.block.model_fields if entry.block is not None else {}
+    settings = ", ".join(
+        f"`{field.alias}`" + ("" if field.is_required() else f" (default {json.dumps(field.default)})")
+        for field in fields.values()
+    )
+    return f"| `{entry.name}` | {entry.summary} | {settings} | {entry.source} |\n"
+
+
+def conditions_page() -> str:
+    """docs/conditions.md: a table of reasons for each condition."""
+    parts = [
+        f"## {kind}\n\n{meaning}\n\n| reason | meaning |\n|---|---|\n"
+        + "".join(f"| `{reason}` | {text} |\n" for reason, text in REASONS[kind].items())
+        for kind, meaning in CONDITIONS.items()
+    ]
+    return (
+        "# Conditions and events\n\nThe conditions that `kubectl describe bgj NAME` shows, and their reasons.\n"
+        "The message beside a reason names the missing or refused object and a remedy.\n"
+        "Each change of a condition is an event with the same reason; "
+        f"a new stage is an event with the reason `{STAGE_BEGAN}`.\n"
+        "Generated from `batchgrowth.conditions`; a test fails if this page differs.\n\n" + "\n".join(parts)
+    )
+
+
+def metrics_table() -> str:
+    """docs/metrics.md: one table for the trainer and one for the operator."""
+    head = "| name | kind | labels | unit | meaning |\n|---|---|---|---|---|\n"
+    rooms = (("Trainer", TRAINER), ("Operator", OPERATOR))
+    tables = [f"## {room}\n\n{head}" + "\n".join(map(_metric_row, metrics)) + "\n" for room, metrics in rooms]
+    source = "Generated from `batchgrowth.metrics`; a test fails if this page differs."
+    return f"# Metrics\n\n{source}\n\n" + "\n".join(tables)
+
+
+def _metric_row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.unit} | {metric.help} |"
+
+
+def generated() -> dict[Path, str]:
+    """Each generated page, or page with a generated table, and its text."""
+    readme = ROOT / "README.md"
+    return {
+        ROOT / "docs" / "choices.md": choices_page(),
+        ROOT / "docs" / "conditions.md": conditions_page(),
+        ROOT / "docs" / "metrics.md": metrics_table(),
+        readme: with_choices(readme.read_text(encoding="utf-8")),
+    }
+
+
+if __name__ == "__main__":
+    for page, text in generated().items():
+        page.write_text(text, encoding="utf-8")
