@@ -1,6 +1,7 @@
 """One stream of events: a sink is one class with one method, and receives each row once, after the history."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_a_failing_run_is_stopped_too(small_job: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    with History(tmp_path) as opened:
+    with closing(History(tmp_path)) as opened:
         yield opened
 
 
