@@ -1,7 +1,5 @@
 """The command `batchgrowth operator`."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The operator's process: builds the parts and runs them until a signal stops it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Every choice of the manifest in one list."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchgrowth.exchanges import EXCHANGES

@@ -1,7 +1,5 @@
 """The command line: `batchgrowth check | plan | crd`, and the commands that other parts of the installation bring."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

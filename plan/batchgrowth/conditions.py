@@ -1,7 +1,5 @@
 """The types and reasons of conditions and events, each with a sentence that explains it."""
 
-from __future__ import annotations
-
 CONDITIONS = {
     "Accepted": "The spec is valid and has a plan; without one nothing is created.",
     "ClusterReady": "The scheduler is ready and the workers of the current stage have joined it.",

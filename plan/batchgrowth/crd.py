@@ -1,7 +1,5 @@
 """The CustomResourceDefinition, generated from the models of spec and status."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -4,8 +4,6 @@ YAML reads `no` as false, `010` as 8, and `0.05` as a float that is no longer .0
 YAML reads and its text; the spec's types decide which one counts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Lengths of time as text."""
 
-from __future__ import annotations
-
 _MINUTE = 60
 _HOUR = 3600
 

@@ -1,7 +1,5 @@
 """What the environment of a worker process must hold before it starts, in pods and on this machine."""
 
-from __future__ import annotations
-
 TRIM_THRESHOLD_BYTES, MMAP_THRESHOLD_BYTES = 1 << 30, 32 << 20
 """How much freed memory glibc keeps: with Dask's own settings, updates on CPUs take up to 1.8 times as long."""
 

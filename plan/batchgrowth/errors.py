@@ -14,8 +14,6 @@
 are worth a retry.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

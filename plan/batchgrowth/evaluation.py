@@ -1,7 +1,5 @@
 """When the metrics are measured on held-out data."""
 
-from __future__ import annotations
-
 from batchgrowth.plan import Plan, Position
 from batchgrowth.spec import JobSpec
 

@@ -4,8 +4,6 @@ Entries are loaded while the manifest's models are built, so the module of an en
 package at its top.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction

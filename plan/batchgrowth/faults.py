@@ -1,7 +1,5 @@
 """Pydantic's errors as faults that a person can act on: the field, what was given, and what would do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache

@@ -1,7 +1,5 @@
 """Requesting workers ahead of the milestone that needs them: how early, how many, and how long to keep spare ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

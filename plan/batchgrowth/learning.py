@@ -1,7 +1,5 @@
 """Learning rates, exact until the last step."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from batchgrowth.schema.model import exact

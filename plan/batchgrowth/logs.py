@@ -1,7 +1,5 @@
 """Log levels and formats, the same for every command and every pod."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Reads a file into a BatchGrowthJob, or reports all its faults at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ They follow the conventions of Prometheus: base units, `_total` on counters, rat
 ages. No label's values may multiply with the length of a training, as updates, epochs or losses would.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

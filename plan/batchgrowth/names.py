@@ -1,7 +1,5 @@
 """From a job's name to the names, labels and keys of its children; each is defined once."""
 
-from __future__ import annotations
-
 MANAGER = "batchgrowth"
 FIELD_MANAGER = "batchgrowth-operator"
 JOB_LABEL = "batchgrowth.dev/job"

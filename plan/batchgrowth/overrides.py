@@ -1,7 +1,5 @@
 """`--set path=value`: a change to the spec before it is validated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """The plan of a spec, in closed form over stages: a million epochs take no longer to plan than ten."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A position in the training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,21 +1,20 @@
 """A trainer's progress report: one small document, from the trainer to the operator."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-KINDS: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (float, int),
-    "float | None": (float, int, type(None)),
-    "int | None": (int, type(None)),
-    "str | None": (str, type(None)),
-    "Mapping[str, float]": (dict,),
+KINDS: dict[Any, tuple[type, ...]] = {
+    int: (int,),
+    float: (float, int),
+    float | None: (float, int, type(None)),
+    int | None: (int, type(None)),
+    str | None: (str, type(None)),
+    Mapping[str, float]: (dict,),
 }
+"""Type of a field -> the types that JSON gives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,7 @@ class Progress:
         if not isinstance(given, dict):
             raise ValueError(f"progress: {type(given).__name__}; give a JSON object")
         known = {f.name: f for f in fields(cls)}
-        values = {name: _checked(name, str(known[name].type), value) for name, value in given.items() if name in known}
+        values = {name: _checked(name, known[name].type, value) for name, value in given.items() if name in known}
         try:
             return cls(**values)
         except TypeError as error:
@@ -87,9 +86,9 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _checked(name: str, kind: str, value: Any) -> Any:
+def _checked(name: str, kind: Any, value: Any) -> Any:
     if not isinstance(value, KINDS[kind]) or isinstance(value, bool):
-        raise ValueError(f"progress.{name}: {value!r}; give {kind}")
+        raise ValueError(f"progress.{name}: {value!r}; give {getattr(kind, '__name__', kind)}")
     if isinstance(value, dict):
-        return {key: _checked(f"{name}.{key}", "float", item) for key, item in value.items()}
+        return {key: _checked(f"{name}.{key}", float, item) for key, item in value.items()}
     return value

@@ -5,8 +5,6 @@ nodes are the aligned blocks [k·2^j, min((k+1)·2^j, S)). A sum of floats along
 assignment of shards to workers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A plan and its stages, each with one batch size, learning rate and number of workers."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -3,8 +3,6 @@
 Conditions are authoritative and `phase` is their summary; `batchgrowth.conditions` documents types and reasons.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, StringConstraints

@@ -1,7 +1,5 @@
 """The plan as text for people."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import ceil
 

@@ -4,8 +4,6 @@ The batches of an epoch are consecutive runs of that epoch's permutation. The la
 uses every example exactly once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from batchgrowth.position import Position

@@ -1,7 +1,5 @@
 """How many workers a batch can use."""
 
-from __future__ import annotations
-
 from batchgrowth.spec import Workers
 
 

@@ -4,8 +4,6 @@ Reads the job and the operator's plan of it, trains on the given Dask cluster, r
 from the newest checkpoint.  docs/exit-codes.md lists the exit codes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

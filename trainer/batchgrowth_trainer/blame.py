@@ -1,7 +1,5 @@
 """Describes errors of users' code in one paragraph that names their file and line."""
 
-from __future__ import annotations
-
 import sysconfig
 import traceback
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 This module imports quickly: a command loads torch and Dask after it has accepted its input.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -87,7 +85,7 @@ def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | 
     return [*given, *named, *([f"seed={seed}"] if seed is not None else [])]
 
 
-def _train(job: BatchGrowthJob, console: Console, options: Options) -> dict[str, Any]:
+def _train(job: BatchGrowthJob, console: Console, options: "Options") -> dict[str, Any]:
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, publish

@@ -1,7 +1,5 @@
 """Ctrl-C once: write a checkpoint and stop. Twice: stop at once. SIGTERM, which Kubernetes sends, counts as Ctrl-C."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

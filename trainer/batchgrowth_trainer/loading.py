@@ -1,7 +1,5 @@
 """Loads and checks the `Workload` that a manifest names; a fault of the user's code is reported in one paragraph."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import inspect

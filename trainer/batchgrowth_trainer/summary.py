@@ -1,7 +1,5 @@
 """The summary of a finished run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Call `train` to do from a program what `batchgrowth run` does.
 """
 
-from __future__ import annotations
-
 import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The writes that one pass decides on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The operator's settings that decisions depend on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Drift: whether a child still matches its manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Kubernetes events: a sentence for each change of a condition and for each stage that begins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from batchgrowth.conditions import HELD_UP, STAGE_BEGAN

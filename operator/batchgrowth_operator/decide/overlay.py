@@ -1,7 +1,5 @@
 """A user's pod template laid over the operator's own template for workers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchgrowth.spec.template import MERGE_KEYS

@@ -3,8 +3,6 @@
 Level-triggered: nothing here asks what changed. Once a decision is carried out, the next one is empty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from batchgrowth import names

@@ -4,8 +4,6 @@ Its own back-off grows to a quarter of an hour, so it notices late that a quota 
 makes it retry at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 

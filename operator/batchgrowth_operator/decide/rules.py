@@ -1,7 +1,5 @@
 """One small rule for each condition: from the situation to the condition's status, reason and message."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Workers take time to start, so they are requested a lead time before their stage
 needs them again soon, so that an unsteady pace does not make pods come and go.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from batchgrowth import lead, names

@@ -1,7 +1,5 @@
 """From the observed state to its meaning: the spec and its plan, the position, and whether the job is over."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from enum import Enum

@@ -1,7 +1,5 @@
 """The next status, from a situation and the previous status."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

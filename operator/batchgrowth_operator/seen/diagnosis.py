@@ -1,7 +1,5 @@
 """Why a job's pods do not come up: the first problem that scheduler, nodes and API server report, if any."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime
 

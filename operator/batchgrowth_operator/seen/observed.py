@@ -1,7 +1,5 @@
 """The observed state of one job: the job, its children and pods, and the time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The problems that pods and their events report, in messages that stay the same while the problem does."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The scheduler that the Dask operator creates for the job's DaskCluster: whether it is complete and ready."""
 
-from __future__ import annotations
-
 from batchgrowth import names
 
 from batchgrowth_operator.seen.observed import Object, Observed, Ref

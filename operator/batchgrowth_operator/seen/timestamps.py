@@ -1,7 +1,5 @@
 """Timestamps, as Kubernetes writes them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 

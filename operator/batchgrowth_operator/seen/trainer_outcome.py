@@ -1,7 +1,5 @@
 """The trainer's state, from its Job and pods: whether it runs, and how it ended."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Paths come from a table and not from discovery, so that an unknown kind is a result and not an error.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

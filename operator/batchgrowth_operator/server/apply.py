@@ -1,7 +1,5 @@
 """Carries out a decision: the one place that writes."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 from dataclasses import dataclass

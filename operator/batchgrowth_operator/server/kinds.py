@@ -1,7 +1,5 @@
 """The kinds that the operator reads and writes, with their URL paths."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from batchgrowth.crd import GROUP, PLURAL, VERSION

@@ -4,8 +4,6 @@ Two leaders at once would only double the requests, since every write is idempot
 no harm.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import logging

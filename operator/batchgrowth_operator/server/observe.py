@@ -1,7 +1,5 @@
 """From the store to one job's Observed; reads Secrets and events, which are not watched, from the API server."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

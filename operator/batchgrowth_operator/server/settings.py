@@ -1,7 +1,5 @@
 """The operator's settings, from its command line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The newest known state of every job and child, updated by watches and by the responses to writes, in any order."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Collection, Mapping

@@ -4,8 +4,6 @@ Every minute the versions of all objects are listed and compared with the store.
 agree.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A certificate authority for each job, and one certificate that its scheduler, workers and trainer share."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from datetime import datetime, timedelta

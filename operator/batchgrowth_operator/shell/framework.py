@@ -13,8 +13,6 @@ When a CRD appears or disappears, kopf asks at once which kinds are served, when
 kind that came back would never be watched again. So kopf asks a few more times.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator

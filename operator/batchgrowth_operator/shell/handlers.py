@@ -1,7 +1,5 @@
 """kopf's handlers: every watch event updates the store and wakes the job's queue."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict

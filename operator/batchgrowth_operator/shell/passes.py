@@ -1,7 +1,5 @@
 """One queue per job: an event wakes it, it runs one pass at a time, and events during a pass cause one more."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """The API server's refusals of kopf's requests, as one line each, since a traceback of ours would explain nothing."""
 
-from __future__ import annotations
-
 import logging
 
 FORBIDDEN = 403

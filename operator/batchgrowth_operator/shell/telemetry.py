@@ -1,7 +1,5 @@
 """The operator's metrics, made from the table in `batchgrowth.metrics`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Constant: d = initial."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from batchgrowth.extend import GrowthEntry, Position, Until

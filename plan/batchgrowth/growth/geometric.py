@@ -1,7 +1,5 @@
 """Geometric: d = ceil(initial · factor^floor(epochs done / everyEpochs)). GeoDamp of Sievert and Shah, 2021."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal

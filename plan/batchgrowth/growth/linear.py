@@ -1,7 +1,5 @@
 """Linear: d = ceil(initial + examplesPerUpdate · updates done). PadaDamp of Sievert and Shah, 2021."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor

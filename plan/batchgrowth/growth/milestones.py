@@ -1,7 +1,5 @@
 """Milestones: a list of (epoch, batch size). Smith et al., 2017; Sievert and Shah, 2021, Fig. 2."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Adam: Kingma and Ba, 2015."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """AdamW: Loshchilov and Hutter, 2019."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from batchgrowth.extend import DecimalText, OptimizerEntry

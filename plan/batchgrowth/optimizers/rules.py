@@ -1,7 +1,5 @@
 """Rules that several optimizers share."""
 
-from __future__ import annotations
-
 from batchgrowth.extend import Rule, exact
 
 

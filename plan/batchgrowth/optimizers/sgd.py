@@ -1,7 +1,5 @@
 """SGD: Sutskever et al., 2013."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -5,8 +5,6 @@ names in the registry's entry-point group. The schema, the CRD, the command line
 contract tests are derived from the registry, so adding an entry means adding one module.
 """
 
-from __future__ import annotations
-
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A rule is one condition in Python and in CEL, side by side.
 Both are applied to the corpus in tests/corpus, so they cannot drift apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction

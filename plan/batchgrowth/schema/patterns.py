@@ -1,7 +1,5 @@
 """Patterns of the manifest's strings, each with a description for error messages."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import StringConstraints

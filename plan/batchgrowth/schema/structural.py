@@ -3,8 +3,6 @@
 A structural schema has no `$ref`, no unions with null, no titles, no `additionalProperties: false` and no `const`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel

@@ -1,7 +1,5 @@
 """`spec.batch`: how large a batch is and how it grows."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

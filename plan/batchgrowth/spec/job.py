@@ -1,7 +1,5 @@
 """The manifest itself: `BatchGrowthJob`, its metadata and its spec."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints

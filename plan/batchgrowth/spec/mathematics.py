@@ -1,7 +1,5 @@
 """The part of a spec that determines the weights; everything else affects only speed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchgrowth.spec.job import JobSpec

@@ -1,7 +1,5 @@
 """`spec.learningRate` and `spec.optimizer`: what is done with a gradient."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The parts of the spec that say how fast and where to train; only `workers.threads` changes the weights."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, ClassVar
 

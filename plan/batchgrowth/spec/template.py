@@ -1,7 +1,5 @@
 """The rules of `workers.template`, a user's overlay on the worker pods: its form, and the parts the operator owns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

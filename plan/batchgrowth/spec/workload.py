@@ -1,7 +1,5 @@
 """`spec.workload`: the user's code and data."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, ClassVar, Literal
 

@@ -4,8 +4,6 @@ Dask keeps connecting to a dead worker for half a minute, and its own calls bloc
 the others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import time

@@ -1,7 +1,5 @@
 """The connection to an existing Dask scheduler, which may start late and may be lost."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 The only place that reads Dask's membership. Every event arrives in one queue, so only the driver's loop decides.
 """
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The events of a crew; all arrive in one queue, in the order in which they happened."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from distributed import Future

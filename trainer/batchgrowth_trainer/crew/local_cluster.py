@@ -1,7 +1,5 @@
 """A Dask cluster on this machine: processes on the loopback interface, forked from one that has torch loaded."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import tempfile

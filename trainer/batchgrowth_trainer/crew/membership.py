@@ -4,8 +4,6 @@ It reports on the run's own topic: Dask's topic "all" also carries events with o
 as those of a retirement, and each of them breaks the connection of every subscriber.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from distributed import Scheduler

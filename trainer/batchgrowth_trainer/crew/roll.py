@@ -3,8 +3,6 @@
 An event reaches only clients that have subscribed by then, and Dask does not say when that is; the list misses nothing.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@ is ready to join, one is lost, or the run ends; the next begins from the most ad
 Losing a worker costs the update under way; losing all of them, the updates since the checkpoint.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 

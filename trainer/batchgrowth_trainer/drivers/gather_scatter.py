@@ -5,8 +5,6 @@ Each update is one task per worker, so workers join and leave between updates at
 gradients.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """One generation as its driver sees it: its members, and how each of them ended."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

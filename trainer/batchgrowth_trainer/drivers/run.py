@@ -3,8 +3,6 @@
 The drivers of the exchanges decide which workers compute, and record here what happens.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Workers are requested ahead of the milestone that needs them, by the measured ti
 training goes on with those that are ready.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol

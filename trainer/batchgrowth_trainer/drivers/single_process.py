@@ -1,7 +1,5 @@
 """SingleProcess: the baseline. One replica in the driver's process, and no exchange (CS744 report, task 1)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The members' states as their driver knows them: how far each is, and what resuming from them takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

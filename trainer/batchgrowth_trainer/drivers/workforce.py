@@ -1,7 +1,5 @@
 """The workers of a run as a driver gets them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

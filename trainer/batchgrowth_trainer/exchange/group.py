@@ -4,8 +4,6 @@ Pairwise on purpose: in a ring only the neighbours of a dead member notice its d
 Forming a group takes milliseconds, and an update calls neither Dask nor Kubernetes.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ lock in a send, it polls until its time slice ends; if the two share a core, the
 lock before. docs/benchmarks.md has the figures. Here an update waits only for its peers' sums.
 """
 
-from __future__ import annotations
-
 import secrets
 import socket
 import time

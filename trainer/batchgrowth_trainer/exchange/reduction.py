@@ -6,8 +6,6 @@ sends the result to all: the bytes of a ring, 2 (P-1)/P of a row per member, and
 element's sum does not depend on the member that computes it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

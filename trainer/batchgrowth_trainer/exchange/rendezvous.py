@@ -3,8 +3,6 @@
 One per generation: closing it unblocks the members that still wait for one that has died.
 """
 
-from __future__ import annotations
-
 import socket
 from datetime import timedelta
 from typing import Any

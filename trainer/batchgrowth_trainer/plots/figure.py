@@ -1,7 +1,5 @@
 """The content of a figure of one or several runs, independent of PNG and HTML."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A figure as one self-contained HTML file; buttons choose the x axis."""
 
-from __future__ import annotations
-
 import html
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The lines of a plot, each with its x in epochs, updates and seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A figure as a PNG, with a row per panel and a column per x axis (epochs, updates, seconds)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plots runs, given their directories, into two files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

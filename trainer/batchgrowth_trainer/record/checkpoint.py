@@ -5,8 +5,6 @@ which holds the state's digest and its own.  Both files are written into a tempo
 the manifest last, before one rename publishes the folder.  A crash at any byte leaves the previous checkpoint.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

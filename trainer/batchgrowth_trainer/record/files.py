@@ -1,7 +1,5 @@
 """Files that are whole or absent: a crash at any byte leaves the old file or the new one, never half of either."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

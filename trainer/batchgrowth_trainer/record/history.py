@@ -5,13 +5,11 @@ an update repeated after a recovery is ignored, since its row is already written
 An OSError, such as a full disk, is raised to the caller, who decides whether training continues without a history.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic.alias_generators import to_camel
 
@@ -69,7 +67,7 @@ class ResizeRow:
         return {"update": self.update, **workers, "pauseSeconds": self.pause_seconds}
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> ResizeRow:
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
         """The row that `to_json` returned. Raises KeyError or ValueError for any other record."""
         return cls(int(record["update"]), int(record["from"]), int(record["to"]), float(record["pauseSeconds"]))
 

@@ -1,7 +1,5 @@
 """A run's output folder: its lock, the results of earlier runs, and the files written at the end."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A CSV file of numbers, one row per update, that survives crashes: rows are appended, truncation is atomic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO

@@ -1,7 +1,5 @@
 """Reads back the files of a run, for plots and comparisons."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The whole state of a run at an update boundary, as tensors on the CPU, and its fingerprint."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Builds the replica of a process from a job's spec."""
 
-from __future__ import annotations
-
 from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 

@@ -1,7 +1,5 @@
 """The device a replica computes on, and the process settings that make its results reproducible."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from typing import Any

@@ -3,8 +3,6 @@
 The number of workers is not an argument, so no draw can depend on it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import struct

@@ -4,8 +4,6 @@ The test set is cut into fixed chunks. Each member evaluates a run of chunks, an
 fixed tree as gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -3,8 +3,6 @@
 An update then needs one broadcast, one checkpoint tensor and one optimizer step instead of a call per tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

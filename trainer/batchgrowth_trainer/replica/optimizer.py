@@ -5,8 +5,6 @@ process or through a checkpoint and continue with the same bits.  The steps are 
 constructing one of those loads torch's compiler, a second that a new worker should not spend.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

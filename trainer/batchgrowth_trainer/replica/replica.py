@@ -4,8 +4,6 @@ Every worker holds a replica, as does a run in one process; an exchange only ass
 their partial sums.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """The fixed tree as a table: the nodes of each member, and the order in which all nodes are added."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Where progress reports go: a file, or the one ConfigMap that a trainer's pod may patch."""
 
-from __future__ import annotations
-
 import json
 import os
 import ssl

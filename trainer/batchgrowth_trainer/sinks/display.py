@@ -1,7 +1,5 @@
 """The display of a run: live on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

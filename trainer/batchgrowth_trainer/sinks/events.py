@@ -4,8 +4,6 @@ The rows of the history are events as they are: HistoryRow (an update was commit
 is published once, even if a recovery repeats the update.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol

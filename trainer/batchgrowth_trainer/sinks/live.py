@@ -1,7 +1,5 @@
 """The live display: a progress bar of the examples with the current numbers below it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

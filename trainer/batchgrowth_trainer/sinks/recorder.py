@@ -1,7 +1,5 @@
 """The sink that writes the history; the first of all, so that the others receive only recorded rows."""
 
-from __future__ import annotations
-
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
 from batchgrowth_trainer.record.output import reported_as_checkpoint_error
 from batchgrowth_trainer.sinks.events import Event

@@ -3,8 +3,6 @@
 A thread of its own delivers the newest report and retries a failed one with the next; training never waits for it.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace

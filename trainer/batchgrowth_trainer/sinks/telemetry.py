@@ -1,7 +1,5 @@
 """The trainer's metrics, from the table in `batchgrowth.metrics`, and the endpoint that Prometheus scrapes."""
 
-from __future__ import annotations
-
 import socket
 import time
 from threading import Thread

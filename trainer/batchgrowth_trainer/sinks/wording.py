@@ -1,7 +1,5 @@
 """The wording of a run's numbers and events, the same on a terminal and in a log."""
 
-from __future__ import annotations
-
 from batchgrowth_trainer.record.history import EvaluationRow, ResizeRow
 from batchgrowth_trainer.sinks.events import CheckpointFailed, Event, Note, Recovered, Waiting
 

@@ -1,7 +1,5 @@
 """Addresses of Dask schedulers and workers: their parts, and whether a server listens at one."""
 
-from __future__ import annotations
-
 import asyncio
 
 from distributed.utils import get_ip

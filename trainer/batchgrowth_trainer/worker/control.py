@@ -1,7 +1,5 @@
 """Requests of the driver to a member that trains: served at the next update boundary, free of cost until then."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The forced end of a process that is done, even if a thread or a connection hangs."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

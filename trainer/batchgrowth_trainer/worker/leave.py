@@ -4,8 +4,6 @@ The update under way is finished, and the driver forms the next group without th
 update is lost or repeated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import signal
@@ -39,7 +37,7 @@ class Leave:
     `announce` notifies their drivers; `abandon` stops the members at their next update boundary.
     """
 
-    def __init__(self, members: Sized, announce: Callable[[Worker], None], abandon: Callable[[], None]) -> None:
+    def __init__(self, members: Sized, announce: Callable[["Worker"], None], abandon: Callable[[], None]) -> None:
         self._members, self._announce, self._abandon = members, announce, abandon
         self._close_at = math.inf  # the deadline for the members to be released
         self._exit_at = math.inf  # the deadline for the process to have ended, even if a thread hangs
@@ -57,7 +55,7 @@ class Leave:
         self._close_at = min(self._close_at, time.monotonic())
         self._exit_at = min(self._exit_at, time.monotonic() + _CLOSE_SECONDS)
 
-    def on_sigterm(self, worker: Worker) -> None:
+    def on_sigterm(self, worker: "Worker") -> None:
         """On SIGTERM, leave before Dask's own handler closes the worker; a second SIGTERM closes it at once.
 
         The process ends soon after the worker has closed for any reason, even if Dask hangs.
@@ -81,7 +79,7 @@ class Leave:
         signal.signal(signal.SIGTERM, take)
         end_when(lambda: time.monotonic() > self._exit_at, 0)
 
-    async def _take(self, worker: Worker) -> None:
+    async def _take(self, worker: "Worker") -> None:
         self._announce(worker)
         while self._members and time.monotonic() < self._close_at:
             await asyncio.sleep(_POLL_SECONDS)

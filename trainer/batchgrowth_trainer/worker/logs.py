@@ -1,7 +1,5 @@
 """The log of a process that runs Dask; Dask preloads this module in the workers of a local cluster that logs."""
 
-from __future__ import annotations
-
 import logging
 import os
 

@@ -3,8 +3,6 @@
 Each generation is one long Dask task; inside an update there is nothing but the arithmetic and the group.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

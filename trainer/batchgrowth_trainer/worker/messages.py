@@ -1,11 +1,9 @@
 """The messages between a member and its driver: frozen dataclasses, which Dask's events carry as plain data."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from batchgrowth.errors import BatchGrowthError
@@ -76,7 +74,7 @@ class UpdateRow:
     committed_at: float
 
     @classmethod
-    def now(cls, step: Step, plan: Plan, loss: float, workers: int, seconds: tuple[float, float, float]) -> UpdateRow:
+    def now(cls, step: Step, plan: Plan, loss: float, workers: int, seconds: tuple[float, float, float]) -> Self:
         """The row of a step that is committed now; `seconds` of computing, exchanging and waiting."""
         compute, exchange, wait = seconds
         return cls(

@@ -4,8 +4,6 @@ The plain functions run as tasks in the worker's thread; the coroutines run on i
 trains.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys

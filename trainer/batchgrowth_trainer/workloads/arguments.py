@@ -1,7 +1,5 @@
 """Parses a workload's arguments, which are strings in a manifest."""
 
-from __future__ import annotations
-
 import math
 
 from batchgrowth.errors import WorkloadError

@@ -4,8 +4,6 @@ A. Krizhevsky, *Learning Multiple Layers of Features from Tiny Images*, 2009; ht
 A file is a sequence of records of 3,073 bytes: the label (0 to 9), then 1,024 bytes each of red, green and blue.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

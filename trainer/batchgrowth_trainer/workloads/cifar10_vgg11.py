@@ -1,7 +1,5 @@
 """CIFAR-10 with VGG-11, the model of the four-node comparison (one node, gather/scatter, all-reduce, DDP)."""
 
-from __future__ import annotations
-
 from batchgrowth_trainer.workload import Workload
 from batchgrowth_trainer.workloads.cifar10 import cifar10_workload
 from batchgrowth_trainer.workloads.vgg import vgg11

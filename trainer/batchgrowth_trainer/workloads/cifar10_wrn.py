@@ -1,7 +1,5 @@
 """CIFAR-10 with WRN 16-4, the paper's model: 2.75 million weights, dropout 0.3."""
 
-from __future__ import annotations
-
 from batchgrowth.errors import WorkloadError
 
 from batchgrowth_trainer.workload import Workload

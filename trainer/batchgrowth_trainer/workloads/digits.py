@@ -3,8 +3,6 @@
 E. Alpaydin and C. Kaynak, *Optical Recognition of Handwritten Digits*, UCI Machine Learning Repository, 1998.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

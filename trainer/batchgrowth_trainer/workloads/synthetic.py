@@ -1,7 +1,5 @@
 """Random images for measuring speed: ten classes, each a fixed pattern plus noise, which a net can learn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """VGG-11 with batch norm for 32×32 images: K. Simonyan and A. Zisserman, 2014 (arXiv 1409.1556), configuration A."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from batchgrowth_trainer.workloads.wide_resnet import initialise

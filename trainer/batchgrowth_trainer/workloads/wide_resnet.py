@@ -1,7 +1,5 @@
 """Wide residual networks: S. Zagoruyko and N. Komodakis, *Wide Residual Networks*, 2016 (arXiv 1605.07146)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -1,7 +1,5 @@
 """The metadata of every child: namespace, labels, owner, and the digest of its manifest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The DaskCluster: the scheduler, under a name that users' tools find, and no workers of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchgrowth import names

@@ -1,7 +1,5 @@
 """The job's documents: its plan, its progress, its certificates."""
 
-from __future__ import annotations
-
 import base64
 import json
 

@@ -1,7 +1,5 @@
 """Access control: the trainer's one permission, and the network policy around the job's pods."""
 
-from __future__ import annotations
-
 from batchgrowth import names
 
 from batchgrowth_operator.decide.children.base import child

@@ -1,7 +1,5 @@
 """Parts shared by the pods of trainer, workers and scheduler: image, TLS, and the Pod Security profile `restricted`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchgrowth import names

@@ -1,7 +1,5 @@
 """The Job whose pod drives the training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchgrowth import names

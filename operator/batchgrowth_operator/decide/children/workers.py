@@ -1,7 +1,5 @@
 """The Deployment of all worker pods."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchgrowth import names

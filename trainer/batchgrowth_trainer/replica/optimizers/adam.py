@@ -1,7 +1,5 @@
 """Adam, and AdamW, which decouples the weight decay from the gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

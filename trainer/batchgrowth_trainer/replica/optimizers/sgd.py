@@ -1,7 +1,5 @@
 """SGD with momentum, Nesterov's momentum and weight decay."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from batchgrowth.optimizers.sgd import SGD
