@@ -19,26 +19,7 @@ from batchgrowth.spec import BatchGrowthJob, JobSpec, mathematics
 from batchgrowth.status import JobStatus
 
 __all__ = [
-    "BatchGrowthError",
-    "BatchGrowthJob",
-    "CheckpointError",
-    "ClusterError",
-    "DataError",
-    "Fault",
-    "Interrupted",
-    "JobSpec",
-    "JobStatus",
-    "Plan",
-    "PlanError",
-    "PortError",
-    "Position",
-    "Progress",
-    "SpecError",
-    "Stage",
-    "Step",
-    "WorkloadError",
-    "load_manifest",
-    "make_plan",
-    "mathematics",
-    "read_manifest",
-]
+    "BatchGrowthError", "BatchGrowthJob", "CheckpointError", "ClusterError", "DataError", "Fault", "Interrupted",
+    "JobSpec", "JobStatus", "Plan", "PlanError", "PortError", "Position", "Progress", "SpecError", "Stage", "Step",
+    "WorkloadError", "load_manifest", "make_plan", "mathematics", "read_manifest",
+]  # fmt: skip

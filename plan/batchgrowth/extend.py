@@ -15,21 +15,9 @@ from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import DecimalText
 
 __all__ = [
-    "LARGEST_BATCH",
-    "Coarser",
-    "DecimalText",
-    "ExchangeEntry",
-    "GrowthEntry",
-    "GrowthRule",
-    "Model",
-    "OptimizerEntry",
-    "Position",
-    "RateEntry",
-    "RateRule",
-    "Rule",
-    "Until",
-    "exact",
-]
+    "LARGEST_BATCH", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry", "GrowthRule", "Model",
+    "OptimizerEntry", "Position", "RateEntry", "RateRule", "Rule", "Until", "exact",
+]  # fmt: skip
 
 LARGEST_BATCH = 16_777_216
 """The largest batch size of a manifest, in examples."""

@@ -50,11 +50,6 @@ def scheduler(job: str) -> str:
     return f"{cluster(job)}-scheduler"
 
 
-def cluster_client(job: str) -> str:
-    """The Secret with the certificate for clients that connect to the scheduler from outside the job."""
-    return f"{job}-client-tls"
-
-
 def tls(job: str) -> str:
     """The Secret with the TLS certificates of scheduler, workers and trainer."""
     return f"{job}-tls"

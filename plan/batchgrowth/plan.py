@@ -12,9 +12,8 @@ from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.stages import Plan, Stage, Step
 from batchgrowth.walk import Epochs
-from batchgrowth.workers import wanted_workers
 
-__all__ = ["MOST_STAGES", "Plan", "Position", "Stage", "Step", "make_plan"]
+__all__ = ["MOST_STAGES", "Plan", "Position", "Stage", "Step", "evaluation_due", "make_plan"]
 
 MOST_STAGES = 1000
 """The most stages of a plan, which is stored in a Kubernetes object of bounded size."""
@@ -49,6 +48,16 @@ def make_plan(spec: JobSpec) -> Plan:
     )
     _check(plan, spec)
     return plan
+
+
+def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int) -> bool:
+    """True if an epoch ends at `position` and is due for evaluation; epochs up to `evaluated` are done.
+
+    The last epoch is always evaluated.
+    """
+    if position.offset or position.epoch <= evaluated:
+        return False
+    return position.epoch % spec.evaluation.every_epochs == 0 or plan.is_done(position)
 
 
 def _segments(spec: JobSpec) -> Iterator[_Segment]:
@@ -87,7 +96,7 @@ def _stage(index: int, segment: _Segment, spec: JobSpec) -> Stage:
         wanted=segment.wanted,
         batch_size=segment.batch_size,
         learning_rate=float(segment.learning_rate),
-        workers=wanted_workers(segment.batch_size, spec.workers),
+        workers=spec.workers.wanted(segment.batch_size),
         updates_per_epoch=-(-examples // segment.batch_size),
     )
 

@@ -9,7 +9,16 @@ from batchgrowth import names
 from batchgrowth.errors import PlanError, SpecError
 from batchgrowth.status import JobStatus
 
-from batchgrowth_operator.decide import children
+from batchgrowth_operator.decide.children.cluster import dask_cluster
+from batchgrowth_operator.decide.children.documents import plan_config_map, progress_config_map, tls_secret
+from batchgrowth_operator.decide.children.guards import (
+    network_policy,
+    progress_role,
+    progress_role_binding,
+    service_account,
+)
+from batchgrowth_operator.decide.children.trainer import trainer_job
+from batchgrowth_operator.decide.children.workers import worker_deployment
 from batchgrowth_operator.decide.decision import Decision, Manifest
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.drift import covers
@@ -71,20 +80,20 @@ def _reported(previous: JobStatus, new: JobStatus) -> Decision:
 def _wanted(s: Situation, w: Workforce) -> Iterator[Manifest]:
     """The children in the order in which they are applied: volumes' sources come before the pods that mount them."""
     if s.mode is not Mode.OVER:
-        yield children.plan_config_map(s)
+        yield plan_config_map(s)
         if s.seen.credentials is not None:
-            yield children.tls_secret(s, s.seen.credentials)
-        yield children.progress_config_map(s)
-        yield children.service_account(s)
-        yield children.progress_role(s)
-        yield children.progress_role_binding(s)
-        yield children.network_policy(s)
-    cluster = children.dask_cluster(s) if s.cluster_policy is ClusterPolicy.APPLY else None
+            yield tls_secret(s, s.seen.credentials)
+        yield progress_config_map(s)
+        yield service_account(s)
+        yield progress_role(s)
+        yield progress_role_binding(s)
+        yield network_policy(s)
+    cluster = dask_cluster(s) if s.cluster_policy is ClusterPolicy.APPLY else None
     if cluster is not None:
         yield cluster
-        yield children.worker_deployment(s, w.requested)
+        yield worker_deployment(s, w.requested)
     if _is_trainer_wanted(s, cluster):
-        yield children.trainer_job(s, suspend=s.mode is not Mode.ACTIVE)
+        yield trainer_job(s, suspend=s.mode is not Mode.ACTIVE)
 
 
 def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:

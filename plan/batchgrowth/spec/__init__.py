@@ -9,27 +9,7 @@ from batchgrowth.spec.running import Checkpoint, Evaluation, Exchange, PullSecre
 from batchgrowth.spec.workload import Workload
 
 __all__ = [
-    "API_VERSION",
-    "KIND",
-    "MATHEMATICS",
-    "Batch",
-    "BatchGrowthJob",
-    "Checkpoint",
-    "Evaluation",
-    "Exchange",
-    "Growth",
-    "JobSpec",
-    "LearningRate",
-    "Metadata",
-    "Model",
-    "Optimizer",
-    "PullSecret",
-    "Restarts",
-    "Rule",
-    "Volume",
-    "Warmup",
-    "Workers",
-    "Workload",
-    "exact",
-    "mathematics",
-]
+    "API_VERSION", "KIND", "MATHEMATICS", "Batch", "BatchGrowthJob", "Checkpoint", "Evaluation", "Exchange",
+    "Growth", "JobSpec", "LearningRate", "Metadata", "Model", "Optimizer", "PullSecret", "Restarts", "Rule",
+    "Volume", "Warmup", "Workers", "Workload", "exact", "mathematics",
+]  # fmt: skip

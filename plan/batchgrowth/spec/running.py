@@ -105,6 +105,10 @@ class Workers(Model):
         ),
     )
 
+    def wanted(self, batch_size: int) -> int:
+        """batch_size // examplesPerWorker, clamped to minimum and maximum."""
+        return min(max(batch_size // self.examples_per_worker, self.minimum), self.maximum)
+
 
 class Volume(Model):
     """A persistent volume claim of the job's namespace."""

@@ -16,7 +16,6 @@ from batchgrowth.learning import learning_rate, warmed
 from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.position import Position
 from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
-from batchgrowth.workers import wanted_workers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,4 +160,4 @@ def test_warmup() -> None:
 )
 def test_workers(batch_size: int, minimum: int, maximum: int, expected: int) -> None:
     workers = Workers(examples_per_worker=128, minimum=minimum, maximum=maximum)
-    assert expected == wanted_workers(batch_size, workers)
+    assert expected == workers.wanted(batch_size)

@@ -10,8 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from batchgrowth.errors import CheckpointError, ClusterError
-from batchgrowth.evaluation import evaluation_due
-from batchgrowth.plan import Plan, Position
+from batchgrowth.plan import Plan, Position, evaluation_due
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth.evaluation import evaluation_due
-from batchgrowth.plan import Plan, Position, Step
+from batchgrowth.plan import Plan, Position, Step, evaluation_due
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
