@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from batchgrowth.errors import ClusterError
+from batchgrowth.manifest import load_manifest
 from batchgrowth.metrics import TRAINER
 from batchgrowth_trainer.record.history import ResizeRow
 from batchgrowth_trainer.sinks.events import Event
@@ -86,9 +87,7 @@ def test_an_existing_cluster(start: Start, tmp_path: Path, expected: str, exchan
             assert expected == weights(run)
 
 
-def test_an_existing_cluster_behind_tls(
-    digits_job: Any, tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_existing_cluster_behind_tls(tmp_path: Path, expected: str) -> None:
     """The client's certificates come from Dask's own configuration, as for every Dask program."""
     import dask
 
@@ -109,7 +108,8 @@ def test_an_existing_cluster_behind_tls(
     tls = ["--protocol", "tls", *(word for pair in zip(TLS, files, strict=True) for word in pair)]
     with cluster(tmp_path, 2, tls) as address, dask.config.set(settings):
         assert address.startswith("tls://")
-        summary = train(digits_job(*SHORT), Options(output_dir=tmp_path / "run", scheduler=address, workers=2))
+        job = load_manifest(DIGITS, SHORT)
+        summary = train(job, Options(output_dir=tmp_path / "run", scheduler=address, workers=2))
     assert expected == summary["weightsSha256"]
 
 
