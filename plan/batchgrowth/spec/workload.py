@@ -38,8 +38,8 @@ class Workload(Model):
     )
     device: Literal["Auto", "CPU", "CUDA"] = Field(
         "Auto",
-        description="Where a worker computes: Auto takes CUDA where the worker has it and the CPU otherwise. "
-        "The same weights are promised among workers of one kind only. Default: Auto.",
+        description="Device of the workers: Auto uses CUDA if a worker has it and the CPU otherwise. Weights are "
+        "identical only among workers of one kind. Default: Auto.",
     )
 
     rules: ClassVar = (
