@@ -26,7 +26,7 @@ from cluster.users import UsersCluster, read_values, users_cluster
 EXAMPLE = ROOT / "examples" / "digits.yaml"
 POLL_SECONDS = 0.5
 INTERRUPTED = 130
-FINAL_PHASES = {"Succeeded", "Failed"}
+FINAL_PHASES = {"Succeeded", "Failed", "Rejected"}
 
 Cluster = LocalCluster | UsersCluster
 Object = dict[str, Any]
@@ -134,10 +134,11 @@ def _line(cells: list[str]) -> str:
 
 
 def print_result(job: Object) -> None:
-    """Prints why the job failed, or its stages and the SHA-256 of its weights."""
+    """Prints why the job failed, or its stages and the SHA-256 of its weights; a refusal is printed already."""
     status = job["status"]
-    if status["phase"] == "Failed":
-        typer.echo(next(c["message"] for c in _conditions(job) if c["type"] == "Succeeded"))
+    if status["phase"] != "Succeeded":
+        for message in [c["message"] for c in _conditions(job) if (c["type"], c["status"]) == ("Succeeded", "False")]:
+            typer.echo(message)
         return
     for stage in status["history"]:
         pause = f", longest pause {stage['pauseSeconds']} s" if "pauseSeconds" in stage else ""

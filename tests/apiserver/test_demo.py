@@ -55,6 +55,20 @@ def test_the_demo_prints_changes_until_the_job_ends(
     assert "The loss is NaN." == printed[-1]
 
 
+def test_the_demo_ends_if_the_spec_is_refused(
+    users: UsersCluster, digits: Callable[[], Any], kubectl: Kubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reason is printed with the line of the phase, not again as the result."""
+    write_status(kubectl, phase="Rejected", conditions=[condition("Accepted", "False", "Give a smaller batch.")])
+
+    [job] = demo.changes(users, "digits", "default")
+    heading = capsys.readouterr().out
+    demo.print_result(job)
+
+    assert "STATUS" in heading
+    assert "" == capsys.readouterr().out
+
+
 def test_the_demo_prints_the_weights_of_a_job_that_succeeded(capsys: pytest.CaptureFixture[str]) -> None:
     """With its stages and their pauses."""
     stages = [{"index": 0, "batchSize": 32, "workers": 1}, {"index": 1, "batchSize": 2048, "workers": 4}]

@@ -99,7 +99,8 @@ def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     limit = stalled_after(s)
     if limit is None or s.report_age_seconds < limit:
         return Verdict("False", "ProgressSeen", "No update is overdue.")
-    return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.")
+    cause = f" The trainer waits for {s.report.waiting_for}." if s.report and s.report.waiting_for else ""
+    return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.{cause}"[:1024])
 
 
 def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001

@@ -204,6 +204,15 @@ def test_stalled(training_world: MakeWorld) -> None:
     assert ("False", "ProgressSeen") == world.condition("Stalled")
 
 
+def test_a_stalled_job_says_what_its_trainer_waits_for(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(10, waiting_for="a worker; 1 registered, none ready").step()
+    world.wait(600).settle()
+
+    [stalled] = [c for c in world.status["conditions"] if c["type"] == "Stalled"]
+    assert stalled["message"].endswith(" s. The trainer waits for a worker; 1 registered, none ready.")
+
+
 def test_slow_updates_are_not_stalled(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(11, seconds_per_update=60.0).wait(5).settle()
