@@ -17,7 +17,7 @@ BEGIN, END = "<!-- choices: made by `make generate` -->\n", "<!-- /choices -->"
 
 def choices_table() -> str:
     """The Markdown table of README.md: a row per choice."""
-    rows = (f"| `{choice.field_path}` | {', '.join(map(_named, choice.values()))} |\n" for choice in CHOICES)
+    rows = (f"| `{choice.field_path}` | {', '.join(f'`{name}`' for name in choice)} |\n" for choice in CHOICES)
     return "| in the manifest | choices |\n|---|---|\n" + "".join(rows)
 
 
@@ -38,10 +38,6 @@ def choices_page() -> str:
         "Your own entries join these tables: [extending.md](extending.md).\n"
         "Made from the registries by `make generate`; a test fails if this page differs.\n\n" + "\n".join(parts)
     )
-
-
-def _named(entry: Entry) -> str:
-    return f"`{entry.name}` ({entry.summary})"
 
 
 def _entry_row(entry: Entry) -> str:

@@ -88,7 +88,7 @@ def test_generated_pages_are_current() -> None:
 def test_each_choice_is_documented() -> None:
     for entry in (entry for choice in CHOICES for entry in choice.values()):
         assert f"| `{entry.name}` | {entry.summary} |" in choices_page()
-        assert f"`{entry.name}` ({entry.summary})" in choices_table()
+        assert f"`{entry.name}`" in choices_table()
 
 
 def test_a_page_needs_markers_for_its_table() -> None:
