@@ -163,7 +163,7 @@ class Pods:
 
     def worker(self) -> Process:
         how = ["--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self.folder)]
-        how += ["--preload", "batchgrowth_trainer.worker.preload", "--no-dashboard", "--host", "127.0.0.1"]
+        how += ["--preload", "batchgrowth_trainer.worker_pod", "--no-dashboard", "--host", "127.0.0.1"]
         return self._start("distributed.cli.dask_worker", self.address, *how)
 
     def trainer(self, job: BatchGrowthJob) -> Process:

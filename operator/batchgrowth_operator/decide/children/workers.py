@@ -45,7 +45,7 @@ def _pod(s: Situation) -> dict[str, Any]:
     command = ["dask", "worker", scheduler_address(s), "--protocol", "tls", "--no-nanny", "--nthreads", "1"]
     command += ["--name", "$(POD_NAME)", "--memory-limit", "0", "--local-directory", "/tmp"]  # noqa: S108
     # The preload imports torch before the worker registers.
-    command += ["--preload", "batchgrowth_trainer.worker.preload"]
+    command += ["--preload", "batchgrowth_trainer.worker_pod"]
     command += ["--no-dashboard", "--dashboard-address", f":{HEALTH_PORT}", "--death-timeout", "120"]
     pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     worker = container(
