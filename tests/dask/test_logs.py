@@ -68,7 +68,7 @@ def test_pods_take_their_settings_from_the_environment(
 
     assert 0 == pods.trainer(digits_job(*JOB)).wait(timeout=120)
 
-    pods.asked_to_go(worker)
+    pods.terminated(worker)
     _, of_worker, of_trainer = (path.read_text() for path in sorted(pods.folder.glob("*.txt")))
     assert WORKER_STARTS in " ".join(record["message"] for record in objects(of_worker))
     assert "distributed.client" in {record["logger"] for record in objects(of_trainer)}
