@@ -64,8 +64,8 @@ class Registry(Mapping[str, AnyEntry]):
     def __init__(self, field_path: str, default: str, kind: type[AnyEntry], package: str, path: Sequence[str]) -> None:
         """Loads the modules of `package`, whose files are in `path`, and the distributions' entries.
 
-        `field_path` is the choosing field below spec; its dashes-for-dots form is the entry-point group. Raises
-        TypeError if an entry is of another kind or its name is taken or unsuitable.
+        `field_path` is the choosing field below spec. Raises TypeError if an entry is of another kind or its name is
+        taken or unsuitable.
         """
         self.field_path, self.default = field_path, default
         self._entries: dict[str, AnyEntry] = {}
