@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchgrowth.plan import Position, make_plan
+from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.crew.local_cluster import local_cluster
 from batchgrowth_trainer.record.history import HistoryRow
@@ -57,7 +57,7 @@ def workers_ready(count: int) -> Iterator[str]:
 def measure(job: BatchGrowthJob, scheduler: str) -> Trained:
     """A run with two workers throughout."""
     kept, before = Rows(), sent_bytes()
-    summary = run(job, scheduler, lambda _: WORKERS, [kept])
+    summary = run(job, scheduler, lambda _plan, _position: WORKERS, [kept])
     assert summary["recoveries"] == 0, "a worker was lost, so the times cannot be compared"
     assert {row.workers for row in kept.rows} == {WORKERS}
     assert [row.update for row in kept.rows] == list(range(1, make_plan(job.spec).updates + 1))
@@ -65,7 +65,7 @@ def measure(job: BatchGrowthJob, scheduler: str) -> Trained:
 
 
 def run(
-    job: BatchGrowthJob, scheduler: str, wanted: Callable[[Position], int], sinks: Sequence[Sink] = ()
+    job: BatchGrowthJob, scheduler: str, wanted: Callable[[Plan, Position], int], sinks: Sequence[Sink] = ()
 ) -> dict[str, Any]:
     """The summary of a run whose files are deleted."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder:

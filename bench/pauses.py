@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchgrowth.plan import Position, make_plan
+from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 
 from bench import ours
@@ -48,7 +48,7 @@ def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
     plan = make_plan(job.spec)
     assert len(plan.stages) == resizes + 1
 
-    def wanted(position: Position) -> int:
+    def wanted(_plan: Plan, position: Position) -> int:
         return pattern.least if plan.stage_at(position.update).index % 2 else pattern.most
 
     summary = ours.run(job, scheduler, wanted)

@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol
 
+from batchgrowth.measuring import LARGEST_BATCH, Look, MeasuredRule, Signals, ratio, two_shards
 from batchgrowth.position import Position
 from batchgrowth.schema.choice import Entry
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import DecimalText
 
 __all__ = [
-    "LARGEST_BATCH", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry", "GrowthRule", "Model",
-    "OptimizerEntry", "Position", "RateEntry", "RateRule", "Rule", "Until", "exact",
+    "LARGEST_BATCH", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry", "GrowthRule", "Look",
+    "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry", "Position", "RateEntry", "RateRule", "Rule", "Signals",
+    "Until", "exact", "ratio", "two_shards",
 ]  # fmt: skip
-
-LARGEST_BATCH = 16_777_216
-"""The largest batch size of a manifest, in examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +61,23 @@ class GrowthEntry(Entry):
     """A growth rule. `implementation` is a function (initial batch size, settings) -> GrowthRule.
 
     `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser: how to change the settings of a
-    job whose plan has too many stages.
+    job whose plan has too many stages. `quantity` names what a measured rule measures; it is empty if the plan follows
+    from the spec alone.
     """
 
     coarser: Callable[[Any, int, int, int], Coarser | None] = nothing_coarser
+    quantity: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredEntry(GrowthEntry):
+    """A growth rule that measures `quantity`. `implementation` is a function (settings) -> MeasuredRule.
+
+    The manifest's block `looks` says when it is asked, and bounds what it asks for. `needs_noise` is True if the rule
+    reads the gradient's noise, which takes two shards.
+    """
+
+    needs_noise: bool = False
 
 
 class RateRule(Protocol):

@@ -40,6 +40,13 @@ TRAINER = (
     Metric("batchgrowth_evaluation", "gauge", "Last value of each metric of the workload.", "", ("metric",)),
     Metric("batchgrowth_examples_total", "counter", "Examples used.", "examples"),
     Metric("batchgrowth_exchange_bytes_total", "counter", "Bytes that the workers sent to each other.", "bytes"),
+    Metric(
+        "batchgrowth_growth_quantity",
+        "gauge",
+        "What a measured growth rule saw at its last look; infinity if it does not exceed its noise.",
+        "",
+        ("quantity",),
+    ),
     Metric("batchgrowth_last_progress_timestamp_seconds", "gauge", "When the last update was committed.", "seconds"),
     Metric("batchgrowth_learning_rate", "gauge", "Learning rate of the last update."),
     Metric("batchgrowth_loss", "gauge", "Training loss of the last update, per example."),

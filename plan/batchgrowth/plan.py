@@ -1,10 +1,11 @@
 """The plan of a spec, in closed form over stages: a million epochs take no longer to plan than ten."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
+from batchgrowth.decisions import DecidedRule, Decision
 from batchgrowth.errors import Fault, PlanError
 from batchgrowth.extend import GrowthRule, Until
 from batchgrowth.learning import learning_rate
@@ -30,13 +31,13 @@ class _Segment:
     learning_rate: Fraction
 
 
-def make_plan(spec: JobSpec) -> Plan:
-    """The plan that follows from the spec: the same spec, the same plan.
+def make_plan(spec: JobSpec, decisions: Sequence[Decision] = ()) -> Plan:
+    """The plan that follows from the spec, and, if its growth is measured, from the decisions taken so far.
 
     Raises PlanError, naming the field and what would do, if the plan has more than 1,000 stages, the learning rate
     falls to 0, or the warm-up is longer than the training.
     """
-    segments = list(islice(_segments(spec), MOST_STAGES + 1))
+    segments = list(islice(_segments(spec, _growth_rule(spec, decisions)), MOST_STAGES + 1))
     if len(segments) > MOST_STAGES:
         raise PlanError(str(_too_many_stages(spec)))
     plan = Plan(
@@ -60,10 +61,16 @@ def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int
     return position.epoch % spec.evaluation.every_epochs == 0 or plan.is_done(position)
 
 
-def _segments(spec: JobSpec) -> Iterator[_Segment]:
+def _growth_rule(spec: JobSpec, decisions: Sequence[Decision]) -> GrowthRule:
     growth = spec.batch.growth
-    epochs, rule = Epochs(spec.workload.examples, spec.epochs), growth.entry.load()(spec.batch.initial, growth.settings)
-    position = Position()
+    if growth.entry.quantity:
+        return DecidedRule(spec.batch.initial, decisions)
+    rule: GrowthRule = growth.entry.load()(spec.batch.initial, growth.settings)
+    return rule
+
+
+def _segments(spec: JobSpec, rule: GrowthRule) -> Iterator[_Segment]:
+    epochs, position = Epochs(spec.workload.examples, spec.epochs), Position()
     while position.epoch < spec.epochs:
         wanted = rule.wanted(position)
         used = min(wanted, spec.batch.maximum)
@@ -74,8 +81,9 @@ def _segments(spec: JobSpec) -> Iterator[_Segment]:
 
 
 def _until(spec: JobSpec, rule: GrowthRule, position: Position, used: int) -> Until:
-    """When something next changes: never if the batch is at its maximum and the learning rate does not follow."""
-    settled = used == spec.batch.maximum and not spec.learning_rate.entry.falls_past_maximum
+    """When something next changes: never if a batch that only grows is at its maximum, with a rate that stays."""
+    growing = not spec.batch.growth.entry.quantity
+    settled = growing and used == spec.batch.maximum and not spec.learning_rate.entry.falls_past_maximum
     return Until() if settled else rule.until(position)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from batchgrowth.decisions import Decision
+
 KINDS: dict[Any, tuple[type, ...]] = {
     int: (int,),
     float: (float, int),
@@ -13,6 +15,7 @@ KINDS: dict[Any, tuple[type, ...]] = {
     int | None: (int, type(None)),
     str | None: (str, type(None)),
     Mapping[str, float]: (dict,),
+    tuple[Decision, ...]: (list,),
 }
 """Type of a field -> the types that JSON gives it."""
 
@@ -27,7 +30,7 @@ class Progress:
     digest of the weights before the end. `workers` is the number that train, `ready` the number that could: they have
     joined and loaded their data. `waiting_for` names what a paused training waits for.
     By stage index, `crews` holds the most workers that trained at once, and `pauses` the longest pause while workers
-    joined or left.
+    joined or left. `decisions` are those of a measured growth so far.
     """
 
     update: int
@@ -49,6 +52,7 @@ class Progress:
     crews: Mapping[str, float] = field(default_factory=dict)
     pauses: Mapping[str, float] = field(default_factory=dict)
     weights_sha256: str | None = None
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def fraction(self) -> float:
@@ -81,6 +85,8 @@ class Progress:
 
 
 def _finite(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [[one.update, one.wanted, _finite(one.value)] for one in value]
     if isinstance(value, Mapping):
         return {name: each for name, each in value.items() if math.isfinite(each)}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -91,4 +97,19 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
         raise ValueError(f"progress.{name}: {value!r}; give {getattr(kind, '__name__', kind)}")
     if isinstance(value, dict):
         return {key: _checked(f"{name}.{key}", float, item) for key, item in value.items()}
-    return value
+    return _decisions(value) if isinstance(value, list) else value
+
+
+def _decisions(rows: list[Any]) -> tuple[Decision, ...]:
+    try:
+        made = tuple(Decision(*_decision(*row)) for row in rows)
+    except TypeError as error:
+        raise ValueError(f"progress.decisions: {error}; give [update, wanted, value] for each") from error
+    return made
+
+
+def _decision(update: Any, wanted: Any, value: Any) -> tuple[int, int, float]:
+    _checked("decisions", int, update)
+    _checked("decisions", int, wanted)
+    _checked("decisions", float | None, value)
+    return update, wanted, math.inf if value is None else value

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth.plan import make_plan
 from batchgrowth_trainer.crew.calls import Calls
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ready
@@ -82,7 +81,7 @@ def test_the_callback_of_a_finished_task_fetches_nothing(client: Any, small_job:
             pytest.fail("the result was fetched")
 
     spec = small_job().spec
-    crew, future = Crew(client, "run", spec, make_plan(spec), ()), Finished()
+    crew, future = Crew(client, "run", spec, ()), Finished()
     crew._on_prepared("a", future)  # type: ignore[arg-type]
     assert Ready("a", future) == crew.events.get_nowait()  # type: ignore[arg-type]
 
@@ -91,7 +90,7 @@ def test_only_registered_workers_that_do_not_answer_are_restarted(
     client: Any, small_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = small_job().spec
-    crew, notes, restarted = Crew(client, "run", spec, make_plan(spec), ()), list[str](), list[str]()
+    crew, notes, restarted = Crew(client, "run", spec, ()), list[str](), list[str]()
     crew.calls.registered |= {"a", "b"}
     monkeypatch.setattr(crew.calls, "ask", lambda _, workers, seconds: {a: True for a in workers if a == "a"})
     monkeypatch.setattr(crew, "restart", restarted.append)

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from batchgrowth.plan import Position, make_plan
+from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.training import Options, train
 
@@ -36,7 +36,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
 
 
 def options(folder: Path, workers: int) -> Options:
-    return Options(output_dir=folder, paths=(USER_CODE,), wanted=lambda position: workers)
+    return Options(output_dir=folder, paths=(USER_CODE,), wanted=lambda _plan, _position: workers)
 
 
 def workers() -> list[psutil.Process]:
@@ -130,7 +130,7 @@ def test_a_worker_that_hangs_is_restarted(digits_job: Any, tmp_path: Path, expec
     job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10", "workers.waitSeconds=60")
     stopped = threading.Event()
 
-    def wanted(position: Position) -> int:
+    def wanted(_plan: Plan, position: Position) -> int:
         if position.update > 20 and not stopped.is_set():
             stopped.set()
             os.kill(random.Random(3).choice(workers()).pid, signal.SIGSTOP)

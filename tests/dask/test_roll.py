@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from batchgrowth.plan import make_plan
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Event
 from batchgrowth_trainer.worker.messages import Joined, Left
@@ -30,7 +29,7 @@ def cluster() -> Iterator[LocalCluster]:
 def crew_of(small_job: Any) -> Callable[[Client], Crew]:
     """A function: a crew of a client, whose workers lack the workload."""
     spec = small_job().spec
-    return lambda client: Crew(client, uuid.uuid4().hex, spec, make_plan(spec), ())
+    return lambda client: Crew(client, uuid.uuid4().hex, spec, ())
 
 
 async def worker(cluster: LocalCluster, after: float) -> Worker:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.plan import Position, make_plan
+from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.training import Options, train
 
@@ -54,8 +54,8 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     return weights
 
 
-def by_epoch(counts: list[int]) -> Callable[[Position], int]:
-    return lambda position: counts[min(position.epoch, len(counts) - 1)]
+def by_epoch(counts: list[int]) -> Callable[[Plan, Position], int]:
+    return lambda _plan, position: counts[min(position.epoch, len(counts) - 1)]
 
 
 def followed(summary: dict[str, Any]) -> list[int]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
@@ -29,4 +28,4 @@ def _one_thread(nothing_left_behind: None) -> Iterator[None]:
 @pytest.fixture
 def make_replica() -> MakeReplica:
     """A replica of a job and a workload, on the CPU, at the first update."""
-    return lambda job, workload: Replica(job.spec, make_plan(job.spec), workload, torch.device("cpu"))
+    return lambda job, workload: Replica(job.spec, workload, torch.device("cpu"))

@@ -16,7 +16,7 @@ from batchgrowth.cli import LogFormatOption, LogLevelOption
 from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
 from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.manifest import load_manifest
-from batchgrowth.plan import Plan, make_plan
+from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
@@ -44,7 +44,7 @@ def main(
 ) -> None:
     """Train a job in a pod."""
     manifest = load_manifest(job)
-    checked_plan = check_same_plan(manifest, plan)
+    check_same_plan(manifest, plan)
 
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.sinks.delivery import to_config_map, to_file
@@ -70,7 +70,7 @@ def main(
 
             options = Options(
                 output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
-                metrics_host=ANYWHERE, wanted=shards_of(checked_plan), patient=True, logs=logs,
+                metrics_host=ANYWHERE, wanted=shards_of, patient=True, logs=logs,
             )  # fmt: skip
             summary = train(manifest, options, sinks, requested)
         publish(sinks, Note(f"weights SHA-256 {summary['weightsSha256']}"))
@@ -80,8 +80,8 @@ def main(
         publish(sinks, Stopped())
 
 
-def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:
-    """The plan of the job. Raises PlanError if the plan in the file is missing or differs."""
+def check_same_plan(job: BatchGrowthJob, path: Path) -> None:
+    """Raises PlanError if the plan in the file is missing or is not the job's."""
     try:
         given = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -92,7 +92,6 @@ def check_same_plan(job: BatchGrowthJob, path: Path) -> Plan:
             f"{path}: the operator made another plan of this job than this trainer would; "
             "use images of one version for the operator and spec.image"
         )
-    return plan
 
 
 def _exit_code() -> int:

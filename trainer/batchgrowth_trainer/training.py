@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from batchgrowth.course import Course
 from batchgrowth.errors import Interrupted
 from batchgrowth.logs import DEFAULT_LOGS, Logs
 from batchgrowth.plan import Plan, Position, make_plan
@@ -28,6 +29,7 @@ from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.record.history import History
 from batchgrowth_trainer.record.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, reported_as_checkpoint_error
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
+from batchgrowth_trainer.replica.growth import decisions_in
 from batchgrowth_trainer.sinks.events import Finished, Note, Sink, Started, Stopped, publish
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.summary import summary_of
@@ -52,7 +54,7 @@ class Options:
     metrics_port: int = 0
     metrics_host: str = LOOPBACK
     paths: tuple[str, ...] = ()
-    wanted: Callable[[Position], int] | None = None
+    wanted: Callable[[Plan, Position], int] | None = None
     patient: bool = False
     logs: Logs = DEFAULT_LOGS
 
@@ -83,7 +85,7 @@ def train(
             note(f"{job.metadata.name} is trained already: {folder.path} has the result. "
                  "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
             return finished
-        with _run(job, plan, options, folder, checkpoints, saved, sinks, stop_requested) as run:
+        with _run(job, options, folder, checkpoints, saved, sinks, stop_requested) as run:
             trained = _trained(run, options)
             return _concluded(run, job, folder, trained)
 
@@ -91,7 +93,6 @@ def train(
 @contextmanager
 def _run(
     job: BatchGrowthJob,
-    plan: Plan,
     options: Options,
     folder: OutputFolder,
     checkpoints: CheckpointStore,
@@ -100,16 +101,18 @@ def _run(
     stop_requested: Callable[[], bool],
 ) -> Iterator[Run]:
     position = saved.snapshot.position if saved else Position()
+    course = Course(job.spec, decisions_in(saved.snapshot.tensors) if saved else ())
+    plan = course.plan
     telemetry = Telemetry(plan, position.epoch + position.offset / plan.examples_per_epoch)
     with ExitStack() as stack:
         endpoint = Endpoint(telemetry.registry, options.metrics_host, options.metrics_port)
         stack.callback(endpoint.close)
         history = stack.enter_context(_history(folder, saved, sinks))
         run = Run(
-            job.spec, plan, history=history, checkpoints=checkpoints, sinks=(telemetry, *sinks),
-            wanted=options.wanted or _planned(plan, options.workers), stop_requested=stop_requested, saved=saved,
+            course, history=history, checkpoints=checkpoints, sinks=(telemetry, *sinks),
+            wanted=options.wanted or _planned(options.workers), stop_requested=stop_requested, saved=saved,
         )  # fmt: skip
-        run.publish(Started(job.metadata.name, plan, run.position))
+        run.publish(Started(job.metadata.name, plan, run.position, course.decisions))
         stack.callback(run.publish, Stopped())
         run.note(f"metrics at {endpoint.url}; results go to {folder.path}")
         yield run
@@ -132,8 +135,8 @@ def _history(folder: OutputFolder, saved: Saved | None, sinks: Sequence[Sink]) -
             history.close()
 
 
-def _planned(plan: Plan, most: int | None) -> Callable[[Position], int]:
-    def wanted(position: Position) -> int:
+def _planned(most: int | None) -> Callable[[Plan, Position], int]:
+    def wanted(plan: Plan, position: Position) -> int:
         planned = plan.stage_at(position.update).workers
         return planned if most is None else min(planned, most)
 
@@ -158,7 +161,7 @@ def _trained(run: Run, options: Options) -> Trained:
 @contextmanager
 def _workforce(run: Run, options: Options) -> Iterator[Workforce]:
     with _cluster(run, options) as (client, scaler, host, patience):
-        crew = Crew(client, uuid.uuid4().hex, run.spec, run.plan, options.paths, run.stop_requested)
+        crew = Crew(client, uuid.uuid4().hex, run.spec, options.paths, run.stop_requested)
         scaling = Scaling(run, crew, scaler, patience)
         crew.open()
         try:

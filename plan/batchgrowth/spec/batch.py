@@ -6,15 +6,32 @@ from pydantic import Field
 
 from batchgrowth.extend import LARGEST_BATCH
 from batchgrowth.growth import GROWTH
+from batchgrowth.measuring import Looks
 from batchgrowth.schema.choice import Choice, choice_of
 from batchgrowth.schema.model import Model, Rule
+
+_MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
 
 
 @choice_of(GROWTH)
 class Growth(Choice):
-    """The rule of growth: `type`, and the block of that name."""
+    """The rule of growth: `type`, and the block of that name; `looks` for the rules that measure."""
 
     type: str
+    looks: Looks | None = Field(
+        None,
+        description="When a measured rule looks at the training, and how far it may move the batch: only with one of "
+        f"{', '.join(_MEASURED)}. Default: a look at the end of each epoch.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "looks",
+            "give the block looks only with a type that measures",
+            lambda g: g.looks is None or g.type in _MEASURED,
+            f"!has(self.looks) || self.type in {_MEASURED}",
+        ),
+    )
 
 
 class Batch(Model):

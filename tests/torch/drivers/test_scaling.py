@@ -1,6 +1,7 @@
 """How many workers train: the plan's number, or all that are ready if the cluster is scaled externally."""
 
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,7 @@ def run(small_job: Any) -> Any:
     plan = make_plan(job.spec)
     waits: list[str] = []
     return SimpleNamespace(
-        spec=job.spec, plan=plan, position=Position(), wanted=shards_of(plan), stop_requested=lambda: False,
+        spec=job.spec, plan=plan, position=Position(), wanted=partial(shards_of, plan), stop_requested=lambda: False,
         publish=lambda event: None, wait_for=waits.append, waits=waits,
     )  # fmt: skip
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.course import Course
 from batchgrowth.plan import Position, make_plan
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
+from batchgrowth_trainer.replica.replica import Committed
 from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Finished, Note, Started, Stopped
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.worker.messages import UpdateRow
@@ -54,16 +56,17 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 
 def make_run(job: Any, tmp_path: Path, history: History, sink: Any) -> Run:
-    plan = make_plan(job.spec)
     return Run(
-        job.spec, plan, history=history, checkpoints=CheckpointStore(tmp_path / "checkpoints", {}, 1), sinks=[sink],
-        wanted=lambda _: 1, stop_requested=lambda: False,
+        Course(job.spec), history=history, checkpoints=CheckpointStore(tmp_path / "checkpoints", {}, 1), sinks=[sink],
+        wanted=lambda _plan, _position: 1, stop_requested=lambda: False,
     )  # fmt: skip
 
 
 def update(job: Any, number: int) -> UpdateRow:
     plan = make_plan(job.spec)
-    return UpdateRow.now(plan.step_at(plan.position_at(number - 1)), plan, 0.5, 1, (0.1, 0.0, 0.0))
+    return UpdateRow.now(
+        plan.step_at(plan.position_at(number - 1)), plan, Committed(0.5, stop=False), 1, (0.1, 0.0, 0.0)
+    )
 
 
 def test_a_row_is_in_the_history_before_other_sinks_receive_it(

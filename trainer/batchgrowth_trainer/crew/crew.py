@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 from distributed import Client, Future
 
@@ -30,7 +29,6 @@ class Crew:
         client: Client,
         run_id: str,
         spec: JobSpec,
-        plan: Plan,
         paths: Sequence[str],
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -41,7 +39,7 @@ class Crew:
         self.leaving: set[str] = set()  # got SIGTERM; they train to the end of their generation
         self._released: set[str] = set()
         self._topic = service.topic(run_id)
-        self._arguments = (run_id, spec, plan, tuple(paths))
+        self._arguments = (run_id, spec, tuple(paths))
         self._preparing: dict[str, Future] = {}
         self.calls = Calls(client, self.check_connected)
         self._roll = Roll(client, self.calls, self.events.put)

@@ -23,6 +23,7 @@ from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate
+from batchgrowth_trainer.replica.replica import Committed
 from batchgrowth_trainer.replica.tree import add_up, lay_out
 from batchgrowth_trainer.sinks.events import BytesSent
 from batchgrowth_trainer.worker import service
@@ -46,7 +47,7 @@ class GatherScatterDriver:
 
     def __init__(self, run: Run, crew: Crew, scaling: Scaling) -> None:
         self._run, self._crew, self._scaling = run, crew, scaling
-        self._replica = build_replica(run.spec, run.plan)
+        self._replica = build_replica(run.spec)
         self._number = 0
         self._now: _Gathering | None = None
         self._members: list[str] = []
@@ -70,11 +71,11 @@ class GatherScatterDriver:
             if run.evaluation_due(replica.position):
                 run.record_evaluation(replica.position, evaluate(replica, 0, 1, only_one), time.time())
                 self._committed_at = time.perf_counter()
-            if run.stop_requested() or run.plan.is_done(replica.position):
+            if run.stop_requested() or replica.plan.is_done(replica.position):
                 return Trained(replica.snapshot(), replica.state_dict())
             if run.checkpoint_due():
                 run.save(replica.snapshot())
-            self._update(run.plan.step_at(replica.position))
+            self._update(replica.plan.step_at(replica.position))
 
     def _update(self, step: Step) -> None:
         members = self._scaling.gather(self._handle_events, {})
@@ -91,7 +92,7 @@ class GatherScatterDriver:
         self._run.publish(BytesSent(sent + sum(row.nbytes for answer in answers for row in answer.rows)))
         rows = [torch.from_numpy(np.array(row)).to(self._replica.device) for answer in answers for row in answer.rows]
         done = self._replica.commit(step, add_up(rows, lay_out(step.shards, len(members))))
-        self._record(step, members, done.loss, began, [answer.seconds for answer in answers])
+        self._record(step, members, done, began, [answer.seconds for answer in answers])
 
     def _gathered(self, step: Step, members: list[str]) -> list[Gradients] | None:
         """Each member's gradients, in the order of the ranks; None if a member was lost."""
@@ -103,7 +104,7 @@ class GatherScatterDriver:
         if models is None:
             return None
         for rank, (address, model) in enumerate(zip(members, models, strict=True)):
-            order = (self._crew.run_id, model, step.position, rank, len(members))
+            order = (self._crew.run_id, model, step, rank, len(members))
             future = self._crew.calls.submit(address, service.compute_gradients, *order)
             present.futures[address] = future
             future.add_done_callback(self._crew.on_end(address, present.number))
@@ -143,11 +144,11 @@ class GatherScatterDriver:
             pause = time.perf_counter() - self._committed_at
             self._run.record_resize(step.position.update, before, len(members), pause)
 
-    def _record(self, step: Step, members: list[str], loss: float, began: float, seconds: list[float]) -> None:
+    def _record(self, step: Step, members: list[str], done: Committed, began: float, seconds: list[float]) -> None:
         now = self._committed_at = time.perf_counter()
         longest, wait = max(seconds), max(seconds) - min(seconds)
         times = longest, max(0.0, now - began - longest), wait
-        self._run.record_rows([UpdateRow.now(step, self._run.plan, loss, len(members), times)])
+        self._run.record_rows([UpdateRow.now(step, self._replica.plan, done, len(members), times)])
 
 
 def train(run: Run, join: Join) -> Trained:

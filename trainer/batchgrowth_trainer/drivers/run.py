@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
+from batchgrowth.course import Course
 from batchgrowth.errors import CheckpointError, ClusterError
 from batchgrowth.plan import Plan, Position, evaluation_due
-from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
-from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.output import reported_as_checkpoint_error
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.sinks import events
@@ -36,21 +36,21 @@ class Story:
 
 
 class Run:
-    """The state of a run; `wanted` gives the number of workers for a position, `sinks` receive its events."""
+    """The state of a run; `wanted` gives the number of workers at a position of a plan, `sinks` receive its events."""
 
     def __init__(
         self,
-        spec: JobSpec,
-        plan: Plan,
+        course: Course,
         *,
         history: History,
         checkpoints: CheckpointStore,
         sinks: Sequence[events.Sink],
-        wanted: Callable[[Position], int],
+        wanted: Callable[[Plan, Position], int],
         stop_requested: Callable[[], bool],
         saved: Saved | None = None,
     ) -> None:
-        self.spec, self.plan, self.wanted, self.stop_requested = spec, plan, wanted, stop_requested
+        self.spec, self.stop_requested = course.spec, stop_requested
+        self._course, self._wanted = course, wanted
         self.story = _story_of(saved)
         self.position = saved.snapshot.position if saved else Position()
         self._history, self._checkpoints, self._sinks = history, checkpoints, (Recorder(history), *sinks)
@@ -61,6 +61,15 @@ class Run:
         self._seconds = 0.0
         self._recovered_at, self._fruitless = -1, 0
         self._waiting_for = ""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as decided so far."""
+        return self._course.plan
+
+    def wanted(self, position: Position) -> int:
+        """The number of workers for that position."""
+        return self._wanted(self.plan, position)
 
     def publish(self, event: events.Event) -> None:
         """Hand the event to every sink, the history's first."""
@@ -74,9 +83,20 @@ class Run:
             seconds = self._since_began(row.committed_at)
             if row.update > self.reported:
                 self.publish(HistoryRow(*(*_SHARED(row), seconds)))
+                self._take_decision(row)
         self._waiting_for = ""
         if rows and rows[-1].update > self.position.update:
             self.reach(rows[-1].update)
+
+    def _take_decision(self, row: UpdateRow) -> None:
+        if row.decision is None:
+            return
+        self._course = self._course.joined_by(row.decision)
+        self.reach(self.position.update)  # the same number of updates may be another number of examples now
+        used = self.plan.stage_at(row.update).batch_size
+        looked = GrowthRow(row.update, row.epoch, row.decision.value, row.decision.wanted, used)
+        quantity, decisions = self.spec.batch.growth.entry.quantity, self._course.decisions
+        self.publish(events.Looked(looked, quantity, row.batch_size, self.plan, decisions))
 
     def reach(self, update: int) -> None:
         """Set the position to this number of committed updates; a lower number than before repeats updates."""

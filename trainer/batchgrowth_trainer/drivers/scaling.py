@@ -34,9 +34,9 @@ class Scaler(Protocol):
         """Replace workers that failed to start; called every few seconds while some are missing."""
 
 
-def shards_of(plan: Plan) -> Callable[[Position], int]:
+def shards_of(plan: Plan, position: Position) -> int:
     """As many workers as a batch has shards: every worker of an externally scaled cluster that could have work."""
-    return lambda position: -(-plan.stage_at(position.update).batch_size // plan.shard)
+    return -(-plan.stage_at(position.update).batch_size // plan.shard)
 
 
 class Scaling:

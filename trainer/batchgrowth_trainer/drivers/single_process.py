@@ -21,7 +21,7 @@ def train_alone(run: Run, replica: Replica) -> Replica:
     """
     while True:
         _evaluate_if_due(run, replica)
-        if run.stop_requested() or run.plan.is_done(replica.position):
+        if run.stop_requested() or replica.plan.is_done(replica.position):
             return replica
         if run.checkpoint_due():
             run.save(replica.snapshot())
@@ -29,13 +29,13 @@ def train_alone(run: Run, replica: Replica) -> Replica:
 
 
 def _update(run: Run, replica: Replica) -> None:
-    step = run.plan.step_at(replica.position)
+    step = replica.plan.step_at(replica.position)
     began = time.perf_counter()
     whole = replica.partials(step, (0, step.shards))
     done = replica.commit(step, whole[0].row)
     replica.release(whole)
     seconds = time.perf_counter() - began, 0.0, 0.0
-    run.record_rows([UpdateRow.now(step, run.plan, done.loss, 1, seconds)])
+    run.record_rows([UpdateRow.now(step, replica.plan, done, 1, seconds)])
 
 
 def _evaluate_if_due(run: Run, replica: Replica) -> None:
@@ -53,7 +53,7 @@ def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
 
 def train(run: Run, _join: Join) -> Trained:
     """Train in this process, from the newest checkpoint on. Raises WorkloadError and DataError."""
-    replica = build_replica(run.spec, run.plan)
+    replica = build_replica(run.spec)
     saved = run.checkpoint_after(0)
     if saved is not None:
         replica.restore(saved.snapshot)

@@ -1,6 +1,7 @@
-"""`history.csv` (a row per update) and `evaluations.csv` (a row per evaluation), written while a run trains.
+"""The files of a run's rows, written while it trains: `history.csv` has a row per update, `evaluations.csv` one per
+evaluation, `growth.csv` one per look at a measured quantity.
 
-Rows are only appended. Readers drop a last line that a crash tore; a resume truncates both files to its checkpoint;
+Rows are only appended. Readers drop a last line that a crash tore; a resume truncates the files to its checkpoint;
 an update repeated after a recovery is ignored, since its row is already written.
 An OSError, such as a full disk, is raised to the caller, who decides whether training continues without a history.
 """
@@ -17,6 +18,7 @@ from batchgrowth_trainer.record.rows import RowFile
 
 HISTORY_FILE = "history.csv"
 EVALUATIONS_FILE = "evaluations.csv"
+GROWTH_FILE = "growth.csv"
 EVALUATION_HEADER = ("update", "epoch", "seconds", "loss")
 
 
@@ -53,6 +55,19 @@ class EvaluationRow:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowthRow:
+    """A look at the measured quantity after `update` updates: its value, the batch size wanted and that used from then
+    on.
+    """
+
+    update: int
+    epoch: float
+    value: float
+    wanted: int
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResizeRow:
     """A change of the number of workers after `update` updates, and how long training paused for it."""
 
@@ -73,7 +88,8 @@ class ResizeRow:
 
 
 HISTORY_HEADER = tuple(to_camel(name) for name in HistoryRow.__slots__)
-_cells = attrgetter(*HistoryRow.__slots__)
+GROWTH_HEADER = tuple(to_camel(name) for name in GrowthRow.__slots__)
+_cells, _growth_cells = attrgetter(*HistoryRow.__slots__), attrgetter(*GrowthRow.__slots__)
 
 
 class History:
@@ -84,6 +100,7 @@ class History:
         directory.mkdir(parents=True, exist_ok=True)
         self._updates = RowFile(directory / HISTORY_FILE)
         self._evaluations = RowFile(directory / EVALUATIONS_FILE)
+        self._growth = RowFile(directory / GROWTH_FILE)
 
     @property
     def last_update(self) -> int:
@@ -105,17 +122,26 @@ class History:
         self._evaluations.append((*EVALUATION_HEADER, *row.metrics), row.update, cells)
         return True
 
+    def append_growth(self, row: GrowthRow) -> None:
+        """Appends the row, unless its update already has one."""
+        if row.update > self._growth.last:
+            self._growth.append(GROWTH_HEADER, row.update, _growth_cells(row))
+
     def truncate(self, update: int) -> None:
         """Drops the rows after `update`, at which a resume continues; each file changes whole or not at all."""
-        self._updates.truncate(update)
-        self._evaluations.truncate(update)
+        for file in self._files:
+            file.truncate(update)
 
     def flush(self) -> None:
         """Writes buffered rows to the operating system. Raises OSError naming the file."""
-        self._updates.flush()
-        self._evaluations.flush()
+        for file in self._files:
+            file.flush()
 
     def close(self) -> None:
-        """Flushes and closes both files; a second call does nothing."""
-        self._updates.close()
-        self._evaluations.close()
+        """Flushes and closes the files; a second call does nothing."""
+        for file in self._files:
+            file.close()
+
+    @property
+    def _files(self) -> tuple[RowFile, RowFile, RowFile]:
+        return self._updates, self._evaluations, self._growth

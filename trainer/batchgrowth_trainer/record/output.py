@@ -11,11 +11,20 @@ from typing import Any
 from batchgrowth.errors import CheckpointError
 
 from batchgrowth_trainer.record.files import replace_file
-from batchgrowth_trainer.record.history import EVALUATIONS_FILE, HISTORY_FILE
+from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE
 from batchgrowth_trainer.record.runs import SUMMARY_FILE, read_summary
 
 CHECKPOINTS, EARLIER, WEIGHTS_FILE = "checkpoints", "earlier", "model.safetensors"
-_OF_A_RUN = (SUMMARY_FILE, CHECKPOINTS, HISTORY_FILE, EVALUATIONS_FILE, WEIGHTS_FILE, "plot.png", "plot.html")
+_OF_A_RUN = (
+    SUMMARY_FILE,
+    CHECKPOINTS,
+    HISTORY_FILE,
+    EVALUATIONS_FILE,
+    GROWTH_FILE,
+    WEIGHTS_FILE,
+    "plot.png",
+    "plot.html",
+)
 
 
 @contextmanager

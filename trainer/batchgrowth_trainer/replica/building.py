@@ -1,6 +1,5 @@
 """Builds the replica of a process from a job's spec."""
 
-from batchgrowth.plan import Plan
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.loading import load_workload
@@ -9,7 +8,7 @@ from batchgrowth_trainer.replica.draws import draw_seed
 from batchgrowth_trainer.replica.replica import Replica
 
 
-def build_replica(spec: JobSpec, plan: Plan) -> Replica:
+def build_replica(spec: JobSpec) -> Replica:
     """A replica at the first update, bit for bit the same in every process. Raises WorkloadError or DataError.
 
     It computes one shard and discards it, which loads kernels and finds a faulty loss before the first update.
@@ -17,6 +16,6 @@ def build_replica(spec: JobSpec, plan: Plan) -> Replica:
     prepare_process(spec)
     given, seed = spec.workload, draw_seed(spec.seed, "model") % 2**32
     workload = load_workload(given.entrypoint, given.arguments, seed=seed, examples=given.examples)
-    replica = Replica(spec, plan, workload, make_device(spec))
-    replica.release(replica.partials(plan.step_at(replica.position), (0, 1)))
+    replica = Replica(spec, workload, make_device(spec))
+    replica.release(replica.partials(replica.plan.step_at(replica.position), (0, 1)))
     return replica

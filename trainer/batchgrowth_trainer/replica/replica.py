@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from batchgrowth.course import Measured
+from batchgrowth.decisions import Decision
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Plan, Position, Step
 from batchgrowth.shards import shard_bounds, subtrees, tree_sum
@@ -21,17 +23,17 @@ from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.devices import to_device
 from batchgrowth_trainer.replica.draws import example_order, seed_shard
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
+from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
+from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Tail
 from batchgrowth_trainer.workload import Workload, checked, fetch, predict
-
-_SCALARS = 2  # at a row's end: the summed loss, and the flag that a member requests a stop after this update
 
 
 @dataclass(slots=True)
 class Partial:
     """The sum over the shards [lo, hi), a node of the fixed tree.
 
-    `row` has shape (L,): gradient, change of the buffers, summed loss, stop flag.
+    `row` has shape (L,): gradient, change of the buffers, and the numbers of Tail.
     `views` are the parameters' gradients as views of it, empty if the row came from another process.
     """
 
@@ -43,10 +45,13 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of an update: mean loss per example, and whether a member requested a stop after it."""
+    """The result of an update: mean loss per example, whether a member requested a stop after it, and what a look at
+    the measured quantity decided, None if none was due.
+    """
 
     loss: float
     stop: bool
+    decision: Decision | None = None
 
 
 class Replica:
@@ -55,17 +60,24 @@ class Replica:
     `position` is that of the next update; everything else follows from (spec, position).
     """
 
-    def __init__(self, spec: JobSpec, plan: Plan, workload: Workload, device: torch.device) -> None:
-        self.spec, self.plan, self.workload, self.device = spec, plan, workload, device
+    def __init__(self, spec: JobSpec, workload: Workload, device: torch.device) -> None:
+        self.spec, self.workload, self.device = spec, workload, device
+        self.growth = Growth(spec, device)
         self.model = workload.model.to(device)
         self.parameters = FlatParameters(self.model, device)
         self.buffers = FlatBuffers(self.model, device)
         self.optimizer = FlatOptimizer(spec, self.parameters.vector)
         self.position = Position()
-        self.length = self.parameters.length + self.buffers.length + _SCALARS
+        self._tail = Tail((SHARD_SQUARES, LOSS) if self.growth.course.needs_noise else (LOSS,))
+        self.length = self.parameters.length + self.buffers.length + self._tail.length
         self._norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
         self._free: list[Partial] = []
         self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as decided so far."""
+        return self.growth.course.plan
 
     # --- one update -------------------------------------------------------------------------------------------
 
@@ -82,7 +94,7 @@ class Replica:
         finally:
             self.buffers.restore(start)
         if stop and nodes:
-            nodes[0].row[-1] = 1.0
+            self._tail.request_stop(nodes[0].row)
         return nodes
 
     def commit(self, step: Step, total: Tensor) -> Committed:
@@ -92,15 +104,26 @@ class Replica:
         """
         weights = self.parameters.length
         gradient = total[:weights].div_(step.examples)
-        loss, stop, size = torch.stack((total[-2], total[-1], torch.linalg.vector_norm(gradient))).tolist()
+        sums, stop, (size,) = self._tail.read(total, torch.linalg.vector_norm(gradient))
+        loss = sums[LOSS.name]
         if not (abs(loss) < float("inf") and size < float("inf")):
             raise WorkloadError(_not_finite(step, loss, size))
         if self.buffers.length:
-            change = total[weights:-_SCALARS].div_(step.examples)
+            change = total[weights : -self._tail.length].div_(step.examples)
             self.buffers.advance(self.buffers.clone(), change)
         self.optimizer.step(gradient, step.learning_rate, step.position.update)
+        decision = self._measure(step, loss, sums.get(SHARD_SQUARES.name, 0.0), size)
         self.position = step.after
-        return Committed(loss / step.examples, stop > 0)
+        return Committed(loss / step.examples, stop, decision)
+
+    def _measure(self, step: Step, loss: float, shard_squares: float, size: float) -> Decision | None:
+        if not self.growth.course.is_measured:
+            return None
+        square = (size * step.examples) ** 2
+        measured = Measured(
+            examples=step.examples, shards=step.shards, loss=loss, shard_squares=shard_squares, square=square
+        )
+        return self.growth.after(step, measured)
 
     def release(self, partials: Sequence[Partial]) -> None:
         """Return the partials' rows to the pool for the next update."""
@@ -123,9 +146,10 @@ class Replica:
         with reported_as_workload_error(f"update {step.position.update + 1}, shard {shard}"):
             loss = self._loss(mine)
             loss.backward()  # type: ignore[no-untyped-call]
-        done.row[-2] = loss.detach()
+        weights = self.parameters.length
+        self._tail.write(done.row, loss.detach(), done.row[:weights], len(mine))
         if self.buffers.length:
-            self.buffers.change_since(start, len(mine), done.row[self.parameters.length : -_SCALARS])
+            self.buffers.change_since(start, len(mine), done.row[weights : -self._tail.length])
         return done
 
     def _loss(self, indices: Tensor) -> Tensor:
@@ -158,11 +182,17 @@ class Replica:
     # --- the whole state --------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state's live vectors, by name; writing into them sets the state."""
-        return self.model_tensors() | {f"optimizer.{name}": v for name, v in self.optimizer.state.items()}
+        """The state's live vectors, by name; `moved_to` follows a write into them."""
+        optimizer = {f"optimizer.{name}": v for name, v in self.optimizer.state.items()}
+        return self.model_tensors() | optimizer | self.growth.tensors()
+
+    def moved_to(self, position: Position) -> None:
+        """Take on what was written into `tensors()`: the state at this position."""
+        self.growth.synchronize()
+        self.position = position
 
     def model_tensors(self) -> dict[str, Tensor]:
-        """The vectors that the gradient depends on: `tensors()` without the optimizer's."""
+        """The vectors that the gradient depends on: `tensors()` without the optimizer's and the growth's."""
         buffers = {f"buffers.{str(dtype).removeprefix('torch.')}": v for dtype, v in self.buffers.vectors.items()}
         return {"parameters": self.parameters.vector.data, **buffers}
 
@@ -176,7 +206,7 @@ class Replica:
         snapshot.check_fits(mine)
         for name, vector in mine.items():
             vector.copy_(snapshot.tensors[name])
-        self.position = snapshot.position
+        self.moved_to(snapshot.position)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The model's own state dict on the CPU, for export; no two tensors share memory."""

@@ -8,18 +8,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from batchgrowth.decisions import Decision
 from batchgrowth.plan import Plan, Position
 
-from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The job begins, or goes on from `position`."""
+    """The job begins, or goes on from `position`; `decisions` made its plan, if its growth is measured."""
 
     name: str
     plan: Plan
     position: Position
+    decisions: tuple[Decision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A look at the measured `quantity`: the batch was `before`, and `plan` is the plan from now on, by `decisions`."""
+
+    row: GrowthRow
+    quantity: str
+    before: int
+    plan: Plan
+    decisions: tuple[Decision, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +100,8 @@ class Stopped:
 
 
 Event = (
-    HistoryRow | EvaluationRow | ResizeRow | Started | Recovered | CheckpointSaved | CheckpointFailed | BytesSent
-    | WorkersReady | Waiting | Note | Finished | Stopped
+    HistoryRow | EvaluationRow | ResizeRow | Started | Looked | Recovered | CheckpointSaved | CheckpointFailed
+    | BytesSent | WorkersReady | Waiting | Note | Finished | Stopped
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.sinks.events import Event, Started, Stopped
+from batchgrowth_trainer.sinks.events import Event, Looked, Started, Stopped
 from batchgrowth_trainer.sinks.wording import note_of, shown_metrics
 
 REFRESH_SECONDS = 1 / 8
@@ -44,8 +44,15 @@ class Live:
                 self._start(name, plan, position)
             case Stopped():
                 self._stop()
-            case _ if line := note_of(event):
-                self._console.print(Text(line, style="yellow"))
+            case Looked(plan=plan):
+                self._plan = plan
+                self._note(event)
+            case _:
+                self._note(event)
+
+    def _note(self, event: Event) -> None:
+        if line := note_of(event):
+            self._console.print(Text(line, style="yellow"))
 
     def _start(self, name: str, plan: Plan, position: Position) -> None:
         self._stop()

@@ -2,11 +2,11 @@
 
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
 from batchgrowth_trainer.record.output import reported_as_checkpoint_error
-from batchgrowth_trainer.sinks.events import Event
+from batchgrowth_trainer.sinks.events import Event, Looked
 
 
 class Recorder:
-    """Appends updates and evaluations to the history."""
+    """Appends updates, evaluations and looks to the history."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -18,3 +18,5 @@ class Recorder:
                 self._history.append(event)
             elif isinstance(event, EvaluationRow):
                 self._history.append_evaluation(event)
+            elif isinstance(event, Looked):
+                self._history.append_growth(event.row)

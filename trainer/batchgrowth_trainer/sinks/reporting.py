@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from batchgrowth.decisions import Decision
 from batchgrowth.plan import Plan, Position
 from batchgrowth.progress import Progress
 
@@ -38,10 +39,21 @@ class Reporter:
         match event:
             case HistoryRow():
                 self._row(event)
-            case EvaluationRow():
-                self._change(metrics=dict(event.metrics))
             case ResizeRow():
                 self._resize(event)
+            case events.Looked():
+                self._look(event)
+            case events.Started(_, plan, position, decisions):
+                self._start(plan, position, decisions)
+            case events.Stopped():
+                self._stop()
+            case _:
+                self._simple_change(event)
+
+    def _simple_change(self, event: events.Event) -> None:
+        match event:
+            case EvaluationRow():
+                self._change(metrics=dict(event.metrics))
             case events.CheckpointSaved(update=update):
                 self._change(checkpoint_update=update)
             case events.Finished(sha256):
@@ -52,12 +64,8 @@ class Reporter:
             case events.Waiting(cause):
                 self._change(waiting_for=cause)
                 self._due.set()
-            case events.Started(_, plan, position):
-                self._start(plan, position)
-            case events.Stopped():
-                self._stop()
 
-    def _start(self, plan: Plan, position: Position) -> None:
+    def _start(self, plan: Plan, position: Position, decisions: tuple[Decision, ...]) -> None:
         stage = plan.stage_at(position.update)
         self._plan = plan
         self._newest = Progress(
@@ -71,6 +79,7 @@ class Reporter:
             workers=0,
             start=self._start_number,
             checkpoint_update=position.update or None,
+            decisions=decisions,
         )
         self._due.set()
         self._thread.start()
@@ -107,6 +116,11 @@ class Reporter:
         stage = str(self._plan.stage_at(row.update).index)
         longest = max(row.pause_seconds, self._newest.pauses.get(stage, 0.0))
         self._change(pauses={**self._newest.pauses, stage: longest})
+
+    def _look(self, event: events.Looked) -> None:
+        self._plan = event.plan
+        self._change(updates=event.plan.updates, decisions=event.decisions)
+        self._due.set()
 
     def _change(self, **changes: Any) -> None:
         assert self._newest is not None

@@ -38,6 +38,9 @@ class Telemetry:
                     metrics["batchgrowth_evaluation"].labels(name).set(value)
             case ResizeRow():
                 self._resize(event)
+            case events.Looked(row, quantity, _, plan):
+                self._plan = plan
+                metrics["batchgrowth_growth_quantity"].labels(quantity).set(row.value)
             case events.Recovered():
                 metrics["batchgrowth_recoveries_total"].inc()
             case events.CheckpointSaved():

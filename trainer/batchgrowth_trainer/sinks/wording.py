@@ -1,7 +1,7 @@
 """The wording of a run's numbers and events, the same on a terminal and in a log."""
 
 from batchgrowth_trainer.record.history import EvaluationRow, ResizeRow
-from batchgrowth_trainer.sinks.events import CheckpointFailed, Event, Note, Recovered, Waiting
+from batchgrowth_trainer.sinks.events import CheckpointFailed, Event, Looked, Note, Recovered, Waiting
 
 
 def shown_metrics(row: EvaluationRow) -> str:
@@ -21,6 +21,8 @@ def _text_of(event: Event) -> str | None:
             return text
         case ResizeRow(update, before, after, pause):
             return f"update {update:,}: workers {before} → {after}, a pause of {pause * 1000:.0f} ms"
+        case Looked(row, quantity, before) if row.batch_size != before:
+            return f"update {row.update:,}: batch {before} → {row.batch_size}, {quantity} {row.value:.4g}"
         case Recovered(update, cause):
             return f"update {update:,}: {cause}; going on from the last committed update"
         case CheckpointFailed(reason):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth.plan import Plan, Position, Step, evaluation_due
+from batchgrowth.plan import Position, Step, evaluation_due
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
@@ -33,8 +33,8 @@ Send = Callable[[messages.Report | messages.GenerationBegan], None]
 class Member:
     """A replica with its control; lives as long as the worker's process."""
 
-    def __init__(self, spec: JobSpec, plan: Plan) -> None:
-        self.replica = build_replica(spec, plan)
+    def __init__(self, spec: JobSpec) -> None:
+        self.replica = build_replica(spec)
         self.control = Control(self.replica.snapshot)
         self._rows: deque[messages.UpdateRow] = deque(maxlen=_KEPT_ROWS)
         self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
@@ -59,14 +59,11 @@ class Member:
             if group is not None:
                 group.close()
 
-    def partial_rows(
-        self, model: Mapping[str, np.ndarray], position: Position, rank: int, size: int
-    ) -> list[np.ndarray]:
-        """The rows of this member's nodes of the update at `position`, computed with the server's model."""
+    def partial_rows(self, model: Mapping[str, np.ndarray], step: Step, rank: int, size: int) -> list[np.ndarray]:
+        """The rows of this member's nodes of the update `step`, computed with the server's model."""
         prepare_process(self.replica.spec)
         for name, vector in self.replica.model_tensors().items():
             vector.copy_(torch.from_numpy(np.array(model[name])))
-        step = self.replica.plan.step_at(position)
         partials = self.replica.partials(step, lay_out(step.shards, size).runs[rank])
         rows = [p.row.cpu().numpy().copy() for p in partials]
         self.replica.release(partials)
@@ -84,7 +81,7 @@ class Member:
             return
         send_state(group, source, behind, list(self.replica.tensors().values()))
         if group.rank in behind:
-            self.replica.position = Position(*places[source])
+            self.replica.moved_to(Position(*places[source]))
 
     def unreported(self, reported: int, evaluated: int) -> tuple[messages.Report, ...]:
         """Reports of the rows after update `reported` and the evaluations after epoch `evaluated`.
@@ -141,12 +138,17 @@ class _Generation:
         while True:
             self._evaluate_if_due()
             self._member.control.at_boundary()
-            if stop or self._replica.position.update >= self._order.until:
+            if stop or self._is_over():
                 break
             if self._member.control.abandoned:
                 raise PeerLost("another driver has taken over")
             stop = self._update(self._replica.plan.step_at(self._replica.position))
         self._send_rows()
+
+    def _is_over(self) -> bool:
+        """Whether the order is carried out, or nothing is left: a batch that has grown ends the plan earlier."""
+        position = self._replica.position
+        return position.update >= self._order.until or self._replica.plan.is_done(position)
 
     def _update(self, step: Step) -> bool:
         replica, runs = self._replica, lay_out(step.shards, self._group.size).runs
@@ -161,7 +163,7 @@ class _Generation:
         now = time.perf_counter()
         waited = reduced.wait_seconds
         seconds = computed - began + now - exchanged, exchanged - computed - waited, waited
-        self._member.keep_row(messages.UpdateRow.now(step, replica.plan, done.loss, self._group.size, seconds))
+        self._member.keep_row(messages.UpdateRow.now(step, replica.plan, done, self._group.size, seconds))
         self._bytes += bytes_sent(step.shards, self._group.size, self._replica.length)
         if self._reports and now - self._reported_at > _REPORT_SECONDS:
             self._send_rows()

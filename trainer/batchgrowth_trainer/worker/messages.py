@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from batchgrowth.decisions import Decision
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.plan import Plan, Position, Step
 from pydantic import Discriminator, TypeAdapter
 
 from batchgrowth_trainer.exchange.group import Seat
+from batchgrowth_trainer.replica.replica import Committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class Gradients:
 class UpdateRow:
     """A committed update. `update` counts updates done after it, `epoch` the epochs, as a fraction.
 
-    `loss` is the mean per example; times are in seconds, `committed_at` since the Unix epoch.
+    `loss` is the mean per example; times are in seconds, `committed_at` since the Unix epoch. `decision` is the outcome
+    of a look at the measured quantity after the update, None if none was due.
     """
 
     update: int
@@ -72,9 +75,10 @@ class UpdateRow:
     exchange_seconds: float
     wait_seconds: float
     committed_at: float
+    decision: Decision | None = None
 
     @classmethod
-    def now(cls, step: Step, plan: Plan, loss: float, workers: int, seconds: tuple[float, float, float]) -> Self:
+    def now(cls, step: Step, plan: Plan, done: Committed, workers: int, seconds: tuple[float, float, float]) -> Self:
         """The row of a step that is committed now; `seconds` of computing, exchanging and waiting."""
         compute, exchange, wait = seconds
         return cls(
@@ -83,12 +87,13 @@ class UpdateRow:
             stage=step.stage,
             batch_size=step.batch_size,
             learning_rate=step.learning_rate,
-            loss=loss,
+            loss=done.loss,
             workers=workers,
             compute_seconds=compute,
             exchange_seconds=exchange,
             wait_seconds=wait,
             committed_at=time.time(),
+            decision=done.decision,
         )
 
 

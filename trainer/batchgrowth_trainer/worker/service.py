@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
-from batchgrowth.plan import Plan, Position
+from batchgrowth.plan import Position, Step
 from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
 
@@ -49,11 +49,11 @@ def member_of(run_id: str) -> Member:
     return _MEMBERS[run_id]
 
 
-def prepare_member(run_id: str, spec: JobSpec, plan: Plan, paths: Sequence[str]) -> messages.Prepared:
+def prepare_member(run_id: str, spec: JobSpec, paths: Sequence[str]) -> messages.Prepared:
     """Load the workload and build a replica that is ready to join. Raises WorkloadError and DataError."""
     sys.path[:0] = [path for path in paths if path not in sys.path]
     if run_id not in _MEMBERS:
-        _MEMBERS[run_id] = Member(spec, plan)
+        _MEMBERS[run_id] = Member(spec)
     return messages.Prepared(str(get_worker().name), socket.gethostname(), _gpu())
 
 
@@ -68,11 +68,11 @@ def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
 
 
 def compute_gradients(
-    run_id: str, model: Mapping[str, np.ndarray], position: Position, rank: int, size: int
+    run_id: str, model: Mapping[str, np.ndarray], step: Step, rank: int, size: int
 ) -> messages.Gradients:
-    """This member's rows of the update at `position`, with the server's model."""
+    """This member's rows of the update `step`, with the server's model."""
     began = time.perf_counter()
-    rows = member_of(run_id).partial_rows(model, position, rank, size)
+    rows = member_of(run_id).partial_rows(model, step, rank, size)
     return messages.Gradients(rows, time.perf_counter() - began)
 
 

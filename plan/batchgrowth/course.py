@@ -1,0 +1,150 @@
+"""The course of a training: its plan as decided so far, and the decisions that measuring adds.
+
+Everything here is pure and exact in the order of its operations, so all members of a group that see the same sums take
+the same decisions. The memory of a course is a list of numbers, which the trainer keeps with the model's state.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from batchgrowth.decisions import MOST_DECISIONS, Decision
+from batchgrowth.measuring import LARGEST_BATCH, Look, Looks, MeasuredRule, Signals
+from batchgrowth.plan import make_plan
+from batchgrowth.position import Position
+from batchgrowth.spec import JobSpec
+from batchgrowth.stages import Step
+
+__all__ = ["MEMORY", "Course", "Decision", "Measured"]
+
+_SUMS = 6  # examples, loss, squared norms of batches; examples, |G|² and trace of updates with two shards or more
+MEMORY = 4 * _SUMS
+"""Numbers that a measured course remembers: the sums of the first update, of all until the first look, since the last
+look, and the smoothed ones of the looks before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The sums of one update: of its losses, and of |g|² / n over its shards of n examples with summed gradient g.
+
+    `square` is the squared norm of the gradient summed over the batch.
+    """
+
+    examples: int
+    shards: int
+    loss: float
+    shard_squares: float
+    square: float
+
+    def sums(self) -> tuple[float, ...]:
+        """What the update adds to the sums of its window; its noise is left out if it cannot be told."""
+        seen = (float(self.examples), self.loss, self.square / self.examples)
+        if self.shards < 2:
+            return (*seen, 0.0, 0.0, 0.0)
+        trace = (self.shard_squares - self.square / self.examples) / (self.shards - 1)
+        squares = self.square / self.examples - trace
+        noise = (float(self.examples), squares, trace * self.examples)
+        return (*seen, *(noise if all(map(math.isfinite, noise)) else (0.0, 0.0, 0.0)))
+
+
+class Course:
+    """The decisions of a training so far, its plan, and what a further update decides."""
+
+    def __init__(self, spec: JobSpec, decisions: Sequence[Decision] = ()) -> None:
+        """`decisions` are those that changed the wanted batch size, in their order."""
+        self.spec, self.decisions = spec, tuple(decisions)
+        self.plan = make_plan(spec, self.decisions)
+        self._entry = spec.batch.growth.entry
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the batch follows what is measured."""
+        return bool(self._entry.quantity)
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether the gradient's noise is measured: the squared norms of the shards' gradients."""
+        return self.is_measured and bool(self._entry.needs_noise)
+
+    def joined_by(self, decision: Decision) -> "Course":
+        """The course with this decision; the same course if it is known or changes nothing."""
+        known = self.decisions[-1].update if self.decisions else 0
+        if decision.update <= known or decision.wanted == self.plan.stages[-1].wanted:
+            return self
+        return Course(self.spec, (*self.decisions, decision))
+
+    def after(
+        self, step: Step, measured: Measured, memory: Sequence[float]
+    ) -> tuple["Course", Decision | None, list[float]]:
+        """The course after that update, what a look after it decided, if one was due, and the new memory."""
+        start, first, window, kept = _cut(memory)
+        added = measured.sums()
+        start = start if start[0] else list(added)
+        window = [a + b for a, b in zip(window, added, strict=True)]
+        if not self._is_look(step.after) or (self.needs_noise and not window[3]):
+            return self, None, [*start, *first, *window, *kept]
+        first = first if first[0] else window
+        kept = [self._smoothing * a + b for a, b in zip(kept, window, strict=True)]
+        decision = self._decide(step, _signals(start), _signals(first), _signals(kept))
+        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept]
+
+    @cached_property
+    def _rule(self) -> MeasuredRule:
+        rule: MeasuredRule = self._entry.load()(self.spec.batch.growth.settings)
+        return rule
+
+    @cached_property
+    def _looks(self) -> Looks:
+        return self.spec.batch.growth.looks or Looks()
+
+    @cached_property
+    def _smoothing(self) -> float:
+        return float(self._looks.smoothing)
+
+    def _is_look(self, position: Position) -> bool:
+        """Whether the rule is asked at this position: never at the end, where nothing is left to decide."""
+        if self.plan.is_done(position):
+            return False
+        every = self._looks.every_updates
+        return position.update % every == 0 if every else position.offset == 0
+
+    def _decide(self, step: Step, start: Signals, first: Signals, now: Signals) -> Decision:
+        position, wanted = step.after, self.plan.stage_at(step.position.update).wanted
+        look = Look(
+            position=position, start=start, first=first, now=now, initial=self.spec.batch.initial,
+            wanted=wanted, learning_rate=step.learning_rate,
+        )  # fmt: skip
+        value = self._rule.value(look)
+        return Decision(position.update, self._bounded(self._rule.wanted(look, value), wanted), value)
+
+    def _bounded(self, asked: float, wanted: int) -> int:
+        """The batch size that may follow `wanted` if `asked` is asked for: in whole shards, within every bound.
+
+        A batch that cannot be measured, infinity or NaN, grows to batch.maximum only, so the learning rate never
+        falls for want of a measurement.
+        """
+        looks, batch, shard = self._looks, self.spec.batch, self.spec.shard
+        least, most = float(looks.least_change), float(looks.most_change)
+        ceiling = LARGEST_BATCH if self.spec.learning_rate.entry.falls_past_maximum else batch.maximum
+        if not math.isfinite(asked):
+            asked, ceiling = wanted * most, max(batch.maximum, wanted)
+        asked = min(asked, wanted * most)
+        asked = max(asked, wanted / most if looks.may_shrink else wanted)
+        if wanted / least < asked < wanted * least or len(self.decisions) == MOST_DECISIONS:
+            return wanted
+        return min(max(math.floor(asked / shard + 0.5) * shard, batch.initial), ceiling)
+
+
+def _cut(memory: Sequence[float]) -> list[list[float]]:
+    return [list(memory[at : at + _SUMS]) for at in range(0, MEMORY, _SUMS)]
+
+
+def _signals(sums: Sequence[float]) -> Signals:
+    examples, loss, batch_square, measured, square, trace = sums
+    return Signals(
+        loss=loss / examples,
+        batch_square=batch_square / examples,
+        square=square / measured if measured else 0.0,
+        trace=trace / measured if measured else 0.0,
+    )

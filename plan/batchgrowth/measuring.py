@@ -1,0 +1,137 @@
+"""What a measured rule of growth is asked, and the settings that all such rules share."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from pydantic import Field
+
+from batchgrowth.position import Position
+from batchgrowth.schema.model import Model, Rule, exact
+from batchgrowth.schema.patterns import DecimalText
+
+LARGEST_BATCH = 16_777_216
+"""The largest batch size of a manifest, in examples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """Means over the examples of some updates.
+
+    `loss` is the loss per example, `batch_square` the squared norm of the batches' gradients. `square` is the unbiased
+    squared norm of the expected gradient, which may come out negative, and `trace` the unbiased trace of the covariance
+    of one example's gradient: McCandlish et al., 2018, appendix A. Both are 0 for a rule that does not need the noise.
+    """
+
+    loss: float
+    batch_square: float
+    square: float
+    trace: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The state of a training when its rule is asked: `position` is that of the next update.
+
+    `start` are the signals of the first update, `first` those until the first look, `now` those since the last look,
+    with earlier ones as `smoothing` says. `initial` is the first batch size, `wanted` the one wanted so far, and
+    `learning_rate` that of the last update.
+    """
+
+    position: Position
+    start: Signals
+    first: Signals
+    now: Signals
+    initial: int
+    wanted: int
+    learning_rate: float
+
+
+class MeasuredRule(Protocol):
+    """A rule of growth that follows what training measures; it is asked at each look."""
+
+    def value(self, look: Look) -> float:
+        """The measured quantity; infinity if it is too large to be told from its noise."""
+        ...
+
+    def wanted(self, look: Look, value: float) -> float:
+        """The batch size in examples that follows from the value, before the bounds of Looks; infinity is allowed."""
+        ...
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """The quotient; infinity if the denominator is not above 0, as an estimate may be that its noise exceeds."""
+    return numerator / denominator if denominator > 0 else math.inf
+
+
+class Looks(Model):
+    """When a measured rule looks at the training, and how far one look may move the batch."""
+
+    every_updates: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="Updates from one look at the measured quantity to the next; the batch changes only then. Unit: "
+        "updates. Default: a look at the end of each epoch.",
+    )
+    smoothing: DecimalText = Field(
+        "0",
+        description="Share of the earlier sums that each look keeps beside those since the last look. "
+        'A decimal in quotes, at least 0 and less than 1. Default: "0".',
+    )
+    least_change: DecimalText = Field(
+        "1.25",
+        description="Smallest factor by which a look changes the wanted batch size; a smaller one is ignored. A "
+        'decimal in quotes, from 1 to 1000. Default: "1.25".',
+    )
+    most_change: DecimalText = Field(
+        "2",
+        description="Largest factor by which one look changes the wanted batch size. A decimal in quotes, at least "
+        'leastChange, more than 1 and at most 1000. Default: "2".',
+    )
+    may_shrink: bool = Field(
+        False, description="True lets the batch shrink again, at most to batch.initial. Default: false."
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "smoothing",
+            'give a decimal of at least 0 and less than 1, such as "0.5"',
+            lambda m: exact(m.smoothing) < 1,
+            "double(self.smoothing) < 1.0",
+        ),
+        Rule(
+            "leastChange",
+            'give a decimal from 1 to 1000, such as "1.25"',
+            lambda m: 1 <= exact(m.least_change) <= 1000,
+            "double(self.leastChange) >= 1.0 && double(self.leastChange) <= 1000.0",
+        ),
+        Rule(
+            "mostChange",
+            'give a decimal more than 1 and at most 1000, such as "2"',
+            lambda m: 1 < exact(m.most_change) <= 1000,
+            "double(self.mostChange) > 1.0 && double(self.mostChange) <= 1000.0",
+        ),
+        Rule(
+            "mostChange",
+            "give a decimal no smaller than leastChange",
+            lambda m: exact(m.least_change) <= exact(m.most_change),
+            "double(self.leastChange) <= double(self.mostChange)",
+        ),
+    )
+
+
+def two_shards(name: str) -> dict[str, tuple[Rule, ...]]:
+    """The outer rules of the growth rule `name`, which compares the gradients of at least two shards."""
+    remedy = f"give a shard smaller than batch.initial: {name} compares the gradients of two shards or more"
+    return {
+        "JobSpec": (
+            Rule(
+                "batch.shard",
+                remedy,
+                lambda s: s.batch.growth.type != name or s.shard < s.batch.initial,
+                f"self.batch.growth.type != '{name}' || self.batch.initial > "
+                "(has(self.batch.shard) ? self.batch.shard : self.workers.examplesPerWorker)",
+            ),
+        )
+    }

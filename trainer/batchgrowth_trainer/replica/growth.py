@@ -1,0 +1,58 @@
+"""The course of a job as part of a replica's state: it moves to members and through checkpoints with the weights."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from batchgrowth.course import MEMORY, Course, Measured
+from batchgrowth.decisions import MOST_DECISIONS, Decision
+from batchgrowth.plan import Step
+from batchgrowth.spec import JobSpec
+from torch import Tensor
+
+_NAME = "growth.course"
+_COUNT, _FIRST, _WIDTH = MEMORY, MEMORY + 1, 3
+_LENGTH = _FIRST + _WIDTH * MOST_DECISIONS
+
+
+class Growth:
+    """A course, and for a measured one `vector`, shape (length,), float64: its memory and its decisions."""
+
+    def __init__(self, spec: JobSpec, device: torch.device) -> None:
+        self.course = Course(spec)
+        length = _LENGTH if self.course.is_measured else 0
+        self._vector = torch.zeros(length, dtype=torch.float64, device=device)
+
+    def after(self, step: Step, measured: Measured) -> Decision | None:
+        """Take an update into account; what a look after it decided, None if none was due."""
+        remembered = self._vector[:MEMORY]
+        course, decision, memory = self.course.after(step, measured, remembered.tolist())
+        remembered.copy_(torch.tensor(memory, dtype=torch.float64))
+        if course is not self.course:
+            self.course = course
+            self._write(course.decisions)
+        return decision
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The live vector by its name; empty if the plan follows from the spec alone."""
+        return {_NAME: self._vector} if self.course.is_measured else {}
+
+    def synchronize(self) -> None:
+        """Follow the vector after it was written to."""
+        decisions = decisions_in(self.tensors())
+        if decisions != self.course.decisions:
+            self.course = Course(self.course.spec, decisions)
+
+    def _write(self, decisions: Iterable[Decision]) -> None:
+        numbers = [number for one in decisions for number in (one.update, one.wanted, one.value)]
+        self._vector[_COUNT] = len(numbers) // _WIDTH
+        self._vector[_FIRST : _FIRST + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+
+
+def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[Decision, ...]:
+    """The decisions in a replica's tensors, or in those of a checkpoint."""
+    if _NAME not in tensors:
+        return ()
+    numbers = tensors[_NAME].tolist()
+    count = int(numbers[_COUNT])
+    rows = (numbers[_FIRST + _WIDTH * index :][:_WIDTH] for index in range(count))
+    return tuple(Decision(int(update), int(wanted), value) for update, wanted, value in rows)
