@@ -20,7 +20,7 @@ from batchgrowth.plan import make_plan
 from batchgrowth.tables import plan_table, plan_totals, shard_note
 
 COMMANDS = "batchgrowth.commands"
-ROOMS = {"plot": "trainer", "run": "trainer", "operator": "operator"}
+ROOMS = {"manifest": "trainer", "plot": "trainer", "run": "trainer", "operator": "operator"}
 """The commands that other parts bring, and the extra that each part's needs are installed by."""
 
 app = typer.Typer(

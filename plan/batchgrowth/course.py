@@ -38,7 +38,7 @@ class Measured:
     square: float
 
     def sums(self) -> tuple[float, ...]:
-        """What the update adds to the sums of its window; its noise is left out if it cannot be told."""
+        """What the update adds to the sums of its window; its noise is left out if it takes more shards to measure."""
         seen = (float(self.examples), self.loss, self.square / self.examples)
         if self.shards < 2:
             return (*seen, 0.0, 0.0, 0.0)
@@ -77,7 +77,7 @@ class Course:
     def after(
         self, step: Step, measured: Measured, memory: Sequence[float]
     ) -> tuple["Course", Decision | None, list[float]]:
-        """The course after that update, what a look after it decided, if one was due, and the new memory."""
+        """The course after that update, the outcome of a look, if one was due, and the new memory."""
         start, first, window, kept = _cut(memory)
         added = measured.sums()
         start = start if start[0] else list(added)
@@ -122,7 +122,7 @@ class Course:
         """The batch size that may follow `wanted` if `asked` is asked for: in whole shards, within every bound.
 
         A batch that cannot be measured, infinity or NaN, grows to batch.maximum only, so the learning rate never
-        falls for want of a measurement.
+        falls because a measurement is missing.
         """
         looks, batch, shard = self._looks, self.spec.batch, self.spec.shard
         least, most = float(looks.least_change), float(looks.most_change)

@@ -13,7 +13,7 @@ MOST_DECISIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The outcome of a look after `update` updates: the batch size wanted from then on, and the measured value."""
+    """The outcome of a look at update `update`: the batch size wanted from then on, and the measured value."""
 
     update: int
     wanted: int

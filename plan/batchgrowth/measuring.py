@@ -51,7 +51,7 @@ class MeasuredRule(Protocol):
     """A rule of growth that follows what training measures; it is asked at each look."""
 
     def value(self, look: Look) -> float:
-        """The measured quantity; infinity if it is too large to be told from its noise."""
+        """The measured quantity; infinity if it is too large to be measured."""
         ...
 
     def wanted(self, look: Look, value: float) -> float:

@@ -106,6 +106,23 @@ def test_kill_9_of_any_worker_at_any_moment(
     check(tmp_path, job, summary, expected)
 
 
+def test_kill_9_while_growth_is_measured(
+    digits_job: Any, tmp_path: Path, digits_weights: Callable[..., str], exchange: str
+) -> None:
+    """A decision survives those who took it, and is neither lost nor taken twice."""
+    growth = "growth: {type: NoiseScale, looks: {everyUpdates: 7, leastChange: '1.05', mostChange: '1.5'}}"
+    measured = *JOB, f"batch={{initial: 32, maximum: 256, shard: 16, {growth}}}"
+    alone = digits_weights(tmp_path / "alone", *measured)
+    job, hunter = digits_job(*measured, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(4, most=8)
+    with hunter.out():
+        summary = train(job, options(tmp_path / "hunted", 3))
+    assert hunter.struck >= 2
+    assert alone == summary["weightsSha256"]
+    looks = [(tmp_path / folder / "growth.csv").read_text() for folder in ("alone", "hunted")]
+    assert looks[0] == looks[1]
+    assert looks[0].count("\n") > 5
+
+
 def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
     """With all workers dead, training goes on from the last checkpoint, or from the beginning if there is none."""
     job, hunter = digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(5, 3, pause=2.0)

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.growth import GROWTH
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.training import Options, train
 
 # Six stages of one epoch, batch 32 -> 243 in shards of at most 32: 123 updates, each epoch with a short last one.
-GROWTH = "growth: {type: Geometric, geometric: {factor: '1.5', everyEpochs: 1}}"
+GROWING = "growth: {type: Geometric, geometric: {factor: '1.5', everyEpochs: 1}}"
 SHORT = (
     "epochs=6",
-    f"batch={{initial: 32, maximum: 256, shard: 32, {GROWTH}}}",
+    f"batch={{initial: 32, maximum: 256, shard: 32, {GROWING}}}",
     "workers.waitSeconds=60",
     "workers.maximum=4",
 )
@@ -87,6 +88,27 @@ def test_other_models_and_optimizers(
     summary = train(job, Options(output_dir=tmp_path, wanted=by_epoch([2, 3, 1, 4, 4, 2])))
     assert reference(job) == summary["weightsSha256"]
     assert [2, 3, 1, 4, 2] == followed(summary)
+
+
+MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "rule"), [*(("AllReduce", rule) for rule in MEASURED), ("GatherScatter", "NoiseScale")]
+)
+def test_measured_growth(digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, rule: str) -> None:
+    """The same decisions too, whatever workers measure, and as many workers as the batch that was decided can use."""
+    # What Cabs asks for on this net stays small, so it begins with a smaller batch.
+    initial, shard, each, epochs = (4, 2, 4, 2) if rule == "Cabs" else (32, 16, 64, 4)
+    growth = f"growth: {{type: {rule}, looks: {{everyUpdates: 15}}}}"
+    job = digits_job(
+        f"epochs={epochs}", f"batch={{initial: {initial}, maximum: 256, shard: {shard}, {growth}}}",
+        f"workers={{examplesPerWorker: {each}, maximum: 4, waitSeconds: 60}}", f"exchange.type={exchange}",
+    )  # fmt: skip
+    summary = train(job, Options(output_dir=tmp_path))
+    assert reference(job) == summary["weightsSha256"]
+    assert max(followed(summary)) >= 2
+    assert 0 == summary["recoveries"]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])

@@ -80,6 +80,15 @@ def plot(
     _draw(Console(), runs, output)
 
 
+def manifest(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Output folder of a run.", show_default=False)],
+) -> None:
+    """Print the manifest that repeats a run, with the batch sizes that a measured growth decided as milestones."""
+    from batchgrowth_trainer.record.replay import declared_manifest
+
+    typer.echo(declared_manifest(run), nl=False)
+
+
 def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | None) -> list[str]:
     named = [f"exchange.type={exchange.value}"] if exchange else []
     return [*given, *named, *([f"seed={seed}"] if seed is not None else [])]

@@ -112,6 +112,7 @@ def _run(
             course, history=history, checkpoints=checkpoints, sinks=(telemetry, *sinks),
             wanted=options.wanted or _planned(options.workers), stop_requested=stop_requested, saved=saved,
         )  # fmt: skip
+        folder.write_job(job)
         run.publish(Started(job.metadata.name, plan, run.position, course.decisions))
         stack.callback(run.publish, Stopped())
         run.note(f"metrics at {endpoint.url}; results go to {folder.path}")

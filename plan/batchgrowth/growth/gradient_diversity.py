@@ -37,7 +37,7 @@ class GradientDiversityRule:
     share: float
 
     def value(self, look: Look) -> float:
-        """N · Δ in examples; infinity if |G|² cannot be told from its noise."""
+        """N · Δ in examples; infinity if |G|² does not exceed its noise."""
         return 1 + ratio(look.now.trace, look.now.square)
 
     def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002

@@ -10,7 +10,7 @@ class GradientNormRule:
     """The batch grows as the expected gradient shrinks."""
 
     def value(self, look: Look) -> float:
-        """How many times smaller |G|² is than at the start; infinity if it cannot be told from its noise."""
+        """How many times smaller |G|² is than at the start; infinity if it does not exceed its noise."""
         return ratio(look.first.square, look.now.square)
 
     def wanted(self, look: Look, value: float) -> float:

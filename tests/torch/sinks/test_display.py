@@ -7,13 +7,14 @@ from fractions import Fraction
 
 import pytest
 from batchgrowth.plan import Plan, Position, Stage
-from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.display import Lines, make_display
 from batchgrowth_trainer.sinks.events import (
     BytesSent,
     CheckpointFailed,
     CheckpointSaved,
     Finished,
+    Looked,
     Note,
     Recovered,
     Sink,
@@ -112,6 +113,23 @@ def test_a_log_says_where_a_resumed_run_goes_on_and_where_a_stopped_one_stood() 
     first, *_, last = written(console).splitlines()
     assert "digits goes on after update 4: 2 epochs, 6 updates, 2 stages" == first
     assert "stopped after update 5, 0.5 s" == last
+
+
+def test_a_log_has_a_line_for_each_look_that_changed_the_batch() -> None:
+    """After the line of the epoch that it ended, with the evaluation."""
+    console = Console(file=io.StringIO(), width=20)
+    display = make_display(console)
+    display.handle(Started("digits", PLAN, Position()))
+    first, *_, last = (row for row in rows() if row.update <= 4)
+    for row, before in ((first, 25), (last, 50)):
+        display.handle(row)
+        display.handle(Looked(GrowthRow(row.update, row.epoch, 61.5, 50, 50), "noise scale", before, PLAN, ()))
+    display.handle(EvaluationRow(4, 1.0, 0.4, 0.5, {}))
+    display.handle(Looked(GrowthRow(4, 1.0, 61.5, 75, 75), "noise scale", 50, PLAN, ()))
+    lines = written(console).splitlines()
+    assert "update 1: batch 25 → 50, noise scale 61.5" == lines[2]
+    assert lines[3].startswith("epoch 1 of 2: update 4, loss 0.2500, test loss 0.5000")
+    assert ["update 4: batch 50 → 75, noise scale 61.5"] == lines[4:]
 
 
 def test_square_brackets_in_a_log_stay() -> None:

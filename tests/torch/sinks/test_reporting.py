@@ -1,6 +1,7 @@
 """Progress reports: their content, their delivery, and that training never waits for them."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,15 +12,16 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from batchgrowth.decisions import Decision
 from batchgrowth.errors import PlanError
 from batchgrowth.plan import Position, make_plan
 from batchgrowth.progress import Progress
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import check_same_plan
-from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
+from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import reporting
 from batchgrowth_trainer.sinks.delivery import to_config_map, to_file
-from batchgrowth_trainer.sinks.events import Started, Stopped, Waiting, WorkersReady
+from batchgrowth_trainer.sinks.events import Looked, Started, Stopped, Waiting, WorkersReady
 from batchgrowth_trainer.sinks.reporting import Reporter
 from batchgrowth_trainer.training import Options, train
 
@@ -57,6 +59,19 @@ def test_the_longest_pause_of_each_stage_is_reported(small_job: MakeJob) -> None
     reporter.handle(Stopped())
 
     assert {"0": 0.3, "1": 0.05} == reports[-1].pauses
+
+
+def test_decisions_are_reported_with_the_plan_that_they_make(small_job: MakeJob) -> None:
+    spec, reports = small_job("batch.growth={type: LossRatio}").spec, list[Progress]()
+    decisions = Decision(12, 16, 2.5), Decision(18, 32, math.inf)
+    before, after = make_plan(spec, decisions[:1]), make_plan(spec, decisions)
+    reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
+    reporter.handle(Started("small", before, before.position_at(15), decisions[:1]))
+    reporter.handle(Looked(GrowthRow(18, 2.0, math.inf, 32, 32), "loss ratio", 16, after, decisions))
+    reporter.handle(Stopped())
+
+    assert decisions == reports[-1].decisions
+    assert after.updates == reports[-1].updates < before.updates
 
 
 def test_a_wait_is_reported_until_the_next_update(small_job: MakeJob) -> None:

@@ -8,11 +8,12 @@ import pytest
 from batchgrowth.errors import PortError
 from batchgrowth.metrics import TRAINER
 from batchgrowth.plan import make_plan
-from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.events import (
     BytesSent,
     CheckpointFailed,
     CheckpointSaved,
+    Looked,
     Recovered,
 )
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
@@ -39,6 +40,7 @@ def filled(job: Any) -> Telemetry:
         EvaluationRow(2, 1.0, 1.0, 0.6, {"accuracy": 0.9}),
         ResizeRow(1, 1, 2, 0.02),
         ResizeRow(2, 2, 1, 0.02),
+        Looked(GrowthRow(2, 0.5, 610.0, 192, 192), "noise scale", 128, make_plan(job.spec), ()),
         Recovered(2, "a worker was lost"),
         BytesSent(1000),
         CheckpointSaved(2, 0.1, 500),

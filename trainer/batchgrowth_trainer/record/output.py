@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from batchgrowth.errors import CheckpointError
+from batchgrowth.spec import BatchGrowthJob
 
 from batchgrowth_trainer.record.files import replace_file
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE
+from batchgrowth_trainer.record.replay import JOB_FILE, manifest_text
 from batchgrowth_trainer.record.runs import SUMMARY_FILE, read_summary
 
 CHECKPOINTS, EARLIER, WEIGHTS_FILE = "checkpoints", "earlier", "model.safetensors"
 _OF_A_RUN = (
     SUMMARY_FILE,
     CHECKPOINTS,
+    JOB_FILE,
     HISTORY_FILE,
     EVALUATIONS_FILE,
     GROWTH_FILE,
@@ -92,6 +95,10 @@ class OutputFolder:
                 f"{target} could not be written ({error.strerror}); make room and --resume"
             ) from error
         return target
+
+    def write_job(self, job: BatchGrowthJob) -> Path:
+        """Write job.yaml: the manifest, with every override and default."""
+        return self.write(JOB_FILE, manifest_text(job).encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Write summary.json, whose presence marks the run as finished."""

@@ -23,7 +23,7 @@ class Growth:
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
 
     def after(self, step: Step, measured: Measured) -> Decision | None:
-        """Take an update into account; what a look after it decided, None if none was due."""
+        """Take an update into account, and return the outcome of a look, None if none was due."""
         remembered = self._vector[:MEMORY]
         course, decision, memory = self.course.after(step, measured, remembered.tolist())
         remembered.copy_(torch.tensor(memory, dtype=torch.float64))

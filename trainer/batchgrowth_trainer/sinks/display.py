@@ -29,6 +29,7 @@ class Lines:
         self._epoch = 0
         self._last: HistoryRow | None = None
         self._ended: HistoryRow | None = None  # the last update of an epoch, until its evaluation or the next event
+        self._look: str | None = None  # the outcome of a look at the end of an epoch, until that epoch has its line
 
     def handle(self, event: Event) -> None:
         """See Sink."""
@@ -41,9 +42,8 @@ class Lines:
                 self._start(name, plan, position)
             case Stopped():
                 self._stop()
-            case Looked(plan=plan):
-                self._plan = plan
-                self._note(note_of(event))
+            case Looked():
+                self._looked(event)
             case _:
                 self._note(note_of(event))
 
@@ -71,6 +71,13 @@ class Lines:
         else:
             self._write(f"update {row.update:,}: {test}")
 
+    def _looked(self, event: Looked) -> None:
+        self._plan = event.plan
+        if self._ended is None:
+            self._note(note_of(event))
+        else:
+            self._look = note_of(event)
+
     def _note(self, line: str | None) -> None:
         if line is not None:
             self._end_epoch()
@@ -97,6 +104,8 @@ class Lines:
             f"epoch {int(row.epoch)}{of}: update {row.update:,}, loss {row.loss:.4f}, {test}"
             f"batch {row.batch_size}, workers {row.workers}, {duration(row.seconds)}"
         )
+        look, self._look = self._look, None
+        self._note(look)
 
     def _write(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ignore", crop=False)

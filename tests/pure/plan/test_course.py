@@ -1,0 +1,279 @@
+"""Measured growth: what the estimates are, what a look may decide, and that a plan follows from the decisions."""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from batchgrowth.course import MEMORY, Course, Decision, Measured
+from batchgrowth.growth import GROWTH
+from batchgrowth.manifest import read_manifest
+from batchgrowth.plan import make_plan
+from batchgrowth.position import Position
+from batchgrowth.spec import JobSpec
+from hypothesis import given
+from hypothesis import strategies as st
+
+MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
+Update = tuple[float, float, float]
+"""Mean loss, |G|² and the trace of the covariance of one example's gradient."""
+
+
+def job(growth: str, *overrides: str) -> JobSpec:
+    text = f"""
+apiVersion: batchgrowth.dev/v1alpha1
+kind: BatchGrowthJob
+metadata: {{name: measured}}
+spec:
+  workload: {{entrypoint: "a:b", examples: 640}}
+  epochs: 20
+  batch: {{initial: 32, maximum: 256, shard: 16, growth: {growth}}}
+  learningRate: {{initial: "0.1", rule: Constant}}
+"""
+    return read_manifest(text, overrides).spec
+
+
+def measured(examples: int, shards: int, update: Update) -> Measured:
+    """The sums of an update whose estimates are exactly those numbers."""
+    loss, square, trace = update
+    return Measured(
+        examples=examples,
+        shards=shards,
+        loss=loss * examples,
+        shard_squares=examples * square + shards * trace,
+        square=examples * (examples * square + trace),
+    )
+
+
+def follow(course: Course, updates: Iterator[Update]) -> Iterator[tuple[Course, Decision | None]]:
+    """The course after each update of a training, and the outcome of each look."""
+    position, memory = Position(), [0.0] * MEMORY
+    while not course.plan.is_done(position):
+        step = course.plan.step_at(position)
+        course, decision, memory = course.after(step, measured(step.examples, step.shards, next(updates)), memory)
+        position = step.after
+        yield course, decision
+
+
+def decided(spec: JobSpec, updates: Sequence[Update]) -> list[Decision]:
+    """What the looks of a training decided; the last of the updates repeats to the end."""
+    course = Course(spec)
+    endless = iter([*updates, *[updates[-1]] * 1000])
+    return [decision for course, decision in follow(course, endless) if decision is not None]
+
+
+# --- estimates ----------------------------------------------------------------------------------------------------
+
+
+def squared(vector: Sequence[float]) -> float:
+    return sum(number**2 for number in vector)
+
+
+def sums_of(gradients: Sequence[Sequence[float]], shard: int) -> Measured:
+    """The sums of one update, from the gradient of each example."""
+    parts = [gradients[at : at + shard] for at in range(0, len(gradients), shard)]
+    totals = [[sum(column) for column in zip(*part, strict=True)] for part in parts]
+    return Measured(
+        examples=len(gradients),
+        shards=len(parts),
+        loss=1.0,
+        shard_squares=sum(squared(total) / len(part) for total, part in zip(totals, parts, strict=True)),
+        square=squared([sum(column) for column in zip(*totals, strict=True)]),
+    )
+
+
+@pytest.mark.parametrize("shard", [1, 4, 5])
+def test_the_estimates_of_a_quadratic_are_unbiased(shard: int) -> None:
+    """|w - x|² / 2 with x ~ N(m, s²) has G = w - m and tr(Σ) = Σ s²; 200 draws, four standard errors."""
+    draw = random.Random(1)
+    mean, spread = (0.6, -0.3, 0.1), (0.5, 1.0, 2.0)
+    squares, traces = [], []
+    for _ in range(200):
+        batch = [[draw.gauss(m, s) for m, s in zip(mean, spread, strict=True)] for _ in range(32)]
+        examples, _, _, _, square, trace = sums_of(batch, shard).sums()
+        squares.append(square / examples)
+        traces.append(trace / examples)
+    for found, expected in ((squares, squared(mean)), (traces, squared(spread))):
+        average = sum(found) / len(found)
+        error = math.sqrt(sum((one - average) ** 2 for one in found) / len(found) / (len(found) - 1))
+        assert abs(average - expected) < 4 * error
+
+
+def test_orthogonal_and_equal_gradients() -> None:
+    """Over the whole data set n · Δ is n for orthogonal gradients and 1 for equal ones: Yin et al., 2018."""
+    orthogonal = [[float(row == column) for column in range(8)] for row in range(8)]
+    examples, _, _, _, square, trace = sums_of(orthogonal, 1).sums()
+    assert math.isclose(1.0, (trace + square) / examples)  # the mean square of one gradient
+    assert math.isclose(0.0, square, abs_tol=1e-12)  # no direction in common
+
+    examples, _, _, _, square, trace = sums_of([[1.0, 2.0]] * 8, 2).sums()
+    assert (5.0, 0.0) == (square / examples, trace / examples)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Measured(examples=4, shards=1, loss=2.0, shard_squares=1.0, square=1.0),
+        Measured(examples=4, shards=2, loss=2.0, shard_squares=math.inf, square=1.0),
+        Measured(examples=4, shards=2, loss=2.0, shard_squares=math.inf, square=math.inf),
+    ],
+)
+def test_noise_that_cannot_be_measured_is_left_out(one: Measured) -> None:
+    assert (4.0, 2.0) == one.sums()[:2]
+    assert (0.0, 0.0, 0.0) == one.sums()[3:]
+
+
+# --- decisions ----------------------------------------------------------------------------------------------------
+
+FALLING = [(8.0, 16.0, 64.0)] * 20 + [(2.0, 4.0, 64.0)] * 20 + [(1.0, 1.0, 64.0)]
+"""In epochs of 20 updates: the loss falls to an eighth, |G|² to a sixteenth, and the noise stays."""
+
+
+@pytest.mark.parametrize(
+    ("growth", "values", "wanted"),
+    [
+        ("{type: LossRatio}", [1.0, 4.0, 8.0], [32, 64, 128]),
+        ("{type: GradientNorm}", [1.0, 4.0, 16.0], [32, 64, 128]),
+        ("{type: NoiseScale}", [4.0, 16.0, 64.0], [32, 32, 64]),
+        ("{type: NoiseScale, noiseScale: {multiple: '4'}}", [4.0, 16.0, 64.0], [32, 64, 128]),
+        ("{type: GradientDiversity, gradientDiversity: {share: '4'}}", [5.0, 17.0, 65.0], [32, 64, 128]),
+        ("{type: Cabs}", [0.8, 3.2, 6.4], [32, 32, 32]),
+        ("{type: LossAndGradient, lossAndGradient: {lossWeight: '3'}}", [1.0, 42 / 12, 42 / 6], [32, 64, 128]),
+    ],
+)
+def test_table(growth: str, values: list[float], wanted: list[int]) -> None:
+    """Values in closed form, and the batch that follows: at most twice as large after each look."""
+    found = decided(job(growth), FALLING)[:3]
+    assert wanted == [decision.wanted for decision in found]
+    if "LossAndGradient" in growth:  # its gradient is that of a batch, with the batch's noise: 16 + 64/32 and so on
+        values = [1.0, (24 + 18) / (6 + 6), (24 + 18) / (3 + 1 + 64 / 64)]
+    assert values == pytest.approx([decision.value for decision in found])
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_contract(name: str) -> None:
+    """A rule is asked once an epoch, never at the end, and decides nothing while nothing changes at the start."""
+    entry = GROWTH[name]
+    block = f", {entry.block_name}: {dict(entry.example)}" if entry.block else ""
+    course = Course(job(f"{{type: {name}{block}}}"))
+    assert course.is_measured
+    found = decided(course.spec, [(1.0, 100.0, 100.0)])
+    assert 19 == len(found)
+    assert all(decision.value > 0 for decision in found)
+    assert all(decision.wanted == 32 for decision in found)
+
+
+UPDATES = st.lists(
+    st.tuples(
+        st.sampled_from([1e-30, 0.5, 2.0, 1e30]), st.floats(-1e3, 1e3), st.sampled_from([0.0, 1.0, 1e4, 1e38, math.nan])
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(
+    st.sampled_from(MEASURED), UPDATES, st.booleans(), st.sampled_from(["Constant", "DecayPastMaximum"]),
+    st.sampled_from(["", ", everyUpdates: 1", ", everyUpdates: 7"]), st.sampled_from(["0", "0.9"]),
+)  # fmt: skip
+def test_whatever_is_measured_the_batch_stays_within_its_bounds(
+    name: str, updates: list[Update], may_shrink: bool, rate: str, every: str, smoothing: str
+) -> None:
+    looks = f"{{smoothing: '{smoothing}', mayShrink: {str(may_shrink).lower()}{every}}}"
+    first = Course(job(f"{{type: {name}, looks: {looks}}}", f"learningRate.rule={rate}", "epochs=3"))
+    endless = iter([*updates, *[updates[-1]] * 1000])
+    before, followed = 32, list(follow(first, endless))
+    for _, decision in followed:
+        if decision is None:
+            continue
+        now = decision.wanted
+        assert now % 16 == 0 or now == 256
+        assert now >= (32 if may_shrink else before)
+        assert before / 2 - 8 <= now <= before * 2 + 8
+        assert now <= 256 or rate == "DecayPastMaximum"
+        before = now
+    course = followed[-1][0]
+    assert all(0 < stage.batch_size <= 256 for stage in course.plan.stages)
+    assert course.plan == make_plan(course.spec, course.decisions)
+    assert [640 * 3] == [sum(_examples(course))]
+
+
+def _examples(course: Course) -> Iterator[int]:
+    position = Position()
+    while not course.plan.is_done(position):
+        step = course.plan.step_at(position)
+        position = step.after
+        yield step.examples
+
+
+def test_what_cannot_be_measured_grows_to_the_maximum_and_never_lowers_the_rate() -> None:
+    found = decided(job("{type: NoiseScale}", "learningRate.rule=DecayPastMaximum"), [(1.0, -1.0, 5.0)])
+    assert [64, 128, 256, 256] == [decision.wanted for decision in found[:4]]
+    assert all(math.isinf(decision.value) for decision in found)
+
+
+def test_a_value_past_the_maximum_lowers_the_rate() -> None:
+    spec = job("{type: LossRatio}", "learningRate.rule=DecayPastMaximum")
+    *_, (course, _) = follow(Course(spec), iter([(1.0, 1.0, 1.0)] * 20 + [(0.0625, 1.0, 1.0)] * 400))
+    assert [32, 64, 128, 256, 512] == [stage.wanted for stage in course.plan.stages]
+    assert [0.1, 0.1, 0.1, 0.1, 0.05] == [stage.learning_rate for stage in course.plan.stages]
+
+
+def test_a_trifle_changes_nothing() -> None:
+    assert [32] * 19 == [decision.wanted for decision in decided(job("{type: LossRatio}"), [(1.0, 1, 1), (0.81, 1, 1)])]
+    looks = "looks: {leastChange: '1'}"
+    close = decided(job(f"{{type: LossRatio, {looks}}}", "batch.shard=8"), [(1.0, 1, 1), (0.81, 1, 1)])
+    assert 40 == close[-1].wanted
+
+
+def test_smoothing_keeps_a_share_of_the_earlier_sums() -> None:
+    spec = job("{type: LossRatio, looks: {smoothing: '0.5'}}")
+    values = [decision.value for decision in decided(spec, [(4.0, 1.0, 1.0)] * 20 + [(1.0, 1.0, 1.0)])]
+    assert [1.0, 4.0 / ((0.5 * 4 + 1) / 1.5)] == pytest.approx(values[:2])
+
+
+def test_a_batch_that_may_shrink_does() -> None:
+    updates = [(8.0, 1.0, 1.0)] * 20 + [(1.0, 1.0, 1.0)] * 30 + [(8.0, 1.0, 1.0)]
+    found = [one.wanted for one in decided(job("{type: LossRatio, looks: {mayShrink: true}}"), updates)]
+    assert [32, 64, 128] == found[:3]
+    assert 32 == found[-1]
+
+
+def test_a_course_takes_at_most_256_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchgrowth.course.MOST_DECISIONS", 2)
+    found = decided(job("{type: NoiseScale}"), [(1.0, -1.0, 5.0)])
+    assert [64, 128, 128, 128] == [decision.wanted for decision in found[:4]]
+
+
+def test_a_look_waits_for_an_update_that_shows_the_noise() -> None:
+    """The last update of an epoch may have one shard; if each since the last look has, the rule is not asked."""
+    course = Course(job("{type: NoiseScale, looks: {everyUpdates: 21}}", "workload.examples=648"))
+    looked = [decision.update for _, decision in follow(course, iter([(1.0, 1.0, 1.0)] * 999)) if decision]
+    assert 21 not in looked or 42 in looked
+    one = Course(job("{type: NoiseScale, looks: {everyUpdates: 1}}", "workload.examples=648"))
+    looked = [decision.update for _, decision in follow(one, iter([(1.0, 1.0, 1.0)] * 999)) if decision]
+    assert 21 not in looked  # 648 is 20 times 32 and 8
+    assert {20, 22} <= set(looked)
+
+
+def test_known_decisions_stand() -> None:
+    course = Course(job("{type: LossRatio}"), [Decision(20, 64, 2.0)])
+    assert course is course.joined_by(Decision(20, 128, 4.0))
+    assert course is course.joined_by(Decision(30, 64, 2.1))
+    assert (Decision(20, 64, 2.0), Decision(30, 128, 4.0)) == course.joined_by(Decision(30, 128, 4.0)).decisions
+
+
+def test_a_declared_job_has_no_course_to_follow() -> None:
+    course = Course(job("{type: Constant}"))
+    assert not course.is_measured
+    assert not course.needs_noise
+
+
+def test_the_plan_of_a_measured_job_follows_its_decisions() -> None:
+    spec = job("{type: NoiseScale}")
+    assert [(0, 32)] == [(stage.first_update, stage.batch_size) for stage in make_plan(spec).stages]
+    decisions: list[Any] = [Decision(25, 64, 2.0), Decision(40, 512, 9.0)]
+    stages = make_plan(spec, decisions).stages
+    assert [(0, 32), (25, 64), (40, 256)] == [(stage.first_update, stage.batch_size) for stage in stages]
+    assert [32, 64, 512] == [stage.wanted for stage in stages]

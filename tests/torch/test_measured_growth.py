@@ -1,0 +1,134 @@
+"""Growth that is measured: the same decisions and weights after every interruption, and when they are declared."""
+
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+import torch
+from batchgrowth.decisions import MOST_DECISIONS
+from batchgrowth.errors import DataError
+from batchgrowth.growth import GROWTH
+from batchgrowth.manifest import read_manifest
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.record.replay import decisions_of, declared_manifest
+from batchgrowth_trainer.replica.growth import Growth, decisions_in
+from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.tree import add_up, lay_out
+from batchgrowth_trainer.training import Options, train
+
+MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
+
+
+def growth(name: str, looks: str = "everyUpdates: 5, leastChange: '1.01'") -> str:
+    return f"batch.growth={{type: {name}, looks: {{{looks}}}}}"
+
+
+@pytest.fixture
+def measured_job(small_job: Any) -> Any:
+    """A function: the small job with that rule, 90 examples in batches of 8 to 32 and shards of 4, with overrides."""
+    rates = {"Cabs": ("learningRate.initial=1",)}  # its batch is proportional to the learning rate
+    return lambda name, *more: small_job("workload.entrypoint=small:net", growth(name), *rates.get(name, ()), *more)
+
+
+def looks(folder: Path) -> list[tuple[str, ...]]:
+    with (folder / "growth.csv").open() as file:
+        return [tuple(row) for row in csv.reader(file)]
+
+
+@pytest.fixture
+def at_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is due at every update."""
+    monkeypatch.setattr(Run, "checkpoint_due", lambda run: True)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.usefixtures("at_every_update")
+def test_from_every_checkpoint_the_same_decisions_and_weights_follow(
+    measured_job: Any, tmp_path: Path, name: str
+) -> None:
+    job = measured_job(name, "checkpoint.keep=100")
+    whole = train(job, Options(output_dir=tmp_path / "whole"))
+    assert decisions_of(tmp_path / "whole", job), "the batch never grew, so this test would show nothing"
+    for update in range(2, whole["updates"], 6):
+        folder = tmp_path / f"from-{update}"
+        shutil.copytree(tmp_path / "whole", folder)
+        (folder / "summary.json").unlink()
+        for path in (folder / "checkpoints").iterdir():
+            if int(path.name.split("-")[1]) > update:
+                shutil.rmtree(path)
+        again = train(job, Options(output_dir=folder, resume=True))
+        assert whole["weightsSha256"] == again["weightsSha256"]
+        assert looks(tmp_path / "whole") == looks(folder)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_declared_manifest_of_a_run_repeats_it(measured_job: Any, tmp_path: Path, name: str) -> None:
+    job = measured_job(name)
+    first = train(job, Options(output_dir=tmp_path / "measured"))
+    declared = read_manifest(declared_manifest(tmp_path / "measured"))
+    again = train(declared, Options(output_dir=tmp_path / "declared"))
+
+    assert "Milestones" == declared.spec.batch.growth.type
+    assert first["weightsSha256"] == again["weightsSha256"]
+    assert first["updates"] == again["updates"] < 48  # 4 epochs of 12 updates of 8
+    assert declared == read_manifest(declared_manifest(tmp_path / "declared"))
+
+
+def test_a_run_that_decided_nothing_is_constant(measured_job: Any, tmp_path: Path) -> None:
+    train(measured_job("LossRatio", growth("LossRatio", "leastChange: '2', mostChange: '2'"), "epochs=1"),
+          Options(output_dir=tmp_path))  # fmt: skip
+    assert "Constant" == read_manifest(declared_manifest(tmp_path)).spec.batch.growth.type
+
+
+def test_a_folder_without_a_run_has_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no job\.yaml here"):
+        declared_manifest(tmp_path)
+
+
+def test_the_sums_of_a_row_are_those_of_plain_gradients(measured_job: Any, make_replica: Any) -> None:
+    """The numbers at the end of the row: sum of |g|² / n over the shards, the loss, and the stop flag."""
+    replica: Replica = make_replica(measured_job("NoiseScale"), small.plain())
+    reference, step = small.plain(), replica.plan.step_at(replica.position)
+    order = replica._epoch_order(0)[: step.examples]
+    squares = losses = 0.0
+    for shard in order.split(4):
+        reference.model.zero_grad()
+        inputs, target = reference.train[shard.tolist()]
+        loss = reference.loss(reference.model(inputs), target).sum()
+        loss.backward()
+        squares += sum(float(p.grad.square().sum()) for p in reference.model.parameters()) / len(shard)
+        losses += loss.item()
+    rows = [p.row for run in lay_out(step.shards, 2).runs for p in replica.partials(step, run, stop=True)]
+    total = add_up(rows, lay_out(step.shards, 2))
+    assert [squares, losses] == pytest.approx(total[-3:-1].tolist(), rel=1e-5)
+    assert total[-1] > 0
+
+
+def test_the_course_moves_with_the_state(measured_job: Any, make_replica: Any) -> None:
+    """Written into another replica's vectors, the state brings its decisions."""
+    job: BatchGrowthJob = measured_job("NoiseScale")
+    replica, newcomer = make_replica(job, small.net()), make_replica(job, small.net())
+    while not replica.growth.course.decisions:
+        step = replica.plan.step_at(replica.position)
+        replica.commit(step, replica.partials(step, (0, step.shards))[0].row)
+    newcomer.restore(replica.snapshot())
+
+    assert replica.growth.course.decisions == newcomer.growth.course.decisions
+    assert replica.plan == newcomer.plan
+    assert replica.growth.course.decisions == decisions_in(replica.snapshot().tensors)
+    assert () == decisions_in({"parameters": torch.zeros(3)})
+
+
+def test_a_declared_job_carries_no_course(small_job: Any, make_replica: Any) -> None:
+    """Its state is the one that earlier checkpoints hold."""
+    assert {} == Growth(small_job().spec, torch.device("cpu")).tensors()
+    assert {"parameters", "optimizer.momentum_buffer"} == make_replica(small_job(), small.plain()).tensors().keys()
+
+
+def test_the_vector_has_room_for_every_decision(measured_job: Any) -> None:
+    vector = Growth(measured_job("LossRatio").spec, torch.device("cpu")).tensors()["growth.course"]
+    assert len(vector) >= 3 * MOST_DECISIONS + 1

@@ -1,0 +1,66 @@
+"""The manifest of a run, and the declared manifest that repeats what a measured growth decided."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from batchgrowth.decisions import Decision
+from batchgrowth.errors import DataError
+from batchgrowth.manifest import load_manifest, read_manifest
+from batchgrowth.spec import BatchGrowthJob
+
+from batchgrowth_trainer.record.history import GROWTH_FILE
+from batchgrowth_trainer.record.rows import whole_lines
+
+JOB_FILE = "job.yaml"
+
+
+def manifest_text(job: BatchGrowthJob) -> str:
+    """The job as YAML, with every default filled in; of its metadata only the name."""
+    return _text(_document(job))
+
+
+def declared_manifest(directory: Path) -> str:
+    """The manifest, as YAML, that repeats the run in `directory` with the same weights: its decisions are milestones.
+
+    The run's own manifest if its growth is declared. Raises DataError if there is no run, SpecError if its manifest is
+    damaged.
+    """
+    path = directory / JOB_FILE
+    if not path.is_file():
+        raise DataError(f"{directory}: there is no {JOB_FILE} here; name the --output-dir of a run")
+    job = load_manifest(path)
+    document = _document(job)
+    if job.spec.batch.growth.entry.quantity:
+        document["spec"]["batch"]["growth"] = _declared(decisions_of(directory, job))
+    text = _text(document)
+    read_manifest(text, source=str(path))
+    return text
+
+
+def decisions_of(directory: Path, job: BatchGrowthJob) -> list[Decision]:
+    """The decisions of a run that changed the wanted batch size, from its growth.csv; none if there is no such file."""
+    path = directory / GROWTH_FILE
+    wanted, changes = job.spec.batch.initial, []
+    for line in whole_lines(path)[1:] if path.exists() else ():
+        update, _, value, batch, _ = line.split(",")
+        if int(batch) != wanted:
+            wanted = int(batch)
+            changes.append(Decision(int(update), wanted, float(value)))
+    return changes
+
+
+def _declared(decisions: list[Decision]) -> dict[str, Any]:
+    if not decisions:
+        return {"type": "Constant"}
+    steps = [{"update": decision.update, "batchSize": decision.wanted} for decision in decisions]
+    return {"type": "Milestones", "milestones": {"steps": steps}}
+
+
+def _document(job: BatchGrowthJob) -> dict[str, Any]:
+    document: dict[str, Any] = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return document | {"metadata": {"name": job.metadata.name}}
+
+
+def _text(document: dict[str, Any]) -> str:
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
