@@ -10,13 +10,15 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from batchgrowth.position import Position
+from batchgrowth.precise import SIXTY_DIGITS, power, square_root
 from batchgrowth.schema.choice import Entry
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import DecimalText
 
 __all__ = [
-    "LARGEST_BATCH", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry", "GrowthRule", "Model",
-    "OptimizerEntry", "Position", "RateEntry", "RateRule", "Rule", "Until", "exact",
+    "LARGEST_BATCH", "SIXTY_DIGITS", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry", "GrowthRule", "Model",
+    "OptimizerEntry", "Position", "RateEntry", "RateRule", "Rule", "ScheduleEntry", "ScheduleRule", "Until", "exact",
+    "power", "square_root",
 ]  # fmt: skip
 
 LARGEST_BATCH = 16_777_216
@@ -87,6 +89,22 @@ class RateEntry(Entry):
     """
 
     falls_past_maximum: bool = False
+
+
+class ScheduleRule(Protocol):
+    """A schedule of the learning rate: frozen, and picklable because a plan is sent to the workers."""
+
+    def factor(self, epoch: int) -> Fraction:
+        """The factor of the learning rate during `epoch`, counted from 0: 1 at first, and never rising.
+
+        Exact if it is rational, else to so many digits that its nearest float is the same on every machine.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleEntry(Entry):
+    """A schedule of the learning rate. `implementation` is a function (settings, epochs of the job) -> ScheduleRule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """The plan of a spec, in closed form over stages: a million epochs take no longer to plan than ten."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
 from batchgrowth.errors import Fault, PlanError
-from batchgrowth.extend import GrowthRule, Until
-from batchgrowth.learning import learning_rate
+from batchgrowth.extend import GrowthRule, ScheduleRule, Until
+from batchgrowth.learning import learning_rate, schedule_of
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.stages import Plan, Stage, Step
@@ -21,7 +22,7 @@ MOST_STAGES = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """The updates from `start` to `end`, with one batch size and learning rate."""
+    """The updates from `start` to `end`, with one batch size and one learning rate by the rate rule."""
 
     start: Position
     end: Position
@@ -39,11 +40,13 @@ def make_plan(spec: JobSpec) -> Plan:
     segments = list(islice(_segments(spec), MOST_STAGES + 1))
     if len(segments) > MOST_STAGES:
         raise PlanError(str(_too_many_stages(spec)))
+    schedule = schedule_of(spec.learning_rate, spec.epochs)
     plan = Plan(
-        stages=tuple(_stage(index, segment, spec) for index, segment in enumerate(segments)),
+        stages=tuple(_stage(index, segment, spec, schedule) for index, segment in enumerate(segments)),
         examples_per_epoch=spec.workload.examples,
         epochs=spec.epochs,
         shard=spec.shard,
+        schedule=schedule,
         warmup=spec.learning_rate.warmup,
     )
     _check(plan, spec)
@@ -85,8 +88,9 @@ def _end(epochs: Epochs, start: Position, batch: int, until: Until) -> Position:
     return epochs.to_epoch(start, batch, epochs.epochs if until.epoch is None else until.epoch)
 
 
-def _stage(index: int, segment: _Segment, spec: JobSpec) -> Stage:
+def _stage(index: int, segment: _Segment, spec: JobSpec, schedule: ScheduleRule) -> Stage:
     examples = spec.workload.examples
+    last_epoch = segment.end.epoch - (segment.end.offset == 0)
     return Stage(
         index=index,
         first_update=segment.start.update,
@@ -95,7 +99,9 @@ def _stage(index: int, segment: _Segment, spec: JobSpec) -> Stage:
         epoch_to=segment.end.epoch + Fraction(segment.end.offset, examples),
         wanted=segment.wanted,
         batch_size=segment.batch_size,
-        learning_rate=float(segment.learning_rate),
+        rate=segment.learning_rate,
+        learning_rate=float(segment.learning_rate * schedule.factor(segment.start.epoch)),
+        learning_rate_to=float(segment.learning_rate * schedule.factor(last_epoch)),
         workers=spec.workers.wanted(segment.batch_size),
         updates_per_epoch=-(-examples // segment.batch_size),
     )
@@ -114,14 +120,28 @@ def _too_many_stages(spec: JobSpec) -> Fault:
 
 
 def _check(plan: Plan, spec: JobSpec) -> None:
-    vanished = next((stage for stage in plan.stages if stage.learning_rate == 0), None)
+    vanished = next((stage for stage in plan.stages if stage.learning_rate_to == 0), None)
     if vanished is not None:
-        raise PlanError(
-            f"spec.learningRate.rule: {spec.learning_rate.rule} makes the learning rate 0 from epoch "
-            f"{float(vanished.epoch_from):g} on; give a larger batch.maximum, a slower growth, or rule Constant"
-        )
+        raise PlanError(str(_vanished(vanished, plan, spec)))
     warmup = spec.learning_rate.warmup
     if warmup is not None and warmup.updates > plan.updates:
         raise PlanError(
             f"spec.learningRate.warmup.updates: {warmup.updates}; give at most the {plan.updates} updates of the plan"
         )
+
+
+def _vanished(stage: Stage, plan: Plan, spec: JobSpec) -> Fault:
+    """What makes the learning rate 0 in this stage: the rate rule, or else the schedule."""
+    schedule = spec.learning_rate.schedule
+    if schedule is None or float(stage.rate) == 0:
+        return Fault(
+            "spec.learningRate.rule",
+            f"{spec.learning_rate.rule} makes the learning rate 0 from epoch {float(stage.epoch_from):g} on",
+            "give a larger batch.maximum, a slower growth, or rule Constant",
+        )
+    first = bisect_left(stage.epochs, True, key=lambda epoch: float(stage.rate * plan.schedule.factor(epoch)) == 0)
+    return Fault(
+        "spec.learningRate.schedule",
+        f"{schedule.type} makes the learning rate 0 from epoch {stage.epochs[first]} on",
+        "give settings with which it falls more slowly or less far",
+    )
