@@ -71,7 +71,7 @@ class GrowthEntry(Entry):
 
 
 class RateRule(Protocol):
-    """The exact learning rate of a batch."""
+    """The learning rate of a batch: exact if it is rational, else to 50 digits."""
 
     def __call__(self, rate: Fraction, initial: int, wanted: int, used: int) -> Fraction:
         """The learning rate of a batch of `used` examples when `wanted` were wanted.

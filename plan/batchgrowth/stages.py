@@ -19,7 +19,7 @@ class Stage:
     """Consecutive updates with the same settings; the short last batch of an epoch belongs to its stage.
 
     `wanted` is the batch size that the growth rule wants at the start of the stage (d), `batch_size` the one used.
-    `rate` is the exact learning rate by the rate rule alone; `learning_rate` that of the first update and
+    `rate` is the learning rate by the rate rule alone, before rounding; `learning_rate` that of the first update and
     `learning_rate_to` that of the last, with the schedule's factor and without the warm-up.
     """
 

@@ -139,11 +139,18 @@ def test_learning_rate_contract(name: str) -> None:
         ("DecayPastMaximum", 1024, 512, Fraction("0.025")),
         ("DecayPastMaximum", 16_000, 128, Fraction("0.0004")),
         ("Linear", 1024, 512, Fraction("0.8")),
+        ("SquareRoot", 1024, 512, Fraction("0.2")),
+        ("SquareRoot", 72, 72, Fraction("0.075")),
     ],
 )
 def test_learning_rate(rule: str, wanted: int, used: int, expected: Fraction) -> None:
     rate = LearningRate.model_validate({"initial": "0.05", "rule": rule})
     assert expected == learning_rate(rate, 32, wanted, used)
+
+
+def test_an_irrational_learning_rate_is_precise_to_fifty_digits() -> None:
+    rate = LearningRate.model_validate({"initial": "0.05", "rule": "SquareRoot"})
+    assert abs(learning_rate(rate, 32, 64, 64) ** 2 - Fraction("0.005")) < Fraction(1, 10**50)
 
 
 def test_warmup() -> None:

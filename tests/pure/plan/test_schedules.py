@@ -164,12 +164,21 @@ def test_a_schedule_belongs_to_the_mathematics() -> None:
     assert expected == mathematics(spec)["learningRate"]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_million_epochs_are_planned_at_once(name: str) -> None:
-    spec = job({"type": name}, epochs=1_000_000) if name != "Step" else job(
-        {"type": "Step", "step": {"factor": "0.999999999999", "everyEpochs": 1}}, epochs=1_000_000
-    )  # fmt: skip
-    (stage,) = make_plan(spec).stages
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "Constant"},
+        {"type": "Step", "step": {"factor": "0.999999999999", "everyEpochs": 1}},
+        {"type": "Cosine"},
+        {"type": "Linear"},
+        {"type": "Polynomial", "polynomial": {"power": "10"}},
+        {"type": "Polynomial", "polynomial": {"power": "9.5"}},
+        {"type": "InverseSquareRoot"},
+    ],
+    ids=str,
+)
+def test_a_million_epochs_are_planned_at_once(given: dict[str, Any]) -> None:
+    (stage,) = make_plan(job(given, epochs=1_000_000)).stages
     assert 4_000_000 == stage.updates
     assert 0 < stage.learning_rate_to <= 0.1
 
