@@ -61,7 +61,8 @@ def nothing_coarser(settings: Any, epochs: int, updates: int, stages: int) -> Co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthEntry(Entry):
-    """A growth rule. `implementation` is a function (initial batch size, settings) -> GrowthRule.
+    """A growth rule. `implementation` is a function (initial batch size, settings, schedule) -> GrowthRule; the
+    schedule is the ScheduleRule of the learning rate.
 
     `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser: how to change the settings of a
     job whose plan has too many stages.

@@ -37,10 +37,10 @@ def make_plan(spec: JobSpec) -> Plan:
     Raises PlanError, naming the field and what would do, if the plan has more than 1,000 stages, the learning rate
     falls to 0, or the warm-up is longer than the training.
     """
-    segments = list(islice(_segments(spec), MOST_STAGES + 1))
+    schedule = schedule_of(spec.learning_rate, spec.epochs)
+    segments = list(islice(_segments(spec, schedule), MOST_STAGES + 1))
     if len(segments) > MOST_STAGES:
         raise PlanError(str(_too_many_stages(spec)))
-    schedule = schedule_of(spec.learning_rate, spec.epochs)
     plan = Plan(
         stages=tuple(_stage(index, segment, spec, schedule) for index, segment in enumerate(segments)),
         examples_per_epoch=spec.workload.examples,
@@ -63,10 +63,10 @@ def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int
     return position.epoch % spec.evaluation.every_epochs == 0 or plan.is_done(position)
 
 
-def _segments(spec: JobSpec) -> Iterator[_Segment]:
+def _segments(spec: JobSpec, schedule: ScheduleRule) -> Iterator[_Segment]:
     growth = spec.batch.growth
-    epochs, rule = Epochs(spec.workload.examples, spec.epochs), growth.entry.load()(spec.batch.initial, growth.settings)
-    position = Position()
+    rule = growth.entry.load()(spec.batch.initial, growth.settings, schedule)
+    epochs, position = Epochs(spec.workload.examples, spec.epochs), Position()
     while position.epoch < spec.epochs:
         wanted = rule.wanted(position)
         used = min(wanted, spec.batch.maximum)
