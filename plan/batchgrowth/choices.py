@@ -6,9 +6,10 @@ from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.growth import GROWTH
 from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.optimizers import OPTIMIZERS
+from batchgrowth.schedules import SCHEDULES
 from batchgrowth.schema.choice import Registry
 
-CHOICES: tuple[Registry[Any], ...] = (GROWTH, LEARNING_RATES, OPTIMIZERS, EXCHANGES)
+CHOICES: tuple[Registry[Any], ...] = (GROWTH, LEARNING_RATES, SCHEDULES, OPTIMIZERS, EXCHANGES)
 
 
 def choices_help() -> str:

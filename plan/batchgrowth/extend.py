@@ -11,14 +11,15 @@ from typing import Any, Protocol
 
 from batchgrowth.measuring import LARGEST_BATCH, Look, MeasuredRule, Signals, ratio, two_shards
 from batchgrowth.position import Position
+from batchgrowth.precise import SIXTY_DIGITS, power, square_root
 from batchgrowth.schema.choice import Entry
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import DecimalText
 
 __all__ = [
-    "LARGEST_BATCH", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry", "GrowthRule", "Look",
-    "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry", "Position", "RateEntry", "RateRule", "Rule", "Signals",
-    "Until", "exact", "ratio", "two_shards",
+    "LARGEST_BATCH", "SIXTY_DIGITS", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry", "GrowthRule", "Look",
+    "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry", "Position", "RateEntry", "RateRule", "Rule",
+    "ScheduleEntry", "ScheduleRule", "Signals", "Until", "exact", "power", "ratio", "square_root", "two_shards",
 ]  # fmt: skip
 
 
@@ -58,7 +59,8 @@ def nothing_coarser(settings: Any, epochs: int, updates: int, stages: int) -> Co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthEntry(Entry):
-    """A growth rule. `implementation` is a function (initial batch size, settings) -> GrowthRule.
+    """A growth rule. `implementation` is a function (initial batch size, settings, schedule) -> GrowthRule; the
+    schedule is the ScheduleRule of the learning rate.
 
     `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser: how to change the settings of a
     job whose plan has too many stages. `quantity` names what a measured rule measures; it is empty if the plan follows
@@ -81,7 +83,7 @@ class MeasuredEntry(GrowthEntry):
 
 
 class RateRule(Protocol):
-    """The exact learning rate of a batch."""
+    """The learning rate of a batch: exact if it is rational, else to 50 digits."""
 
     def __call__(self, rate: Fraction, initial: int, wanted: int, used: int) -> Fraction:
         """The learning rate of a batch of `used` examples when `wanted` were wanted.
@@ -99,6 +101,22 @@ class RateEntry(Entry):
     """
 
     falls_past_maximum: bool = False
+
+
+class ScheduleRule(Protocol):
+    """A schedule of the learning rate: frozen, and picklable because a plan is sent to the workers."""
+
+    def factor(self, epoch: int) -> Fraction:
+        """The factor of the learning rate during `epoch`, counted from 0: 1 at first, and never rising.
+
+        Exact if it is rational, else to so many digits that its nearest float is the same on every machine.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleEntry(Entry):
+    """A schedule of the learning rate. `implementation` is a function (settings, epochs of the job) -> ScheduleRule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

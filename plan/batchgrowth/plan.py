@@ -1,5 +1,6 @@
 """The plan of a spec, in closed form over stages: a million epochs take no longer to plan than ten."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -7,8 +8,8 @@ from itertools import islice
 
 from batchgrowth.decisions import DecidedRule, Decision
 from batchgrowth.errors import Fault, PlanError
-from batchgrowth.extend import GrowthRule, Until
-from batchgrowth.learning import learning_rate
+from batchgrowth.extend import GrowthRule, ScheduleRule, Until
+from batchgrowth.learning import learning_rate, schedule_of
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.stages import Plan, Stage, Step
@@ -22,7 +23,7 @@ MOST_STAGES = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """The updates from `start` to `end`, with one batch size and learning rate."""
+    """The updates from `start` to `end`, with one batch size and one learning rate by the rate rule."""
 
     start: Position
     end: Position
@@ -35,19 +36,22 @@ def make_plan(spec: JobSpec, decisions: Sequence[Decision] = ()) -> Plan:
     """The plan that follows from the spec, and, if its growth is measured, from the decisions taken so far.
 
     Raises PlanError, naming the field and what would do, if the plan has more than 1,000 stages, the learning rate
-    falls to 0, or the warm-up is longer than the training.
+    falls to 0, or the warm-up is longer than the training; what was decided while training never raises it.
     """
-    segments = list(islice(_segments(spec, _growth_rule(spec, decisions)), MOST_STAGES + 1))
+    schedule = schedule_of(spec.learning_rate, spec.epochs)
+    segments = list(islice(_segments(spec, _growth_rule(spec, schedule, decisions)), MOST_STAGES + 1))
     if len(segments) > MOST_STAGES:
         raise PlanError(str(_too_many_stages(spec)))
     plan = Plan(
-        stages=tuple(_stage(index, segment, spec) for index, segment in enumerate(segments)),
+        stages=tuple(_stage(index, segment, spec, schedule) for index, segment in enumerate(segments)),
         examples_per_epoch=spec.workload.examples,
         epochs=spec.epochs,
         shard=spec.shard,
+        schedule=schedule,
         warmup=spec.learning_rate.warmup,
     )
-    _check(plan, spec)
+    if not decisions:
+        _check(plan, spec)
     return plan
 
 
@@ -61,11 +65,11 @@ def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int
     return position.epoch % spec.evaluation.every_epochs == 0 or plan.is_done(position)
 
 
-def _growth_rule(spec: JobSpec, decisions: Sequence[Decision]) -> GrowthRule:
+def _growth_rule(spec: JobSpec, schedule: ScheduleRule, decisions: Sequence[Decision]) -> GrowthRule:
     growth = spec.batch.growth
     if growth.entry.quantity:
         return DecidedRule(spec.batch.initial, decisions)
-    rule: GrowthRule = growth.entry.load()(spec.batch.initial, growth.settings)
+    rule: GrowthRule = growth.entry.load()(spec.batch.initial, growth.settings, schedule)
     return rule
 
 
@@ -93,8 +97,9 @@ def _end(epochs: Epochs, start: Position, batch: int, until: Until) -> Position:
     return epochs.to_epoch(start, batch, epochs.epochs if until.epoch is None else until.epoch)
 
 
-def _stage(index: int, segment: _Segment, spec: JobSpec) -> Stage:
+def _stage(index: int, segment: _Segment, spec: JobSpec, schedule: ScheduleRule) -> Stage:
     examples = spec.workload.examples
+    last_epoch = segment.end.epoch - (segment.end.offset == 0)
     return Stage(
         index=index,
         first_update=segment.start.update,
@@ -103,7 +108,9 @@ def _stage(index: int, segment: _Segment, spec: JobSpec) -> Stage:
         epoch_to=segment.end.epoch + Fraction(segment.end.offset, examples),
         wanted=segment.wanted,
         batch_size=segment.batch_size,
-        learning_rate=float(segment.learning_rate),
+        rate=segment.learning_rate,
+        learning_rate=float(segment.learning_rate * schedule.factor(segment.start.epoch)),
+        learning_rate_to=float(segment.learning_rate * schedule.factor(last_epoch)),
         workers=spec.workers.wanted(segment.batch_size),
         updates_per_epoch=-(-examples // segment.batch_size),
     )
@@ -122,14 +129,28 @@ def _too_many_stages(spec: JobSpec) -> Fault:
 
 
 def _check(plan: Plan, spec: JobSpec) -> None:
-    vanished = next((stage for stage in plan.stages if stage.learning_rate == 0), None)
+    vanished = next((stage for stage in plan.stages if stage.learning_rate_to == 0), None)
     if vanished is not None:
-        raise PlanError(
-            f"spec.learningRate.rule: {spec.learning_rate.rule} makes the learning rate 0 from epoch "
-            f"{float(vanished.epoch_from):g} on; give a larger batch.maximum, a slower growth, or rule Constant"
-        )
+        raise PlanError(str(_vanished(vanished, plan, spec)))
     warmup = spec.learning_rate.warmup
     if warmup is not None and warmup.updates > plan.updates:
         raise PlanError(
             f"spec.learningRate.warmup.updates: {warmup.updates}; give at most the {plan.updates} updates of the plan"
         )
+
+
+def _vanished(stage: Stage, plan: Plan, spec: JobSpec) -> Fault:
+    """What makes the learning rate 0 in this stage: the rate rule, or else the schedule."""
+    schedule = spec.learning_rate.schedule
+    if schedule is None or float(stage.rate) == 0:
+        return Fault(
+            "spec.learningRate.rule",
+            f"{spec.learning_rate.rule} makes the learning rate 0 from epoch {float(stage.epoch_from):g} on",
+            "give a larger batch.maximum, a slower growth, or rule Constant",
+        )
+    first = bisect_left(stage.epochs, True, key=lambda epoch: float(stage.rate * plan.schedule.factor(epoch)) == 0)
+    return Fault(
+        "spec.learningRate.schedule",
+        f"{schedule.type} makes the learning rate 0 from epoch {stage.epochs[first]} on",
+        "give settings with which it falls more slowly or less far",
+    )

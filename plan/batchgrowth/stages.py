@@ -3,10 +3,13 @@
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
+from batchgrowth.extend import ScheduleRule
 from batchgrowth.learning import warmed
 from batchgrowth.position import Position
+from batchgrowth.schedules.constant import ConstantSchedule
 from batchgrowth.spec import Warmup
 from batchgrowth.walk import Epochs
 
@@ -16,6 +19,8 @@ class Stage:
     """Consecutive updates with the same settings; the short last batch of an epoch belongs to its stage.
 
     `wanted` is the batch size that the growth rule wants at the start of the stage (d), `batch_size` the one used.
+    `rate` is the learning rate by the rate rule alone, before rounding; `learning_rate` that of the first update and
+    `learning_rate_to` that of the last, with the schedule's factor and without the warm-up.
     """
 
     index: int
@@ -25,17 +30,26 @@ class Stage:
     epoch_to: Fraction
     wanted: int
     batch_size: int
+    rate: Fraction
     learning_rate: float
+    learning_rate_to: float
     workers: int
     updates_per_epoch: int
 
+    @property
+    def epochs(self) -> range:
+        """The epochs of the stage's updates, the first and the last of which may be shared with its neighbours."""
+        return range(int(self.epoch_from), ceil(self.epoch_to))
+
     def to_json(self) -> dict[str, Any]:
         """The stage as `batchgrowth plan --output json` prints it."""
+        moves = self.learning_rate_to != self.learning_rate
         return {
             "epochFrom": whole_if_whole(self.epoch_from),
             "epochTo": whole_if_whole(self.epoch_to),
             "batchSize": self.batch_size,
             "learningRate": self.learning_rate,
+            **({"learningRateTo": self.learning_rate_to} if moves else {}),
             "workers": self.workers,
             "updatesPerEpoch": self.updates_per_epoch,
             "updates": self.updates,
@@ -64,6 +78,7 @@ class Plan:
     examples_per_epoch: int
     epochs: int
     shard: int
+    schedule: ScheduleRule = field(default_factory=ConstantSchedule)
     warmup: Warmup | None = None
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
@@ -93,6 +108,12 @@ class Plan:
             start, stage.batch_size, update - stage.first_update
         )
 
+    def learning_rate_at(self, position: Position) -> float:
+        """The learning rate of the update at `position`; at the end of the plan, that of the last epoch."""
+        epoch = min(position.epoch, self.epochs - 1)
+        rate = self.stage_at(position.update).rate * self.schedule.factor(epoch)
+        return warmed(self.warmup, position.update, float(rate))
+
     def is_done(self, position: Position) -> bool:
         """True if no update is left."""
         return position.epoch >= self.epochs
@@ -112,7 +133,7 @@ class Plan:
             examples=examples,
             shards=-(-examples // self.shard),
             batch_size=stage.batch_size,
-            learning_rate=warmed(self.warmup, position.update, stage.learning_rate),
+            learning_rate=self.learning_rate_at(position),
             workers=stage.workers,
         )
 

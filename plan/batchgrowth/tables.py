@@ -34,11 +34,17 @@ def _row(stage: Stage, epochs: int) -> tuple[str, ...]:
         str(stage.index),
         f"{_epoch(stage.epoch_from)} – {_epoch(stage.epoch_to)}",
         f"{stage.batch_size:,}",
-        f"{stage.learning_rate:g}",
+        _rates(stage),
         str(stage.workers),
         f"{stage.updates:,}",
         f"{float(share):.1%}",
     )
+
+
+def _rates(stage: Stage) -> str:
+    """The learning rate of the first update, and that of the last if the schedule moves it."""
+    first, last = f"{stage.learning_rate:g}", f"{stage.learning_rate_to:g}"
+    return first if first == last else f"{first} → {last}"
 
 
 def _epoch(epoch: Fraction) -> str:
@@ -48,7 +54,7 @@ def _epoch(epoch: Fraction) -> str:
 def plan_totals(plan: Plan, spec: JobSpec) -> str:
     """Total updates and examples, and how many updates the same job takes with a constant batch."""
     batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
-    learning_rate = spec.learning_rate.model_copy(update={"warmup": None})
+    learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
     constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates
     examples = f"{plan.epochs:,} epochs of {plan.examples_per_epoch:,} examples"
     total = f"\n{plan.updates:,} updates for {examples}"

@@ -23,5 +23,5 @@ class ConstantRule:
 ENTRY = GrowthEntry(
     name="Constant",
     summary="stays at batch.initial",
-    implementation=lambda initial, _: ConstantRule(initial),
+    implementation=lambda initial, _settings, _schedule: ConstantRule(initial),
 )

@@ -69,7 +69,7 @@ ENTRY = GrowthEntry(
     summary="multiplies every few epochs",
     source="GeoDamp of Sievert and Shah, 2021",
     block=Geometric,
-    implementation=lambda initial, block: GeometricRule(initial, Decimal(block.factor), block.every_epochs),
+    implementation=lambda initial, block, _schedule: GeometricRule(initial, Decimal(block.factor), block.every_epochs),
     example={"factor": "2", "everyEpochs": 5},
     coarser=_coarser,
 )

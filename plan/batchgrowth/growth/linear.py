@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from batchgrowth.extend import Coarser, DecimalText, GrowthEntry, Model, Position, Rule, Until, exact
+from batchgrowth.extend import Coarser, DecimalText, GrowthEntry, Model, Position, Rule, ScheduleRule, Until, exact
 
 
 class Linear(Model):
@@ -54,6 +54,10 @@ class LinearRule:
         return Until(update=(floor(updates / self.every_updates) + 1) * self.every_updates)
 
 
+def _rule(initial: int, block: Linear, _schedule: ScheduleRule) -> LinearRule:
+    return LinearRule(initial, exact(block.examples_per_update), block.every_updates)
+
+
 def _coarser(settings: Linear, _epochs: int, updates: int, stages: int) -> Coarser:
     return Coarser("linear.everyUpdates", settings.every_updates, -(-updates // stages))
 
@@ -63,7 +67,7 @@ ENTRY = GrowthEntry(
     summary="adds a little with each update",
     source="PadaDamp of Sievert and Shah, 2021",
     block=Linear,
-    implementation=lambda initial, block: LinearRule(initial, exact(block.examples_per_update), block.every_updates),
+    implementation=_rule,
     example={"examplesPerUpdate": "0.25", "everyUpdates": 10},
     coarser=_coarser,
 )

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from batchgrowth.extend import LARGEST_BATCH, GrowthEntry, Model, Position, Rule, Until
+from batchgrowth.extend import LARGEST_BATCH, GrowthEntry, Model, Position, Rule, ScheduleRule, Until
 
 
 class Milestone(Model):
@@ -74,7 +74,7 @@ class MilestonesRule:
         return Until(epoch=self.epochs[passed]) if passed < len(self.epochs) else Until()
 
 
-def _rule(initial: int, block: Milestones) -> MilestonesRule:
+def _rule(initial: int, block: Milestones, _schedule: ScheduleRule) -> MilestonesRule:
     return MilestonesRule(initial, tuple(s.epoch for s in block.steps), tuple(s.batch_size for s in block.steps))
 
 

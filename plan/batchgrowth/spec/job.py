@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from batchgrowth.growth import GROWTH
+from batchgrowth.schedules import SCHEDULES
 from batchgrowth.schema.model import Model, Rule
 from batchgrowth.schema.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
 from batchgrowth.spec.batch import Batch
@@ -88,6 +89,7 @@ class JobSpec(Model):
 
     rules: ClassVar = (
         *GROWTH.outer_rules("JobSpec"),
+        *SCHEDULES.outer_rules("JobSpec"),
         Rule(
             "batch.shard",
             f"give a shard so large that batch.maximum has at most {MOST_SHARDS} of them",

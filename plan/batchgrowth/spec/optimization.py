@@ -6,6 +6,7 @@ from pydantic import Field
 
 from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.optimizers import OPTIMIZERS
+from batchgrowth.schedules import SCHEDULES
 from batchgrowth.schema.choice import Choice, choice_of
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import DecimalText
@@ -24,6 +25,13 @@ class Warmup(Model):
     )
 
 
+@choice_of(SCHEDULES)
+class Schedule(Choice):
+    """How the learning rate falls by epoch: `type`, and the block of that name."""
+
+    type: str
+
+
 @choice_of(LEARNING_RATES, "rule")
 class LearningRate(Choice):
     """The learning rate of each update."""
@@ -33,6 +41,11 @@ class LearningRate(Choice):
         'Required. Example: "0.05".'
     )
     rule: str
+    schedule: Schedule | None = Field(
+        None,
+        description="How the learning rate falls by epoch: a factor, constant during each epoch, of what the rule says."
+        " Default: Constant.",
+    )
     warmup: Warmup | None = Field(None, description="A ramp over the first updates. Default: none.")
 
     rules: ClassVar = (

@@ -29,6 +29,6 @@ ENTRY = GrowthEntry(
     name="Stairs",
     summary="climbs by batch.initial every few epochs",
     block=Stairs,
-    implementation=lambda initial, settings: StairsRule(initial, settings.every_epochs),
+    implementation=lambda initial, settings, _schedule: StairsRule(initial, settings.every_epochs),
     example={"everyEpochs": 2},
 )

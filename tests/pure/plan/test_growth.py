@@ -15,6 +15,8 @@ from batchgrowth.growth.milestones import MilestonesRule
 from batchgrowth.learning import learning_rate, warmed
 from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.position import Position
+from batchgrowth.schedules.constant import ConstantSchedule
+from batchgrowth.schedules.cosine import CosineSchedule
 from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +95,7 @@ def test_linear_answers_hold_until_they_say(initial: int, step: Fraction, every:
 )
 def test_the_spec_names_the_rule(growth: dict[str, object], rule: GrowthRule) -> None:
     batch = Batch.model_validate({"initial": 32, "maximum": 512, "growth": growth})
-    assert rule == batch.growth.entry.load()(32, batch.growth.settings)
+    assert rule == batch.growth.entry.load()(32, batch.growth.settings, ConstantSchedule())
 
 
 @pytest.mark.parametrize("name", [name for name, entry in GROWTH.items() if not entry.quantity])
@@ -102,7 +104,7 @@ def test_contract(name: str) -> None:
     entry = GROWTH[name]
     block = {entry.block_name: entry.example} if entry.block else {}
     growth = Batch.model_validate({"initial": 32, "maximum": 64, "growth": {"type": entry.name, **block}}).growth
-    rule = entry.load()(32, growth.settings)
+    rule = entry.load()(32, growth.settings, CosineSchedule(Fraction(0), 50))
     position = Position()
     assert 32 == rule.wanted(position)
     for _ in range(20):
@@ -139,11 +141,18 @@ def test_learning_rate_contract(name: str) -> None:
         ("DecayPastMaximum", 1024, 512, Fraction("0.025")),
         ("DecayPastMaximum", 16_000, 128, Fraction("0.0004")),
         ("Linear", 1024, 512, Fraction("0.8")),
+        ("SquareRoot", 1024, 512, Fraction("0.2")),
+        ("SquareRoot", 72, 72, Fraction("0.075")),
     ],
 )
 def test_learning_rate(rule: str, wanted: int, used: int, expected: Fraction) -> None:
     rate = LearningRate.model_validate({"initial": "0.05", "rule": rule})
     assert expected == learning_rate(rate, 32, wanted, used)
+
+
+def test_an_irrational_learning_rate_is_precise_to_fifty_digits() -> None:
+    rate = LearningRate.model_validate({"initial": "0.05", "rule": "SquareRoot"})
+    assert abs(learning_rate(rate, 32, 64, 64) ** 2 - Fraction("0.005")) < Fraction(1, 10**50)
 
 
 def test_warmup() -> None:

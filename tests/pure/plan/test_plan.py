@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import JobSpec, Plan, PlanError, Position, load_manifest, make_plan
+from batchgrowth.extend import square_root
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
@@ -173,7 +174,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
     initial = draw(st.integers(1, 40))
     maximum, shard = draw(st.integers(initial, 200)), draw(st.integers(1, 64))
     sizes = {"initial": initial, "maximum": maximum, "shard": shard, "growth": draw(growths)}
-    rule = draw(st.sampled_from(["Constant", "DecayPastMaximum", "Linear"]))
+    rule = draw(st.sampled_from(["Constant", "DecayPastMaximum", "Linear", "SquareRoot"]))
     minimum = draw(st.integers(1, 4))
     return job(
         workload={"entrypoint": "a:b", "examples": draw(st.integers(1, 300))},
@@ -236,6 +237,7 @@ def test_the_learning_rate_over_the_batch_is_exact(spec: JobSpec) -> None:
             "Constant": Fraction(1, 20),
             "DecayPastMaximum": Fraction(1, 20) * stage.batch_size / stage.wanted,
             "Linear": Fraction(1, 20) * stage.batch_size / spec.batch.initial,
+            "SquareRoot": Fraction(1, 20) * square_root(Fraction(stage.batch_size, spec.batch.initial)),
         }
         assert float(used[spec.learning_rate.rule]) == stage.learning_rate
 

@@ -36,7 +36,9 @@ def stage(index: int, first_update: int, updates: int, batch_size: int, workers:
         epoch_to=Fraction(index + 1),
         wanted=batch_size,
         batch_size=batch_size,
+        rate=Fraction(1, 20),
         learning_rate=0.05,
+        learning_rate_to=0.05,
         workers=workers,
         updates_per_epoch=updates,
     )

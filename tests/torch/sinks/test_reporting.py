@@ -48,6 +48,17 @@ def test_the_last_report_is_of_the_end(tmp_path: Path, small_job: MakeJob) -> No
     assert plan.updates == reports[-1].checkpoint_update
 
 
+def test_the_first_report_has_the_learning_rate_of_the_first_update(small_job: MakeJob) -> None:
+    """Warmed up and with the schedule's factor, as the rows that follow."""
+    changes = ("learningRate.warmup={updates: 20}", "learningRate.schedule={type: Linear}")
+    plan, reports = make_plan(small_job(*changes).spec), list[Progress]()
+    reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
+    reporter.handle(Started("small", plan, plan.position_at(3)))
+    reporter.handle(Stopped())
+
+    assert plan.step_at(plan.position_at(3)).learning_rate == reports[0].learning_rate
+
+
 def test_the_longest_pause_of_each_stage_is_reported(small_job: MakeJob) -> None:
     """A pause belongs to the stage of the update that follows it."""
     plan, reports = make_plan(small_job().spec), list[Progress]()

@@ -75,7 +75,7 @@ class Reporter:
             epochs=plan.epochs,
             stage=stage.index,
             batch_size=stage.batch_size,
-            learning_rate=stage.learning_rate,
+            learning_rate=plan.learning_rate_at(position),
             workers=0,
             start=self._start_number,
             checkpoint_update=position.update or None,
