@@ -59,6 +59,11 @@ def nothing_coarser(settings: Any, epochs: int, updates: int, stages: int) -> Co
     return None
 
 
+def no_update(settings: Any) -> tuple[str, int] | None:  # noqa: ARG001
+    """None: the settings name no update."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthEntry(Entry):
     """A growth rule. `implementation` is a function (initial batch size, settings, schedule) -> GrowthRule; the
@@ -66,9 +71,13 @@ class GrowthEntry(Entry):
 
     `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser: how to change the settings of a
     job whose plan has too many stages.
+
+    `last_update` is a function (settings) -> the last update that the settings name, which must be below those of the
+    plan, and the path of that setting below batch.growth; or None.
     """
 
     coarser: Callable[[Any, int, int, int], Coarser | None] = nothing_coarser
+    last_update: Callable[[Any], tuple[str, int] | None] = no_update
 
 
 class RateRule(Protocol):
