@@ -59,12 +59,15 @@ def check(files: Files) -> None:
     for file in files:
         prefix = f"{file}: " if len(files) > 1 else ""
         try:
-            plan = make_plan(load_manifest(file).spec)
+            spec = load_manifest(file).spec
+            plan = make_plan(spec)
         except BatchGrowthError as error:
             faults = True
             typer.echo("\n".join(prefix + line for line in str(error).splitlines()), err=True)
         else:
-            typer.echo(f"{file}: good; {len(plan.stages)} stages, {plan.updates:,} updates")
+            measured = f"good; batches by the {spec.batch.growth.entry.quantity}, at most {plan.updates:,} updates"
+            declared = f"good; {len(plan.stages)} stages, {plan.updates:,} updates"
+            typer.echo(f"{file}: {measured if spec.batch.growth.entry.quantity else declared}")
     if faults:
         raise typer.Exit(SpecError.exit_code)
 

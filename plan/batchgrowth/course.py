@@ -65,7 +65,7 @@ class Course:
     @property
     def needs_noise(self) -> bool:
         """Whether the gradient's noise is measured: the squared norms of the shards' gradients."""
-        return self.is_measured and bool(self._entry.needs_noise)
+        return bool(self._entry.needs_noise)
 
     def joined_by(self, decision: Decision) -> "Course":
         """The course with this decision; the same course if it is known or changes nothing."""

@@ -57,29 +57,38 @@ def nothing_coarser(settings: Any, epochs: int, updates: int, stages: int) -> Co
     return None
 
 
+def no_update(settings: Any) -> tuple[str, int] | None:  # noqa: ARG001
+    """None: the settings name no update."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthEntry(Entry):
     """A growth rule. `implementation` is a function (initial batch size, settings, schedule) -> GrowthRule; the
     schedule is the ScheduleRule of the learning rate.
 
     `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser: how to change the settings of a
-    job whose plan has too many stages. `quantity` names what a measured rule measures; it is empty if the plan follows
-    from the spec alone.
+    job whose plan has too many stages. `last_update` is a function (settings) -> the path of a setting below
+    batch.growth and the last update that it names, which must be below those of the plan; or None.
+
+    `quantity` names what a measured rule measures; it is empty if the plan follows from the spec alone. `needs_noise`
+    is True if that takes the gradient's noise, and with it two shards.
     """
 
     coarser: Callable[[Any, int, int, int], Coarser | None] = nothing_coarser
+    last_update: Callable[[Any], tuple[str, int] | None] = no_update
     quantity: str = ""
+    needs_noise: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredEntry(GrowthEntry):
     """A growth rule that measures `quantity`. `implementation` is a function (settings) -> MeasuredRule.
 
-    The manifest's block `looks` says when it is asked, and bounds what it asks for. `needs_noise` is True if the rule
-    reads the gradient's noise, which takes two shards.
+    The manifest's block `looks` says when the rule is asked, and bounds what it asks for.
     """
 
-    needs_noise: bool = False
+    quantity: str
 
 
 class RateRule(Protocol):

@@ -36,7 +36,8 @@ def make_plan(spec: JobSpec, decisions: Sequence[Decision] = ()) -> Plan:
     """The plan that follows from the spec, and, if its growth is measured, from the decisions taken so far.
 
     Raises PlanError, naming the field and what would do, if the plan has more than 1,000 stages, the learning rate
-    falls to 0, or the warm-up is longer than the training; what was decided while training never raises it.
+    falls to 0, or the growth rule or the warm-up names an update past the end. What was decided while training never
+    raises it.
     """
     schedule = schedule_of(spec.learning_rate, spec.epochs)
     segments = list(islice(_segments(spec, _growth_rule(spec, schedule, decisions)), MOST_STAGES + 1))
@@ -132,6 +133,11 @@ def _check(plan: Plan, spec: JobSpec) -> None:
     vanished = next((stage for stage in plan.stages if stage.learning_rate_to == 0), None)
     if vanished is not None:
         raise PlanError(str(_vanished(vanished, plan, spec)))
+    last = spec.batch.growth.entry.last_update(spec.batch.growth.settings)
+    if last is not None and last[1] >= plan.updates:
+        raise PlanError(
+            f"spec.batch.growth.{last[0]}: update {last[1]}; give updates below the {plan.updates} of the plan"
+        )
     warmup = spec.learning_rate.warmup
     if warmup is not None and warmup.updates > plan.updates:
         raise PlanError(

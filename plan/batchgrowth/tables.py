@@ -5,6 +5,8 @@ from math import ceil
 
 from rich.table import Table
 
+from batchgrowth.decisions import Decision
+from batchgrowth.measuring import Looks
 from batchgrowth.plan import Plan, Stage, make_plan
 from batchgrowth.spec import Growth, JobSpec
 
@@ -53,6 +55,8 @@ def _epoch(epoch: Fraction) -> str:
 
 def plan_totals(plan: Plan, spec: JobSpec) -> str:
     """Total updates and examples, and how many updates the same job takes with a constant batch."""
+    if spec.batch.growth.entry.quantity:
+        return measured_totals(plan, spec)
     batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
     learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
     constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates
@@ -64,11 +68,25 @@ def plan_totals(plan: Plan, spec: JobSpec) -> str:
     return f"{total}; a constant batch of {spec.batch.initial:,} takes {constant:,}, {ratio:.1f} times as many"
 
 
+def measured_totals(plan: Plan, spec: JobSpec) -> str:
+    """What is known of a job whose growth is measured before it trains: the most updates, and the bounds."""
+    batch, looks = spec.batch, spec.batch.growth.looks or Looks()
+    when = f"every {looks.every_updates:,} updates" if looks.every_updates else "at the end of each epoch"
+    fewest = make_plan(spec, [Decision(1, batch.maximum, 1.0)]).updates
+    return (
+        f"\nat most {plan.updates:,} and at least {fewest:,} updates for {plan.epochs:,} epochs of "
+        f"{plan.examples_per_epoch:,} examples; the batch grows from {batch.initial:,} to {batch.maximum:,} at most, "
+        f"as training measures its {batch.growth.entry.quantity} {when}"
+    )
+
+
 def shard_note(plan: Plan, spec: JobSpec) -> str:
     """What a batch.shard below workers.examplesPerWorker costs; empty if it costs nothing.
 
     A worker computes its shards one after another, each with a pass forward and backward.
     """
+    if spec.batch.growth.entry.needs_noise:
+        return ""  # the noise shows only between shards
     fine, coarse = _passes(plan, plan.shard), _passes(plan, spec.workers.examples_per_worker)
     if fine <= coarse:
         return ""
