@@ -62,6 +62,11 @@ def no_update(settings: Any) -> tuple[str, int] | None:  # noqa: ARG001
     return None
 
 
+def never(settings: Any) -> bool:  # noqa: ARG001
+    """False: the batch only grows."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthEntry(Entry):
     """A growth rule. `implementation` is a function (initial batch size, settings, schedule) -> GrowthRule; the
@@ -69,7 +74,8 @@ class GrowthEntry(Entry):
 
     `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser: how to change the settings of a
     job whose plan has too many stages. `last_update` is a function (settings) -> the path of a setting below
-    batch.growth and the last update that it names, which must be below those of the plan; or None.
+    batch.growth and the last update that it names, which must be below those of the plan; or None. `shrinks` is
+    a function (settings) -> whether the batch becomes smaller somewhere.
 
     `quantity` names what a measured rule measures; it is empty if the plan follows from the spec alone. `needs_noise`
     is True if that takes the gradient's noise, and with it two shards.
@@ -77,6 +83,7 @@ class GrowthEntry(Entry):
 
     coarser: Callable[[Any, int, int, int], Coarser | None] = nothing_coarser
     last_update: Callable[[Any], tuple[str, int] | None] = no_update
+    shrinks: Callable[[Any], bool] = never
     quantity: str = ""
     needs_noise: bool = False
 

@@ -87,8 +87,9 @@ def _segments(spec: JobSpec, rule: GrowthRule) -> Iterator[_Segment]:
 
 def _until(spec: JobSpec, rule: GrowthRule, position: Position, used: int) -> Until:
     """When something next changes: never if a batch that only grows is at its maximum, with a rate that stays."""
-    growing = not spec.batch.growth.entry.quantity
-    settled = growing and used == spec.batch.maximum and not spec.learning_rate.entry.falls_past_maximum
+    growth = spec.batch.growth
+    only_grows = not growth.entry.quantity and not growth.entry.shrinks(growth.settings)
+    settled = only_grows and used == spec.batch.maximum and not spec.learning_rate.entry.falls_past_maximum
     return Until() if settled else rule.until(position)
 
 

@@ -72,8 +72,9 @@ class Milestones(Model):
         min_length=1,
         max_length=MOST_STEPS,
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
-        description="When the batch grows, and to what: epochs and batch sizes, or updates and batch sizes, both rise "
-        f"from entry to entry. From 1 to {MOST_STEPS} entries. Required. Example: [{{epoch: 10, batchSize: 256}}].",
+        description="When the batch grows, and to what: epochs and batch sizes both rise from entry to entry. "
+        f"Updates rise too, but their batch sizes may fall. From 1 to {MOST_STEPS} entries. Required. "
+        "Example: [{epoch: 10, batchSize: 256}].",
     )
 
     rules: ClassVar = (
@@ -94,9 +95,12 @@ class Milestones(Model):
         ),
         Rule(
             "steps",
-            "give a larger batchSize in each entry than in the one before",
-            lambda m: all(a.batch_size < b.batch_size for a, b in pairwise(m.steps)),
-            each_pair("{a}.batchSize < {b}.batchSize"),
+            "give a larger batchSize in each entry than in the one before; by update, another one",
+            lambda m: all(
+                a.batch_size < b.batch_size or (b.update is not None and a.batch_size > b.batch_size)
+                for a, b in pairwise(m.steps)
+            ),
+            each_pair("{a}.batchSize < {b}.batchSize || (has({b}.update) && {a}.batchSize > {b}.batchSize)"),
         ),
     )
 
@@ -146,6 +150,7 @@ ENTRY = GrowthEntry(
     block=Milestones,
     implementation=_rule,
     last_update=_last_update,
+    shrinks=lambda block: any(a.batch_size > b.batch_size for a, b in pairwise(block.steps)),
     example={"steps": [{"epoch": 1, "batchSize": 64}, {"epoch": 2, "batchSize": 256}]},
     outer_rules={
         "Batch": (
@@ -153,7 +158,7 @@ ENTRY = GrowthEntry(
                 "growth.milestones.steps",
                 "give a first batchSize larger than batch.initial",
                 lambda b: b.growth.milestones is None or b.growth.milestones.steps[0].batch_size > b.initial,
-                "!has(self.growth.milestones) || self.growth.milestones.steps.all(s, s.batchSize > self.initial)",
+                "!has(self.growth.milestones) || self.growth.milestones.steps[0].batchSize > self.initial",
             ),
         ),
         "JobSpec": (

@@ -64,6 +64,22 @@ def test_plan_notes_what_a_fine_shard_costs(
         assert "note" not in run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", f"batch.shard={shard}")[1]
 
 
+def test_plan_of_a_measured_job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known before training: the bounds, what is measured, and when; a fine shard is no mistake."""
+    monkeypatch.setenv("COLUMNS", "400")
+    totals = (
+        "at most 1,350 and at least 91 updates for 30 epochs of 1,437 examples; the batch grows from 32 to 512 at most, "
+        "as training measures its noise scale "
+    )
+    path = EXAMPLES / "digits-measured.yaml"
+    _, out, _ = run(capsys, "plan", path)
+    assert totals + "at the end of each epoch" in out
+    assert "note" not in out
+    changed = "batch.growth={type: NoiseScale, looks: {everyUpdates: 1500}}"
+    assert totals + "every 1,500 updates" in run(capsys, "plan", path, "--set", changed)[1]
+    assert f"{path}: good; batches by the noise scale, at most 1,350 updates\n" == run(capsys, "check", path)[1]
+
+
 def test_plan_takes_changes(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "batch.maximum=32", "--set", "epochs=1")
     assert "45 updates for 1 epochs of 1,437 examples; the batch stays at 32" in out

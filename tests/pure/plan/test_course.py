@@ -264,6 +264,15 @@ def test_known_decisions_stand() -> None:
     assert (Decision(20, 64, 2.0), Decision(30, 128, 4.0)) == course.joined_by(Decision(30, 128, 4.0)).decisions
 
 
+def test_declared_decisions_make_the_same_plan() -> None:
+    """Also where the batch shrinks from its maximum, at which a batch that only grows would stay."""
+    decisions = Decision(25, 64, 2.0), Decision(40, 256, 9.0), Decision(45, 128, 3.0), Decision(51, 32, 1.0)
+    steps = ", ".join(f"{{update: {one.update}, batchSize: {one.wanted}}}" for one in decisions)
+    declared = make_plan(job(f"{{type: Milestones, milestones: {{steps: [{steps}]}}}}"))
+    assert make_plan(job("{type: LossRatio}"), decisions) == declared
+    assert [32, 64, 256, 128, 32] == [stage.batch_size for stage in declared.stages]
+
+
 def test_a_declared_job_has_no_course_to_follow() -> None:
     course = Course(job("{type: Constant}"))
     assert not course.is_measured

@@ -1,0 +1,49 @@
+"""A batch that training measures, in real pods: the workers follow what is decided, whatever fails."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from real_job import Kubectl, RealJob, said, until
+
+ROOT = Path(__file__).parents[2]
+EPOCHS, EVERY_UPDATES = 100, 60
+
+
+def measured() -> dict[str, Any]:
+    """The measured digits job, long enough to inject faults: a look every 60 updates doubles the batch at most."""
+    body: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits-measured.yaml").read_text())
+    body["spec"]["epochs"] = EPOCHS
+    body["spec"]["batch"]["growth"]["looks"] = {"everyUpdates": EVERY_UPDATES}
+    return body
+
+
+def test_workers_follow_what_training_measures(
+    job: Callable[..., RealJob], local_sha256: Callable[[str], str], kubectl: Kubectl
+) -> None:
+    """The operator is away at the first decision, and a worker is lost after another; the weights are those of a
+    local run.
+    """
+
+    def operators(replicas: int) -> None:
+        said(kubectl("--namespace", "batchgrowth-system", "scale", "deployment/batchgrowth", f"--replicas={replicas}"))
+
+    digits = job(measured())
+    digits.reaches(EVERY_UPDATES // 3)
+    operators(0)
+    try:
+        until("the first decision", lambda: digits.report()["decisions"], 120, digits.story)
+    finally:
+        operators(1)
+    until("two workers", lambda: digits.report()["workers"] >= 2, 120, digits.story)
+    pod = digits.pods("worker")[0]
+    digits.in_namespace("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    status = digits.succeeds()
+
+    assert local_sha256(yaml.safe_dump(measured())) == status["trainerStatus"]["weightsSha256"]
+    assert 4 == max(record["workers"] for record in status["history"])
+    batches = [record["batchSize"] for record in status["history"]]
+    assert [32, 512] == [batches[0], batches[-1]]
+    assert sorted(batches) == batches
+    assert all("measured" in record for record in status["history"][1:])
