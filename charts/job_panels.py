@@ -58,6 +58,12 @@ LEARNING: tuple[Panel, ...] = (
         Query(latest("batchgrowth_evaluation", "metric", metric='!="loss'), "{{metric}}", "none"),
     ),
     lines(
+        "Measured growth",
+        "What a measured growth rule saw at its last look, such as the noise scale; empty for a declared growth.",
+        "none",
+        Query(latest("batchgrowth_growth_quantity", "quantity"), "{{quantity}}"),
+    ),
+    lines(
         "Batch and workers",
         "The batch grows by the plan and the workers follow it; on the right the workers that the plan wants and those "
         "in the group.",

@@ -5,6 +5,7 @@ A float of the C library may differ in its last bit from one machine to the next
 
 from decimal import Context, Decimal
 from fractions import Fraction
+from functools import lru_cache
 from math import isqrt
 
 __all__ = ["SIXTY_DIGITS", "power", "square_root"]
@@ -24,6 +25,7 @@ def square_root(number: Fraction) -> Fraction:
     return Fraction(isqrt(number.numerator * _SCALE**2 // number.denominator), _SCALE)
 
 
+@lru_cache(maxsize=4096)
 def power(base: Fraction, exponent: Fraction) -> Fraction:
     """`base` from 0 to 1 to the power of `exponent` > 0: exact if that is short, else to 60 digits."""
     if exponent.denominator == 1 and exponent * base.denominator.bit_length() <= _MOST_EXACT_BITS:

@@ -55,8 +55,7 @@ def within_the_job(name: str) -> tuple[Rule, ...]:
         ),
         Rule(
             f"{path}.finalFactor",
-            "give a decimal above 0, because the learning rate keeps this factor after the fall's epochs, or leave "
-            "those out",
+            "give a decimal above 0, or leave epochs out: the learning rate keeps this factor until the job ends",
             lambda spec: epochs(spec) >= spec.epochs or exact(block(spec).final_factor) > 0,
             f"{absent} || self.{path}.epochs >= self.epochs || double(self.{path}.finalFactor) > 0.0",
         ),

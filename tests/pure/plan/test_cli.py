@@ -68,8 +68,8 @@ def test_plan_of_a_measured_job(capsys: pytest.CaptureFixture[str], monkeypatch:
     """What is known before training: the bounds, what is measured, and when; a fine shard is no mistake."""
     monkeypatch.setenv("COLUMNS", "400")
     totals = (
-        "at most 1,350 and at least 91 updates for 30 epochs of 1,437 examples; the batch grows from 32 to 512 at most, "
-        "as training measures its noise scale "
+        "at most 1,350 and at least 91 updates for 30 epochs of 1,437 examples; the batch grows from 32 to 512 at "
+        "most, as training measures its noise scale "
     )
     path = EXAMPLES / "digits-measured.yaml"
     _, out, _ = run(capsys, "plan", path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from math import ceil, sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth import JobSpec, PlanError, Position, make_plan
+from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan
 from batchgrowth.extend import LARGEST_BATCH, ScheduleRule, Until
 from batchgrowth.growth import GROWTH
 from batchgrowth.growth.instead_of_decay import MOST_EPOCHS, InsteadOfDecayRule
@@ -16,9 +18,13 @@ from batchgrowth.schedules.constant import ConstantSchedule
 from batchgrowth.schedules.cosine import CosineSchedule
 from batchgrowth.schedules.linear import LinearSchedule
 from batchgrowth.schedules.step import StepSchedule
+from batchgrowth.tables import plan_table, plan_totals
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "digits-instead-of-decay.yaml"
+PAGE = EXAMPLE.parents[1] / "docs" / "learning-rates.md"
 SCHEDULE_RULES = GROWTH["InsteadOfDecay"].outer_rules["JobSpec"]
 CASES = [
     {"type": "Step", "step": {"factor": "0.5", "everyEpochs": 2}},
@@ -151,6 +157,29 @@ def test_an_answer_is_searched_for_and_never_walked_to() -> None:
 
     assert Until(epoch=777_778) == InsteadOfDecayRule(32, 1, Counted()).until(Position())
     assert len(looks) < 60
+
+
+def test_the_example_grows_to_its_maximum_with_its_workers() -> None:
+    """And the learning rate falls only then."""
+    stages = make_plan(load_manifest(EXAMPLE).spec).stages
+    assert (32, 256) == (stages[0].batch_size, stages[-1].batch_size)
+    assert (1, 4) == (stages[0].workers, stages[-1].workers)
+    assert all(0.05 <= stage.learning_rate < 0.052 for stage in stages[:-1])
+    assert stages[-1].learning_rate_to < 0.002
+
+
+def test_the_page_shows_the_examples_plan() -> None:
+    """Some of its rows, and its totals."""
+    spec = load_manifest(EXAMPLE).spec
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(plan_table(make_plan(spec)))
+        console.print(plan_totals(make_plan(spec), spec), highlight=False)
+    printed = [line.rstrip() for line in shown.get().splitlines()]
+    (block,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    lines = [line for line in block.splitlines() if line.strip() not in ("", "…")]
+    assert len(lines) > 8
+    assert [] == [line for line in lines if line not in printed]
 
 
 def test_another_distributions_optimizer_may_have_either_rule() -> None:

@@ -49,15 +49,22 @@ class Figure:
     @property
     def log_loss(self) -> bool:
         """Whether all losses are positive and span enough for a logarithmic axis."""
-        losses = [line.y for run in self.runs for line in (run.train_loss, run.test_loss) if line is not None]
-        finite = np.concatenate(losses)
-        finite = finite[np.isfinite(finite)]
-        return len(finite) > 0 and finite.min() > 0 and finite.max() / finite.min() > LOG_FROM_RATIO
+        return _spans_magnitudes([line for run in self.runs for line in (run.train_loss, run.test_loss) if line])
+
+    def is_log(self, metric: str) -> bool:
+        """Whether the values of this metric are positive and span enough for a logarithmic axis."""
+        return _spans_magnitudes([run.metrics[metric] for run in self.runs if metric in run.metrics])
 
     @property
     def most_workers(self) -> int:
         """The largest number of workers in any run."""
         return int(max(run.workers.y.max() for run in self.runs))
+
+
+def _spans_magnitudes(lines: Sequence[Line]) -> bool:
+    values = np.concatenate([line.y for line in lines])
+    finite = values[np.isfinite(values)]
+    return len(finite) > 0 and finite.min() > 0 and bool(finite.max() / finite.min() > LOG_FROM_RATIO)
 
 
 def figure_of(runs: Sequence[RecordedRun]) -> Figure:
@@ -87,11 +94,20 @@ def _drawn(run: RecordedRun, name: str, place: int, number: int) -> DrawnRun:
         raw_loss=None if several else thinned(raw),
         train_loss=thinned(smoothed(raw)),
         test_loss=Line(at, column(run.evaluations, "loss")) if run.evaluations else None,
-        metrics={name: Line(at, np.array([row.metrics[name] for row in run.evaluations])) for name in metrics},
+        metrics={name: Line(at, np.array([row.metrics[name] for row in run.evaluations])) for name in metrics}
+        | _measured(run),
         batch=steps(run.history, "batch_size"),
         workers=steps(run.history, "workers"),
         resizes=_resizes(run),
     )
+
+
+def _measured(run: RecordedRun) -> dict[str, Line]:
+    """What the looks measured, by its name, without the values that exceed what can be measured."""
+    rows = {row.update: row for row in run.history}
+    seen = [look for look in run.looks if math.isfinite(look.value) and look.update in rows]
+    line = Line(positions([rows[look.update] for look in seen]), column(seen, "value"))
+    return {run.quantity: line} if run.quantity and seen else {}
 
 
 def _resizes(run: RecordedRun) -> Line:

@@ -81,6 +81,9 @@ def _scatter(trace: _Trace) -> go.Scatter:
 def _scale(canvas: go.Figure, figure: Figure, panels: int) -> None:
     if figure.log_loss:
         canvas.update_yaxes(type="log", dtick=1, row=1, col=1)
+    for panel, metric in enumerate(figure.metrics, start=2):
+        if figure.is_log(metric):
+            canvas.update_yaxes(type="log", row=panel, col=1)
     sizes = sorted({int(size) for run in figure.runs for size in run.batch.y})
     chosen = sizes if len(sizes) <= 6 else [2**power for power in range(sizes[-1].bit_length())]
     canvas.update_yaxes(type="log", tickvals=chosen, ticktext=[f"{size:,}" for size in chosen], row=panels - 1, col=1)

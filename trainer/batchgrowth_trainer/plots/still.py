@@ -69,6 +69,8 @@ def _label_rows(figure: Figure, first: Sequence[Axes]) -> None:
         panel.set_ylabel(name, fontsize=11)
     if figure.log_loss:
         first[0].set_yscale("log")
+    for panel, metric in zip(first[1:-2], figure.metrics, strict=True):
+        panel.set_yscale("log" if figure.is_log(metric) else "linear")
     batch, workers = first[-2:]
     batch.set_yscale("log", base=2)
     batch.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

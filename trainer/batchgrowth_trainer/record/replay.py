@@ -9,7 +9,7 @@ from batchgrowth.errors import DataError
 from batchgrowth.manifest import load_manifest, read_manifest
 from batchgrowth.spec import BatchGrowthJob
 
-from batchgrowth_trainer.record.history import GROWTH_FILE
+from batchgrowth_trainer.record.history import GROWTH_FILE, GrowthRow
 from batchgrowth_trainer.record.rows import whole_lines
 
 JOB_FILE = "job.yaml"
@@ -39,15 +39,29 @@ def declared_manifest(directory: Path) -> str:
 
 
 def decisions_of(directory: Path, job: BatchGrowthJob) -> list[Decision]:
-    """The decisions of a run that changed the wanted batch size, from its growth.csv; none if there is no such file."""
-    path = directory / GROWTH_FILE
+    """The decisions of a run that changed the wanted batch size."""
     wanted, changes = job.spec.batch.initial, []
-    for line in whole_lines(path)[1:] if path.exists() else ():
-        update, _, value, batch, _ = line.split(",")
-        if int(batch) != wanted:
-            wanted = int(batch)
-            changes.append(Decision(int(update), wanted, float(value)))
+    for look in read_looks(directory):
+        if look.wanted != wanted:
+            wanted = look.wanted
+            changes.append(Decision(look.update, wanted, look.value))
     return changes
+
+
+def read_looks(directory: Path) -> tuple[GrowthRow, ...]:
+    """The looks of a run, from its growth.csv without a torn last line; none if there is no such file."""
+    path = directory / GROWTH_FILE
+    rows = (line.split(",") for line in (whole_lines(path)[1:] if path.exists() else ()))
+    return tuple(
+        GrowthRow(int(update), float(epoch), float(value), int(wanted), int(batch))
+        for update, epoch, value, wanted, batch in rows
+    )
+
+
+def measured_quantity(directory: Path) -> str:
+    """What the growth of the run in `directory` measures; empty if it is declared, or if the run has no job.yaml."""
+    path = directory / JOB_FILE
+    return str(load_manifest(path).spec.batch.growth.entry.quantity) if path.is_file() else ""
 
 
 def _declared(decisions: list[Decision]) -> dict[str, Any]:

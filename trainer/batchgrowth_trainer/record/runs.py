@@ -14,8 +14,10 @@ from batchgrowth_trainer.record.history import (
     HISTORY_FILE,
     HISTORY_HEADER,
     EvaluationRow,
+    GrowthRow,
     HistoryRow,
 )
+from batchgrowth_trainer.record.replay import measured_quantity, read_looks
 from batchgrowth_trainer.record.rows import whole_lines
 
 SUMMARY_FILE = "summary.json"
@@ -24,12 +26,17 @@ _COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A run's rows, one per update and one per evaluation, and its summary, None until the run is finished."""
+    """A run's rows, one per update, per evaluation and per look, and its summary, None until the run is finished.
+
+    `quantity` names what the looks measured; it is empty if the growth is declared.
+    """
 
     directory: Path
     history: tuple[HistoryRow, ...]
     evaluations: tuple[EvaluationRow, ...]
     summary: Mapping[str, Any] | None
+    looks: tuple[GrowthRow, ...] = ()
+    quantity: str = ""
 
 
 def read_run(directory: Path) -> RecordedRun:
@@ -43,7 +50,8 @@ def read_run(directory: Path) -> RecordedRun:
     history = _read_history(path)
     if not history:
         raise DataError(f"{path}: no update is recorded yet; wait for the run's first updates")
-    return RecordedRun(directory, history, _read_evaluations(directory / EVALUATIONS_FILE), read_summary(directory))
+    evaluations, summary = _read_evaluations(directory / EVALUATIONS_FILE), read_summary(directory)
+    return RecordedRun(directory, history, evaluations, summary, read_looks(directory), measured_quantity(directory))
 
 
 def _read_history(path: Path) -> tuple[HistoryRow, ...]:
