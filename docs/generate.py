@@ -60,7 +60,7 @@ def conditions_page() -> str:
         "# Conditions and events\n\nThe conditions that `kubectl describe bgj NAME` shows, and their reasons.\n"
         "The message beside a reason names the missing or refused object and a remedy.\n"
         "Each change of a condition is an event with the same reason; "
-        f"a new stage is an event with the reason `{STAGE_BEGAN}`.\n"
+        f"a new stage is an event with the reason `{STAGE_BEGAN}`, which in a measured job names the measured value.\n"
         "Generated from `batchgrowth.conditions`; a test fails if this page differs.\n\n" + "\n".join(parts)
     )
 

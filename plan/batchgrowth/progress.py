@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -72,7 +73,7 @@ class Progress:
         """
         try:
             given = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"progress: not JSON ({error}); give a trainer's report") from error
         if not isinstance(given, dict):
             raise ValueError(f"progress: {type(given).__name__}; give a JSON object")
@@ -95,6 +96,8 @@ def _finite(value: Any) -> Any:
 def _checked(name: str, kind: Any, value: Any) -> Any:
     if not isinstance(value, KINDS[kind]) or isinstance(value, bool):
         raise ValueError(f"progress.{name}: {value!r}; give {getattr(kind, '__name__', kind)}")
+    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+        raise ValueError(f"progress.{name}: not finite; give a finite number")
     if isinstance(value, dict):
         return {key: _checked(f"{name}.{key}", float, item) for key, item in value.items()}
     return _decisions(value) if isinstance(value, list) else value

@@ -49,7 +49,9 @@ class BatchStatus(Model):
     """The batch size now and in the next stage."""
 
     current: Count = Field(0, description="Batch size of the current stage. Unit: examples.")
-    next: Count | None = Field(None, description="Batch size of the next stage; absent in the last one.")
+    next: Count | None = Field(
+        None, description="Batch size of the next stage; absent in the last one, and if the growth is measured."
+    )
     next_at_epoch: Decimal | None = Field(None, description="Epoch at which the next stage begins.")
 
 
@@ -107,11 +109,18 @@ class TrainerStatus(Model):
 
 
 class StageRecord(Model):
-    """A stage that has begun."""
+    """A stage that has begun. In a measured job the operator reads its decisions here when the report is gone."""
 
     index: Count = Field(description="Index of the stage in the plan, from 0.")
     batch_size: Count = Field(description="Batch size of the stage. Unit: examples.")
     workers: Count = Field(description="Most workers that trained in the stage at once.")
+    first_update: LongCount | None = Field(None, description="Updates done when the stage began.")
+    wanted: Count | None = Field(
+        None, description="Batch size that a measured rule wanted, if not batchSize. Unit: examples."
+    )
+    measured: Decimal | None = Field(
+        None, description="Measured value that decided the stage; absent if it is too large to measure."
+    )
     start_time: Time = Field(description="When the stage began, in RFC 3339.")
     resize_seconds: Decimal | None = Field(
         None, description="Time until the workers of the stage had joined. Unit: seconds."
@@ -138,7 +147,9 @@ class JobStatus(Model):
     ] = ()
     cluster_name: Name | None = Field(None, description="DaskCluster, for KubeCluster.from_name.")
     stage: Count | None = Field(None, description="Index of the current stage, from 0.")
-    stages: Count | None = Field(None, description="Number of stages in the plan.")
+    stages: Count | None = Field(
+        None, description="Number of stages in the plan; if the growth is measured, those decided so far."
+    )
     batch: BatchStatus | None = Field(None, description="Batch size now and in the next stage.")
     workers: WorkersStatus | None = Field(None, description="Workers desired, requested and ready.")
     checkpoint: CheckpointStatus | None = Field(None, description="The newest complete checkpoint.")

@@ -6,16 +6,20 @@ import copy
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from batchgrowth import names
+from batchgrowth.decisions import Decision as Taken
+from batchgrowth.plan import make_plan
 from batchgrowth.progress import Progress
 from batchgrowth_operator.decide.decision import Decision
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.reconcile import reconcile
+from batchgrowth_operator.decide.standing import job_text, spec_of
 from batchgrowth_operator.seen.observed import Credentials, Failure, Observed, Ref
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +159,15 @@ class World:
         config_map["data"] = {names.PROGRESS_KEY: progress.to_json()}
         return self
 
+    def report_decided(self, update: int, *decisions: tuple[int, int, float], **values: Any) -> World:
+        """The trainer of a measured job reports that update and its decisions so far."""
+        made = tuple(starmap(Taken, decisions))
+        plan = make_plan(spec_of(job_text(self.observed())), made)
+        position = plan.position_at(update)
+        epoch = position.epoch + position.offset / plan.examples_per_epoch
+        known: dict[str, Any] = {"updates": plan.updates, "epoch": epoch, "epochs": plan.epochs, "decisions": made}
+        return self.report(update, **(known | values))
+
     def condition(self, kind: str) -> tuple[str, str]:
         """Status and reason of a condition."""
         found = {c["type"]: (c["status"], c["reason"]) for c in self.status.get("conditions", ())}
@@ -173,6 +186,29 @@ def digits(**spec: Any) -> dict[str, Any]:
 def make_world() -> Any:
     """A function that makes a world with examples/digits.yaml, with the given fields of its spec replaced."""
     return lambda **spec: World(digits(**spec))
+
+
+MEASURED = {
+    "workload": {"entrypoint": "batchgrowth_trainer.workloads.digits:workload", "examples": 50_000},
+    "epochs": 200,
+    "batch": {"initial": 128, "maximum": 16_000, "shard": 64, "growth": {"type": "NoiseScale"}},
+    "workers": {"examplesPerWorker": 4000, "maximum": 4},
+}
+"""Fields that make the digits example a job whose batch follows the noise scale up to 16,000, with 1 to 4 workers."""
+
+
+@pytest.fixture
+def measured_world(make_world: Any) -> Any:
+    """A function that makes a world with a measured job, settled, with a running trainer and one worker."""
+
+    def make(**spec: Any) -> World:
+        world = make_world(**(MEASURED | spec))
+        world.settle()
+        world.wait(10).scheduler_ready().workers_ready().trainer_runs().report_decided(10)
+        world.settle()
+        return world
+
+    return make
 
 
 @pytest.fixture

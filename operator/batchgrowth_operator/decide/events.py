@@ -1,9 +1,10 @@
 """Kubernetes events: a sentence for each change of a condition and for each stage that begins."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from batchgrowth.conditions import HELD_UP, STAGE_BEGAN
-from batchgrowth.status import Condition, JobStatus
+from batchgrowth.status import Condition, JobStatus, StageRecord
 
 from batchgrowth_operator.decide.decision import Event
 from batchgrowth_operator.decide.rules import counted
@@ -18,11 +19,16 @@ RECOVERIES = {
     "ProgressSeen": "Updates are being committed again.",
 }
 """Events of conditions that went back to normal."""
+LARGEST_WRITTEN_OUT = 10**9
+"""Measured values from here on are written with an exponent."""
 
 
-def events_between(previous: JobStatus, new: JobStatus) -> tuple[Event, ...]:
-    """One event for each condition that changed, and one for each stage that began."""
-    return (*_condition_events(previous, new), *_stage_events(previous, new))
+def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> tuple[Event, ...]:
+    """One event for each condition that changed, and one for each stage that began.
+
+    `quantity` is what the job's growth rule measures; empty if it measures nothing.
+    """
+    return (*_condition_events(previous, new), *_stage_events(previous, new, quantity))
 
 
 def _condition_events(previous: JobStatus, new: JobStatus) -> Iterator[Event]:
@@ -50,8 +56,23 @@ def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new
     return RECOVERIES.get(now.reason, now.message)
 
 
-def _stage_events(previous: JobStatus, new: JobStatus) -> Iterator[Event]:
+def _stage_events(previous: JobStatus, new: JobStatus, quantity: str) -> Iterator[Event]:
     known = {(record.index, record.start_time) for record in previous.history}
-    for record in new.history:
-        if (record.index, record.start_time) not in known:
-            yield Event("Normal", STAGE_BEGAN, f"Stage {record.index} began with batch size {record.batch_size}.")
+    for before, record in pairwise((None, *new.history)):
+        if record is not None and (record.index, record.start_time) not in known:
+            yield Event("Normal", STAGE_BEGAN, _beginning(before, record, quantity))
+
+
+def _beginning(before: StageRecord | None, record: StageRecord, quantity: str) -> str:
+    """How a stage began: by which decision, if a measured one follows the stage before it in the history."""
+    if not quantity or before is None or before.index + 1 != record.index:
+        return f"Stage {record.index} began with batch size {record.batch_size}."
+    value = "too large to measure" if record.measured is None else measured_value(float(record.measured))
+    if before.batch_size == record.batch_size:
+        return f"Batch stays at {record.batch_size:,}: {quantity} {value}."
+    return f"Batch {before.batch_size:,} → {record.batch_size:,}: {quantity} {value}."
+
+
+def measured_value(value: float) -> str:
+    """Three digits, or the whole number if it has more: 0.0312, 610, 16,000."""
+    return f"{value:,.0f}" if 100 <= abs(value) < LARGEST_WRITTEN_OUT else f"{value:.3g}"

@@ -60,7 +60,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
     if left is not None and left <= 0:
         return Decision(delete_job=True)
     manifests = [manifest for manifest in _wanted(s, w) if not _is_terminating(seen.children.get(ref_of(manifest)))]
-    reported = _reported(s.previous, status)
+    reported = _reported(s.previous, status, s.quantity)
     return Decision(
         status=reported.status,
         events=reported.events,
@@ -73,8 +73,8 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
     )
 
 
-def _reported(previous: JobStatus, new: JobStatus) -> Decision:
-    return Decision(status=None if new == previous else new.to_json(), events=events_between(previous, new))
+def _reported(previous: JobStatus, new: JobStatus, quantity: str = "") -> Decision:
+    return Decision(status=None if new == previous else new.to_json(), events=events_between(previous, new, quantity))
 
 
 def _wanted(s: Situation, w: Workforce) -> Iterator[Manifest]:

@@ -1,19 +1,19 @@
 """From the observed state to its meaning: the spec and its plan, the position, and whether the job is over."""
 
-import json
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from batchgrowth import names
-from batchgrowth.manifest import read_manifest
-from batchgrowth.plan import Plan, Stage, make_plan
+from batchgrowth.decisions import Decision
+from batchgrowth.plan import Plan, Stage
 from batchgrowth.progress import Progress
 from batchgrowth.spec import JobSpec
 from batchgrowth.status import Condition, JobStatus
 from pydantic import ValidationError
 
 from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.decide.standing import forecast_of, job_text, spec_of, standing
 from batchgrowth_operator.seen.diagnosis import cluster_problem
 from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.seen.problems import Problem
@@ -41,14 +41,19 @@ class ClusterPolicy(Enum):
 class Situation:
     """A job whose spec has a plan. What follows from it is computed once, at its first use.
 
-    `previous` is the stored status, `report` the trainer's progress unless it is older than that status, `update` the
-    number of updates done, and `outcome` how the job ended or None.
+    `forecast` is the plan that follows from the spec alone, `plan` the one that follows from the `decisions` of a
+    measured growth as well; `forgotten` is the number of stages before the first of them. `previous` is the stored
+    status, `report` the trainer's progress unless it is older than that status, `update` the number of updates done,
+    and `outcome` how the job ended or None.
     """
 
     seen: Observed
     defaults: Defaults
     spec: JobSpec
+    forecast: Plan
     plan: Plan
+    decisions: tuple[Decision, ...]
+    forgotten: int
     previous: JobStatus
     report: Progress | None
     update: int
@@ -60,6 +65,12 @@ class Situation:
         if self.outcome is not None:
             return Mode.OVER
         return Mode.SUSPENDED if self.spec.suspend else Mode.ACTIVE
+
+    @property
+    def quantity(self) -> str:
+        """What the growth rule measures; empty if the plan follows from the spec alone."""
+        quantity: str = self.spec.batch.growth.entry.quantity
+        return quantity
 
     @cached_property
     def stage(self) -> Stage:
@@ -116,17 +127,19 @@ class Situation:
 
 def situate(seen: Observed, defaults: Defaults) -> Situation:
     """The situation of the job. Raises SpecError if its spec is refused, PlanError if it has no plan."""
-    spec, plan = _planned(_text(seen))
-    previous = stored_status(seen)
-    report, update = _position(seen, previous, plan)
+    text, previous = job_text(seen), stored_status(seen)
+    spec, now = spec_of(text), standing(text, seen, previous)
     return Situation(
         seen=seen,
         defaults=defaults,
         spec=spec,
-        plan=plan,
+        forecast=forecast_of(text),
+        plan=now.plan,
+        decisions=now.decisions,
+        forgotten=now.forgotten,
         previous=previous,
-        report=report,
-        update=update,
+        report=now.report,
+        update=now.update,
         outcome=_stored_outcome(previous) or outcome_of(seen) or _overdue(seen, previous, spec),
     )
 
@@ -146,39 +159,6 @@ def stored_status(seen: Observed) -> JobStatus:
 def condition(status: JobStatus, kind: str) -> Condition | None:
     """The condition of that type, or None if it was never set."""
     return next((c for c in status.conditions if c.type == kind), None)
-
-
-def _text(seen: Observed) -> str:
-    metadata = {"name": seen.name, "namespace": seen.namespace}
-    job = {key: seen.job[key] for key in ("apiVersion", "kind")} | {"metadata": metadata, "spec": seen.job.get("spec")}
-    return json.dumps(job, ensure_ascii=False, sort_keys=True)
-
-
-@lru_cache(maxsize=2048)
-def _planned(text: str) -> tuple[JobSpec, Plan]:
-    spec = read_manifest(text).spec
-    return spec, make_plan(spec)
-
-
-def _position(seen: Observed, previous: JobStatus, plan: Plan) -> tuple[Progress | None, int]:
-    """The report and its update; None and the stored update if the report is missing, older or of another plan."""
-    known = previous.trainer_status
-    known_at = (known.start or 0, known.update or 0) if known else (0, 0)
-    report = _report(seen)
-    if report is None or report.updates != plan.updates or (report.start, report.update) < known_at:
-        return None, min(known_at[1], plan.updates)
-    return report, report.update
-
-
-def _report(seen: Observed) -> Progress | None:
-    config_map = seen.child("ConfigMap", names.progress(seen.name))
-    text = (config_map or {}).get("data", {}).get(names.PROGRESS_KEY)
-    if text is None:
-        return None
-    try:
-        return Progress.from_json(text)
-    except ValueError:
-        return None  # not the trainer's text; its next report replaces it
 
 
 def _stored_outcome(previous: JobStatus) -> Outcome | None:

@@ -1,24 +1,22 @@
 """The next status, from a situation and the previous status."""
 
 from datetime import datetime
-from typing import Any
 
 from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError, PlanError
 from batchgrowth.progress import Progress
 from batchgrowth.status import (
-    MOST_HISTORY,
     BatchStatus,
     CheckpointStatus,
     Condition,
     JobStatus,
     Phase,
-    StageRecord,
     TrainerMetric,
     TrainerStatus,
     WorkersStatus,
 )
 
+from batchgrowth_operator.decide.history import next_history
 from batchgrowth_operator.decide.rules import RULES, Verdict
 from batchgrowth_operator.decide.scaling import Workforce, selector
 from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation, condition, stored_status
@@ -28,12 +26,13 @@ from batchgrowth_operator.seen.trainer_outcome import truncated
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64
+LONGEST_SECONDS = 2.0**53
+"""The longest remaining time that the status can store."""
 
 
 def next_status(s: Situation, w: Workforce) -> JobStatus:
     """The complete status of a job that has a plan."""
     conditions = tuple(_condition(s.seen, s.previous, kind, rule(s, w)) for kind, rule in RULES.items())
-    history = _history(s, w)
     trainer = s.seen.child("Job", names.trainer(s.seen.name))
     failed = int(((trainer or {}).get("status") or {}).get("failed", 0))
     return JobStatus(
@@ -43,14 +42,14 @@ def next_status(s: Situation, w: Workforce) -> JobStatus:
         completion_time=s.previous.completion_time or (timestamp(s.seen.now) if s.outcome else None),
         conditions=conditions,
         cluster_name=None if s.cluster_policy is ClusterPolicy.DELETE else names.cluster(s.seen.name),
-        stage=s.stage.index,
-        stages=len(s.plan.stages),
+        stage=s.forgotten + s.stage.index,
+        stages=s.forgotten + len(s.plan.stages),
         batch=_batch(s),
         workers=w.status(s.previous.workers or WorkersStatus(), selector(s)),
         checkpoint=_checkpoint(s),
         trainer_status=_trainer_status(s),
         restarts=max(s.previous.restarts, failed),
-        history=history,
+        history=next_history(s, w),
     )
 
 
@@ -116,7 +115,7 @@ def _phase(s: Situation, conditions: tuple[Condition, ...]) -> Phase:
 
 def _batch(s: Situation) -> BatchStatus:
     later = s.plan.stages[s.stage.index + 1 :]
-    if not later:
+    if not later or s.quantity:
         return BatchStatus(current=s.stage.batch_size)
     return BatchStatus(
         current=s.stage.batch_size, next=later[0].batch_size, next_at_epoch=f"{float(later[0].epoch_from):g}"
@@ -138,7 +137,7 @@ def _trainer_status(s: Situation) -> TrainerStatus | None:
         return known
     return TrainerStatus(
         progress_percentage=int(100 * report.fraction),
-        estimated_remaining_seconds=None if report.eta_seconds is None else max(0, round(report.eta_seconds)),
+        estimated_remaining_seconds=None if report.eta_seconds is None else _whole(report.eta_seconds),
         epoch=f"{report.epoch:.2f}",
         start=report.start,
         update=report.update,
@@ -149,6 +148,10 @@ def _trainer_status(s: Situation) -> TrainerStatus | None:
     )
 
 
+def _whole(seconds: float) -> int:
+    return round(min(max(0.0, seconds), LONGEST_SECONDS))
+
+
 def _identity(progress: TrainerStatus | Progress) -> tuple[int | None, int | None, str | None]:
     return progress.start, progress.update, progress.weights_sha256
 
@@ -156,44 +159,3 @@ def _identity(progress: TrainerStatus | Progress) -> tuple[int | None, int | Non
 def _metrics(report: Progress) -> tuple[TrainerMetric, ...]:
     named = [(name, value) for name, value in sorted(report.metrics.items()) if 0 < len(name) <= LONGEST_METRIC_NAME]
     return tuple(TrainerMetric(name=name, value=f"{value:.6g}") for name, value in named[:MOST_METRICS])
-
-
-def _history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
-    """The stages that have begun; one that began and ended between two passes is recorded by the second."""
-    records, index = list(s.previous.history), s.stage.index
-    last = records[-1].index if records else -1
-    if w.resize_seconds is not None and records and records[-1].resize_seconds is None and _grew(s, last):
-        records[-1] = records[-1].model_copy(update={"resize_seconds": f"{w.resize_seconds:.3f}"})
-    if s.report is not None and index != last:
-        records += [_record(s, w, begun) for begun in range(last + 1 if index > last else index, index + 1)]
-    return tuple(_updated(record, s.report) for record in records[-MOST_HISTORY:])
-
-
-def _updated(record: StageRecord, report: Progress | None) -> StageRecord:
-    """The record with the maxima of workers and pause so far; a restarted trainer reports only its own."""
-    if report is None:
-        return record
-    crew, pause = (by_stage.get(str(record.index), 0) for by_stage in (report.crews, report.pauses))
-    maxima: dict[str, Any] = {"workers": max(int(crew), record.workers)}
-    if pause > float(record.pause_seconds or 0):
-        maxima["pause_seconds"] = f"{pause:.3f}"
-    return record.model_copy(update=maxima)
-
-
-def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
-    stage = s.plan.stages[index]
-    known = s.previous.workers.resize_seconds if s.previous.workers else None
-    resize_seconds = known if w.resize_seconds is None else f"{w.resize_seconds:.3f}"
-    return StageRecord(
-        index=index,
-        batch_size=stage.batch_size,
-        workers=0,
-        start_time=timestamp_ms(s.seen.now),
-        resize_seconds=resize_seconds if _grew(s, index) and s.joined >= stage.workers else None,
-    )
-
-
-def _grew(s: Situation, index: int) -> bool:
-    """Whether the stage needs more workers than the one before; False if a changed plan no longer has the stage."""
-    stages = s.plan.stages
-    return 0 < index < len(stages) and stages[index].workers > stages[index - 1].workers

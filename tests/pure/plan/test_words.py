@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -12,6 +13,7 @@ import batchgrowth
 import pytest
 from batchgrowth import JobStatus, Progress, names, status
 from batchgrowth.conditions import CONDITIONS, REASONS
+from batchgrowth.decisions import Decision
 from batchgrowth.metrics import BY_NAME, METRICS
 from batchgrowth.schema.structural import structural_schema
 from batchgrowth.spec.job import LONGEST_JOB_NAME
@@ -22,7 +24,22 @@ PROGRESS = Progress(
     update=10, updates=40, epoch=0.5, epochs=2, stage=1, batch_size=64, learning_rate=0.1, workers=2, loss=1.5,
     metrics={"accuracy": 0.9}, seconds_per_update=0.01, eta_seconds=0.3, checkpoint_update=8,
     crews={"1": 2}, pauses={"1": 0.07}, weights_sha256="ab" * 32,
+    decisions=(Decision(4, 64, 61.5), Decision(8, 128, -2.0)),
 )  # fmt: skip
+
+
+REFUSED_DECISIONS = [
+    ("8", r"progress\.decisions: .*; give \[update, wanted, value\] for each"),
+    ("[]", r"progress\.decisions: .*; give \[update, wanted, value\] for each"),
+    ("[8,128]", r"progress\.decisions: .*; give \[update, wanted, value\] for each"),
+    ("[8,128,1,1]", r"progress\.decisions: .*; give \[update, wanted, value\] for each"),
+    ("[null,128,1]", r"progress\.decisions: None; give int"),
+    ("[8,128.0,1]", r"progress\.decisions: 128\.0; give int"),
+    ("[true,128,1]", r"progress\.decisions: True; give int"),
+    ('[8,128,"1"]', r"progress\.decisions: '1'; give float"),
+    ("[8,128,Infinity]", r"progress\.decisions: not finite"),
+]
+"""Rows of decisions that are no decision, and how they are refused."""
 
 
 def test_public_names_are_sorted_and_there() -> None:
@@ -50,6 +67,20 @@ def test_progress_has_no_nan() -> None:
     assert (None, {"b": 1}) == (read.loss, read.metrics)
 
 
+@pytest.mark.parametrize("value", [math.inf, math.nan, -math.inf])
+def test_a_value_too_large_to_measure_is_null(value: float) -> None:
+    """JSON has no infinity; without a number the value is infinite again."""
+    report = dataclasses.replace(PROGRESS, decisions=(Decision(4, 64, value),))
+    assert [[4, 64, None]] == json.loads(report.to_json())["decisions"]
+    assert (Decision(4, 64, math.inf),) == Progress.from_json(report.to_json()).decisions
+
+
+def test_a_report_without_decisions_has_none() -> None:
+    """A trainer of an earlier version sends none."""
+    text = json.dumps({key: value for key, value in json.loads(PROGRESS.to_json()).items() if key != "decisions"})
+    assert () == Progress.from_json(text).decisions
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -59,6 +90,13 @@ def test_progress_has_no_nan() -> None:
         (PROGRESS.to_json().replace('"update":10', '"update":"10"'), r"progress\.update: '10'; give int"),
         (PROGRESS.to_json().replace('"update":10', '"update":true'), r"progress\.update: True; give int"),
         (PROGRESS.to_json().replace("0.9", '"x"'), r"progress\.metrics\.accuracy: 'x'; give float"),
+        (PROGRESS.to_json().replace("0.9", "NaN"), r"progress\.metrics\.accuracy: not finite; give a finite number"),
+        (PROGRESS.to_json().replace("1.5", "1e999"), r"progress\.loss: not finite"),
+        (PROGRESS.to_json().replace('"update":10', f'"update":{10**309}'), r"progress\.update: not finite"),
+        (PROGRESS.to_json().replace('"update":10', f'"update":{"1" * 5000}'), "progress: not JSON"),
+        ("[" * 100_000, "progress: not JSON"),
+        *((PROGRESS.to_json().replace("[8,128,-2.0]", rows), message) for rows, message in REFUSED_DECISIONS),
+        (PROGRESS.to_json().replace("[[4,64,61.5],[8,128,-2.0]]", "null"), r"progress\.decisions: None; give"),
     ],
 )
 def test_progress_that_cannot_be_read(text: str, message: str) -> None:

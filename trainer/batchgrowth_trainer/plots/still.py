@@ -14,6 +14,7 @@ from batchgrowth_trainer.plots.series import AXES, Line
 
 INCHES_WIDE = 15.0
 DOTS_PER_INCH = 110
+SUBTITLE_INCHES = 0.46  # from the top
 
 
 def write_png(figure: Figure, path: Path) -> None:
@@ -80,7 +81,8 @@ def _label_rows(figure: Figure, first: Sequence[Axes]) -> None:
 
 def _add_title_and_legend(canvas: Canvas, figure: Figure) -> None:
     canvas.suptitle(f"{_literal(figure.title)}\n", fontsize=16, fontweight="bold", x=0.01, ha="left")
-    canvas.text(0.01, 0.955, _literal(figure.subtitle), fontsize=11, color=GREY, va="center")
+    below_title = 1 - SUBTITLE_INCHES / canvas.get_figheight()
+    canvas.text(0.01, below_title, _literal(figure.subtitle), fontsize=11, color=GREY, va="center")
     runs = [Line2D([], [], color=run.colour, lw=2.5, label=_literal(run.label)) for run in figure.runs]
     styles = [Line2D([], [], color=GREY, lw=1.8, label="training"), Line2D([], [], color=GREY, ls="--", label="test")]
     resize = Line2D([], [], color=GREY, marker="o", ms=4, ls=":", label="workers join or leave")

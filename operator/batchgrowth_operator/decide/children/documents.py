@@ -12,7 +12,10 @@ from batchgrowth_operator.seen.observed import Credentials
 
 
 def plan_config_map(s: Situation) -> Manifest:
-    """The ConfigMap from which the trainer reads the job and its plan."""
+    """The ConfigMap from which the trainer reads the job and the plan that follows from its spec alone.
+
+    It stays the same while decisions arrive: a trainer that starts compares it with the plan that it makes of the spec.
+    """
     job = {
         "apiVersion": s.seen.job["apiVersion"],
         "kind": s.seen.job["kind"],
@@ -21,7 +24,7 @@ def plan_config_map(s: Situation) -> Manifest:
     }
     data = {
         names.JOB_KEY: json.dumps(job, sort_keys=True, ensure_ascii=False),
-        names.PLAN_KEY: json.dumps(s.plan.to_json(), sort_keys=True),
+        names.PLAN_KEY: json.dumps(s.forecast.to_json(), sort_keys=True),
     }
     return child(s, "v1", "ConfigMap", names.plan(s.seen.name), "plan", data=data)
 

@@ -1,0 +1,159 @@
+"""How far a job has come: its plan as decided so far, and its position in that plan.
+
+Both follow from the trainer's report, or without a usable one from the stored status. The report comes from a pod that
+runs a user's code, so one that does not fit the spec counts as no report.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from batchgrowth import names
+from batchgrowth.decisions import MOST_DECISIONS, Decision
+from batchgrowth.errors import PlanError
+from batchgrowth.manifest import read_manifest
+from batchgrowth.measuring import LARGEST_BATCH
+from batchgrowth.plan import Plan, make_plan
+from batchgrowth.progress import Progress
+from batchgrowth.spec import JobSpec
+from batchgrowth.status import JobStatus, StageRecord
+
+from batchgrowth_operator.seen.observed import Observed
+
+LARGEST_COUNT = 2**31 - 1
+"""The largest count of workers, starts or seconds in a report."""
+SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The plan that follows from `decisions`, the usable report or None, and the number of updates done.
+
+    `forgotten` is the number of stages before the first decision that is known; it is 0 with a report.
+    """
+
+    plan: Plan
+    decisions: tuple[Decision, ...]
+    report: Progress | None
+    update: int
+    forgotten: int = 0
+
+
+def standing(text: str, seen: Observed, previous: JobStatus) -> Standing:
+    """The standing of the job with that text. Raises SpecError if its spec is refused, PlanError if it has no plan."""
+    reported = _reported(text, seen)
+    known = previous.trainer_status
+    start, update = (known.start or 0, known.update or 0) if known else (0, 0)
+    if reported is not None and (reported[0].start, reported[0].update) >= (start, update):
+        report, plan = reported
+        return Standing(plan=plan, decisions=report.decisions, report=report, update=report.update)
+    plan, decisions, forgotten = _remembered(text, previous.history)
+    return Standing(plan=plan, decisions=decisions, report=None, update=min(update, plan.updates), forgotten=forgotten)
+
+
+def job_text(seen: Observed) -> str:
+    """The job without its status, by which specs and plans are cached."""
+    metadata = {"name": seen.name, "namespace": seen.namespace}
+    job = {key: seen.job[key] for key in ("apiVersion", "kind")} | {"metadata": metadata, "spec": seen.job.get("spec")}
+    return json.dumps(job, ensure_ascii=False, sort_keys=True)
+
+
+@lru_cache(maxsize=2048)
+def spec_of(text: str) -> JobSpec:
+    """The spec in the text. Raises SpecError if it is refused."""
+    return read_manifest(text).spec
+
+
+@lru_cache(maxsize=2048)
+def forecast_of(text: str) -> Plan:
+    """The plan that follows from the spec alone; if the growth is measured, the batch stays as it is."""
+    return make_plan(spec_of(text))
+
+
+def current_run(history: Iterable[StageRecord]) -> tuple[StageRecord, ...]:
+    """The newest records with rising indices: without stages that a restarted trainer took back."""
+    run: list[StageRecord] = []
+    for record in reversed(tuple(history)):
+        if not run or record.index < run[-1].index:
+            run.append(record)
+    return tuple(reversed(run))
+
+
+def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
+    """The trainer's report and the plan that follows from its decisions; None if there is no usable report."""
+    report = _report(seen)
+    plan = None if report is None else _decided(text, report.decisions)
+    return (report, plan) if report is not None and plan is not None and _fits(report, plan) else None
+
+
+def _report(seen: Observed) -> Progress | None:
+    config_map = seen.child("ConfigMap", names.progress(seen.name))
+    text = (config_map or {}).get("data", {}).get(names.PROGRESS_KEY)
+    if text is None:
+        return None
+    try:
+        return Progress.from_json(text)
+    except ValueError:
+        return None  # not the trainer's text; its next report replaces it
+
+
+def _fits(report: Progress, plan: Plan) -> bool:
+    """Whether the report is of this plan, and the status can store its numbers."""
+    counts = (report.start, report.ready or 0, *report.crews.values(), *report.pauses.values())
+    return (
+        report.updates == plan.updates
+        and 0 <= report.update <= plan.updates
+        and 0 <= (report.checkpoint_update or 0) <= plan.updates
+        and 0 <= report.epoch <= plan.epochs
+        and all(0 <= count <= LARGEST_COUNT for count in counts)
+        and (report.weights_sha256 is None or SHA256.fullmatch(report.weights_sha256) is not None)
+    )
+
+
+def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[Decision, ...], int]:
+    """The plan and the decisions that the history records, and the number of earlier stages that it no longer lists.
+
+    It keeps the newest 64 stages, which suffice for the batch and the first update of the current one.
+    """
+    run = [record for record in current_run(history) if record.index]
+    decisions = tuple(map(_decision, run))
+    plan = _decided(text, decisions) if spec_of(text).batch.growth.entry.quantity else None
+    if plan is None:
+        return forecast_of(text), (), 0
+    return plan, decisions, run[0].index - 1 if run else 0
+
+
+def _decision(record: StageRecord) -> Decision:
+    return Decision(
+        update=record.first_update or 0,
+        wanted=record.batch_size if record.wanted is None else record.wanted,
+        value=math.inf if record.measured is None else float(record.measured),
+    )
+
+
+@lru_cache(maxsize=2048)
+def _decided(text: str, decisions: tuple[Decision, ...]) -> Plan | None:
+    """The plan that follows from these decisions; None if no training of this spec can take them."""
+    if not decisions:
+        return forecast_of(text)
+    spec = spec_of(text)
+    if not spec.batch.growth.entry.quantity or not _are_plausible(decisions):
+        return None
+    try:
+        plan = make_plan(spec, decisions)
+    except PlanError:
+        return None
+    return plan if len(plan.stages) == len(decisions) + 1 else None  # each decision before the end begins a stage
+
+
+def _are_plausible(decisions: tuple[Decision, ...]) -> bool:
+    rising = all(one < other for one, other in pairwise([0, *(decision.update for decision in decisions)]))
+    return (
+        rising
+        and len(decisions) <= MOST_DECISIONS
+        and all(1 <= decision.wanted <= LARGEST_BATCH for decision in decisions)
+    )
