@@ -1,11 +1,13 @@
 """Messages survive both transports: Dask's events, and the results of calls."""
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
+from batchgrowth.decisions import Decision
 from batchgrowth.plan import Position
 from batchgrowth_trainer.crew.membership import membership_plugin
 from batchgrowth_trainer.record.history import HistoryRow
@@ -27,7 +29,9 @@ ROW = UpdateRow(
     update=7, epoch=1 / 3, stage=1, batch_size=16, learning_rate=0.1, loss=0.7, workers=2,
     compute_seconds=1e-3, exchange_seconds=2e-4, wait_seconds=0.0, committed_at=1.7e9 + 1 / 7,
 )  # fmt: skip
+LOOKED = replace(ROW, decision=Decision(7, 32, 610.5))
 MESSAGES = [
+    RowsReport((ROW, LOOKED, replace(ROW, decision=Decision(7, 32, float("inf")))), 1),
     RowsReport((ROW, ROW), 1 << 40),
     RowsReport((), 0),
     EvaluationReport(Position(7, 1, 3), {"loss": float("inf"), "accuracy": 1 / 3}, 1.7e9),
@@ -71,5 +75,5 @@ def test_the_scheduler_plugin_sends_what_the_driver_decodes() -> None:
 
 
 def test_a_row_has_the_fields_of_the_history_in_its_order() -> None:
-    """All but the last: the time of the commit becomes seconds since the run began."""
-    assert HistoryRow.__slots__[:-1] == UpdateRow.__slots__[:-1]
+    """All but the last two: the time of the commit becomes seconds since the run began; a decision has its own row."""
+    assert HistoryRow.__slots__[:-1] == UpdateRow.__slots__[:-2]
