@@ -10,6 +10,7 @@ from batchgrowth.choices import CHOICES
 from batchgrowth.conditions import CONDITIONS, REASONS, STAGE_BEGAN
 from batchgrowth.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.schema.choice import Entry
+from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- choices: made by `make generate` -->\n", "<!-- /choices -->"
@@ -42,11 +43,15 @@ def choices_page() -> str:
 
 def _entry_row(entry: Entry) -> str:
     fields = entry.block.model_fields if entry.block is not None else {}
-    settings = ", ".join(
-        f"`{field.alias}`" + ("" if field.is_required() else f" (default {json.dumps(field.default)})")
-        for field in fields.values()
-    )
+    settings = ", ".join(f"`{field.alias}`{_default(field)}" for field in fields.values())
     return f"| `{entry.name}` | {entry.summary} | {settings} | {entry.source} |\n"
+
+
+def _default(field: FieldInfo) -> str:
+    """The default in parentheses, if there is one; a field without a value by default is optional."""
+    if field.is_required():
+        return ""
+    return " (optional)" if field.default is None else f" (default {json.dumps(field.default)})"
 
 
 def conditions_page() -> str:
