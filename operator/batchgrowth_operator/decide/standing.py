@@ -128,11 +128,9 @@ def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[
 
 
 def _decision(record: StageRecord) -> Decision:
-    return Decision(
-        update=record.first_update or 0,
-        wanted=record.batch_size if record.wanted is None else record.wanted,
-        value=math.inf if record.measured is None else float(record.measured),
-    )
+    """The decision that began the stage, without its value, which no plan depends on."""
+    wanted = record.batch_size if record.wanted is None else record.wanted
+    return Decision(update=record.first_update or 0, wanted=wanted, value=math.inf)
 
 
 @lru_cache(maxsize=2048)

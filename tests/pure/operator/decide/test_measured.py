@@ -176,6 +176,20 @@ def test_an_operator_that_restarts_goes_on(measured_world: MakeWorld) -> None:
     assert ["Batch 8,192 → 16,000: noise scale 19,232."] == stages_begun(restarted)
 
 
+def test_an_operator_may_die_after_any_write(measured_world: MakeWorld) -> None:
+    """The pass that sees a decision writes status, workers and events; the next one completes the rest."""
+    world = grow(measured_world(), *DOUBLINGS[:6]).report_decided(720, *DOUBLINGS)
+    undisturbed = copy.deepcopy(world)
+    undisturbed.settle()
+
+    for count in range(len(world.writes(world.decide()))):
+        interrupted = copy.deepcopy(world)
+        for write in interrupted.writes(interrupted.decide())[:count]:
+            write()
+        interrupted.settle()
+        assert (undisturbed.children, undisturbed.status) == (interrupted.children, interrupted.status)
+
+
 def test_a_report_that_is_gone_leaves_the_workers(measured_world: MakeWorld) -> None:
     world = grow(measured_world(), *DOUBLINGS)
     before = standing(world)
@@ -398,7 +412,7 @@ REPORTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(REPORTS, min_size=1, max_size=3))
 def test_no_report_stops_the_operator(measured_world: MakeWorld, reports: list[dict[str, Any]]) -> None:
     """Whatever is reported, decisions settle, the status is valid, and the workers stay within their bounds."""
@@ -409,7 +423,7 @@ def test_no_report_stops_the_operator(measured_world: MakeWorld, reports: list[d
         assert 1 <= replicas(world) <= 4
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(128, 16_000)), max_size=12), st.integers(0, 12))
 def test_what_is_recorded_is_enough(measured_world: MakeWorld, steps: list[tuple[int, int]], seen: int) -> None:
     """For any decisions, whichever of them the operator saw first, losing the report changes nothing."""
