@@ -14,7 +14,6 @@ from itertools import pairwise
 
 from batchgrowth import names
 from batchgrowth.decisions import MOST_DECISIONS, Decision
-from batchgrowth.errors import PlanError
 from batchgrowth.manifest import read_manifest
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.plan import Plan, make_plan
@@ -141,10 +140,7 @@ def _decided(text: str, decisions: tuple[Decision, ...]) -> Plan | None:
     spec = spec_of(text)
     if not spec.batch.growth.entry.quantity or not _are_plausible(decisions):
         return None
-    try:
-        plan = make_plan(spec, decisions)
-    except PlanError:
-        return None
+    plan = make_plan(spec, decisions)
     return plan if len(plan.stages) == len(decisions) + 1 else None  # each decision before the end begins a stage
 
 

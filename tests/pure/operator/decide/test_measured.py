@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth.decisions import MOST_DECISIONS
-from batchgrowth.errors import PlanError
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.status import MOST_HISTORY, JobStatus
-from batchgrowth_operator.decide import standing as standings
 from batchgrowth_operator.decide.events import measured_value
 from batchgrowth_operator.seen.observed import Ref
 from hypothesis import HealthCheck, given, settings
@@ -316,19 +314,12 @@ def test_implausible_decisions_are_no_report(measured_world: MakeWorld, decision
     assert before == standing(world)
 
 
-def test_decisions_after_which_no_plan_exists(measured_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule of the learning rate may refuse what was decided."""
+def test_decisions_that_end_the_training_within_its_warm_up(measured_world: MakeWorld) -> None:
+    """Fewer updates are left than the warm-up has, which only a plan without decisions must not have."""
+    rate = {"initial": "0.05", "warmup": {"initial": "0.01", "updates": 70_000}}
+    world = grow(measured_world(learningRate=rate), *DOUBLINGS)
 
-    def refuse(*_: Any) -> None:
-        raise PlanError("the learning rate is 0")
-
-    world = grow(measured_world(), *DOUBLINGS)
-    before = standing(world)
-    monkeypatch.setattr(standings, "make_plan", refuse)
-
-    write_report(world, update=800, decisions=[[100, 256, 1.0]]).wait(6).settle()
-
-    assert before == standing(world)
+    assert (7, 4) == (world.status["stage"], replicas(world))
 
 
 @pytest.mark.parametrize(
