@@ -14,7 +14,6 @@ from itertools import pairwise
 
 from batchgrowth import names
 from batchgrowth.decisions import MOST_DECISIONS, Decision
-from batchgrowth.errors import PlanError
 from batchgrowth.manifest import read_manifest
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.plan import Plan, make_plan
@@ -128,11 +127,9 @@ def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[
 
 
 def _decision(record: StageRecord) -> Decision:
-    return Decision(
-        update=record.first_update or 0,
-        wanted=record.batch_size if record.wanted is None else record.wanted,
-        value=math.inf if record.measured is None else float(record.measured),
-    )
+    """The decision that began the stage, without its value, which no plan depends on."""
+    wanted = record.batch_size if record.wanted is None else record.wanted
+    return Decision(update=record.first_update or 0, wanted=wanted, value=math.inf)
 
 
 @lru_cache(maxsize=2048)
@@ -143,10 +140,7 @@ def _decided(text: str, decisions: tuple[Decision, ...]) -> Plan | None:
     spec = spec_of(text)
     if not spec.batch.growth.entry.quantity or not _are_plausible(decisions):
         return None
-    try:
-        plan = make_plan(spec, decisions)
-    except PlanError:
-        return None
+    plan = make_plan(spec, decisions)
     return plan if len(plan.stages) == len(decisions) + 1 else None  # each decision before the end begins a stage
 
 
