@@ -16,12 +16,10 @@ from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.stages import Step
 
-__all__ = ["MEMORY", "Course", "Decision", "Measured"]
+__all__ = ["Course", "Decision", "Measured"]
 
 _SUMS = 6  # examples, loss, squared norms of batches; examples, |G|² and trace of updates with two shards or more
-MEMORY = 4 * _SUMS
-"""Numbers that a measured course remembers: the sums of the first update, of all until the first look, since the last
-look, and the smoothed ones of the looks before."""
+_ALL_SUMS = 4 * _SUMS  # of the first update, of all until the first look, since the last look, and smoothed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +76,34 @@ class Course:
         self, step: Step, measured: Measured, memory: Sequence[float]
     ) -> tuple["Course", Decision | None, list[float]]:
         """The course after that update, the outcome of a look, if one was due, and the new memory."""
-        start, first, window, kept = _cut(memory)
+        (start, first, window, kept), own = _cut(memory)
         added = measured.sums()
         start = start if start[0] else list(added)
         window = [a + b for a, b in zip(window, added, strict=True)]
         if not self._is_look(step.after) or (self.needs_noise and not window[3]):
-            return self, None, [*start, *first, *window, *kept]
+            return self, None, [*start, *first, *window, *kept, *own]
         first = first if first[0] else window
         kept = [self._smoothing * a + b for a, b in zip(kept, window, strict=True)]
-        decision = self._decide(step, _signals(start), _signals(first), _signals(kept))
-        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept]
+        position, wanted = step.after, self.plan.stage_at(step.position.update).wanted
+        look = Look(
+            position=position, start=_signals(start), first=_signals(first), now=_signals(kept),
+            initial=self.spec.batch.initial, wanted=wanted, learning_rate=step.learning_rate, memory=own,
+        )  # fmt: skip
+        value = self.rule.value(look)
+        decision = Decision(position.update, self._bounded(self.rule.wanted(look, value), wanted), value)
+        remembered = [float(number) for number in look.memory]
+        if len(remembered) != self.memory - _ALL_SUMS:
+            raise ValueError(f"the rule's memory has {len(remembered)} numbers; keep {self.memory - _ALL_SUMS}")
+        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept, *remembered]
+
+    @property
+    def memory(self) -> int:
+        """How many numbers a measured course remembers: sums, and those of its rule."""
+        return _ALL_SUMS + int(self._entry.memory(self.spec.batch.growth.settings))
 
     @cached_property
-    def _rule(self) -> MeasuredRule:
+    def rule(self) -> MeasuredRule:
+        """The rule, loaded at its first use."""
         rule: MeasuredRule = self._entry.load()(self.spec.batch.growth.settings)
         return rule
 
@@ -108,15 +121,6 @@ class Course:
             return False
         every = self._looks.every_updates
         return position.update % every == 0 if every else position.offset == 0
-
-    def _decide(self, step: Step, start: Signals, first: Signals, now: Signals) -> Decision:
-        position, wanted = step.after, self.plan.stage_at(step.position.update).wanted
-        look = Look(
-            position=position, start=start, first=first, now=now, initial=self.spec.batch.initial,
-            wanted=wanted, learning_rate=step.learning_rate,
-        )  # fmt: skip
-        value = self._rule.value(look)
-        return Decision(position.update, self._bounded(self._rule.wanted(look, value), wanted), value)
 
     def _bounded(self, asked: float, wanted: int) -> int:
         """The batch size that may follow `wanted` if `asked` is asked for: in whole shards, within every bound.
@@ -136,8 +140,9 @@ class Course:
         return min(max(math.floor(asked / shard + 0.5) * shard, batch.initial), ceiling)
 
 
-def _cut(memory: Sequence[float]) -> list[list[float]]:
-    return [list(memory[at : at + _SUMS]) for at in range(0, MEMORY, _SUMS)]
+def _cut(memory: Sequence[float]) -> tuple[list[list[float]], list[float]]:
+    """The four sums, and the rule's own numbers."""
+    return [list(memory[at : at + _SUMS]) for at in range(0, _ALL_SUMS, _SUMS)], list(memory[_ALL_SUMS:])
 
 
 def _signals(sums: Sequence[float]) -> Signals:

@@ -14,12 +14,13 @@ from batchgrowth.position import Position
 from batchgrowth.precise import SIXTY_DIGITS, power, square_root
 from batchgrowth.schema.choice import Entry
 from batchgrowth.schema.model import Model, Rule, exact
-from batchgrowth.schema.patterns import DecimalText
+from batchgrowth.schema.patterns import ENTRYPOINT, DecimalText
 
 __all__ = [
-    "LARGEST_BATCH", "SIXTY_DIGITS", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry", "GrowthRule", "Look",
-    "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry", "Position", "RateEntry", "RateRule", "Rule",
-    "ScheduleEntry", "ScheduleRule", "Signals", "Until", "exact", "power", "ratio", "square_root", "two_shards",
+    "ENTRYPOINT", "LARGEST_BATCH", "SIXTY_DIGITS", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry",
+    "GrowthRule", "Look", "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry", "Position", "RateEntry",
+    "RateRule", "Rule", "ScheduleEntry", "ScheduleRule", "Signals", "Until", "exact", "power", "ratio", "square_root",
+    "two_shards",
 ]  # fmt: skip
 
 
@@ -62,6 +63,11 @@ def no_update(settings: Any) -> tuple[str, int] | None:  # noqa: ARG001
     return None
 
 
+def nothing_remembered(settings: Any) -> int:  # noqa: ARG001
+    """0: the rule remembers nothing but the sums."""
+    return 0
+
+
 def never(settings: Any) -> bool:  # noqa: ARG001
     """False: the batch only grows."""
     return False
@@ -78,12 +84,14 @@ class GrowthEntry(Entry):
     a function (settings) -> whether the batch becomes smaller somewhere.
 
     `quantity` names what a measured rule measures; it is empty if the plan follows from the spec alone. `needs_noise`
-    is True if that takes the gradient's noise, and with it two shards.
+    is True if that takes the gradient's noise, and with it two shards. `memory` is a function (settings) -> how many
+    numbers of its own the rule remembers from look to look.
     """
 
     coarser: Callable[[Any, int, int, int], Coarser | None] = nothing_coarser
     last_update: Callable[[Any], tuple[str, int] | None] = no_update
     shrinks: Callable[[Any], bool] = never
+    memory: Callable[[Any], int] = nothing_remembered
     quantity: str = ""
     needs_noise: bool = False
 

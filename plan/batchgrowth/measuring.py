@@ -1,7 +1,7 @@
 """What a measured rule of growth is asked, and the settings that all such rules share."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from pydantic import Field
@@ -35,7 +35,7 @@ class Look:
 
     `start` are the signals of the first update, `first` those until the first look, `now` those since the last look,
     with earlier ones as `smoothing` says. `initial` is the first batch size, `wanted` the one wanted so far, and
-    `learning_rate` that of the last update.
+    `learning_rate` that of the last update. `memory` are the numbers that the rule remembers, which it may change.
     """
 
     position: Position
@@ -45,6 +45,7 @@ class Look:
     initial: int
     wanted: int
     learning_rate: float
+    memory: list[float] = field(default_factory=list)
 
 
 class MeasuredRule(Protocol):

@@ -90,7 +90,8 @@ def test_other_models_and_optimizers(
     assert [2, 3, 1, 4, 2] == followed(summary)
 
 
-MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
+MEASURED = [name for name, entry in GROWTH.items() if entry.quantity and not entry.needs_block and name != "Cabs"]
+"""Rules whose batch grows here; on this net, what Cabs asks for stays below its first batch."""
 
 
 @pytest.mark.parametrize(
@@ -98,12 +99,10 @@ MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
 )
 def test_measured_growth(digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, rule: str) -> None:
     """The same decisions too, whatever workers measure, and as many workers as the batch that was decided can use."""
-    # What Cabs asks for on this net stays small, so it begins with a smaller batch.
-    initial, shard, each, epochs = (4, 2, 4, 2) if rule == "Cabs" else (32, 16, 64, 4)
     growth = f"growth: {{type: {rule}, looks: {{everyUpdates: 15}}}}"
     job = digits_job(
-        f"epochs={epochs}", f"batch={{initial: {initial}, maximum: 256, shard: {shard}, {growth}}}",
-        f"workers={{examplesPerWorker: {each}, maximum: 4, waitSeconds: 60}}", f"exchange.type={exchange}",
+        "epochs=4", f"batch={{initial: 32, maximum: 256, shard: 16, {growth}}}", f"exchange.type={exchange}",
+        "workers={examplesPerWorker: 64, maximum: 4, waitSeconds: 60}",
     )  # fmt: skip
     summary = train(job, Options(output_dir=tmp_path))
     assert reference(job) == summary["weightsSha256"]

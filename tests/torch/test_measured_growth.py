@@ -9,7 +9,7 @@ import pytest
 import small
 import torch
 from batchgrowth.decisions import MOST_DECISIONS
-from batchgrowth.errors import DataError
+from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.growth import GROWTH
 from batchgrowth.manifest import read_manifest
 from batchgrowth.spec import BatchGrowthJob
@@ -23,8 +23,9 @@ from batchgrowth_trainer.training import Options, train
 MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
 
 
-def growth(name: str, looks: str = "everyUpdates: 5, leastChange: '1.01'") -> str:
-    return f"batch.growth={{type: {name}, looks: {{{looks}}}}}"
+def growth(name: str, looks: str = "everyUpdates: 5, leastChange: '1.01'", function: str = "small:by_loss") -> str:
+    custom = f", custom: {{entrypoint: '{function}', memory: 2}}" if name == "Custom" else ""
+    return f"batch.growth={{type: {name}, looks: {{{looks}}}{custom}}}"
 
 
 @pytest.fixture
@@ -127,6 +128,26 @@ def test_a_declared_job_carries_no_course(small_job: Any, make_replica: Any) -> 
     """Its state is the one that earlier checkpoints hold."""
     assert {} == Growth(small_job().spec, torch.device("cpu")).tensors()
     assert {"parameters", "optimizer.momentum_buffer"} == make_replica(small_job(), small.plain()).tensors().keys()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("small:by_los", r"batch\.growth\.custom\.entrypoint: small has no 'by_los'; did you mean by_loss\?"),
+        ("absent:rule", r"batch\.growth\.custom\.entrypoint: no module named 'absent'"),
+        ("small:EXAMPLES", r"batch\.growth\.custom\.entrypoint: small:EXAMPLES is a int; name a function"),
+        (
+            "small:failing_growth",
+            r"growth Custom after update 5 raised KeyError: 'loss' \(.*small\.py:\d+, in failing_",
+        ),
+        ("small:forgetful_growth", r"growth Custom after update 5 raised ValueError: the rule's memory has 0 numbers"),
+        ("small:silent_growth", r"growth Custom after update 5 raised TypeError: float\(\) argument must be"),
+    ],
+)
+def test_a_faulty_rule_is_named_with_its_line(measured_job: Any, tmp_path: Path, function: str, message: str) -> None:
+    job = measured_job("Custom", growth("Custom", function=function))
+    with pytest.raises(WorkloadError, match=message):
+        train(job, Options(output_dir=tmp_path))
 
 
 def test_the_vector_has_room_for_every_decision(measured_job: Any) -> None:

@@ -38,35 +38,33 @@ def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, e
     return workload
 
 
-def find_function(entrypoint: str) -> Callable[..., Any]:
-    """The function that an entrypoint names. Raises WorkloadError if there is none, with suggestions."""
+def find_function(entrypoint: str, field: str = "workload.entrypoint") -> Callable[..., Any]:
+    """The function that an entrypoint, given in `field`, names. Raises WorkloadError if there is none."""
     module_name, colon, name = entrypoint.partition(":")
     if not (module_name and colon and name):
-        raise WorkloadError(f"workload.entrypoint: {entrypoint!r} was given; write package.module:function")
-    module = _imported(module_name, entrypoint)
+        raise WorkloadError(f"{field}: {entrypoint!r} was given; write package.module:function")
+    module = _imported(module_name, entrypoint, field)
     function = getattr(module, name, None)
     if function is None:
-        raise WorkloadError(f"workload.entrypoint: {module_name} has no {name!r}; {_near(name, module)}")
+        raise WorkloadError(f"{field}: {module_name} has no {name!r}; {_near(name, module)}")
     if not callable(function):
-        raise WorkloadError(
-            f"workload.entrypoint: {entrypoint} is a {type(function).__name__}; name a function that returns a Workload"
-        )
+        raise WorkloadError(f"{field}: {entrypoint} is a {type(function).__name__}; name a function")
     return function  # type: ignore[no-any-return]
 
 
-def _imported(module_name: str, entrypoint: str) -> ModuleType:
+def _imported(module_name: str, entrypoint: str, field: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise WorkloadError(described(f"workload.entrypoint: importing {module_name}", error)) from error
+            raise WorkloadError(described(f"{field}: importing {module_name}", error)) from error
         raise WorkloadError(
-            f"workload.entrypoint: no module named {error.name!r} for {entrypoint!r}; looked in "
+            f"{field}: no module named {error.name!r} for {entrypoint!r}; looked in "
             f"{', '.join(entry or '.' for entry in sys.path[:4])}, …; put {module_name.split('.')[0]}.py beside the "
             "manifest, run from its folder, or install its package"
         ) from error
     except Exception as error:
-        raise WorkloadError(described(f"workload.entrypoint: importing {module_name}", error)) from error
+        raise WorkloadError(described(f"{field}: importing {module_name}", error)) from error
 
 
 def _near(name: str, module: ModuleType) -> str:

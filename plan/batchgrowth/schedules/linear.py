@@ -25,7 +25,7 @@ class LinearSchedule:
     epochs: int
 
     def factor(self, epoch: int) -> Fraction:
-        """Exact."""
+        """The factor during that epoch, exact."""
         return 1 - (1 - self.final) * Fraction(min(epoch, self.epochs), self.epochs)
 
 

@@ -1,6 +1,7 @@
 """Small workloads for the tests of the training loop."""
 
 import torch
+from batchgrowth.extend import Look
 from batchgrowth_trainer.workload import Workload, correct
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -41,6 +42,26 @@ def plain() -> Workload:
     workload = of(nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES)))
     return Workload(model=workload.model, loss=workload.loss, train=workload.train, test=workload.test,
                     metrics=workload.metrics)  # fmt: skip
+
+
+def by_loss(look: Look) -> float:
+    """Grows as the loss falls below the least that it has seen, with a memory of that and of how often it was asked."""
+    look.memory[0] = min(look.memory[0] or look.start.loss, look.now.loss)
+    look.memory[1] += 1
+    return look.initial * look.start.loss / look.memory[0] + look.memory[1]
+
+
+def failing_growth(_: Look) -> float:
+    return float({}["loss"])
+
+
+def forgetful_growth(look: Look) -> float:
+    look.memory.clear()
+    return 8.0
+
+
+def silent_growth(_: Look) -> None:
+    """Returns nothing."""
 
 
 def diverging() -> Workload:

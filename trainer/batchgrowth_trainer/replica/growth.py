@@ -3,15 +3,19 @@
 from collections.abc import Iterable, Mapping
 
 import torch
-from batchgrowth.course import MEMORY, Course, Measured
+from batchgrowth.course import Course, Measured
 from batchgrowth.decisions import MOST_DECISIONS, Decision
+from batchgrowth.growth.custom import Custom, CustomRule
 from batchgrowth.plan import Step
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
+from batchgrowth_trainer.blame import reported_as_workload_error
+from batchgrowth_trainer.loading import find_function
+
 _NAME = "growth.course"
-_COUNT, _FIRST, _WIDTH = MEMORY, MEMORY + 1, 3
-_LENGTH = _FIRST + _WIDTH * MOST_DECISIONS
+_COUNT, _FIRST, _WIDTH = 0, 1, 3
+_DECISIONS = _FIRST + _WIDTH * MOST_DECISIONS
 
 
 class Growth:
@@ -19,13 +23,18 @@ class Growth:
 
     def __init__(self, spec: JobSpec, device: torch.device) -> None:
         self.course = Course(spec)
-        length = _LENGTH if self.course.is_measured else 0
+        length = _DECISIONS + self.course.memory if self.course.is_measured else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
+        if self.course.is_measured:
+            self.course.rule  # noqa: B018  (a rule that cannot be loaded is a fault of the job before its first update)
 
     def after(self, step: Step, measured: Measured) -> Decision | None:
         """Take an update into account, and return the outcome of a look, None if none was due."""
-        remembered = self._vector[:MEMORY]
-        course, decision, memory = self.course.after(step, measured, remembered.tolist())
+        remembered = self._vector[_DECISIONS:]
+        with reported_as_workload_error(
+            f"growth {self.course.spec.batch.growth.type} after update {step.after.update}"
+        ):
+            course, decision, memory = self.course.after(step, measured, remembered.tolist())
         remembered.copy_(torch.tensor(memory, dtype=torch.float64))
         if course is not self.course:
             self.course = course
@@ -46,6 +55,11 @@ class Growth:
         numbers = [number for one in decisions for number in (one.update, one.wanted, one.value)]
         self._vector[_COUNT] = len(numbers) // _WIDTH
         self._vector[_FIRST : _FIRST + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
+
+
+def custom_rule(settings: Custom) -> CustomRule:
+    """The rule of Custom, with the function that its entrypoint names. Raises WorkloadError if there is none."""
+    return CustomRule(find_function(settings.entrypoint, "batch.growth.custom.entrypoint"))
 
 
 def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[Decision, ...]:
