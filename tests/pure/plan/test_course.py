@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from batchgrowth.course import Course, Decision, Measured
 from batchgrowth.growth import GROWTH
+from batchgrowth.growth.custom import CustomRule
 from batchgrowth.manifest import read_manifest
 from batchgrowth.measuring import Look
 from batchgrowth.plan import make_plan
@@ -296,6 +297,12 @@ def test_a_rule_remembers_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Course, "rule", Counting(2))
     with pytest.raises(ValueError, match="memory has 2 numbers; keep 1"):
         decided(spec, [(1.0, 1.0, 1.0)])
+
+
+def test_a_function_of_the_users_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Course, "rule", CustomRule(lambda look: 2 * look.wanted + int(look.now.loss)))
+    found = decided(job("{type: Custom, custom: {entrypoint: 'a:b'}}"), [(1.0, 1.0, 1.0)])
+    assert [(65.0, 64), (129.0, 128), (257.0, 256)] == [(one.value, one.wanted) for one in found[:3]]
 
 
 def test_a_declared_job_has_no_course_to_follow() -> None:
