@@ -19,6 +19,7 @@ from cluster.recipe import PROMETHEUS
 
 DASHBOARDS = sorted(CHART.glob("dashboards/*.json"))
 SECONDS_BETWEEN_CHECKPOINTS = 5
+EPOCHS = 60  # enough for the workers to join before the end
 MakeJob = Callable[..., RealJob]
 
 
@@ -84,8 +85,10 @@ def unanswered(prometheus: Prometheus, job: RealJob, began: float, ended: float)
 
 
 def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, job: MakeJob) -> None:
-    """After a job with checkpoints every line of every panel has data, and the variables offer the job."""
+    """After a measured job with checkpoints every line of every panel has data, and the variables offer the job."""
     manifest = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    manifest["spec"]["epochs"] = EPOCHS
+    manifest["spec"]["batch"]["growth"] = {"type": "LossRatio"}
     manifest["spec"]["checkpoint"] = {"everySeconds": SECONDS_BETWEEN_CHECKPOINTS}
     began = time.time()
     digits = job(manifest)
