@@ -106,14 +106,12 @@ def test_kill_9_of_any_worker_at_any_moment(
     check(tmp_path, job, summary, expected)
 
 
-def test_kill_9_while_growth_is_measured(
-    digits_job: Any, tmp_path: Path, digits_weights: Callable[..., str], exchange: str
-) -> None:
+def test_kill_9_while_growth_is_measured(digits_job: Any, tmp_path: Path, digits_weights: Callable[..., str]) -> None:
     """A decision survives those who took it, and is neither lost nor taken twice."""
     growth = "growth: {type: NoiseScale, looks: {everyUpdates: 7, leastChange: '1.05', mostChange: '1.5'}}"
     measured = *JOB, f"batch={{initial: 32, maximum: 256, shard: 16, {growth}}}"
     alone = digits_weights(tmp_path / "alone", *measured)
-    job, hunter = digits_job(*measured, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(4, most=8)
+    job, hunter = digits_job(*measured, "exchange.type=AllReduce", "checkpoint.everySeconds=1"), Hunter(4, most=8)
     with hunter.out():
         summary = train(job, options(tmp_path / "hunted", 3))
     assert hunter.struck >= 2
