@@ -23,8 +23,8 @@ from batchgrowth.status import JobStatus, StageRecord
 
 from batchgrowth_operator.seen.observed import Observed
 
-LARGEST_COUNT = 2**31 - 1
-"""The largest count of workers, starts or seconds in a report."""
+LARGEST_COUNT, LARGEST_START = 2**31 - 1, 2**53
+"""The largest count of workers or seconds in a report, and the largest number of a start, which may be a time."""
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -102,12 +102,13 @@ def _report(seen: Observed) -> Progress | None:
 
 def _fits(report: Progress, plan: Plan) -> bool:
     """Whether the report is of this plan, and the status can store its numbers."""
-    counts = (report.start, report.ready or 0, *report.crews.values(), *report.pauses.values())
+    counts = (report.ready or 0, *report.crews.values(), *report.pauses.values())
     return (
         report.updates == plan.updates
         and 0 <= report.update <= plan.updates
         and 0 <= (report.checkpoint_update or 0) <= plan.updates
         and 0 <= report.epoch <= plan.epochs
+        and 0 <= report.start <= LARGEST_START
         and all(0 <= count <= LARGEST_COUNT for count in counts)
         and (report.weights_sha256 is None or SHA256.fullmatch(report.weights_sha256) is not None)
     )

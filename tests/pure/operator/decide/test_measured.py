@@ -428,3 +428,9 @@ def test_what_is_recorded_is_enough(measured_world: MakeWorld, steps: list[tuple
 
     assert before == standing(lose_report(world))
     assert all(one["firstUpdate"] < other["firstUpdate"] for one, other in pairwise(world.status["history"]))
+
+
+def test_the_number_of_a_start_may_be_a_time(measured_world: MakeWorld) -> None:
+    """The trainer counts its starts by the clock; such a number outlives the year 2038."""
+    late, first = (grow(measured_world(), *DOUBLINGS, start=start) for start in (2**33, 1))
+    assert replicas(first) == replicas(late) > 1
