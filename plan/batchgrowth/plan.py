@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
-from batchgrowth.decisions import DecidedRule, Decision
+from batchgrowth.decisions import Decision
 from batchgrowth.errors import Fault, PlanError
 from batchgrowth.extend import GrowthRule, ScheduleRule, Until
+from batchgrowth.growth.milestones import MilestonesRule
 from batchgrowth.learning import learning_rate, schedule_of
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
@@ -69,7 +70,8 @@ def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int
 def _growth_rule(spec: JobSpec, schedule: ScheduleRule, decisions: Sequence[Decision]) -> GrowthRule:
     growth = spec.batch.growth
     if growth.entry.quantity:
-        return DecidedRule(spec.batch.initial, decisions)
+        at, sizes = tuple(one.update for one in decisions), tuple(one.wanted for one in decisions)
+        return MilestonesRule(spec.batch.initial, at, sizes, by_update=True)
     rule: GrowthRule = growth.entry.load()(spec.batch.initial, growth.settings, schedule)
     return rule
 
