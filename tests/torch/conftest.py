@@ -1,5 +1,6 @@
 """Replicas and runs in this process, without Dask."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 
@@ -23,6 +25,28 @@ def _one_thread(nothing_left_behind: None) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def at_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is due at every update."""
+    monkeypatch.setattr(Run, "checkpoint_due", lambda run: True)
+
+
+@pytest.fixture
+def interrupted() -> Callable[[Path, int], Path]:
+    """A function: a copy of a finished run's folder, named by the update, as if it had stopped there."""
+
+    def copied(whole: Path, update: int) -> Path:
+        folder = whole.with_name(f"from-{update}")
+        shutil.copytree(whole, folder)
+        (folder / "summary.json").unlink()
+        for path in (folder / "checkpoints").iterdir():
+            if int(path.name.split("-")[1]) > update:
+                shutil.rmtree(path)
+        return folder
+
+    return copied
 
 
 @pytest.fixture

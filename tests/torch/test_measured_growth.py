@@ -1,7 +1,7 @@
 """Growth that is measured: the same decisions and weights after every interruption, and when they are declared."""
 
 import csv
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.growth import GROWTH
 from batchgrowth.manifest import read_manifest
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.record.replay import decisions_of, declared_manifest
 from batchgrowth_trainer.replica.growth import Growth, decisions_in
 from batchgrowth_trainer.replica.replica import Replica
@@ -40,27 +39,16 @@ def looks(folder: Path) -> list[tuple[str, ...]]:
         return [tuple(row) for row in csv.reader(file)]
 
 
-@pytest.fixture
-def at_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint is due at every update."""
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: True)
-
-
 @pytest.mark.parametrize("name", MEASURED)
 @pytest.mark.usefixtures("at_every_update")
 def test_from_every_checkpoint_the_same_decisions_and_weights_follow(
-    measured_job: Any, tmp_path: Path, name: str
+    measured_job: Any, tmp_path: Path, interrupted: Callable[[Path, int], Path], name: str
 ) -> None:
     job = measured_job(name, "checkpoint.keep=100")
     whole = train(job, Options(output_dir=tmp_path / "whole"))
     assert decisions_of(tmp_path / "whole", job), "the batch never grew, so this test would show nothing"
     for update in range(2, whole["updates"], 6):
-        folder = tmp_path / f"from-{update}"
-        shutil.copytree(tmp_path / "whole", folder)
-        (folder / "summary.json").unlink()
-        for path in (folder / "checkpoints").iterdir():
-            if int(path.name.split("-")[1]) > update:
-                shutil.rmtree(path)
+        folder = interrupted(tmp_path / "whole", update)
         again = train(job, Options(output_dir=folder, resume=True))
         assert whole["weightsSha256"] == again["weightsSha256"]
         assert looks(tmp_path / "whole") == looks(folder)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.sinks.wording import note_of
 from batchgrowth_trainer.training import Options, train
 
+Interrupt = Callable[[Path, int], Path]
 ADAM = "optimizer={type: Adam, adam: {}}"
 
 
@@ -51,27 +51,16 @@ def saved(folder: Path) -> list[int]:
     return sorted(int(path.name.split("-")[1]) for path in (folder / "checkpoints").iterdir())
 
 
-@pytest.fixture
-def at_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint is due at every update."""
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: True)
-
-
 @pytest.mark.parametrize("overrides", [(), (ADAM,)], ids=["sgd", "adam"])
 def test_from_every_checkpoint_the_same_weights_follow(
-    small_job: Any, tmp_path: Path, at_every_update: None, overrides: tuple[str, ...]
+    small_job: Any, tmp_path: Path, at_every_update: None, interrupted: Interrupt, overrides: tuple[str, ...]
 ) -> None:
     job = small_job("checkpoint.keep=100", "workload.entrypoint=small:net", *overrides)
     whole = train(job, Options(output_dir=tmp_path / "whole"))
     updates = whole["updates"]
     assert list(range(updates + 1)) == saved(tmp_path / "whole")
     for update in range(0, updates, 4):
-        folder = tmp_path / f"from-{update}"
-        shutil.copytree(tmp_path / "whole", folder)
-        (folder / "summary.json").unlink()
-        for path in (folder / "checkpoints").iterdir():
-            if int(path.name.split("-")[1]) > update:
-                shutil.rmtree(path)
+        folder = interrupted(tmp_path / "whole", update)
         again = train(job, Options(output_dir=folder, resume=True))
         assert whole["weightsSha256"] == again["weightsSha256"]
         assert whole["accuracy"] == again["accuracy"]
