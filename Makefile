@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-pure check format bench generate cluster cluster-down images demo lock clean
+.PHONY: help install run test test-long test-pure built check format bench generate cluster cluster-down images demo lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -35,11 +35,18 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(INSTALLED) ## every tier that this machine can carry; what is skipped says why
-	$(BIN)/pytest tests/pure --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+# What the tests need besides Python packages, each left out where this machine cannot have it.
+built: $(INSTALLED)
 	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools prometheus; fi
 	@if command -v go > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m cluster packages; fi
-	$(BIN)/pytest tests/apiserver tests/chart tests/torch tests/dask tests/gpu tests/cluster
+
+test: $(INSTALLED) ## every tier that this machine can carry, without its longest tests; what is skipped says why
+	$(BIN)/pytest tests/pure --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	@$(MAKE) --no-print-directory built
+	$(BIN)/pytest -m "not long" tests/apiserver tests/chart tests/torch tests/dask tests/gpu tests/cluster
+
+test-long: built ## the longest tests, which `make test` leaves out: more faults, more combinations
+	$(BIN)/pytest -m long tests
 
 test-pure: $(INSTALLED) ## the plan and the operator's decisions alone, in under a minute
 	$(BIN)/pytest tests/pure

@@ -67,7 +67,7 @@ def test_a_missing_permission_is_logged_in_a_line(
         return [line for line in log.read_text().splitlines() if f"cannot {verb} resource" in line]
 
     with operator(kubeconfig, ground.namespace, log) as process:
-        until(lambda: len(refusals()) >= 2, seconds=60)
+        until(lambda: len(refusals()) >= 2, seconds=120)
         for line in refusals():
             assert 'resource "pods"' in line
             assert "the chart's roles have every permission that the operator needs; retrying in" in line
@@ -76,4 +76,4 @@ def test_a_missing_permission_is_logged_in_a_line(
 
         grant(apiserver, user, rules_of_the_chart())
 
-        until(lambda: ground.get(PLAN) is not None, seconds=60)
+        until(lambda: ground.get(PLAN) is not None, seconds=120)

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from batchgrowth import names
 from operator_field import CLUSTER, TRAINER, Field, live, until
 
@@ -119,6 +120,7 @@ def _without_times(value: Any) -> Any:
     return [_without_times(v) for v in value] if isinstance(value, list) else value
 
 
+@pytest.mark.long
 def test_an_operator_that_is_killed_after_any_write(make_field: Callable[[], Field]) -> None:
     """One job per write of an undisturbed run: its operator is killed right after that write and another takes over."""
     whole = make_field()

@@ -25,6 +25,7 @@ from cluster import build, dask_image, debian, images, release  # noqa: E402
 from cluster.errors import HarnessError  # noqa: E402
 from cluster.local import LocalCluster, local_cluster  # noqa: E402
 from cluster.locks import alone  # noqa: E402
+from cluster.node import NODE  # noqa: E402
 from cluster.recipe import GROUPS  # noqa: E402
 from cluster.release import Cluster  # noqa: E402
 from cluster.users import KUBECONFIG, users_cluster  # noqa: E402
@@ -135,6 +136,39 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     said(kubectl("--namespace", name, "delete", "batchgrowthjobs", "--all", "--wait=false"))
     said(kubectl("--namespace", name, "delete", "pods", "--all", "--grace-period=1", "--wait=false"))
     said(kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false"))
+
+
+@pytest.fixture
+def claim(kubectl: Kubectl, namespace: str, local: LocalCluster, tmp_path: Path) -> Iterator[str]:
+    """A PersistentVolumeClaim of the test's namespace, bound to a folder of this machine."""
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    for path in (folder, tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        path.chmod(0o777)
+    size = {"storage": "1Gi"}
+    node = {"key": "metadata.name", "operator": "In", "values": [NODE]}
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": namespace}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": namespace},
+        "spec": common
+        | {
+            "capacity": size,
+            "local": {"path": str(folder)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [node]}]}},
+        }
+        | {"persistentVolumeReclaimPolicy": "Retain"},
+    }
+    asked = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "checkpoints", "namespace": namespace},
+        "spec": common | {"resources": {"requests": size}},
+    }
+    said(kubectl("create", "--filename", "-", given=yaml.safe_dump_all([volume, asked])))
+    yield "checkpoints"
+    said(kubectl("delete", "persistentvolume", namespace, "--wait=false"))
 
 
 @pytest.fixture

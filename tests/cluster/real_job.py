@@ -37,6 +37,11 @@ def until(what: str, ready: Callable[[], Any], seconds: float, explain: Callable
         time.sleep(0.1)
 
 
+def checkpointed(claim: str) -> Object:
+    """Returns the part of a spec that keeps two checkpoints in that claim, one every other second."""
+    return {"checkpoint": {"volume": {"claimName": claim}, "everySeconds": 2, "keep": 2}}
+
+
 @dataclass(frozen=True, slots=True)
 class RealJob:
     """One job of one namespace, whether it exists or not."""
@@ -86,6 +91,16 @@ class RealJob:
         if role == "scheduler":
             wanted = f"dask.org/cluster-name={self.name},dask.org/component=scheduler"
         return [pod for pod in self.objects("pod", "--selector", wanted) if "deletionTimestamp" not in pod["metadata"]]
+
+    def delete_pod(self, role: str) -> None:
+        """Deletes the first pod of a role, and does not wait for its end."""
+        self.in_namespace("delete", "pod", self.pods(role)[0]["metadata"]["name"], "--wait=false")
+
+    def suspend(self) -> None:
+        """Suspends the job, and waits until it has no pods."""
+        self.patch(suspend=True)
+        roles = ("worker", "trainer", "scheduler")
+        until("a job without pods", lambda: not any(map(self.pods, roles)), 180, self.story)
 
     def patch(self, **spec: Any) -> None:
         """Patches the spec as a user does."""

@@ -2,14 +2,14 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import yaml
-from real_job import Kubectl, RealJob, said, until
+from real_job import Kubectl, RealJob, checkpointed, said, until
 
 from cluster.local import LocalCluster
 from cluster.node import NODE
@@ -42,52 +42,12 @@ def undisturbed(local_sha256: Local) -> str:
     return local_sha256(yaml.safe_dump(example("undisturbed")))
 
 
-@pytest.fixture
-def claim(kubectl: Kubectl, namespace: str, local: LocalCluster, tmp_path: Path) -> Iterator[str]:
-    """A PersistentVolumeClaim of the test's namespace, bound to a folder of this machine."""
-    folder = tmp_path / "volume"
-    folder.mkdir()
-    for path in (folder, tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        path.chmod(0o777)
-    size = {"storage": "1Gi"}
-    node = {"key": "metadata.name", "operator": "In", "values": [NODE]}
-    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": namespace}
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": namespace},
-        "spec": common
-        | {
-            "capacity": size,
-            "local": {"path": str(folder)},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [node]}]}},
-        }
-        | {"persistentVolumeReclaimPolicy": "Retain"},
-    }
-    asked = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "checkpoints", "namespace": namespace},
-        "spec": common | {"resources": {"requests": size}},
-    }
-    said(kubectl("create", "--filename", "-", given=yaml.safe_dump_all([volume, asked])))
-    yield "checkpoints"
-    said(kubectl("delete", "persistentvolume", namespace, "--wait=false"))
-
-
-def checkpointed(claim: str) -> dict[str, Any]:
-    return {"checkpoint": {"volume": {"claimName": claim}, "everySeconds": 2, "keep": 2}}
-
-
-def delete(job: RealJob, pod: dict[str, Any], *arguments: str) -> None:
-    job.in_namespace("delete", "pod", pod["metadata"]["name"], "--wait=false", *arguments)
-
-
+@pytest.mark.long
 def test_a_worker_pod_is_deleted(job: MakeJob, undisturbed: str) -> None:
     digits = job(example("worker-deleted"))
     digits.reaches(SECOND + 50)
 
-    delete(digits, digits.pods("worker")[0])
+    digits.delete_pod("worker")
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
@@ -122,15 +82,16 @@ def inside_number(pid: int) -> int:
     return int(numbers[1]) if len(numbers) > 1 else 0
 
 
+@pytest.mark.long
 def test_the_trainer_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) -> None:
     """A new pod resumes from the checkpoint that the first one wrote on SIGTERM."""
     digits = job(example("trainer-deleted", **checkpointed(claim)))
     digits.reaches(SECOND + 50)
-    before, pod = digits.report(), digits.pods("trainer")[0]
+    before = digits.report()
 
-    delete(digits, pod)
+    digits.delete_pod("trainer")
 
-    until("a new trainer's report", lambda: digits.report()["start"] > before["start"], 90, digits.story)
+    until("a new trainer's report", lambda: digits.report()["start"] > before["start"], 180, digits.story)
     assert digits.report()["update"] >= before["update"]
     status = digits.succeeds()
     assert undisturbed == status["trainerStatus"]["weightsSha256"]
@@ -145,7 +106,7 @@ def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, l
 
     process_of(local, pod).send_signal(signal.SIGKILL)
 
-    until("a new trainer's report", lambda: digits.report()["start"] > before["start"], 120, digits.story)
+    until("a new trainer's report", lambda: digits.report()["start"] > before["start"], 180, digits.story)
     assert digits.report()["update"] > 0
     status = digits.succeeds()
     assert undisturbed == status["trainerStatus"]["weightsSha256"]
@@ -156,11 +117,12 @@ def test_the_scheduler_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str
     digits = job(example("scheduler-deleted", **checkpointed(claim)))
     digits.reaches(SECOND + 50)
 
-    delete(digits, digits.pods("scheduler")[0])
+    digits.delete_pod("scheduler")
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
 
+@pytest.mark.long
 def test_the_operator_is_away_at_a_milestone(job: MakeJob, undisturbed: str, kubectl: Kubectl) -> None:
     """It is killed before the second stage and returns in the third; training does not wait for it."""
 
@@ -182,6 +144,7 @@ def test_the_operator_is_away_at_a_milestone(job: MakeJob, undisturbed: str, kub
     assert [*range(status["stages"])] == [record["index"] for record in status["history"]]
 
 
+@pytest.mark.long
 def test_the_kubelet_is_stopped_for_a_minute(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
     """The node looks dead, but its pods keep running."""
     digits = job(example("no-kubelet"))
@@ -208,6 +171,7 @@ def node_is_ready(cluster: LocalCluster) -> None:
     said(cluster.kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=90s"))
 
 
+@pytest.mark.long
 def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
     """The trainer cannot report progress, and does not wait for it."""
     digits = job(example("no-api"))
@@ -218,12 +182,12 @@ def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
 
+@pytest.mark.long
 def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> None:
     digits = job(example("suspended", **checkpointed(claim)))
     digits.reaches(SECOND + 50)
 
-    digits.patch(suspend=True)
-    until("a job without pods", lambda: not any(map(digits.pods, ("worker", "trainer", "scheduler"))), 90, digits.story)
+    digits.suspend()
     suspended = digits.status
     assert "Suspended" == suspended["phase"]
     assert suspended["checkpoint"]["update"] >= SECOND + 50
@@ -241,8 +205,8 @@ def test_the_most_workers_are_changed_twice(job: MakeJob, undisturbed: str) -> N
     bounds = example("bounds")["spec"]["workers"]
 
     digits.patch(workers=bounds | {"maximum": 1})
-    until("training with one worker", lambda: digits.report()["workers"] == 1, 60, digits.story)
+    until("training with one worker", lambda: digits.report()["workers"] == 1, 180, digits.story)
     digits.patch(workers=bounds | {"maximum": 3})
-    until("training with more workers", lambda: digits.report()["workers"] > 1, 60, digits.story)
+    until("training with more workers", lambda: digits.report()["workers"] > 1, 180, digits.story)
 
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from real_job import Kubectl, RealJob, said, until
+from real_job import Kubectl, RealJob, checkpointed, said, until
 
 ROOT = Path(__file__).parents[2]
 EPOCHS, EVERY_UPDATES = 100, 60
 
 
 def measured() -> dict[str, Any]:
-    """The measured digits job, long enough to inject faults: a look every 60 updates doubles the batch at most."""
+    """The measured digits job, long enough to inject faults: each look doubles the batch at most."""
     body: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits-measured.yaml").read_text())
     body["spec"]["epochs"] = EPOCHS
     body["spec"]["batch"]["growth"]["looks"] = {"everyUpdates": EVERY_UPDATES}
@@ -20,28 +20,37 @@ def measured() -> dict[str, Any]:
 
 
 def test_workers_follow_what_training_measures(
-    job: Callable[..., RealJob], local_sha256: Callable[[str], str], kubectl: Kubectl
+    job: Callable[..., RealJob], local_sha256: Callable[[str], str], kubectl: Kubectl, claim: str
 ) -> None:
-    """The operator is away at the first decision, and a worker is lost after another; the weights are those of a
-    local run.
+    """The operator is away at the first decision; a worker is lost, the job suspended and resumed, and the trainer's
+    pod deleted after later ones: the weights are those of a local run.
     """
 
     def operators(replicas: int) -> None:
         said(kubectl("--namespace", "batchgrowth-system", "scale", "deployment/batchgrowth", f"--replicas={replicas}"))
 
-    digits = job(measured())
+    manifest = measured()
+    local = local_sha256(yaml.safe_dump(manifest))
+    manifest["spec"] |= checkpointed(claim)
+    digits = job(manifest)
     digits.reaches(EVERY_UPDATES // 3)
     operators(0)
     try:
-        until("the first decision", lambda: digits.report()["decisions"], 120, digits.story)
+        until("the first decision", lambda: digits.report()["decisions"], 180, digits.story)
     finally:
         operators(1)
-    until("two workers", lambda: digits.report()["workers"] >= 2, 120, digits.story)
-    pod = digits.pods("worker")[0]
-    digits.in_namespace("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    until("two workers", lambda: digits.report()["workers"] >= 2, 180, digits.story)
+    digits.delete_pod("worker")
+    digits.reaches(digits.update + 20)
+    digits.suspend()
+    kept = digits.status["checkpoint"]["update"]
+    digits.patch(suspend=False)
+    digits.reaches(kept + 20, 180)
+    digits.delete_pod("trainer")
     status = digits.succeeds()
 
-    assert local_sha256(yaml.safe_dump(measured())) == status["trainerStatus"]["weightsSha256"]
+    assert local == status["trainerStatus"]["weightsSha256"]
+    assert 0 == status["restarts"]
     assert 4 == max(record["workers"] for record in status["history"])
     batches = [record["batchSize"] for record in status["history"]]
     assert [32, 512] == [batches[0], batches[-1]]
