@@ -102,6 +102,33 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as long what a `sampled` test has beyond its sample: by default, combinations without a new parameter."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for combinations in tests.values():
+        limit = next(iter(combinations[0].get_closest_marker("sampled").args), None)
+        for item in _beyond(combinations, limit):
+            item.add_marker(pytest.mark.long)
+
+
+def _beyond(combinations: list[pytest.Item], limit: int | None) -> list[pytest.Item]:
+    """The combinations outside the sample, which shows every parameter with as few combinations as a greedy choice."""
+    parameters = {item: {(name, repr(value)) for name, value in item.callspec.params.items()} for item in combinations}
+    shown: set[tuple[str, str]] = set()
+    sample: list[pytest.Item] = []
+    for most_known in (0, 1, 2):  # those that show the most come first
+        for item in combinations:
+            found = parameters[item]
+            if not found <= shown and len(found & shown) <= most_known:
+                sample.append(item)
+                shown |= found
+    return [item for item in combinations if item not in sample[:limit]]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """If CI=true, a skipped test is a failed one, except in the GPU tier."""

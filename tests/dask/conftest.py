@@ -24,7 +24,7 @@ from batchgrowth_trainer.training import Options, train
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
 USER_CODE = Path(__file__).parent / "user_code"
-LONGEST = 120  # seconds; the timeout of a run
+LONGEST = 240  # seconds; the timeout of a run, which takes seconds on a quiet machine
 
 
 @pytest.fixture(autouse=True)

@@ -125,6 +125,7 @@ def test_an_output_folder_without_permission(start: Start, manifest: Any, tmp_pa
     refused(start(manifest("faulty:nan"), folder=folder / "run"), CheckpointError, "give a folder that can be written")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("exchange", ["AllReduce", "SingleProcess"])
 def test_truncated_and_foreign_checkpoints(start: Start, manifest: Any, exchange: str) -> None:
     """Another job's checkpoint is refused and left whole; it is an error if none is whole."""

@@ -80,6 +80,7 @@ def cluster(folder: Path, workers: int, tls: list[str]) -> Iterator[str]:
                 process.wait(timeout=30)
 
 
+@pytest.mark.sampled(1)
 def test_an_existing_cluster(start: Start, tmp_path: Path, expected: str, exchange: str) -> None:
     with cluster(tmp_path, 2, []) as address:
         for _ in range(2):  # the second run uses the same workers

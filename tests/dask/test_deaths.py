@@ -141,6 +141,7 @@ def test_unreported_updates_are_in_the_history(digits_job: Any, tmp_path: Path, 
     check(tmp_path, job, summary, expected)
 
 
+@pytest.mark.sampled(1)
 def test_a_worker_that_hangs_is_restarted(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
     job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10", "workers.waitSeconds=60")
     stopped = threading.Event()

@@ -31,6 +31,7 @@ def seconds_to_go(*processes: subprocess.Popen[bytes]) -> list[float]:
     return [round(ends.get(process.pid, LATE), 1) for process in processes]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 def test_the_scheduler_ends_first(pods: Any, digits_job: Any, exchange: str, end: signal.Signals) -> None:
     scheduler, worker, idle = pods.scheduler(), pods.worker(), None
