@@ -15,7 +15,7 @@ from batchgrowth.measuring import Look
 from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 MEASURED = [name for name, entry in GROWTH.items() if entry.quantity and not isinstance(entry.implementation, str)]
@@ -177,6 +177,7 @@ UPDATES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(MEASURED), UPDATES, st.booleans(), st.sampled_from(["Constant", "DecayPastMaximum"]),
     st.sampled_from(["", ", everyUpdates: 1", ", everyUpdates: 7"]), st.sampled_from(["0", "0.9"]),
