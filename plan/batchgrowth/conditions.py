@@ -23,7 +23,7 @@ HELD_UP = {
 
 REASONS = {
     "Accepted": {
-        "PlanMade": "The plan is in the job's ConfigMap; if the growth is measured, a forecast without decisions.",
+        "PlanMade": "The plan is in the job's ConfigMap; if the growth is measured, the one without decisions.",
         "PlanImpossible": "The spec is valid but has no plan; the message says why.",
         "SpecInvalid": "The stored spec breaks a rule that the API server does not check; the message names the field.",
     },

@@ -90,7 +90,8 @@ class Course:
             initial=self.spec.batch.initial, wanted=wanted, learning_rate=step.learning_rate, memory=own,
         )  # fmt: skip
         value = self.rule.value(look)
-        decision = Decision(position.update, self._bounded(self.rule.wanted(look, value), wanted), value)
+        asked = self.rule.wanted(look, value)
+        decision = Decision(position.update, self.bounded(asked, wanted), value, asked)
         remembered = [float(number) for number in look.memory]
         if len(remembered) != self.memory - _ALL_SUMS:
             raise ValueError(f"the rule's memory has {len(remembered)} numbers; keep {self.memory - _ALL_SUMS}")
@@ -122,7 +123,11 @@ class Course:
         every = self._looks.every_updates
         return position.update % every == 0 if every else position.offset == 0
 
-    def _bounded(self, asked: float, wanted: int) -> int:
+    def next_look(self, update: int) -> int:
+        """Updates done at the look that follows the one at `update`; they may lie past the end."""
+        return update + (self._looks.every_updates or self.plan.stage_at(update).updates_per_epoch)
+
+    def bounded(self, asked: float, wanted: int) -> int:
         """The batch size that may follow `wanted` if `asked` is asked for: in whole shards, within every bound.
 
         A batch that cannot be measured, infinity or NaN, grows to batch.maximum only, so the learning rate never

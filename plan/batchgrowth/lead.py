@@ -33,19 +33,36 @@ def window(lead_seconds: float, bound_seconds: float = math.inf) -> float:
     return min(lead_seconds * SLACK, bound_seconds)
 
 
+def release_after(lead_seconds: float, bound_seconds: float = math.inf) -> float:
+    """How many seconds spare workers are kept; 0 if `bound_seconds` is, which requests no workers ahead."""
+    return lead_seconds * RELEASE_SLACK if bound_seconds else 0.0
+
+
 def requested(
-    current: int, upcoming: Iterable[Upcoming], before: int, lead_seconds: float, bound_seconds: float = math.inf
+    current: int,
+    upcoming: Iterable[Upcoming],
+    before: int,
+    lead_seconds: float,
+    bound_seconds: float = math.inf,
+    age_seconds: float = math.inf,
 ) -> int:
     """The number of workers to request: those of the current stage and of each stage within the window.
 
     `upcoming` are the later stages in their order. `before` is the last request: it is lowered only to what stages
     within RELEASE_SLACK start-up times want, or at once if `bound_seconds` is 0, which requests workers at the
     milestone itself.
+
+    `age_seconds` is the age of the last request if later stages are only forecast. Since forecasts come and go, such a
+    request is not lowered within RELEASE_SLACK start-up times.
     """
     ahead = tuple(takewhile(lambda stage: stage.due_seconds <= lead_seconds * RELEASE_SLACK, upcoming))
     soon = _most(current, ahead, window(lead_seconds, bound_seconds))
-    later = _most(current, ahead, lead_seconds * RELEASE_SLACK if bound_seconds else 0.0)
-    return soon if soon > before else max(soon, min(later, before))
+    later = _most(current, ahead, release_after(lead_seconds, bound_seconds))
+    if soon > before:
+        return soon
+    if age_seconds < release_after(lead_seconds, bound_seconds):
+        return before
+    return max(soon, min(later, before))
 
 
 def _most(current: int, upcoming: tuple[Upcoming, ...], seconds: float) -> int:

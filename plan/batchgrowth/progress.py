@@ -4,10 +4,11 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from batchgrowth.decisions import Decision
+from batchgrowth.forecast import Forecast
 
 KINDS: dict[Any, tuple[type, ...]] = {
     int: (int,),
@@ -31,7 +32,8 @@ class Progress:
     digest of the weights before the end. `workers` is the number that train, `ready` the number that could: they have
     joined and loaded their data. `waiting_for` names what a paused training waits for.
     By stage index, `crews` holds the most workers that trained at once, and `pauses` the longest pause while workers
-    joined or left. `decisions` are those of a measured growth so far.
+    joined or left. `decisions` are those of a measured growth so far, and `forecast` is what its next look will
+    probably decide, if that is another batch.
     """
 
     update: int
@@ -54,6 +56,7 @@ class Progress:
     pauses: Mapping[str, float] = field(default_factory=dict)
     weights_sha256: str | None = None
     decisions: tuple[Decision, ...] = ()
+    forecast: Forecast | None = None
 
     @property
     def fraction(self) -> float:
@@ -69,7 +72,8 @@ class Progress:
     def from_json(cls, text: str) -> Self:
         """The report in the text. Raises ValueError, naming the field, if the text is not a report.
 
-        Ignores unknown fields, since trainer and operator may differ by a version.
+        Ignores unknown fields, since trainer and operator may differ by a version, and a forecast that no training with
+        this number of updates can have, since the rest of the report does not depend on it.
         """
         try:
             given = json.loads(text)
@@ -77,17 +81,22 @@ class Progress:
             raise ValueError(f"progress: not JSON ({error}); give a trainer's report") from error
         if not isinstance(given, dict):
             raise ValueError(f"progress: {type(given).__name__}; give a JSON object")
-        known = {f.name: f for f in fields(cls)}
+        known = {f.name: f for f in fields(cls) if f.name != "forecast"}
         values = {name: _checked(name, known[name].type, value) for name, value in given.items() if name in known}
         try:
-            return cls(**values)
+            made = cls(**values)
         except TypeError as error:
             raise ValueError(f"progress: {error}; give every field of a report") from error
+        forecast = _forecast(given.get("forecast"))
+        possible = forecast is not None and forecast.is_possible(made.update, made.updates)
+        return replace(made, forecast=forecast) if possible else made
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, tuple):
         return [[one.update, one.wanted, _finite(one.value)] for one in value]
+    if isinstance(value, Forecast):
+        return {name: _finite(each) for name, each in asdict(value).items()}
     if isinstance(value, Mapping):
         return {name: each for name, each in value.items() if math.isfinite(each)}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -101,6 +110,17 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _checked(f"{name}.{key}", float, item) for key, item in value.items()}
     return _decisions(value) if isinstance(value, list) else value
+
+
+def _forecast(given: Any) -> Forecast | None:
+    """The forecast in a report; None if there is none, or not every field has its type."""
+    if not isinstance(given, dict):
+        return None
+    known = {f.name: f.type for f in fields(Forecast)}
+    try:
+        return Forecast(**{name: _checked(name, known[name], value) for name, value in given.items() if name in known})
+    except (TypeError, ValueError):
+        return None
 
 
 def _decisions(rows: list[Any]) -> tuple[Decision, ...]:

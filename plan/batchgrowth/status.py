@@ -50,7 +50,9 @@ class BatchStatus(Model):
 
     current: Count = Field(0, description="Batch size of the current stage. Unit: examples.")
     next: Count | None = Field(
-        None, description="Batch size of the next stage; absent in the last one, and if the growth is measured."
+        None,
+        description="Batch size of the next stage; absent in the last one. If the growth is measured, what the next "
+        "look will probably decide; absent if that is no other batch.",
     )
     next_at_epoch: Decimal | None = Field(None, description="Epoch at which the next stage begins.")
 

@@ -149,6 +149,7 @@ def _seconds_to_live(s: Situation, status: JobStatus) -> float | None:
 def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
     """Seconds until each time at which the decision may change without any event."""
     yield w.growth_due_seconds
+    yield w.release_due_seconds
     if s.mode is not Mode.OVER:
         yield seconds_to_deadline(s.seen, s.previous, s.spec)
     missing, limit = seconds_missing(s, w), stalled_after(s)

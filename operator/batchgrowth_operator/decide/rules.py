@@ -39,7 +39,7 @@ def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     """True: a situation always has a plan, whose stages are known if nothing is measured."""
     if s.quantity:
         batch = f"The batch follows the {s.quantity}, from {s.spec.batch.initial:,} to {s.spec.batch.maximum:,}"
-        return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.forecast.updates, 'update')}.")
+        return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.")
     plan = f"The plan has {counted(len(s.plan.stages), 'stage')} and {counted(s.plan.updates, 'update')}."
     return Verdict("True", "PlanMade", plan)
 

@@ -1,9 +1,11 @@
 """How many workers to request: those of the current stage, and ahead of a milestone those of the next one.
 
 Workers take time to start, so they are requested a lead time before their stage begins. They are kept if a later stage
-needs them again soon, so that an unsteady pace does not make pods come and go.
+needs them again soon, so that an unsteady pace does not make pods come and go; if later stages are only forecast, for
+some start-up times after the last request.
 """
 
+import math
 from dataclasses import dataclass
 
 from batchgrowth import lead, names
@@ -24,6 +26,7 @@ class Workforce:
 
     `resize_seconds` is set if this pass is the first to see all requested workers ready. `growth_due_seconds` is the
     time until a later stage's workers must be requested; None if no stage needs more or the pace is unknown.
+    `release_due_seconds` is the time until spare workers may be released; None if there are none.
     """
 
     desired: int
@@ -33,6 +36,7 @@ class Workforce:
     resize_seconds: float | None
     lead_seconds: float
     growth_due_seconds: float | None
+    release_due_seconds: float | None
 
     def status(self, previous: WorkersStatus, selector: str) -> WorkersStatus:
         """The workers' part of the job's status."""
@@ -58,16 +62,18 @@ def workforce(s: Situation) -> Workforce:
     if resize_seconds is not None:
         known = float(previous.lead_seconds) if previous.lead_seconds else None
         lead_seconds = lead.smoothed(known, _without_scheduling(s, resize_seconds))
-    desired, requested = _counts(s, lead_seconds, deployment, previous.requested)
+    desired, requested = _counts(s, lead_seconds, deployment, previous)
     changed = requested != previous.requested or previous.requested_time is None
+    requested_time = timestamp_ms(s.seen.now) if changed else str(previous.requested_time)
     return Workforce(
         desired=desired,
         requested=requested,
         ready=ready,
-        requested_time=timestamp_ms(s.seen.now) if changed else str(previous.requested_time),
+        requested_time=requested_time,
         resize_seconds=resize_seconds,
         lead_seconds=lead_seconds,
         growth_due_seconds=_growth_due(s, lead_seconds, requested),
+        release_due_seconds=_release_due(s, lead_seconds, requested_time) if requested > desired else None,
     )
 
 
@@ -76,26 +82,36 @@ def selector(s: Situation) -> str:
     return names.selector(s.seen.name, CONTAINER)
 
 
-def _counts(s: Situation, lead_seconds: float, deployment: Object | None, requested: int) -> tuple[int, int]:
+def _counts(s: Situation, lead_seconds: float, deployment: Object | None, previous: WorkersStatus) -> tuple[int, int]:
     """Workers desired and to request. A job that ends or pauses keeps its workers until its trainer has ended."""
     if s.mode is not Mode.ACTIVE:
         kept = s.cluster_policy is ClusterPolicy.KEEP and deployment is not None
         return 0, int(deployment["spec"].get("replicas", 0)) if kept and deployment else 0
-    bound = s.spec.workers.lead_seconds
-    return s.stage.workers, lead.requested(s.stage.workers, _upcoming(s), requested, lead_seconds, bound)
+    before = min(previous.requested, s.spec.workers.maximum)
+    bound, age = s.spec.workers.lead_seconds, _request_age(s, previous.requested_time)
+    return s.stage.workers, lead.requested(s.stage.workers, _upcoming(s), before, lead_seconds, bound, age)
+
+
+def _request_age(s: Situation, requested_time: str | None) -> float:
+    """Seconds since the last request if later stages are only forecast; infinite if the plan knows them."""
+    return seconds_since(requested_time, s.seen.now) if s.quantity else math.inf
+
+
+def _release_due(s: Situation, lead_seconds: float, requested_time: str) -> float:
+    return lead.release_after(lead_seconds, s.spec.workers.lead_seconds) - _request_age(s, requested_time)
 
 
 def _upcoming(s: Situation) -> list[lead.Upcoming]:
     """The later stages, each with the seconds until it begins at the current pace; none if the pace is unknown.
 
-    The time since the last report counts up to the length of one update or one report: a trainer that stands still
-    comes no nearer to its milestone.
+    They include the stage that is forecast. The time since the last report counts up to the length of one update or
+    one report: a trainer that stands still comes no nearer to its milestone.
     """
     if s.report is None or s.report.seconds_per_update is None:
         return []
     pace = s.report.seconds_per_update
     age = min(s.report_age_seconds, max(pace, REPORT_SECONDS))
-    later = s.plan.stages[s.stage.index + 1 :]
+    later = s.expected.stages[s.stage.index + 1 :]
     due_seconds = (max(0.0, (stage.first_update - s.update) * pace - age) for stage in later)
     return [lead.Upcoming(stage.workers, due) for stage, due in zip(later, due_seconds, strict=True)]
 

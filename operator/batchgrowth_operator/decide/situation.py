@@ -13,7 +13,7 @@ from batchgrowth.status import Condition, JobStatus
 from pydantic import ValidationError
 
 from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.decide.standing import forecast_of, job_text, spec_of, standing
+from batchgrowth_operator.decide.standing import job_text, spec_of, standing, undecided
 from batchgrowth_operator.seen.diagnosis import cluster_problem
 from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.seen.problems import Problem
@@ -41,17 +41,19 @@ class ClusterPolicy(Enum):
 class Situation:
     """A job whose spec has a plan. What follows from it is computed once, at its first use.
 
-    `forecast` is the plan that follows from the spec alone, `plan` the one that follows from the `decisions` of a
-    measured growth as well; `forgotten` is the number of stages before the first of them. `previous` is the stored
-    status, `report` the trainer's progress unless it is older than that status, `update` the number of updates done,
-    and `outcome` how the job ended or None.
+    `undecided` is the plan that follows from the spec alone, `plan` the one that follows from the `decisions` of a
+    measured growth as well, and `expected` the one with the stage that the trainer forecasts, if it forecasts one;
+    `forgotten` is the number of stages before the first of the decisions. `previous` is the stored status, `report`
+    the trainer's progress unless it is older than that status, `update` the number of updates done, and `outcome` how
+    the job ended or None.
     """
 
     seen: Observed
     defaults: Defaults
     spec: JobSpec
-    forecast: Plan
+    undecided: Plan
     plan: Plan
+    expected: Plan
     decisions: tuple[Decision, ...]
     forgotten: int
     previous: JobStatus
@@ -133,8 +135,9 @@ def situate(seen: Observed, defaults: Defaults) -> Situation:
         seen=seen,
         defaults=defaults,
         spec=spec,
-        forecast=forecast_of(text),
+        undecided=undecided(text),
         plan=now.plan,
+        expected=now.expected,
         decisions=now.decisions,
         forgotten=now.forgotten,
         previous=previous,

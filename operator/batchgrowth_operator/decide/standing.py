@@ -32,10 +32,12 @@ SHA256 = re.compile("[0-9a-f]{64}")
 class Standing:
     """The plan that follows from `decisions`, the usable report or None, and the number of updates done.
 
-    `forgotten` is the number of stages before the first decision that is known; it is 0 with a report.
+    `expected` is the plan with the stage that the report forecasts, if it forecasts one. `forgotten` is the number of
+    stages before the first decision that is known; it is 0 with a report.
     """
 
     plan: Plan
+    expected: Plan
     decisions: tuple[Decision, ...]
     report: Progress | None
     update: int
@@ -49,9 +51,11 @@ def standing(text: str, seen: Observed, previous: JobStatus) -> Standing:
     start, update = (known.start or 0, known.update or 0) if known else (0, 0)
     if reported is not None and (reported[0].start, reported[0].update) >= (start, update):
         report, plan = reported
-        return Standing(plan=plan, decisions=report.decisions, report=report, update=report.update)
+        expected = _expected(text, report) or plan
+        return Standing(plan=plan, expected=expected, decisions=report.decisions, report=report, update=report.update)
     plan, decisions, forgotten = _remembered(text, previous.history)
-    return Standing(plan=plan, decisions=decisions, report=None, update=min(update, plan.updates), forgotten=forgotten)
+    done = min(update, plan.updates)
+    return Standing(plan=plan, expected=plan, decisions=decisions, report=None, update=done, forgotten=forgotten)
 
 
 def job_text(seen: Observed) -> str:
@@ -68,7 +72,7 @@ def spec_of(text: str) -> JobSpec:
 
 
 @lru_cache(maxsize=2048)
-def forecast_of(text: str) -> Plan:
+def undecided(text: str) -> Plan:
     """The plan that follows from the spec alone; if the growth is measured, the batch stays as it is."""
     return make_plan(spec_of(text))
 
@@ -100,6 +104,14 @@ def _report(seen: Observed) -> Progress | None:
         return None  # not the trainer's text; its next report replaces it
 
 
+def _expected(text: str, report: Progress) -> Plan | None:
+    """The plan if the next look decides as the report forecasts; None without a forecast that fits the spec."""
+    next_look = report.forecast
+    if next_look is None:
+        return None
+    return _decided(text, (*report.decisions, Decision(next_look.update, next_look.batch_size, math.inf)))
+
+
 def _fits(report: Progress, plan: Plan) -> bool:
     """Whether the report is of this plan, and the status can store its numbers."""
     counts = (report.ready or 0, *report.crews.values(), *report.pauses.values())
@@ -123,7 +135,7 @@ def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[
     decisions = tuple(map(_decision, run))
     plan = _decided(text, decisions) if spec_of(text).batch.growth.entry.quantity else None
     if plan is None:
-        return forecast_of(text), (), 0
+        return undecided(text), (), 0
     return plan, decisions, run[0].index - 1 if run else 0
 
 
@@ -137,7 +149,7 @@ def _decision(record: StageRecord) -> Decision:
 def _decided(text: str, decisions: tuple[Decision, ...]) -> Plan | None:
     """The plan that follows from these decisions; None if no training of this spec can take them."""
     if not decisions:
-        return forecast_of(text)
+        return undecided(text)
     spec = spec_of(text)
     if not spec.batch.growth.entry.quantity or not _are_plausible(decisions):
         return None

@@ -78,7 +78,7 @@ def throttled(new: JobStatus, previous: JobStatus, now: datetime, seconds: float
     """
     if new == previous or previous.trainer_status is None:
         return new, None
-    progress = {"trainer_status": previous.trainer_status, "checkpoint": previous.checkpoint}
+    progress = {"trainer_status": previous.trainer_status, "checkpoint": previous.checkpoint, "batch": previous.batch}
     age = seconds_since(previous.trainer_status.last_updated_time, now)
     if new.model_copy(update=progress) != previous or age >= seconds:
         return new, None
@@ -114,8 +114,8 @@ def _phase(s: Situation, conditions: tuple[Condition, ...]) -> Phase:
 
 
 def _batch(s: Situation) -> BatchStatus:
-    later = s.plan.stages[s.stage.index + 1 :]
-    if not later or s.quantity:
+    later = s.expected.stages[s.stage.index + 1 :]
+    if not later:
         return BatchStatus(current=s.stage.batch_size)
     return BatchStatus(
         current=s.stage.batch_size, next=later[0].batch_size, next_at_epoch=f"{float(later[0].epoch_from):g}"

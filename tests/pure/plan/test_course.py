@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.course import Course, Decision, Measured
+from batchgrowth.forecast import Forecast, expected_plan, forecast_of
 from batchgrowth.growth import GROWTH
 from batchgrowth.growth.custom import CustomRule
 from batchgrowth.manifest import read_manifest
@@ -14,7 +15,7 @@ from batchgrowth.measuring import Look
 from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 MEASURED = [name for name, entry in GROWTH.items() if entry.quantity and not isinstance(entry.implementation, str)]
@@ -176,6 +177,7 @@ UPDATES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(MEASURED), UPDATES, st.booleans(), st.sampled_from(["Constant", "DecayPastMaximum"]),
     st.sampled_from(["", ", everyUpdates: 1", ", everyUpdates: 7"]), st.sampled_from(["0", "0.9"]),
@@ -318,3 +320,79 @@ def test_the_plan_of_a_measured_job_follows_its_decisions() -> None:
     stages = make_plan(spec, decisions).stages
     assert [(0, 32), (25, 64), (40, 256)] == [(stage.first_update, stage.batch_size) for stage in stages]
     assert [32, 64, 512] == [stage.wanted for stage in stages]
+
+
+# --- forecasts ----------------------------------------------------------------------------------------------------
+
+WORKERS = ("workers={examplesPerWorker: 32, maximum: 4}",)
+DOUBLED = Decision(20, 64, 2.0)
+
+
+def outcomes(*asked: float) -> list[Decision]:
+    """Looks at the ends of the second and the third epoch, or at that of the third alone, that kept 64 examples."""
+    return [Decision(update, 64, one / 32, one) for update, one in zip((30, 40)[-len(asked) :], asked, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch", "workers"),
+    [
+        ((64, 64), None, None),
+        ((50, 75), 112, 3),  # 75 · 75 / 50, in whole shards
+        ((64, 80), 96, 3),
+        ((64, 65), None, None),  # below leastChange
+        ((64, 1000), 128, 4),  # at most mostChange
+        ((1e-300, 1e300), 128, 4),
+        ((1000,), 128, 4),  # a single look: as it is, the rest of what mostChange held back
+        ((70,), None, None),
+        ((80, 64), None, None),  # the batch never shrinks by default
+        ((math.inf, 64), None, None),
+        ((64, math.inf), None, None),
+        ((64, math.nan), None, None),
+        ((-64, 128), None, None),
+        ((64, -128), None, None),
+        ((0, 128), None, None),
+    ],
+)
+def test_a_forecast_continues_the_trend(asked: tuple[float, ...], batch: int | None, workers: int | None) -> None:
+    course = Course(job("{type: LossRatio}", *WORKERS), [DOUBLED])
+    found = forecast_of(course.plan, expected_plan(course, outcomes(*asked)))
+    ahead = Forecast(update=50, batch_size=batch, workers=workers) if batch and workers else None
+    assert ahead == found
+
+
+@pytest.mark.parametrize(
+    ("growth", "overrides", "decided", "asked"),
+    [
+        ("{type: LossRatio}", (), 256, (256, 512)),  # at batch.maximum
+        ("{type: LossRatio}", ("learningRate.rule=DecayPastMaximum",), 256, (256, 512)),
+        ("{type: LossRatio}", ("epochs=4",), 64, (64, 128)),  # its next look would be at the end
+        ("{type: LossRatio, looks: {everyUpdates: 170}}", (), 64, (64, 128)),
+    ],
+)
+def test_nothing_is_forecast_if_nothing_can_change(
+    growth: str, overrides: tuple[str, ...], decided: int, asked: tuple[float, ...]
+) -> None:
+    course = Course(job(growth, *overrides), [Decision(20, decided, 2.0)])
+    assert course.plan is expected_plan(course, outcomes(*asked))
+
+
+def test_a_batch_may_be_forecast_to_shrink() -> None:
+    course = Course(job("{type: LossRatio, looks: {mayShrink: true, everyUpdates: 10}}", *WORKERS), [DOUBLED])
+    ahead = expected_plan(course, outcomes(96, 64))
+    assert Forecast(update=50, batch_size=48, workers=1) == forecast_of(course.plan, ahead)
+
+
+@pytest.mark.parametrize("factor", [1.05, 1.3, 1.7, 2.5])
+def test_a_steady_trend_is_forecast_exactly(factor: float) -> None:
+    """The loss falls by one factor from look to look; every forecast from the second look on comes true."""
+    spec = job("{type: LossRatio, looks: {everyUpdates: 5, mostChange: '4'}}")
+    looks, ahead = list[Decision](), make_plan(spec)
+    losses = ((factor ** -(update // 5), 1.0, 1.0) for update in range(401))
+    for course, decision in follow(Course(spec), losses):
+        if decision is None:
+            continue
+        looks = [*looks[-1:], decision]
+        if decision.update > 10:
+            assert ahead.stage_at(decision.update).batch_size == course.plan.stage_at(decision.update).batch_size
+        ahead = expected_plan(course, looks)
+    assert len(ahead.stages) > 2

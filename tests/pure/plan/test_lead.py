@@ -34,6 +34,17 @@ def test_the_first_measurement_counts_whole() -> None:
     assert (12.0, 10.0) == (window(8.0), window(8.0, 10.0))
 
 
+@pytest.mark.parametrize(
+    ("current", "lead", "bound", "age", "expected"),
+    [(1, 4.0, math.inf, 39.0, 8), (1, 4.0, math.inf, 40.0, 1), (9, 4.0, math.inf, 0.0, 9), (1, 4.0, 0.0, 0.0, 1)],
+)
+def test_a_young_request_for_a_forecast_is_not_lowered(
+    current: int, lead: float, bound: float, age: float, expected: int
+) -> None:
+    """Of 8 workers when the forecast is gone."""
+    assert expected == requested(current, (), 8, lead, bound, age)
+
+
 @given(
     st.integers(1, 9),
     st.lists(st.builds(Upcoming, st.integers(1, 9), st.floats(0, 99))),

@@ -7,13 +7,15 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import batchgrowth
 import pytest
 from batchgrowth import JobStatus, Progress, names, status
 from batchgrowth.conditions import CONDITIONS, REASONS
 from batchgrowth.decisions import Decision
+from batchgrowth.forecast import Forecast
+from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.metrics import BY_NAME, METRICS
 from batchgrowth.schema.structural import structural_schema
 from batchgrowth.spec.job import LONGEST_JOB_NAME
@@ -25,6 +27,7 @@ PROGRESS = Progress(
     metrics={"accuracy": 0.9}, seconds_per_update=0.01, eta_seconds=0.3, checkpoint_update=8,
     crews={"1": 2}, pauses={"1": 0.07}, weights_sha256="ab" * 32,
     decisions=(Decision(4, 64, 61.5), Decision(8, 128, -2.0)),
+    forecast=Forecast(update=12, batch_size=256, workers=4, due_seconds=0.02),
 )  # fmt: skip
 
 
@@ -75,10 +78,31 @@ def test_a_value_too_large_to_measure_is_null(value: float) -> None:
     assert (Decision(4, 64, math.inf),) == Progress.from_json(report.to_json()).decisions
 
 
-def test_a_report_without_decisions_has_none() -> None:
-    """A trainer of an earlier version sends none."""
-    text = json.dumps({key: value for key, value in json.loads(PROGRESS.to_json()).items() if key != "decisions"})
-    assert () == Progress.from_json(text).decisions
+def test_a_report_of_an_earlier_version_has_no_decisions_and_no_forecast() -> None:
+    later = {"decisions", "forecast"}
+    text = json.dumps({key: value for key, value in json.loads(PROGRESS.to_json()).items() if key not in later})
+    read = Progress.from_json(text)
+    assert ((), None) == (read.decisions, read.forecast)
+
+
+@pytest.mark.parametrize(
+    "forecast",
+    [
+        "soon",
+        [12, 256, 4, 0.02],
+        {},
+        {"update": 12, "batch_size": 256},
+        *({"update": update} for update in (10, 40, -1, 10**30, 12.5, math.nan, True, "12", None)),
+        *({"batch_size": size} for size in (0, -256, LARGEST_BATCH + 1, math.inf, "256")),
+        *({"workers": workers} for workers in (0, -4, 10**6, math.nan)),
+        *({"due_seconds": seconds} for seconds in (-1, 1e300, math.nan, math.inf, -math.inf, "0.02")),
+    ],
+)
+def test_an_impossible_forecast_is_ignored(forecast: Any) -> None:
+    """And the rest of the report is read, since a user's code may have written it."""
+    given = json.loads(PROGRESS.to_json())
+    changed = given["forecast"] | forecast if isinstance(forecast, dict) and len(forecast) == 1 else forecast
+    assert dataclasses.replace(PROGRESS, forecast=None) == Progress.from_json(json.dumps(given | {"forecast": changed}))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,27 @@
 """How many workers train: the plan's number, or all that are ready if the cluster is scaled externally."""
 
 import time
+from collections.abc import Collection
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth.course import Course
+from batchgrowth.decisions import Decision
+from batchgrowth.forecast import Forecast
+from batchgrowth.lead import RELEASE_SLACK
 from batchgrowth.plan import Position, make_plan
+from batchgrowth_trainer.drivers import scaling as scaling_module
+from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling, shards_of
+from batchgrowth_trainer.record.checkpoint import CheckpointStore
+from batchgrowth_trainer.record.history import History
+from batchgrowth_trainer.replica.replica import Committed
+from batchgrowth_trainer.sinks.events import Event, Looked
+from batchgrowth_trainer.worker.messages import UpdateRow
 
 PLAN = (
     "batch={initial: 8, maximum: 32, shard: 4, growth: {type: Geometric, geometric: {factor: '2', everyEpochs: 1}}}",
@@ -105,3 +119,57 @@ def test_a_stage_waits_once(small_job: Any, run: Any) -> None:
     assert ["a", "b"] == scaling.gather(lambda _: joined(crew, "b"), {})
     del crew.ready["a"]
     assert ["b"] == scaling.gather(lambda _: pytest.fail("it waited"), {})
+
+
+class MeasuredRun:
+    """A run of a measured job at one update per second, whose requests for workers and looks are kept."""
+
+    def __init__(self, job: Any, folder: Path, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requests: list[int] = []
+        self.looks: list[Forecast | None] = []
+        self._seconds = 0.0
+        monkeypatch.setattr(scaling_module, "time", SimpleNamespace(monotonic=lambda: self._seconds))
+        self._run = Run(
+            Course(job.spec), history=history, checkpoints=CheckpointStore(folder, {}, 1), sinks=[self],
+            wanted=lambda plan, position: plan.stage_at(position.update).workers, stop_requested=lambda: False,
+        )  # fmt: skip
+        self._scaling = Scaling(self._run, Crew(), self, 60)  # type: ignore[arg-type]
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Looked):
+            self.looks.append(event.forecast)
+
+    def scale(self, count: int, _keep: Collection[str]) -> None:
+        self.requests.append(count)
+
+    def repair(self) -> None:
+        """No worker ever starts."""
+
+    def update(self, outcome: Decision | None = None) -> None:
+        plan, position = self._run.plan, self._run.position
+        committed = Committed(0.5, stop=False, decision=outcome)
+        self._run.record_rows([UpdateRow.now(plan.step_at(position), plan, committed, 1, (1.0, 0.0, 0.0))])
+        self.wait(1)
+
+    def wait(self, seconds: float) -> None:
+        self._seconds += seconds
+        self._scaling.tick([])
+
+
+def test_workers_come_ahead_of_a_forecast_and_outstay_a_wrong_one(
+    small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks after 4, 8 and 12 updates ask for 8, 16 and again 16 examples; from the first two follow 32."""
+    job = small_job(
+        "batch.growth={type: LossRatio, looks: {everyUpdates: 4}}", "workers={maximum: 4, examplesPerWorker: 8}"
+    )
+    with closing(History(tmp_path)) as history:
+        run = MeasuredRun(job, tmp_path / "checkpoints", history, monkeypatch)
+        for number in range(1, 13):
+            asked = min(2.0 * number, 16.0)
+            run.update(Decision(number, int(asked), asked / 8, asked) if number % 4 == 0 else None)
+            assert [1] + [4] * (number >= 8) == run.requests
+        run.wait(scaling_module._FIRST_LEAD_SECONDS * RELEASE_SLACK)
+
+    assert [None, Forecast(update=12, batch_size=32, workers=4), None] == run.looks
+    assert [1, 4, 2] == run.requests

@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from batchgrowth.decisions import Decision
 from batchgrowth.errors import PlanError
+from batchgrowth.forecast import Forecast
 from batchgrowth.plan import Position, make_plan
 from batchgrowth.progress import Progress
 from batchgrowth.spec import BatchGrowthJob
@@ -83,6 +85,26 @@ def test_decisions_are_reported_with_the_plan_that_they_make(small_job: MakeJob)
 
     assert decisions == reports[-1].decisions
     assert after.updates == reports[-1].updates < before.updates
+
+
+def test_a_forecast_is_reported_until_its_look(small_job: MakeJob) -> None:
+    """With the seconds until then at the current pace."""
+    plan, forecast = (
+        make_plan(small_job("batch.growth={type: LossRatio}").spec),
+        Forecast(update=24, batch_size=32, workers=2),
+    )
+    looked = Looked(GrowthRow(12, 1.0, 2.0, 16, 16), "loss ratio", 8, plan, (), forecast)
+    for last, due_seconds in ((12, 6.0), (14, 5.0), (24, None)):
+        reports = list[Progress]()
+        reporter = Reporter(lambda report, to=reports: to.append(Progress.from_json(report)))
+        reporter.handle(Started("small", plan, Position(11)))
+        for number in range(12, last + 1):
+            reporter.handle(HistoryRow(number, 1.0, 0, 8, 0.05, 0.7, 2, 0.5, 0.0, 0.0, 1.0))
+            if number == 12:
+                reporter.handle(looked)
+        reporter.handle(Stopped())
+
+        assert (replace(forecast, due_seconds=due_seconds) if due_seconds else None) == reports[-1].forecast
 
 
 def test_a_wait_is_reported_until_the_next_update(small_job: MakeJob) -> None:

@@ -10,7 +10,9 @@ from operator import attrgetter
 from typing import Any
 
 from batchgrowth.course import Course
+from batchgrowth.decisions import Decision
 from batchgrowth.errors import CheckpointError, ClusterError
+from batchgrowth.forecast import expected_plan, forecast_of
 from batchgrowth.plan import Plan, Position, evaluation_due
 
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
@@ -51,6 +53,8 @@ class Run:
     ) -> None:
         self.spec, self.stop_requested = course.spec, stop_requested
         self._course, self._wanted = course, wanted
+        self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
+        self._looks: tuple[Decision, ...] = ()  # the last two outcomes
         self.story = _story_of(saved)
         self.position = saved.snapshot.position if saved else Position()
         self._history, self._checkpoints, self._sinks = history, checkpoints, (Recorder(history), *sinks)
@@ -67,9 +71,9 @@ class Run:
         """The plan as decided so far."""
         return self._course.plan
 
-    def wanted(self, position: Position) -> int:
-        """The number of workers for that position."""
-        return self._wanted(self.plan, position)
+    def wanted(self, position: Position, plan: Plan | None = None) -> int:
+        """The number of workers for that position of a plan; of the plan as decided so far by default."""
+        return self._wanted(plan or self.plan, position)
 
     def publish(self, event: events.Event) -> None:
         """Hand the event to every sink, the history's first."""
@@ -92,11 +96,14 @@ class Run:
         if row.decision is None:
             return
         self._course = self._course.joined_by(row.decision)
+        self._looks = (*self._looks[-1:], row.decision)
+        self.expected = expected_plan(self._course, self._looks)
         self.reach(self.position.update)  # the same number of updates may be another number of examples now
         used = self.plan.stage_at(row.update).batch_size
         looked = GrowthRow(row.update, row.epoch, row.decision.value, row.decision.wanted, used)
         quantity, decisions = self.spec.batch.growth.entry.quantity, self._course.decisions
-        self.publish(events.Looked(looked, quantity, row.batch_size, self.plan, decisions))
+        ahead = forecast_of(self.plan, self.expected)
+        self.publish(events.Looked(looked, quantity, row.batch_size, self.plan, decisions, ahead))
 
     def reach(self, update: int) -> None:
         """Set the position to this number of committed updates; a lower number than before repeats updates."""

@@ -4,6 +4,7 @@ Workers are requested ahead of the milestone that needs them, by the measured ti
 training goes on with those that are ready.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -90,7 +91,9 @@ class Scaling:
         if self._scaler is None:
             return
         lead_seconds = _FIRST_LEAD_SECONDS if self._lead_seconds is None else self._lead_seconds
-        count = lead.requested(self.wanted(), self._upcoming(), self._asked, lead_seconds)
+        measures = self._run.spec.batch.growth.entry.quantity
+        age_seconds = time.monotonic() - self._asked_at if measures else math.inf
+        count = lead.requested(self.wanted(), self._upcoming(), self._asked, lead_seconds, age_seconds=age_seconds)
         count = max(count, len(members))
         if count != self._asked:
             self._asked = count
@@ -101,12 +104,12 @@ class Scaling:
             self._scaler.repair()
 
     def _upcoming(self) -> Iterator[Upcoming]:
-        """The later stages; none while no pace is known."""
-        run, rate = self._run, self._pace.rate
-        done = _examples(run.position, run.plan)
-        for stage in run.plan.stages[run.plan.stage_at(run.position.update).index + 1 :] if rate else ():
-            due_seconds = (float(stage.epoch_from) * run.plan.examples_per_epoch - done) / rate
-            yield Upcoming(run.wanted(run.plan.position_at(stage.first_update)), due_seconds)
+        """The later stages, the expected one included; none while no pace is known."""
+        run, plan, rate = self._run, self._run.expected, self._pace.rate
+        done = _examples(run.position, plan)
+        for stage in plan.stages[plan.stage_at(run.position.update).index + 1 :] if rate else ():
+            due_seconds = (float(stage.epoch_from) * plan.examples_per_epoch - done) / rate
+            yield Upcoming(run.wanted(plan.position_at(stage.first_update), plan), due_seconds)
 
     def gather(self, handle_events: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
         """The members of the next generation, the most advanced by `updates` first: as many as wanted, or as are ready.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchgrowth.decisions import Decision
+from batchgrowth.forecast import Forecast
 from batchgrowth.plan import Plan, Position
 
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
@@ -26,13 +27,17 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A look at the measured `quantity`: the batch was `before`, and `plan` is the plan from now on, by `decisions`."""
+    """A look at the measured `quantity`: the batch was `before`, and `plan` is the plan from now on, by `decisions`.
+
+    `forecast` is what the next look will probably decide, if that is another batch.
+    """
 
     row: GrowthRow
     quantity: str
     before: int
     plan: Plan
     decisions: tuple[Decision, ...]
+    forecast: Forecast | None = None
 
 
 @dataclass(frozen=True, slots=True)

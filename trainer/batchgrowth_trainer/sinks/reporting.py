@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchgrowth.decisions import Decision
+from batchgrowth.forecast import Forecast
 from batchgrowth.plan import Plan, Position
 from batchgrowth.progress import Progress
 
@@ -105,6 +106,7 @@ class Reporter:
             loss=row.loss,
             waiting_for=None,
             seconds_per_update=self._pace,
+            forecast=self._ahead(last.forecast, row.update),
             eta_seconds=self._pace / row.batch_size * plan.examples_per_epoch * (plan.epochs - row.epoch),
         )
         if row.stage != last.stage or row.workers != last.workers:
@@ -118,9 +120,15 @@ class Reporter:
         self._change(pauses={**self._newest.pauses, stage: longest})
 
     def _look(self, event: events.Looked) -> None:
-        self._plan = event.plan
-        self._change(updates=event.plan.updates, decisions=event.decisions)
+        self._plan, forecast = event.plan, self._ahead(event.forecast, event.row.update)
+        self._change(updates=event.plan.updates, decisions=event.decisions, forecast=forecast)
         self._due.set()
+
+    def _ahead(self, forecast: Forecast | None, update: int) -> Forecast | None:
+        """The forecast with the seconds until its look; None once that look is over."""
+        if forecast is None or forecast.update <= update:
+            return None
+        return replace(forecast, due_seconds=self._pace * (forecast.update - update))
 
     def _change(self, **changes: Any) -> None:
         assert self._newest is not None

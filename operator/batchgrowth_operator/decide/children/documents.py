@@ -24,7 +24,7 @@ def plan_config_map(s: Situation) -> Manifest:
     }
     data = {
         names.JOB_KEY: json.dumps(job, sort_keys=True, ensure_ascii=False),
-        names.PLAN_KEY: json.dumps(s.forecast.to_json(), sort_keys=True),
+        names.PLAN_KEY: json.dumps(s.undecided.to_json(), sort_keys=True),
     }
     return child(s, "v1", "ConfigMap", names.plan(s.seen.name), "plan", data=data)
 

@@ -3,14 +3,17 @@
 import copy
 import json
 import math
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from batchgrowth import names
 from batchgrowth.decisions import MOST_DECISIONS
+from batchgrowth.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.status import MOST_HISTORY, JobStatus
+from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.events import measured_value
 from batchgrowth_operator.seen.observed import Ref
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +23,8 @@ MakeWorld = Any
 Taken = tuple[int, int, float]
 DOUBLINGS: tuple[Taken, ...] = tuple((100 * n, min(128 * 2**n, 16_000), 150.25 * 2**n) for n in range(1, 8))
 """Looks after 100 updates each, of which each doubles the batch: 256, 512, … 8192, 16,000."""
+RELEASED = 100
+"""Seconds after which the spare workers of these jobs are released: ten start-up times."""
 WORKERS = [1, 1, 1, 1, 1, 1, 2, 4]
 """Workers of the stages that follow from them."""
 
@@ -33,6 +38,11 @@ def grow(world: Any, *decisions: Taken, **values: Any) -> Any:
     world.wait(10).report_decided(decisions[-1][0], *decisions, **values).settle()
     world.wait(5).workers_ready().settle()
     return world
+
+
+def foreseen(update: int, batch_size: int) -> Forecast:
+    """A forecast whose workers the operator must not believe."""
+    return Forecast(update=update, batch_size=batch_size, workers=1000)
 
 
 def lose_report(world: Any) -> Any:
@@ -64,21 +74,64 @@ def stages_begun(world: Any) -> list[str]:
     return [event.message for event in world.events if event.reason == "StageBegan"]
 
 
-def test_workers_follow_the_decisions(measured_world: MakeWorld) -> None:
-    """From 1 to 2 to 4 while the batch grows to 16,000: one request for each growth, when its decision is reported."""
+@pytest.mark.parametrize("forecast", [False, True])
+def test_workers_follow_the_decisions(measured_world: MakeWorld, forecast: bool) -> None:
+    """From 1 to 2 to 4 while the batch grows to 16,000: requested when a growth is decided, or earlier if forecast."""
     world = measured_world()
-    requested = [replicas(world)]
-    for count in range(1, 8):
-        world.report_decided(100 * count - 1, *DOUBLINGS[: count - 1]).wait(50).settle()
-        assert requested[-1] == replicas(world)
-        world.report_decided(100 * count, *DOUBLINGS[:count]).wait(50).settle()
-        requested.append(replicas(world))
-        world.wait(7).workers_ready().settle()
+    for count, (before, after) in enumerate(pairwise(WORKERS), start=1):
+        known, next_batch = DOUBLINGS[: count - 1], DOUBLINGS[count - 1][1]
+        ahead = foreseen(100 * count, next_batch) if forecast else None
+        world.report_decided(100 * count - 40, *known, forecast=ahead).wait(10).settle()
+        assert before == replicas(world)
+        world.report_decided(100 * count - 5, *known, forecast=ahead).wait(43).settle()
+        assert (after if forecast else before) == replicas(world)
+        assert (next_batch if forecast else None) == world.status["batch"].get("next")
+        world.wait(7 * forecast).workers_ready().settle()
+        world.report_decided(100 * count, *DOUBLINGS[:count]).settle()
+        assert after == replicas(world)
+        world.wait(7 * (not forecast)).workers_ready().settle()
 
-    assert requested == WORKERS
     assert {"current": 16_000} == world.status["batch"]
     assert (7, 8) == (world.status["stage"], world.status["stages"])
     assert [None] * 6 + ["7.000"] * 2 == [record.get("resizeSeconds") for record in world.status["history"]]
+    assert 8 == len(stages_begun(world))
+
+
+def test_a_wrong_forecast_costs_idle_workers_for_a_while(measured_world: MakeWorld) -> None:
+    """They are released ten start-up times after the request, without a further report."""
+    world = measured_world()
+    world.report_decided(95, forecast=foreseen(100, 16_000)).settle()
+    began = world.now
+    world.report_decided(100)
+    while replicas(world) == 4 and world.now < began + timedelta(seconds=2 * RELEASED):
+        world.settle()
+        world.wait(world.decide().requeue_after_seconds).step()
+
+    assert (1, RELEASED) == (replicas(world), (world.now - began).total_seconds())
+
+
+def test_forecasts_that_flip_do_not_make_workers_flap(measured_world: MakeWorld) -> None:
+    """Every other report has a forecast: workers are released once in ten start-up times, and statuses throttled."""
+    world, number, period = measured_world(), 100, 4
+    requests, statuses = [replicas(world)], 0
+    for update in range(number):
+        ahead = foreseen(200, 16_000) if update % 2 else None
+        decision = world.report_decided(20 + update, seconds_per_update=0.01, forecast=ahead).wait(period).step()
+        requests += [replicas(world)] * (replicas(world) != requests[-1])
+        statuses += decision.status is not None
+
+    assert {1, 4} == set(requests)
+    assert len(requests) <= 2 * number * period / RELEASED + 2
+    assert statuses <= number * period / Defaults(image="").report_seconds
+
+
+def test_fewer_workers_at_most_release_spare_ones_at_once(measured_world: MakeWorld) -> None:
+    world = measured_world()
+    world.report_decided(95, forecast=foreseen(100, 16_000)).wait(1).settle()
+
+    world.edit(workers={"examplesPerWorker": 4000, "maximum": 2}).settle()
+
+    assert 2 == replicas(world)
 
 
 def test_the_history_shows_what_decided(measured_world: MakeWorld) -> None:
@@ -158,6 +211,7 @@ def test_a_declared_job_ignores_decisions(training_world: MakeWorld) -> None:
     before = standing(world)
 
     write_report(world.report(40), decisions=[[20, 64, 1.0]]).wait(6).settle()
+    world.report(10, forecast=foreseen(12, 16_000)).wait(6).settle()
 
     assert before == standing(world)
 
@@ -229,6 +283,8 @@ def test_a_trainer_that_fell_back_repeats_its_decisions(measured_world: MakeWorl
     """Its last checkpoint is older than the last two decisions; the same ones follow, or others."""
     world = grow(measured_world(), *DOUBLINGS)
     world.report_decided(550, *DOUBLINGS[:5], start=1).wait(6).settle()
+    assert 4 == replicas(world)  # they may soon be wanted again
+    world.wait(RELEASED).settle()
     assert (5, 6, 1) == (world.status["stage"], world.status["stages"], replicas(world))
     before = standing(world)
     assert before == standing(lose_report(world))
@@ -270,11 +326,8 @@ def test_a_decision_that_is_still_ahead(measured_world: MakeWorld) -> None:
     """A report may carry a decision before its update; the workers come ahead, as before a milestone."""
     world = measured_world()
     world.report_decided(80, (100, 16_000, 16_000.0)).wait(6).settle()
-    assert (0, 2, 1, {"current": 128}) == (
-        *(world.status[k] for k in ("stage", "stages")),
-        replicas(world),
-        world.status["batch"],
-    )
+    assert (0, 2, 1) == (*(world.status[k] for k in ("stage", "stages")), replicas(world))
+    assert {"current": 128, "next": 16_000, "nextAtEpoch": "0.256"} == world.status["batch"]
 
     world.report_decided(90, (100, 16_000, 16_000.0)).wait(6).settle()
 
@@ -391,9 +444,14 @@ FIELDS = (
     "ready",
     "checkpoint_update",
 )
+FORECASTS = st.fixed_dictionaries(
+    {"update": st.integers(-1, 900), "batch_size": st.integers(-1, 20_000), "workers": st.integers(-1, 2000)},
+    optional={"due_seconds": NUMBERS},
+)
 REPORTS = st.fixed_dictionaries(
     {"decisions": DECISIONS},
     optional={
+        "forecast": st.one_of(FORECASTS, st.dictionaries(st.sampled_from(["update", "workers"]), NUMBERS), NUMBERS),
         **dict.fromkeys(FIELDS, NUMBERS),
         "crews": st.dictionaries(st.sampled_from("012"), NUMBERS),
         "pauses": st.dictionaries(st.sampled_from("012"), NUMBERS),
