@@ -19,22 +19,28 @@ REDUCE = "all_reduce per tensor"
 BASELINES = (DDP, ONE, GATHER, REDUCE)
 OUR_GATHER = "GatherScatter (ours)"
 OUR_REDUCE = "AllReduce (ours)"
+MEASURING = "AllReduce, measuring (ours)"
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One way to train: a baseline of plain torch, or an exchange of this project with its shard size."""
+    """One way to train: a baseline of plain torch, or an exchange of this project with its shard size.
+
+    `measuring` measures the noise scale and looks at it in each epoch, within bounds that keep the batch as it is.
+    """
 
     name: str
     exchange: str = ""
     shard: int = 0
+    measuring: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One comparison: every system trains `job`, and the updates after the first `warm_epochs` are timed.
 
-    `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none).
+    `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none); `measuring` adds
+    our AllReduce with a batch that is measured.
     """
 
     model: str
@@ -47,6 +53,7 @@ class Case:
     warm_epochs: int
     why_shard: str
     fine_shard: int = 0
+    measuring: bool = False
 
     @property
     def name(self) -> str:
@@ -62,10 +69,14 @@ class Case:
         """The systems to compare, baselines first."""
         ours = [System(OUR_GATHER, "GatherScatter", self.shard), System(OUR_REDUCE, "AllReduce", self.shard)]
         fine = [System(f"AllReduce, shard {self.fine_shard} (ours)", "AllReduce", self.fine_shard)]
-        return [*(System(name) for name in BASELINES), *ours, *(fine if self.fine_shard else [])]
+        measuring = [System(MEASURING, "AllReduce", self.shard, measuring=True)]
+        optional = [*(measuring if self.measuring else []), *(fine if self.fine_shard else [])]
+        return [*(System(name) for name in BASELINES), *ours, *optional]
 
     def job(self, system: System | None = None, *, only_warm: bool = False) -> BatchGrowthJob:
         """The job that one of our systems trains; the baselines take model, data and order of examples from it."""
+        growth = "NoiseScale" if system and system.measuring else "Constant"
+        shard = system.shard if system else self.shard
         return make_job(
             self.name,
             workload={
@@ -74,7 +85,8 @@ class Case:
                 "examples": self.examples,
             },
             epochs=self.warm_epochs if only_warm else self.epochs,
-            batch={"initial": self.batch, "maximum": self.batch, "shard": system.shard if system else self.shard},
+            batch={"initial": self.batch, "maximum": self.batch, "shard": shard, "growth": {"type": growth}},
+            learningRate={"initial": "0.01", "rule": "Constant"},
             exchange={"type": system.exchange if system else "AllReduce"},
         )
 
@@ -109,6 +121,7 @@ def _mlp(batch: int, epochs: int, warm_epochs: int, why_shard: str, fine_shard: 
         warm_epochs=warm_epochs,
         why_shard=why_shard,
         fine_shard=fine_shard,
+        measuring=not fine_shard,
     )
 
 
@@ -123,7 +136,8 @@ def _wrn(batch: int, epochs: int, warm_epochs: int) -> Case:
         examples=batch,
         epochs=epochs,
         warm_epochs=warm_epochs,
-        why_shard="one shard for each worker",
+        why_shard=_ONE_EACH,
+        measuring=True,
     )
 
 

@@ -26,22 +26,29 @@ def show(results: Results, console: Console) -> None:
     """Print the tables on a terminal."""
     console.print(_about(results), highlight=False)
     for sheet in _sheets(results):
-        table = Table(title=sheet.title, caption=sheet.note or None, title_justify="left", caption_justify="left")
-        for index, column in enumerate(sheet.columns):
-            table.add_column(column, justify="right" if index else "left", no_wrap=not index)
-        for row in sheet.rows:
-            table.add_row(*row)
-        console.print(table, highlight=False)
+        console.print(as_table(sheet), highlight=False)
+
+
+def as_table(sheet: Sheet) -> Table:
+    """The sheet for a terminal."""
+    table = Table(title=sheet.title, caption=sheet.note or None, title_justify="left", caption_justify="left")
+    for index, column in enumerate(sheet.columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=not index)
+    for row in sheet.rows:
+        table.add_row(*row)
+    return table
 
 
 def markdown(results: Results) -> str:
     """The tables as Markdown, for docs/benchmarks.md."""
-    lines = [_about(results), ""]
-    for sheet in _sheets(results):
-        lines += [f"**{sheet.title}**", "", _line(sheet.columns)]
-        lines += [_line(["---", *("---:" for _ in sheet.columns[1:])]), *(_line(row) for row in sheet.rows), ""]
-        lines += [sheet.note, ""] if sheet.note else []
-    return "\n".join(lines).rstrip()
+    return "\n\n".join([_about(results), *map(as_markdown, _sheets(results))])
+
+
+def as_markdown(sheet: Sheet) -> str:
+    """The sheet as Markdown."""
+    rule = _line(["---", *("---:" for _ in sheet.columns[1:])])
+    lines = [f"**{sheet.title}**", "", _line(sheet.columns), rule, *map(_line, sheet.rows)]
+    return "\n".join([*lines, *(["", sheet.note] if sheet.note else [])])
 
 
 def _line(cells: tuple[str, ...] | list[str]) -> str:

@@ -1,4 +1,8 @@
-"""Interleaved rounds: each runs every system once, in rotated order, so that a slow machine slows all of them."""
+"""Interleaved rounds: each runs every system once, so that a slow machine slows all of them.
+
+The order rotates from round to round, and every second round has it backwards, so that no system always follows
+another.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from batchgrowth.plan import make_plan
 
 from bench import ours, pauses
 from bench.baselines import Sample
-from bench.cases import DDP, WORKERS, Case, System
+from bench.cases import DDP, MEASURING, OUR_REDUCE, WORKERS, Case, System
 from bench.ours import workers_ready
 from bench.pauses import Pauses
 from bench.peers import Peers
@@ -40,7 +44,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One case: its settings, and the figures of each system."""
+    """One case: its settings, the figures of each system, and the time of an update that measures over one that does
+    not, in the same round; None if the case does not measure.
+    """
 
     case: str
     model: str
@@ -50,6 +56,7 @@ class Measured:
     rounds: int
     why_shard: str
     figures: list[Figures]
+    measuring: Spread | None = None
 
 
 def spread(numbers: list[float]) -> Spread:
@@ -109,7 +116,8 @@ def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, report:
     samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
     for number in range(rounds):
         turn = number % len(systems)
-        for system in [*systems[turn:], *systems[:turn]]:
+        order = [*systems[turn:], *systems[:turn]]
+        for system in reversed(order) if number % 2 else order:
             sample = stand.measure(system)
             samples[system.name].append(sample)
             report(f"{case.name}, round {number + 1} of {rounds}: {system.name} {sample.ms:.2f} ms per update")
@@ -118,10 +126,16 @@ def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, report:
             system.name,
             system.shard,
             spread([sample.ms for sample in samples[system.name]]),
-            spread([mine.ms / ddp.ms for mine, ddp in zip(samples[system.name], samples[DDP], strict=True)]),
+            _ratio(samples[system.name], samples[DDP]),
             stand.sent(system, samples[system.name]),
         )
         for system in systems
     ]
     updates = make_plan(case.job().spec).updates
-    return Measured(case.name, case.model, case.batch, updates, case.warm, rounds, case.why_shard, figures)
+    measuring = _ratio(samples[MEASURING], samples[OUR_REDUCE]) if case.measuring else None
+    return Measured(case.name, case.model, case.batch, updates, case.warm, rounds, case.why_shard, figures, measuring)
+
+
+def _ratio(some: list[Sample], others: list[Sample]) -> Spread:
+    """How much longer an update takes, round by round."""
+    return spread([mine.ms / other.ms for mine, other in zip(some, others, strict=True)])

@@ -19,7 +19,9 @@ from batchgrowth.stages import Step
 __all__ = ["Course", "Decision", "Measured"]
 
 _SUMS = 6  # examples, loss, squared norms of batches; examples, |G|² and trace of updates with two shards or more
-_ALL_SUMS = 4 * _SUMS  # of the first update, of all until the first look, since the last look, and smoothed
+_START, _FIRST, _WINDOW, _KEPT = (slice(at, at + _SUMS) for at in range(0, 4 * _SUMS, _SUMS))
+"""Parts of the memory: the sums of the first update, of all until the first look, since the last look, and smoothed."""
+_ALL_SUMS = _KEPT.stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +78,14 @@ class Course:
         self, step: Step, measured: Measured, memory: Sequence[float]
     ) -> tuple["Course", Decision | None, list[float]]:
         """The course after that update, the outcome of a look, if one was due, and the new memory."""
-        (start, first, window, kept), own = _cut(memory)
         added = measured.sums()
-        start = start if start[0] else list(added)
-        window = [a + b for a, b in zip(window, added, strict=True)]
+        remembered = list(memory)
+        if not remembered[0]:
+            remembered[_START] = added
+        remembered[_WINDOW] = window = [a + b for a, b in zip(memory[_WINDOW], added, strict=True)]
         if not self._is_look(step.after) or (self.needs_noise and not window[3]):
-            return self, None, [*start, *first, *window, *kept, *own]
+            return self, None, remembered
+        start, first, kept, own = (remembered[part] for part in (_START, _FIRST, _KEPT, slice(_ALL_SUMS, None)))
         first = first if first[0] else window
         kept = [self._smoothing * a + b for a, b in zip(kept, window, strict=True)]
         position, wanted = step.after, self.plan.stage_at(step.position.update).wanted
@@ -92,10 +96,10 @@ class Course:
         value = self.rule.value(look)
         asked = self.rule.wanted(look, value)
         decision = Decision(position.update, self.bounded(asked, wanted), value, asked)
-        remembered = [float(number) for number in look.memory]
-        if len(remembered) != self.memory - _ALL_SUMS:
-            raise ValueError(f"the rule's memory has {len(remembered)} numbers; keep {self.memory - _ALL_SUMS}")
-        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept, *remembered]
+        own = [float(number) for number in look.memory]
+        if len(own) != self.memory - _ALL_SUMS:
+            raise ValueError(f"the rule's memory has {len(own)} numbers; keep {self.memory - _ALL_SUMS}")
+        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept, *own]
 
     @property
     def memory(self) -> int:
@@ -143,11 +147,6 @@ class Course:
         if wanted / least < asked < wanted * least or len(self.decisions) == MOST_DECISIONS:
             return wanted
         return min(max(math.floor(asked / shard + 0.5) * shard, batch.initial), ceiling)
-
-
-def _cut(memory: Sequence[float]) -> tuple[list[list[float]], list[float]]:
-    """The four sums, and the rule's own numbers."""
-    return [list(memory[at : at + _SUMS]) for at in range(0, _ALL_SUMS, _SUMS)], list(memory[_ALL_SUMS:])
 
 
 def _signals(sums: Sequence[float]) -> Signals:

@@ -17,6 +17,7 @@ SYSTEMS = [
     "GatherScatter (ours)",
     "AllReduce (ours)",
 ]
+MEASURING = "AllReduce, measuring (ours)"
 FINE = "AllReduce, shard 32 (ours)"
 
 
@@ -40,7 +41,8 @@ def results(quick):
 
 def test_every_system_is_in_every_case(results):
     found = {case["case"]: [figures["system"] for figures in case["figures"]] for case in results["cases"]}
-    assert {"mlp-64": SYSTEMS, "mlp-512": [*SYSTEMS, FINE], "wrn-8": SYSTEMS} == found
+    with_measuring = [*SYSTEMS, MEASURING]
+    assert {"mlp-64": with_measuring, "mlp-512": [*SYSTEMS, FINE], "wrn-8": with_measuring} == found
 
 
 def test_times_and_ratios_are_finite_and_in_order(results):
@@ -56,6 +58,16 @@ def test_ratios_are_to_ddp(results):
         ddp = next(figures for figures in case["figures"] if figures["system"] == "torch DDP")
         for figures in case["figures"]:
             assert figures["ms"]["middle"] / ddp["ms"]["middle"] == pytest.approx(figures["ratio"]["middle"])
+
+
+def test_the_cost_of_measuring_is_its_ratio_to_the_plain_all_reduce(results):
+    """The one round of a quick run, so a ratio of medians is that of the round."""
+    for case in results["cases"]:
+        ms = {figures["system"]: figures["ms"]["middle"] for figures in case["figures"]}
+        if MEASURING not in ms:
+            assert case["measuring"] is None
+        else:
+            assert ms[MEASURING] / ms["AllReduce (ours)"] == pytest.approx(case["measuring"]["middle"])
 
 
 def test_an_exchange_moves_at_least_one_gradient_each_way(results):
@@ -76,7 +88,7 @@ def test_pauses_of_joins_and_leaves(results):
 
 def test_the_tables_show_it_and_end_with_the_targets(quick):
     shown = quick[1]
-    for text in (*SYSTEMS, FINE, "wrn 4-2-4, leaves", "AllReduce moves at most 23 MB"):
+    for text in (*SYSTEMS, FINE, "wrn 4-2-4, leaves", "AllReduce moves at most 23 MB", "AllReduce that measures"):
         assert text in shown
     assert shown.index("Pauses at joins") < shown.index("Targets")
 

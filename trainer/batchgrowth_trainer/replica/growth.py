@@ -19,23 +19,27 @@ _DECISIONS = _FIRST + _WIDTH * MOST_DECISIONS
 
 
 class Growth:
-    """A course, and for a measured one `vector`, shape (length,), float64: its memory and its decisions."""
+    """A course, and for a measured one its memory.
+
+    `tensors()` has both in a vector, shape (length,), float64. The memory is written there only when the vector is
+    asked for, since a tensor's numbers cost more to read and write at each update than the sums themselves.
+    """
 
     def __init__(self, spec: JobSpec, device: torch.device) -> None:
         self.course = Course(spec)
         length = _DECISIONS + self.course.memory if self.course.is_measured else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
+        self._memory, self._is_written = [0.0] * (self.course.memory if length else 0), True
         if self.course.is_measured:
             self.course.rule  # noqa: B018  (a rule that cannot be loaded is a fault of the job before its first update)
 
     def after(self, step: Step, measured: Measured) -> Decision | None:
         """Take an update into account, and return the outcome of a look, None if none was due."""
-        remembered = self._vector[_DECISIONS:]
         with reported_as_workload_error(
             f"growth {self.course.spec.batch.growth.type} after update {step.after.update}"
         ):
-            course, decision, memory = self.course.after(step, measured, remembered.tolist())
-        remembered.copy_(torch.tensor(memory, dtype=torch.float64))
+            course, decision, self._memory = self.course.after(step, measured, self._memory)
+        self._is_written = False
         if course is not self.course:
             self.course = course
             self._write(course.decisions)
@@ -43,11 +47,15 @@ class Growth:
 
     def tensors(self) -> dict[str, Tensor]:
         """The live vector by its name; empty if the plan follows from the spec alone."""
+        if not self._is_written:
+            self._vector[_DECISIONS:] = torch.tensor(self._memory, dtype=torch.float64)
+            self._is_written = True
         return {_NAME: self._vector} if self.course.is_measured else {}
 
     def synchronize(self) -> None:
         """Follow the vector after it was written to."""
         decisions = decisions_in(self.tensors())
+        self._memory = self._vector[_DECISIONS:].tolist()
         if decisions != self.course.decisions:
             self.course = Course(self.course.spec, decisions)
 
