@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from batchgrowth.decisions import MOST_DECISIONS, Decision
 from batchgrowth.measuring import LARGEST_BATCH, Look, Looks, MeasuredRule, Signals
@@ -64,6 +65,25 @@ class Course:
     def needs_noise(self) -> bool:
         """Whether the gradient's noise is measured: the squared norms of the shards' gradients."""
         return bool(self._entry.needs_noise)
+
+    @property
+    def quantity(self) -> str:
+        """What the growth measures; empty if it is declared."""
+        return str(self._entry.quantity)
+
+    @cached_property
+    def values(self) -> dict[int, float]:
+        """The measured values that decided stages, by the index of the stage."""
+        by_update = {one.update: one.value for one in self.decisions}
+        return {one.index: by_update[one.first_update] for one in self.plan.stages if one.first_update in by_update}
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON, where a stage that was decided while training has its `measured` value if it is finite."""
+        plan = self.plan.to_json()
+        for index, value in self.values.items():
+            if math.isfinite(value):
+                plan["stages"][index]["measured"] = value
+        return plan
 
     def joined_by(self, decision: Decision) -> "Course":
         """The course with this decision; the same course if it is known or changes nothing."""

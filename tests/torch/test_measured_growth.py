@@ -12,8 +12,9 @@ from batchgrowth.decisions import MOST_DECISIONS
 from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.growth import GROWTH
 from batchgrowth.manifest import read_manifest
+from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.record.replay import decisions_of, declared_manifest
+from batchgrowth_trainer.record.replay import decisions_of, declared_manifest, recorded_course
 from batchgrowth_trainer.replica.growth import Growth, decisions_in
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import add_up, lay_out
@@ -65,6 +66,7 @@ def test_the_declared_manifest_of_a_run_repeats_it(measured_job: Any, tmp_path: 
     assert first["weightsSha256"] == again["weightsSha256"]
     assert first["updates"] == again["updates"] < 48  # 4 epochs of 12 updates of 8
     assert declared == read_manifest(declared_manifest(tmp_path / "declared"))
+    assert make_plan(declared.spec) == recorded_course(tmp_path / "measured").plan
 
 
 def test_a_run_that_decided_nothing_is_constant(measured_job: Any, tmp_path: Path) -> None:
