@@ -19,7 +19,7 @@ from batchgrowth.errors import BatchGrowthError, SpecError
 from batchgrowth.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
-from batchgrowth.tables import plan_table, plan_totals, shard_note
+from batchgrowth.tables import clock_note, plan_table, plan_totals, shard_note
 
 COMMANDS = "batchgrowth.commands"
 ROOMS = {"manifest": "trainer", "plot": "trainer", "run": "trainer", "operator": "operator"}
@@ -80,6 +80,8 @@ def check(files: Files) -> None:
             measured = f"good; batches by the {spec.batch.growth.entry.quantity}, at most {plan.updates:,} updates"
             declared = f"good; {len(plan.stages)} stages, {plan.updates:,} updates"
             typer.echo(f"{file}: {measured if spec.batch.growth.entry.quantity else declared}")
+            if note := clock_note(spec):
+                typer.echo(f"{file}: {note}")
     if faults:
         raise typer.Exit(SpecError.exit_code)
 
@@ -99,8 +101,7 @@ def plan(
     console = Console()
     console.print(plan_table(course))
     console.print(plan_totals(course, ran=run is not None), highlight=False)
-    note = shard_note(course.plan, course.spec)
-    if note:
+    for note in filter(None, (shard_note(course.plan, course.spec), clock_note(course.spec))):
         console.print(note, highlight=False)
 
 

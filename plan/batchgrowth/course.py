@@ -6,7 +6,7 @@ the same decisions. The memory of a course is a list of numbers, which the train
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,18 +16,21 @@ from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.stages import Step
+from batchgrowth.timing import NOT_TIMED, Timing, Timings
 
 __all__ = ["Course", "Decision", "Measured"]
 
 _SUMS = 6  # examples, loss, squared norms of batches; examples, |G|² and trace of updates with two shards or more
 _ALL_SUMS = 4 * _SUMS  # of the first update, of all until the first look, since the last look, and smoothed
+_TIMINGS = len(astuple(Timings()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """The sums of one update: of its losses, and of |g|² / n over its shards of n examples with summed gradient g.
 
-    `square` is the squared norm of the gradient summed over the batch.
+    `square` is the squared norm of the gradient summed over the batch. `timing` is that of an earlier update, for a
+    rule that looks at a clock.
     """
 
     examples: int
@@ -35,6 +38,7 @@ class Measured:
     loss: float
     shard_squares: float
     square: float
+    timing: Timing = NOT_TIMED
 
     def sums(self) -> tuple[float, ...]:
         """What the update adds to the sums of its window; its noise is left out if it takes more shards to measure."""
@@ -85,6 +89,11 @@ class Course:
                 plan["stages"][index]["measured"] = value
         return plan
 
+    @property
+    def looks_at_clock(self) -> bool:
+        """Whether the duration of updates is measured, so that only a replay repeats a run."""
+        return bool(self._entry.looks_at_clock)
+
     def joined_by(self, decision: Decision) -> "Course":
         """The course with this decision; the same course if it is known or changes nothing."""
         known = self.decisions[-1].update if self.decisions else 0
@@ -96,30 +105,39 @@ class Course:
         self, step: Step, measured: Measured, memory: Sequence[float]
     ) -> tuple["Course", Decision | None, list[float]]:
         """The course after that update, the outcome of a look, if one was due, and the new memory."""
-        (start, first, window, kept), own = _cut(memory)
+        start, first, window, kept = _cut(memory)
+        own = list(memory[self._shared :])
+        timings = Timings(*memory[_ALL_SUMS : self._shared]).plus(measured.timing)
+        clocked = astuple(timings)[: self._shared - _ALL_SUMS]
         added = measured.sums()
         start = start if start[0] else list(added)
         window = [a + b for a, b in zip(window, added, strict=True)]
         if not self._is_look(step.after) or (self.needs_noise and not window[3]):
-            return self, None, [*start, *first, *window, *kept, *own]
+            return self, None, [*start, *first, *window, *kept, *clocked, *own]
         first = first if first[0] else window
         kept = [self._smoothing * a + b for a, b in zip(kept, window, strict=True)]
         position, wanted = step.after, self.plan.stage_at(step.position.update).wanted
         look = Look(
             position=position, start=_signals(start), first=_signals(first), now=_signals(kept),
-            initial=self.spec.batch.initial, wanted=wanted, learning_rate=step.learning_rate, memory=own,
+            initial=self.spec.batch.initial, wanted=wanted, largest=self._largest(wanted), shard=self.spec.shard,
+            workers=self.spec.workers.wanted, learning_rate=step.learning_rate, timings=timings, memory=own,
         )  # fmt: skip
         value = self.rule.value(look)
         decision = Decision(position.update, self._bounded(self.rule.wanted(look, value), wanted), value)
         remembered = [float(number) for number in look.memory]
-        if len(remembered) != self.memory - _ALL_SUMS:
-            raise ValueError(f"the rule's memory has {len(remembered)} numbers; keep {self.memory - _ALL_SUMS}")
-        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept, *remembered]
+        if len(remembered) != self.memory - self._shared:
+            raise ValueError(f"the rule's memory has {len(remembered)} numbers; keep {self.memory - self._shared}")
+        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept, *clocked, *remembered]
 
     @property
     def memory(self) -> int:
         """How many numbers a measured course remembers: sums, and those of its rule."""
-        return _ALL_SUMS + int(self._entry.memory(self.spec.batch.growth.settings))
+        return self._shared + int(self._entry.memory(self.spec.batch.growth.settings))
+
+    @property
+    def _shared(self) -> int:
+        """How many of these are sums of the course, before those of the rule."""
+        return _ALL_SUMS + (_TIMINGS if self.looks_at_clock else 0)
 
     @cached_property
     def rule(self) -> MeasuredRule:
@@ -142,6 +160,10 @@ class Course:
         every = self._looks.every_updates
         return position.update % every == 0 if every else position.offset == 0
 
+    def _largest(self, wanted: int) -> int:
+        """The largest batch size within batch.maximum that may follow `wanted`."""
+        return max(min(self.spec.batch.maximum, math.floor(wanted * float(self._looks.most_change))), wanted)
+
     def _bounded(self, asked: float, wanted: int) -> int:
         """The batch size that may follow `wanted` if `asked` is asked for: in whole shards, within every bound.
 
@@ -160,9 +182,9 @@ class Course:
         return min(max(math.floor(asked / shard + 0.5) * shard, batch.initial), ceiling)
 
 
-def _cut(memory: Sequence[float]) -> tuple[list[list[float]], list[float]]:
-    """The four sums, and the rule's own numbers."""
-    return [list(memory[at : at + _SUMS]) for at in range(0, _ALL_SUMS, _SUMS)], list(memory[_ALL_SUMS:])
+def _cut(memory: Sequence[float]) -> list[list[float]]:
+    """The four sums at the beginning of the memory."""
+    return [list(memory[at : at + _SUMS]) for at in range(0, _ALL_SUMS, _SUMS)]
 
 
 def _signals(sums: Sequence[float]) -> Signals:

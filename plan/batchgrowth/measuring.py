@@ -1,6 +1,7 @@
 """What a measured rule of growth is asked, and the settings that all such rules share."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -9,6 +10,7 @@ from pydantic import Field
 from batchgrowth.position import Position
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import DecimalText
+from batchgrowth.timing import Timings
 
 LARGEST_BATCH = 16_777_216
 """The largest batch size of a manifest, in examples."""
@@ -34,8 +36,11 @@ class Look:
     """The state of a training when its rule is asked: `position` is that of the next update.
 
     `start` are the signals of the first update, `first` those until the first look, `now` those since the last look,
-    with earlier ones as `smoothing` says. `initial` is the first batch size, `wanted` the one wanted so far, and
-    `learning_rate` that of the last update. `memory` are the numbers that the rule remembers, which it may change.
+    with earlier ones as `smoothing` says. `initial` is the first batch size, `wanted` the one wanted so far, `largest`
+    the largest that this look may lead to within batch.maximum, and `shard` the examples of a shard. `workers` is a
+    function: the planned workers of a batch size. `learning_rate` is that of the last update. `timings` are the sums
+    over all timed updates, empty for a rule that does not look at a clock. `memory` are the numbers that the rule
+    remembers, which it may change.
     """
 
     position: Position
@@ -44,7 +49,11 @@ class Look:
     now: Signals
     initial: int
     wanted: int
+    largest: int
+    shard: int
+    workers: Callable[[int], int]
     learning_rate: float
+    timings: Timings
     memory: list[float] = field(default_factory=list)
 
 

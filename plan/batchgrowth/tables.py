@@ -110,6 +110,16 @@ def measured_totals(plan: Plan, spec: JobSpec) -> str:
     )
 
 
+def clock_note(spec: JobSpec) -> str:
+    """What a growth rule that looks at a clock means for a second run; empty for the other rules."""
+    if not spec.batch.growth.entry.looks_at_clock:
+        return ""
+    return (
+        f"note: {spec.batch.growth.type} looks at a clock, so another run may decide otherwise and end with other "
+        "weights. To repeat a run exactly, train what `batchgrowth manifest RUN` prints."
+    )
+
+
 def shard_note(plan: Plan, spec: JobSpec) -> str:
     """What a batch.shard below workers.examplesPerWorker costs; empty if it costs nothing.
 

@@ -82,6 +82,17 @@ def test_plan_of_a_measured_job(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert f"{path}: good; batches by the noise scale, at most 1,350 updates\n" == run(capsys, "check", path)[1]
 
 
+def test_a_rule_that_looks_at_a_clock_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    note = "note: Goodput looks at a clock, so another run may decide otherwise and end with other weights. "
+    path = ROOT / "tests/corpus/good/measured-goodput.yaml"
+    assert f"\n{path}: {note}" in run(capsys, "check", path)[1]
+    assert f"\n{note}" in run(capsys, "plan", path)[1]
+    assert "clock" not in run(capsys, "plan", EXAMPLES / "digits-measured.yaml")[1]
+
+
 RUN_HEADER = "update,epoch,value,wanted,batchSize"
 
 
