@@ -155,10 +155,7 @@ class Course:
 
     def _is_look(self, position: Position) -> bool:
         """Whether the rule is asked at this position: never at the end, where nothing is left to decide."""
-        if self.plan.is_done(position):
-            return False
-        every = self._looks.every_updates
-        return position.update % every == 0 if every else position.offset == 0
+        return not self.plan.is_done(position) and self._looks.is_due(position)
 
     def _largest(self, wanted: int) -> int:
         """The largest batch size within batch.maximum that may follow `wanted`."""

@@ -82,7 +82,14 @@ class Looks(Model):
         ge=1,
         le=1_000_000_000,
         description="Updates from one look at the measured quantity to the next; the batch changes only then. Unit: "
-        "updates. Default: a look at the end of each epoch.",
+        "updates. Default: looks by epoch, as everyEpochs says.",
+    )
+    every_epochs: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Epochs from one look to the next, which is at the end of an epoch; not with everyUpdates. Unit: "
+        "epochs. Default: 1.",
     )
     smoothing: DecimalText = Field(
         "0",
@@ -104,6 +111,12 @@ class Looks(Model):
     )
 
     rules: ClassVar = (
+        Rule(
+            "everyEpochs",
+            "give either everyEpochs or everyUpdates",
+            lambda m: m.every_epochs is None or m.every_updates is None,
+            "!has(self.everyEpochs) || !has(self.everyUpdates)",
+        ),
         Rule(
             "smoothing",
             'give a decimal of at least 0 and less than 1, such as "0.5"',
@@ -129,6 +142,19 @@ class Looks(Model):
             "double(self.leastChange) <= double(self.mostChange)",
         ),
     )
+
+    def is_due(self, position: Position) -> bool:
+        """Whether the rule is asked at this position."""
+        if self.every_updates:
+            return position.update % self.every_updates == 0
+        return position.offset == 0 and position.epoch % (self.every_epochs or 1) == 0
+
+    @property
+    def when(self) -> str:
+        """When the rule is asked, in words."""
+        if self.every_updates:
+            return f"every {self.every_updates:,} updates"
+        return f"every {self.every_epochs:,} epochs" if (self.every_epochs or 1) > 1 else "at the end of each epoch"
 
 
 def two_shards(name: str) -> dict[str, tuple[Rule, ...]]:

@@ -101,12 +101,11 @@ def declared_totals(plan: Plan, spec: JobSpec) -> str:
 def measured_totals(plan: Plan, spec: JobSpec) -> str:
     """What is known of a job whose growth is measured before it trains: the most updates, and the bounds."""
     batch, looks = spec.batch, spec.batch.growth.looks or Looks()
-    when = f"every {looks.every_updates:,} updates" if looks.every_updates else "at the end of each epoch"
     fewest = make_plan(spec, [Decision(1, batch.maximum, 1.0)]).updates
     return (
         f"\nat most {plan.updates:,} and at least {fewest:,} updates for {plan.epochs:,} epochs of "
         f"{plan.examples_per_epoch:,} examples; the batch grows from {batch.initial:,} to {batch.maximum:,} at most, "
-        f"as training measures its {batch.growth.entry.quantity} {when}"
+        f"as training measures its {batch.growth.entry.quantity} {looks.when}"
     )
 
 

@@ -233,6 +233,11 @@ def test_a_value_past_the_maximum_lowers_the_rate() -> None:
     assert [0.1, 0.1, 0.1, 0.1, 0.05] == [stage.learning_rate for stage in course.plan.stages]
 
 
+def test_a_look_at_the_end_of_every_third_epoch() -> None:
+    spec = job("{type: LossRatio, looks: {everyEpochs: 3}}")
+    assert [60, 120, 180, 240, 300, 360] == [one.update for one in decided(spec, [(1.0, 1.0, 1.0)])]
+
+
 def test_a_trifle_changes_nothing() -> None:
     assert [32] * 19 == [decision.wanted for decision in decided(job("{type: LossRatio}"), [(1.0, 1, 1), (0.81, 1, 1)])]
     looks = "looks: {leastChange: '1'}"
