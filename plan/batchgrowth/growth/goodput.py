@@ -8,6 +8,7 @@ The rule looks at a clock, so another run may decide otherwise; its decisions as
 """
 
 import math
+from collections.abc import Callable
 
 from batchgrowth.extend import Look, MeasuredEntry, busiest, ratio, two_shards
 
@@ -20,13 +21,13 @@ class GoodputRule:
 
     def value(self, look: Look) -> float:
         """The useful examples per second of the present batch; 0 before an update was timed."""
-        return goodput(look, look.wanted)
+        return goodput(look)(look.wanted)
 
     def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
         """The candidate with the largest goodput, the smallest of these; the present batch if no update was timed."""
         if not look.timings.updates:
             return look.wanted
-        return max(candidates(look), key=lambda batch: goodput(look, batch))
+        return max(candidates(look), key=goodput(look))
 
 
 def candidates(look: Look) -> list[int]:
@@ -38,17 +39,21 @@ def candidates(look: Look) -> list[int]:
     return sorted({*sizes, look.initial})
 
 
-def goodput(look: Look, batch: int) -> float:
-    """Examples per second that a batch size would have, times its efficiency; 0 if no update was timed."""
+def goodput(look: Look) -> Callable[[int], float]:
+    """A function: the examples per second of a batch size, times its efficiency; 0 if no update was timed."""
     fixed, per_example = look.timings.line()
-    seconds = fixed + per_example * busiest(batch, -(-batch // look.shard), look.workers(batch))
-    return batch / seconds * efficiency(look, batch) if seconds > 0 else 0.0
-
-
-def efficiency(look: Look, batch: int) -> float:
-    """The progress per example, relative to that of the first batch size; 1 if the noise cannot be measured."""
     noise = ratio(max(look.now.trace, 0.0), look.now.square)
-    return (noise + look.initial) / (noise + batch) if math.isfinite(noise) else 1.0
+
+    def of(batch: int) -> float:
+        seconds = fixed + per_example * busiest(batch, -(-batch // look.shard), look.workers(batch))
+        return batch / seconds * efficiency(noise, look.initial, batch) if seconds > 0 else 0.0
+
+    return of
+
+
+def efficiency(noise: float, initial: int, batch: int) -> float:
+    """The progress per example, relative to that of the first batch size; 1 if the noise cannot be measured."""
+    return (noise + initial) / (noise + batch) if math.isfinite(noise) else 1.0
 
 
 ENTRY = MeasuredEntry(
