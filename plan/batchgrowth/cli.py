@@ -1,6 +1,7 @@
 """The command line: `batchgrowth check | plan | crd`, and the commands that other parts of the installation bring."""
 
 import json
+import pkgutil
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,16 +13,19 @@ import typer
 from rich.console import Console
 
 from batchgrowth.choices import choices_help
+from batchgrowth.course import Course
 from batchgrowth.crd import crd_yaml
 from batchgrowth.errors import BatchGrowthError, SpecError
 from batchgrowth.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
-from batchgrowth.tables import plan_table, plan_totals, shard_note
+from batchgrowth.tables import clock_note, plan_table, plan_totals, shard_note
 
 COMMANDS = "batchgrowth.commands"
 ROOMS = {"manifest": "trainer", "plot": "trainer", "run": "trainer", "operator": "operator"}
 """The commands that other parts bring, and the extra that each part's needs are installed by."""
+RECORDED = "batchgrowth_trainer.record.replay:recorded_course"
+"""The trainer's function that reads a run back: (folder, manifest or None, overrides) -> Course."""
 
 app = typer.Typer(
     name="batchgrowth",
@@ -31,7 +35,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-File = Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)]
+File = Annotated[
+    Path | None, typer.Argument(help="A BatchGrowthJob manifest. Default: that of RUN.", show_default=False)
+]
+Run = Annotated[
+    Path | None,
+    typer.Option(
+        "--as", metavar="RUN", help="The output folder of a run: print the plan that it made of a measured job."
+    ),
+]
 Files = Annotated[list[Path], typer.Argument(help="BatchGrowthJob manifests.", show_default=False)]
 Set = Annotated[
     list[str] | None,
@@ -68,28 +80,38 @@ def check(files: Files) -> None:
             measured = f"good; batches by the {spec.batch.growth.entry.quantity}, at most {plan.updates:,} updates"
             declared = f"good; {len(plan.stages)} stages, {plan.updates:,} updates"
             typer.echo(f"{file}: {measured if spec.batch.growth.entry.quantity else declared}")
+            if note := clock_note(spec):
+                typer.echo(f"{file}: {note}")
     if faults:
         raise typer.Exit(SpecError.exit_code)
 
 
 @app.command(epilog=choices_help())
 def plan(
-    file: File,
+    file: File = None,
+    run: Run = None,
     output: Annotated[Output, typer.Option(help="A table for people or JSON for programs.")] = Output.table,
     set_: Set = None,
 ) -> None:
     """Print the plan of a manifest: its stages and totals."""
-    spec = load_manifest(file, set_ or ()).spec
-    made = make_plan(spec)
+    course = _course(file, run, set_ or ())
     if output is Output.json:
-        typer.echo(json.dumps(made.to_json(), indent=2))
+        typer.echo(json.dumps(course.to_json(), indent=2))
         return
     console = Console()
-    console.print(plan_table(made))
-    console.print(plan_totals(made, spec), highlight=False)
-    note = shard_note(made, spec)
-    if note:
+    console.print(plan_table(course))
+    console.print(plan_totals(course, ran=run is not None), highlight=False)
+    for note in filter(None, (shard_note(course.plan, course.spec), clock_note(course.spec))):
         console.print(note, highlight=False)
+
+
+def _course(file: Path | None, run: Path | None, overrides: Sequence[str]) -> Course:
+    if run is not None:
+        recorded: Course = pkgutil.resolve_name(RECORDED)(run, file, overrides)
+        return recorded
+    if file is None:
+        raise typer.BadParameter("give a manifest, or --as with the output folder of a run")
+    return Course(load_manifest(file, overrides).spec)
 
 
 @app.command()

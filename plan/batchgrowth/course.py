@@ -6,8 +6,9 @@ the same decisions. The memory of a course is a list of numbers, which the train
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
+from typing import Any
 
 from batchgrowth.decisions import MOST_DECISIONS, Decision
 from batchgrowth.measuring import LARGEST_BATCH, Look, Looks, MeasuredRule, Signals
@@ -15,6 +16,7 @@ from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.stages import Step
+from batchgrowth.timing import NOT_TIMED, Timing, Timings
 
 __all__ = ["Course", "Decision", "Measured"]
 
@@ -22,13 +24,15 @@ _SUMS = 6  # examples, loss, squared norms of batches; examples, |G|² and trace
 _START, _FIRST, _WINDOW, _KEPT = (slice(at, at + _SUMS) for at in range(0, 4 * _SUMS, _SUMS))
 """Parts of the memory: the sums of the first update, of all until the first look, since the last look, and smoothed."""
 _ALL_SUMS = _KEPT.stop
+_TIMINGS = len(astuple(Timings()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """The sums of one update: of its losses, and of |g|² / n over its shards of n examples with summed gradient g.
 
-    `square` is the squared norm of the gradient summed over the batch.
+    `square` is the squared norm of the gradient summed over the batch. `timing` is that of an earlier update, for a
+    rule that looks at a clock.
     """
 
     examples: int
@@ -36,6 +40,7 @@ class Measured:
     loss: float
     shard_squares: float
     square: float
+    timing: Timing = NOT_TIMED
 
     def sums(self) -> tuple[float, ...]:
         """What the update adds to the sums of its window; its noise is left out if it takes more shards to measure."""
@@ -67,6 +72,30 @@ class Course:
         """Whether the gradient's noise is measured: the squared norms of the shards' gradients."""
         return bool(self._entry.needs_noise)
 
+    @property
+    def quantity(self) -> str:
+        """What the growth measures; empty if it is declared."""
+        return str(self._entry.quantity)
+
+    @cached_property
+    def values(self) -> dict[int, float]:
+        """The measured values that decided stages, by the index of the stage."""
+        by_update = {one.update: one.value for one in self.decisions}
+        return {one.index: by_update[one.first_update] for one in self.plan.stages if one.first_update in by_update}
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON, where a stage that was decided while training has its `measured` value if it is finite."""
+        plan = self.plan.to_json()
+        for index, value in self.values.items():
+            if math.isfinite(value):
+                plan["stages"][index]["measured"] = value
+        return plan
+
+    @property
+    def looks_at_clock(self) -> bool:
+        """Whether the duration of updates is measured, so that only a replay repeats a run."""
+        return bool(self._entry.looks_at_clock)
+
     def joined_by(self, decision: Decision) -> "Course":
         """The course with this decision; the same course if it is known or changes nothing."""
         known = self.decisions[-1].update if self.decisions else 0
@@ -83,28 +112,37 @@ class Course:
         if not remembered[0]:
             remembered[_START] = added
         remembered[_WINDOW] = window = [a + b for a, b in zip(memory[_WINDOW], added, strict=True)]
+        timings = self._timings(remembered, measured.timing)
         if not self._is_look(step.after) or (self.needs_noise and not window[3]):
             return self, None, remembered
-        start, first, kept, own = (remembered[part] for part in (_START, _FIRST, _KEPT, slice(_ALL_SUMS, None)))
+        start, first, kept = (remembered[part] for part in (_START, _FIRST, _KEPT))
+        own = remembered[self._shared :]
         first = first if first[0] else window
         kept = [self._smoothing * a + b for a, b in zip(kept, window, strict=True)]
         position, wanted = step.after, self.plan.stage_at(step.position.update).wanted
         look = Look(
             position=position, start=_signals(start), first=_signals(first), now=_signals(kept),
-            initial=self.spec.batch.initial, wanted=wanted, learning_rate=step.learning_rate, memory=own,
+            initial=self.spec.batch.initial, wanted=wanted, largest=self._largest(wanted), shard=self.spec.shard,
+            workers=self.spec.workers.wanted, learning_rate=step.learning_rate, timings=timings, memory=own,
         )  # fmt: skip
         value = self.rule.value(look)
         asked = self.rule.wanted(look, value)
         decision = Decision(position.update, self.bounded(asked, wanted), value, asked)
         own = [float(number) for number in look.memory]
-        if len(own) != self.memory - _ALL_SUMS:
-            raise ValueError(f"the rule's memory has {len(own)} numbers; keep {self.memory - _ALL_SUMS}")
-        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept, *own]
+        if len(own) != self.memory - self._shared:
+            raise ValueError(f"the rule's memory has {len(own)} numbers; keep {self.memory - self._shared}")
+        clocked = remembered[_ALL_SUMS : self._shared]
+        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept, *clocked, *own]
 
     @property
     def memory(self) -> int:
         """How many numbers a measured course remembers: sums, and those of its rule."""
-        return _ALL_SUMS + int(self._entry.memory(self.spec.batch.growth.settings))
+        return self._shared + int(self._entry.memory(self.spec.batch.growth.settings))
+
+    @property
+    def _shared(self) -> int:
+        """How many of these are sums of the course, before those of the rule."""
+        return _ALL_SUMS + (_TIMINGS if self.looks_at_clock else 0)
 
     @cached_property
     def rule(self) -> MeasuredRule:
@@ -120,16 +158,26 @@ class Course:
     def _smoothing(self) -> float:
         return float(self._looks.smoothing)
 
+    def _timings(self, remembered: list[float], timing: Timing) -> Timings:
+        """The timings with one more, which `remembered` takes up; none of a rule that looks at no clock."""
+        if self._shared == _ALL_SUMS:
+            return Timings()
+        timings = Timings(*remembered[_ALL_SUMS : self._shared]).plus(timing)
+        remembered[_ALL_SUMS : self._shared] = astuple(timings)
+        return timings
+
     def _is_look(self, position: Position) -> bool:
         """Whether the rule is asked at this position: never at the end, where nothing is left to decide."""
-        if self.plan.is_done(position):
-            return False
-        every = self._looks.every_updates
-        return position.update % every == 0 if every else position.offset == 0
+        return not self.plan.is_done(position) and self._looks.is_due(position)
+
+    def _largest(self, wanted: int) -> int:
+        """The largest batch size within batch.maximum that may follow `wanted`."""
+        return max(min(self.spec.batch.maximum, math.floor(wanted * float(self._looks.most_change))), wanted)
 
     def next_look(self, update: int) -> int:
         """Updates done at the look that follows the one at `update`; they may lie past the end."""
-        return update + (self._looks.every_updates or self.plan.stage_at(update).updates_per_epoch)
+        epochs = self._looks.every_epochs or 1
+        return update + (self._looks.every_updates or epochs * self.plan.stage_at(update).updates_per_epoch)
 
     def bounded(self, asked: float, wanted: int) -> int:
         """The batch size that may follow `wanted` if `asked` is asked for: in whole shards, within every bound.

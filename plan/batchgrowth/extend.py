@@ -15,12 +15,13 @@ from batchgrowth.precise import SIXTY_DIGITS, power, square_root
 from batchgrowth.schema.choice import Entry
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import ENTRYPOINT, DecimalText
+from batchgrowth.shards import busiest
 
 __all__ = [
     "ENTRYPOINT", "LARGEST_BATCH", "SIXTY_DIGITS", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry",
     "GrowthRule", "Look", "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry", "Position", "RateEntry",
-    "RateRule", "Rule", "ScheduleEntry", "ScheduleRule", "Signals", "Until", "exact", "power", "ratio", "square_root",
-    "two_shards",
+    "RateRule", "Rule", "ScheduleEntry", "ScheduleRule", "Signals", "Until", "busiest", "exact", "power", "ratio",
+    "square_root", "two_shards",
 ]  # fmt: skip
 
 
@@ -84,8 +85,9 @@ class GrowthEntry(Entry):
     a function (settings) -> whether the batch becomes smaller somewhere.
 
     `quantity` names what a measured rule measures; it is empty if the plan follows from the spec alone. `needs_noise`
-    is True if that takes the gradient's noise, and with it two shards. `memory` is a function (settings) -> how many
-    numbers of its own the rule remembers from look to look.
+    is True if that takes the gradient's noise, and with it two shards; `looks_at_clock` if it takes the duration of
+    updates, so that only a replay repeats a run. `memory` is a function (settings) -> how many numbers of its own the
+    rule remembers from look to look.
     """
 
     coarser: Callable[[Any, int, int, int], Coarser | None] = nothing_coarser
@@ -94,6 +96,7 @@ class GrowthEntry(Entry):
     memory: Callable[[Any], int] = nothing_remembered
     quantity: str = ""
     needs_noise: bool = False
+    looks_at_clock: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """What a measured rule of growth is asked, and the settings that all such rules share."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -9,6 +10,7 @@ from pydantic import Field
 from batchgrowth.position import Position
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import DecimalText
+from batchgrowth.timing import Timings
 
 LARGEST_BATCH = 16_777_216
 """The largest batch size of a manifest, in examples."""
@@ -34,8 +36,11 @@ class Look:
     """The state of a training when its rule is asked: `position` is that of the next update.
 
     `start` are the signals of the first update, `first` those until the first look, `now` those since the last look,
-    with earlier ones as `smoothing` says. `initial` is the first batch size, `wanted` the one wanted so far, and
-    `learning_rate` that of the last update. `memory` are the numbers that the rule remembers, which it may change.
+    with earlier ones as `smoothing` says. `initial` is the first batch size, `wanted` the one wanted so far, `largest`
+    the largest that this look may lead to within batch.maximum, and `shard` the examples of a shard. `workers` is a
+    function: the planned workers of a batch size. `learning_rate` is that of the last update. `timings` are the sums
+    over all timed updates, empty for a rule that does not look at a clock. `memory` are the numbers that the rule
+    remembers, which it may change.
     """
 
     position: Position
@@ -44,7 +49,11 @@ class Look:
     now: Signals
     initial: int
     wanted: int
+    largest: int
+    shard: int
+    workers: Callable[[int], int]
     learning_rate: float
+    timings: Timings
     memory: list[float] = field(default_factory=list)
 
 
@@ -73,7 +82,14 @@ class Looks(Model):
         ge=1,
         le=1_000_000_000,
         description="Updates from one look at the measured quantity to the next; the batch changes only then. Unit: "
-        "updates. Default: a look at the end of each epoch.",
+        "updates. Default: looks by epoch, as everyEpochs says.",
+    )
+    every_epochs: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Epochs from one look to the next, which is at the end of an epoch; not with everyUpdates. Unit: "
+        "epochs. Default: 1.",
     )
     smoothing: DecimalText = Field(
         "0",
@@ -95,6 +111,12 @@ class Looks(Model):
     )
 
     rules: ClassVar = (
+        Rule(
+            "everyEpochs",
+            "give either everyEpochs or everyUpdates",
+            lambda m: m.every_epochs is None or m.every_updates is None,
+            "!has(self.everyEpochs) || !has(self.everyUpdates)",
+        ),
         Rule(
             "smoothing",
             'give a decimal of at least 0 and less than 1, such as "0.5"',
@@ -120,6 +142,19 @@ class Looks(Model):
             "double(self.leastChange) <= double(self.mostChange)",
         ),
     )
+
+    def is_due(self, position: Position) -> bool:
+        """Whether the rule is asked at this position."""
+        if self.every_updates:
+            return position.update % self.every_updates == 0
+        return position.offset == 0 and position.epoch % (self.every_epochs or 1) == 0
+
+    @property
+    def when(self) -> str:
+        """When the rule is asked, in words."""
+        if self.every_updates:
+            return f"every {self.every_updates:,} updates"
+        return f"every {self.every_epochs:,} epochs" if (self.every_epochs or 1) > 1 else "at the end of each epoch"
 
 
 def two_shards(name: str) -> dict[str, tuple[Rule, ...]]:

@@ -48,6 +48,11 @@ def roundest(low: int, high: int) -> int:
     return high >> kept << kept
 
 
+def busiest(examples: int, shards: int, workers: int) -> float:
+    """The examples of the worker with the longest run, if its shards are of mean size."""
+    return examples * -(-shards // workers) / shards
+
+
 def subtrees(lo: int, hi: int, shards: int) -> tuple[tuple[int, int], ...]:
     """The largest nodes of the tree over `shards` leaves that together cover [lo, hi), in order."""
     nodes = []

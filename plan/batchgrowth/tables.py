@@ -1,10 +1,12 @@
 """The plan as text for people."""
 
+import math
 from fractions import Fraction
 from math import ceil
 
 from rich.table import Table
 
+from batchgrowth.course import Course
 from batchgrowth.decisions import Decision
 from batchgrowth.measuring import Looks
 from batchgrowth.plan import Plan, Stage, make_plan
@@ -13,21 +15,32 @@ from batchgrowth.spec import Growth, JobSpec
 MOST_ROWS = 40
 
 
-def plan_table(plan: Plan) -> Table:
-    """One row per stage: epochs, batch, learning rate, workers, updates, share of the examples.
+def plan_table(course: Course) -> Table:
+    """One row per stage: epochs, batch, learning rate, workers, updates, share of the examples, and the measured value
+    that decided it, in a column that is left out if nothing was decided.
 
     Of a long plan, the first and the last stages.
     """
+    plan = course.plan
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("stage", "epochs", "batch", "learning rate", "workers", "updates", "examples"):
         table.add_column(name, justify="right")
+    if course.values:
+        table.add_column(course.quantity, justify="right")
     hidden = len(plan.stages) - MOST_ROWS
     for stage in plan.stages:
         if hidden > 0 and stage.index == MOST_ROWS // 2:
-            table.add_row("…", f"{hidden} stages", *[""] * 5)
+            table.add_row("…", f"{hidden} stages")
         if hidden <= 0 or not MOST_ROWS // 2 <= stage.index < MOST_ROWS // 2 + hidden:
-            table.add_row(*_row(stage, plan.epochs))
+            table.add_row(*_row(stage, plan.epochs), *_measured(course, stage))
     return table
+
+
+def _measured(course: Course, stage: Stage) -> tuple[str, ...]:
+    if stage.index not in course.values:
+        return ()
+    value = course.values[stage.index]
+    return (f"{value:.4g}" if math.isfinite(value) else "too large to measure",)
 
 
 def _row(stage: Stage, epochs: int) -> tuple[str, ...]:
@@ -53,10 +66,27 @@ def _epoch(epoch: Fraction) -> str:
     return f"{epoch.numerator:,}" if epoch.denominator == 1 else f"{float(epoch):,.2f}"
 
 
-def plan_totals(plan: Plan, spec: JobSpec) -> str:
-    """Total updates and examples, and how many updates the same job takes with a constant batch."""
-    if spec.batch.growth.entry.quantity:
-        return measured_totals(plan, spec)
+def plan_totals(course: Course, *, ran: bool = False) -> str:
+    """Total updates and examples, and how many updates the same job takes with a constant batch.
+
+    Of a measured job that has not `ran`, the bounds of these.
+    """
+    if not course.is_measured:
+        return declared_totals(course.plan, course.spec)
+    if not ran:
+        return measured_totals(course.plan, course.spec)
+    return f"{declared_totals(course.plan, course.spec)}\n{_decided(course)}"
+
+
+def _decided(course: Course) -> str:
+    if not course.decisions:
+        return f"the {course.quantity} has not changed the batch"
+    times = "once" if len(course.decisions) == 1 else f"{len(course.decisions)} times"
+    return f"the {course.quantity} changed the batch {times}, last at update {course.decisions[-1].update:,}"
+
+
+def declared_totals(plan: Plan, spec: JobSpec) -> str:
+    """Updates, examples, and the updates of a constant batch, for a plan that is known to its end."""
     batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
     learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
     constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates
@@ -71,12 +101,21 @@ def plan_totals(plan: Plan, spec: JobSpec) -> str:
 def measured_totals(plan: Plan, spec: JobSpec) -> str:
     """What is known of a job whose growth is measured before it trains: the most updates, and the bounds."""
     batch, looks = spec.batch, spec.batch.growth.looks or Looks()
-    when = f"every {looks.every_updates:,} updates" if looks.every_updates else "at the end of each epoch"
     fewest = make_plan(spec, [Decision(1, batch.maximum, 1.0)]).updates
     return (
         f"\nat most {plan.updates:,} and at least {fewest:,} updates for {plan.epochs:,} epochs of "
         f"{plan.examples_per_epoch:,} examples; the batch grows from {batch.initial:,} to {batch.maximum:,} at most, "
-        f"as training measures its {batch.growth.entry.quantity} {when}"
+        f"as training measures its {batch.growth.entry.quantity} {looks.when}"
+    )
+
+
+def clock_note(spec: JobSpec) -> str:
+    """What a growth rule that looks at a clock means for a second run; empty for the other rules."""
+    if not spec.batch.growth.entry.looks_at_clock:
+        return ""
+    return (
+        f"note: {spec.batch.growth.type} looks at a clock, so another run may decide otherwise and end with other "
+        "weights. To repeat a run exactly, train what `batchgrowth manifest RUN` prints."
     )
 
 

@@ -1,4 +1,4 @@
-"""Every command in the README does what the README says."""
+"""Every command in the README and in docs/growth.md does what the page says."""
 
 import os
 import re
@@ -60,6 +60,20 @@ def test_every_command_works_in_the_order_of_the_page(checkout: Path) -> None:
         assert (checkout / "runs" / "digits" / name).exists()
     assert (checkout / "runs" / "compared.png").exists()
     assert "is trained already" in run("make run", checkout)
+
+
+@pytest.mark.timeout(300)
+def test_the_commands_of_measured_growth_work_in_their_order(checkout: Path) -> None:
+    """The run prints the line that the page quotes; the plan as the run and its manifest have that decision."""
+    page = (ROOT / "docs" / "growth.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ (.+)$", page, re.MULTILINE)
+    *_, trained, planned, declared = [run(command, checkout) for command in commands]
+
+    quoted = re.search(r"`update (\d+): batch \d+ → (\d+), noise scale (\d+)`", page)
+    assert quoted
+    assert quoted[0].strip("`") in trained
+    assert re.search(rf"{quoted[2]} .* {quoted[3]}$", planned, re.MULTILINE)
+    assert f"- update: {quoted[1]}\n          batchSize: {quoted[2]}\n" in declared
 
 
 def test_the_printed_plan_is_the_plan(checkout: Path) -> None:

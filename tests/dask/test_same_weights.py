@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.manifest import read_manifest
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.record.replay import declared_manifest
 from batchgrowth_trainer.training import Options, train
 
 # Six stages of one epoch, batch 32 -> 243 in shards of at most 32: 123 updates, each epoch with a short last one.
@@ -108,6 +110,21 @@ def test_measured_growth(digits_job: Any, tmp_path: Path, reference: Reference, 
     assert reference(job) == summary["weightsSha256"]
     with (tmp_path / "history.csv").open() as history:
         assert min(int(row["workers"]) for row in csv.DictReader(history)) >= 2
+    assert 0 == summary["recoveries"]
+
+
+@pytest.mark.long
+def test_goodput_is_repeated_by_replay(digits_job: Any, tmp_path: Path, reference: Reference, exchange: str) -> None:
+    """All members decide by one clock; their decisions as milestones give the same weights in one process."""
+    growth = "growth: {type: Goodput, looks: {everyUpdates: 15, mostChange: '4'}}"
+    job = digits_job(
+        "epochs=4", f"batch={{initial: 32, maximum: 256, shard: 16, {growth}}}", f"exchange.type={exchange}",
+        "workers={examplesPerWorker: 64, maximum: 4, waitSeconds: 60}",
+    )  # fmt: skip
+    summary = train(job, Options(output_dir=tmp_path, wanted=by_epoch([2])))
+    declared = read_manifest(declared_manifest(tmp_path))
+    assert "Milestones" == declared.spec.batch.growth.type, "the batch did not grow, so this test shows nothing"
+    assert reference(declared) == summary["weightsSha256"]
     assert 0 == summary["recoveries"]
 
 

@@ -12,14 +12,20 @@ from batchgrowth.decisions import MOST_DECISIONS
 from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.growth import GROWTH
 from batchgrowth.manifest import read_manifest
+from batchgrowth.plan import Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.record.replay import decisions_of, declared_manifest
+from batchgrowth.timing import Timing
+from batchgrowth_trainer.record.replay import decisions_of, declared_manifest, recorded_course
 from batchgrowth_trainer.replica.growth import Growth, decisions_in
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import add_up, lay_out
 from batchgrowth_trainer.training import Options, train
+from safetensors.torch import load_file
 
 MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
+EXACT = [name for name in MEASURED if not GROWTH[name].looks_at_clock]
+"""The rules that decide the same in every run."""
 
 
 def growth(name: str, looks: str = "everyUpdates: 5, leastChange: '1.01'", function: str = "small:by_loss") -> str:
@@ -34,12 +40,24 @@ def measured_job(small_job: Any) -> Any:
     return lambda name, *more: small_job("workload.entrypoint=small:net", growth(name), *rates.get(name, ()), *more)
 
 
+def train_in(folder: Path, job: BatchGrowthJob) -> Path:
+    train(job, Options(output_dir=folder))
+    return folder
+
+
 def looks(folder: Path) -> list[tuple[str, ...]]:
     with (folder / "growth.csv").open() as file:
         return [tuple(row) for row in csv.reader(file)]
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.fixture
+def by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which each update takes a second, whatever its examples."""
+    lap = Stopwatch.lap
+    monkeypatch.setattr(Stopwatch, "lap", lambda watch, step, workers, _seconds: lap(watch, step, workers, 1.0))
+
+
+@pytest.mark.parametrize("name", EXACT)
 @pytest.mark.usefixtures("at_every_update")
 def test_from_every_checkpoint_the_same_decisions_and_weights_follow(
     measured_job: Any, tmp_path: Path, interrupted: Callable[[Path, int], Path], name: str
@@ -54,7 +72,57 @@ def test_from_every_checkpoint_the_same_decisions_and_weights_follow(
         assert looks(tmp_path / "whole") == looks(folder)
 
 
+@pytest.mark.usefixtures("at_every_update", "by_number")
+def test_goodput_resumes_with_its_memory_and_is_repeated_by_replay(
+    measured_job: Any, tmp_path: Path, interrupted: Callable[[Path, int], Path]
+) -> None:
+    """The update before the interruption and the first one after it are not timed, so later looks may differ."""
+    job = measured_job("Goodput", "checkpoint.keep=100")
+    whole, decided = tmp_path / "whole", looks(train_in(tmp_path / "whole", job))
+    folder = interrupted(whole, 17)
+    resumed = train(job, Options(output_dir=folder, resume=True))
+
+    assert ["8", "16"] == [row[-1] for row in decided[2:4]], "the batch did not grow, so this test shows nothing"
+    assert decided[:4] == looks(folder)[:4]
+    state = load_file(folder / "checkpoints" / f"update-{resumed['updates']:010d}" / "state.safetensors")
+    timed = state["growth.course"][-5]
+    assert resumed["updates"] - 4 == timed, "the first and the last update of each part are not in the sums"
+
+    again = train(read_manifest(declared_manifest(folder)), Options(output_dir=tmp_path / "declared"))
+    assert resumed["weightsSha256"] == again["weightsSha256"]
+
+
+def test_the_row_carries_the_clock_of_one_member(measured_job: Any, make_replica: Any) -> None:
+    """Members whose clocks differ commit the same total, so they decide the same."""
+    job = measured_job("Goodput")
+    members = [make_replica(job, small.net()) for _ in range(2)]
+    for update in range(12):
+        step = members[0].plan.step_at(members[0].position)
+        layout = lay_out(step.shards, 2)
+        partials = [member.partials(step, run) for member, run in zip(members, layout.runs, strict=True)]
+        members[0].write_timing(partials[0][0].row, Timing(0.5 + update, 4.0 + update))
+        total = add_up([partial.row.clone() for some in partials for partial in some], layout)
+        decided = [member.commit(step, total.clone()).decision for member in members]
+        assert decided[0] == decided[1]
+    vectors = [member.growth.tensors()["growth.course"] for member in members]
+    assert torch.equal(vectors[0], vectors[1])
+    sums = [sum(numbers) for numbers in ([1.0] * 12, range(4, 16), (0.5 + update for update in range(12)))]
+    assert sums == pytest.approx(vectors[0][-5:-2].tolist())
+
+
+def test_a_stopwatch_leaves_the_first_update_out(measured_job: Any, make_replica: Any) -> None:
+    step, watch = make_replica(measured_job("Goodput"), small.net()).plan.step_at(Position()), Stopwatch()
+    assert Timing() == watch.timing
+    watch.lap(step, 1, 9.0)
+    assert Timing() == watch.timing
+    watch.lap(step, 1, 0.5)
+    assert Timing(0.5, 8.0) == watch.timing
+    watch.lap(step, 2, 0.5)
+    assert Timing(0.5, 4.0) == watch.timing
+
+
 @pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.usefixtures("by_number")
 def test_the_declared_manifest_of_a_run_repeats_it(measured_job: Any, tmp_path: Path, name: str) -> None:
     job = measured_job(name)
     first = train(job, Options(output_dir=tmp_path / "measured"))
@@ -65,6 +133,7 @@ def test_the_declared_manifest_of_a_run_repeats_it(measured_job: Any, tmp_path: 
     assert first["weightsSha256"] == again["weightsSha256"]
     assert first["updates"] == again["updates"] < 48  # 4 epochs of 12 updates of 8
     assert declared == read_manifest(declared_manifest(tmp_path / "declared"))
+    assert make_plan(declared.spec) == recorded_course(tmp_path / "measured").plan
 
 
 def test_a_run_that_decided_nothing_is_constant(measured_job: Any, tmp_path: Path) -> None:

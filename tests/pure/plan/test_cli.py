@@ -1,9 +1,11 @@
 """The command line: what it prints, its exit codes, and that a user error is never a traceback."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -77,7 +79,89 @@ def test_plan_of_a_measured_job(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert "note" not in out
     changed = "batch.growth={type: NoiseScale, looks: {everyUpdates: 1500}}"
     assert totals + "every 1,500 updates" in run(capsys, "plan", path, "--set", changed)[1]
+    rarely = "batch.growth={type: NoiseScale, looks: {everyEpochs: 2}}"
+    assert totals + "every 2 epochs" in run(capsys, "plan", path, "--set", rarely)[1]
     assert f"{path}: good; batches by the noise scale, at most 1,350 updates\n" == run(capsys, "check", path)[1]
+
+
+def test_a_rule_that_looks_at_a_clock_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    note = "note: Goodput looks at a clock, so another run may decide otherwise and end with other weights. "
+    path = ROOT / "tests/corpus/good/measured-goodput.yaml"
+    assert f"\n{path}: {note}" in run(capsys, "check", path)[1]
+    assert f"\n{note}" in run(capsys, "plan", path)[1]
+    assert "clock" not in run(capsys, "plan", EXAMPLES / "digits-measured.yaml")[1]
+
+
+RUN_HEADER = "update,epoch,value,wanted,batchSize"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Path]:
+    """A function: the folder of a run of examples/digits-measured.yaml with these rows in growth.csv."""
+
+    def folder(*rows: str) -> Path:
+        shutil.copy(EXAMPLES / "digits-measured.yaml", tmp_path / "job.yaml")
+        (tmp_path / "growth.csv").write_text("".join(f"{row}\n" for row in (RUN_HEADER, *rows)))
+        return tmp_path
+
+    return folder
+
+
+def test_plan_as_a_run_decided(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, recorded: Callable[..., Path]
+) -> None:
+    """Each stage has the value that decided it; a look that changed nothing makes no stage."""
+    monkeypatch.setenv("COLUMNS", "120")
+    folder = recorded("45,1,6.25,32,32", "90,2,244.5,64,64", "113,3,inf,128,128")
+    code, out, _ = run(capsys, "plan", "--as", folder)
+    lines = out.splitlines()
+    assert 0 == code
+    assert lines[0].split()[-3:] == ["examples", "noise", "scale"]
+    assert ["0", "–", "2", "32", "0.05", "1", "90", "6.7%"] == lines[1].split()[1:]
+    assert ["2", "–", "3", "64", "0.05", "1", "23", "3.3%", "244.5"] == lines[2].split()[1:]
+    assert lines[3].endswith("90.0%  too large to measure")
+    assert "437 updates for 30 epochs of 1,437 examples; a constant batch of 32 takes 1,350, 3.1 times" in out
+    assert lines[-1] == "the noise scale changed the batch 2 times, last at update 113"
+
+    _, out, _ = run(capsys, "plan", "--as", folder, "--output", "json")
+    stages = json.loads(out)["stages"]
+    assert [(32, None), (64, 244.5), (128, None)] == [(one["batchSize"], one.get("measured")) for one in stages]
+
+
+def test_plan_as_a_run_that_changed_nothing(capsys: pytest.CaptureFixture[str], recorded: Callable[..., Path]) -> None:
+    out = run(capsys, "plan", "--as", recorded("45,1,6.25,32,32"))[1]
+    assert "the noise scale has not changed the batch" in out
+    assert "at most" not in out
+    out = run(capsys, "plan", "--as", recorded("45,1,6.25,64,64"))[1]
+    assert "the noise scale changed the batch once, last at update 45" in out
+
+
+def test_plan_as_a_run_with_other_settings(capsys: pytest.CaptureFixture[str], recorded: Callable[..., Path]) -> None:
+    """Those that leave the weights alone, from --set or another manifest; the others are refused."""
+    folder, manifest = recorded("45,1,6.25,256,256"), EXAMPLES / "digits-measured.yaml"
+    json_of = "--output", "json", "--as", folder, "--set"
+    workers = [json.loads(run(capsys, "plan", *json_of, f"workers.maximum={most}")[1])["stages"][1]["workers"]
+               for most in (1, 2)]  # fmt: skip
+    assert [1, 2] == workers
+    code, _, err = run(capsys, "plan", manifest, *json_of, "epochs=4")
+    assert (2, f"{manifest}: another job than that of {folder} (epochs: 30 there, 4 here); undo the change\n") == (
+        code,
+        err,
+    )
+    code, _, err = run(capsys, "plan", *json_of, "epochs=4")
+    assert err.startswith("--set: another job than that of ")
+
+
+def test_plan_needs_a_manifest_or_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "plan")
+    assert 2 == code
+    assert "give a manifest, or --as with the output folder of a run" in " ".join(err.replace("│", " ").split())
+    assert (4, f"{tmp_path}: there is no job.yaml here; name the --output-dir of a run\n") == (
+        run(capsys, "plan", "--as", tmp_path)[::2]
+    )
 
 
 def test_plan_takes_changes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from batchgrowth.measuring import Look
 from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
+from batchgrowth.timing import Timing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +24,7 @@ MEASURED = [name for name, entry in GROWTH.items() if entry.quantity and not isi
 """The rules that are implemented here; Custom's function is loaded by the trainer."""
 Update = tuple[float, float, float]
 """Mean loss, |G|² and the trace of the covariance of one example's gradient."""
+Line = tuple[float, float]
 
 
 def job(growth: str, *overrides: str) -> JobSpec:
@@ -50,21 +53,28 @@ def measured(examples: int, shards: int, update: Update) -> Measured:
     )
 
 
-def follow(course: Course, updates: Iterator[Update]) -> Iterator[tuple[Course, Decision | None]]:
-    """The course after each update of a training, and the outcome of each look."""
+def follow(
+    course: Course, updates: Iterator[Update], seconds: Line = (0.0, 0.001)
+) -> Iterator[tuple[Course, Decision | None]]:
+    """The course after each update of a training by one worker, and the outcome of each look.
+
+    `seconds` are those of an update, (a, b) for a + b · examples.
+    """
     position, memory = Position(), [0.0] * course.memory
     while not course.plan.is_done(position):
         step = course.plan.step_at(position)
-        course, decision, memory = course.after(step, measured(step.examples, step.shards, next(updates)), memory)
+        timing = Timing(seconds[0] + seconds[1] * step.examples, step.examples)
+        sums = replace(measured(step.examples, step.shards, next(updates)), timing=timing)
+        course, decision, memory = course.after(step, sums, memory)
         position = step.after
         yield course, decision
 
 
-def decided(spec: JobSpec, updates: Sequence[Update]) -> list[Decision]:
+def decided(spec: JobSpec, updates: Sequence[Update], seconds: Line = (0.0, 0.001)) -> list[Decision]:
     """What the looks of a training decided; the last of the updates repeats to the end."""
     course = Course(spec)
     endless = iter([*updates, *[updates[-1]] * 1000])
-    return [decision for course, decision in follow(course, endless) if decision is not None]
+    return [decision for course, decision in follow(course, endless, seconds) if decision is not None]
 
 
 # --- estimates ----------------------------------------------------------------------------------------------------
@@ -225,6 +235,11 @@ def test_a_value_past_the_maximum_lowers_the_rate() -> None:
     assert [0.1, 0.1, 0.1, 0.1, 0.05] == [stage.learning_rate for stage in course.plan.stages]
 
 
+def test_a_look_at_the_end_of_every_third_epoch() -> None:
+    spec = job("{type: LossRatio, looks: {everyEpochs: 3}}")
+    assert [60, 120, 180, 240, 300, 360] == [one.update for one in decided(spec, [(1.0, 1.0, 1.0)])]
+
+
 def test_a_trifle_changes_nothing() -> None:
     assert [32] * 19 == [decision.wanted for decision in decided(job("{type: LossRatio}"), [(1.0, 1, 1), (0.81, 1, 1)])]
     looks = "looks: {leastChange: '1'}"
@@ -236,6 +251,19 @@ def test_smoothing_keeps_a_share_of_the_earlier_sums() -> None:
     spec = job("{type: LossRatio, looks: {smoothing: '0.5'}}")
     values = [decision.value for decision in decided(spec, [(4.0, 1.0, 1.0)] * 20 + [(1.0, 1.0, 1.0)])]
     assert [1.0, 4.0 / ((0.5 * 4 + 1) / 1.5)] == pytest.approx(values[:2])
+
+
+@pytest.mark.parametrize(("seconds", "wanted"), [((1.0, 0.0), [64, 128, 256, 256]), ((0.0, 0.01), [32] * 4)])
+def test_goodput_grows_if_updates_cost_by_number_and_stays_if_by_examples(seconds: Line, wanted: list[int]) -> None:
+    """The short batch at the end of an epoch is the second load, without which a and b cannot be told apart."""
+    spec = job("{type: Goodput}", "workload.examples=648")
+    found = decided(spec, [(1.0, 1.0, 10_000.0)], seconds)
+    assert wanted == [decision.wanted for decision in found[:4]]
+    assert 32 / (seconds[0] + seconds[1] * 32) == pytest.approx(found[0].value)
+
+
+def test_without_a_clock_nothing_of_it_is_remembered() -> None:
+    assert Course(job("{type: NoiseScale}")).memory + 5 == Course(job("{type: Goodput}")).memory
 
 
 def test_a_batch_that_may_shrink_does() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan
+from batchgrowth.course import Course
 from batchgrowth.extend import LARGEST_BATCH, ScheduleRule, Until
 from batchgrowth.growth import GROWTH
 from batchgrowth.growth.instead_of_decay import MOST_EPOCHS, InsteadOfDecayRule
@@ -173,8 +174,8 @@ def test_the_page_shows_the_examples_plan() -> None:
     spec = load_manifest(EXAMPLE).spec
     console = Console(width=100)
     with console.capture() as shown:
-        console.print(plan_table(make_plan(spec)))
-        console.print(plan_totals(make_plan(spec), spec), highlight=False)
+        console.print(plan_table(Course(spec)))
+        console.print(plan_totals(Course(spec)), highlight=False)
     printed = [line.rstrip() for line in shown.get().splitlines()]
     (block,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     lines = [line for line in block.splitlines() if line.strip() not in ("", "…")]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan, mathematics
+from batchgrowth.course import Course
 from batchgrowth.extend import ScheduleRule, power, square_root
 from batchgrowth.learning import schedule_of
 from batchgrowth.schedules import SCHEDULES
@@ -205,11 +206,11 @@ def test_the_table_shows_where_the_learning_rate_goes() -> None:
     spec = job({"type": "Linear"}, batch={"initial": 32, "maximum": 64, "growth": growth})
     console = Console(width=120)
     with console.capture() as shown:
-        console.print(plan_table(make_plan(spec)))
+        console.print(plan_table(Course(spec)))
     rows = shown.get().splitlines()
     assert "0.1 → 0.02" in rows[1]
     assert ["0.01", "1", "2", "10.0%"] == rows[2].split()[-4:]
-    assert "a constant batch of 32 takes 40, 1.1 times as many" in plan_totals(make_plan(spec), spec)
+    assert "a constant batch of 32 takes 40, 1.1 times as many" in plan_totals(Course(spec))
 
 
 def test_at_the_end_the_learning_rate_is_that_of_the_last_epoch() -> None:

@@ -24,6 +24,7 @@ from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate
 from batchgrowth_trainer.replica.replica import Committed
+from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import add_up, lay_out
 from batchgrowth_trainer.sinks.events import BytesSent
 from batchgrowth_trainer.worker import service
@@ -51,6 +52,7 @@ class GatherScatterDriver:
         self._number = 0
         self._now: _Gathering | None = None
         self._members: list[str] = []
+        self._stopwatch = Stopwatch()
         self._committed_at = time.perf_counter()
 
     def train(self) -> Trained:
@@ -91,6 +93,7 @@ class GatherScatterDriver:
         sent = len(members) * sum(t.nbytes for t in self._replica.model_tensors().values())
         self._run.publish(BytesSent(sent + sum(row.nbytes for answer in answers for row in answer.rows)))
         rows = [torch.from_numpy(np.array(row)).to(self._replica.device) for answer in answers for row in answer.rows]
+        self._replica.write_timing(rows[0], self._stopwatch.timing)
         done = self._replica.commit(step, add_up(rows, lay_out(step.shards, len(members))))
         self._record(step, members, done, began, [answer.seconds for answer in answers])
 
@@ -140,12 +143,15 @@ class GatherScatterDriver:
 
     def _record_resize(self, step: Step, members: list[str]) -> None:
         before, self._members = len(self._members), members
+        if before != len(members):
+            self._stopwatch = Stopwatch()
         if before not in (0, len(members)):
             pause = time.perf_counter() - self._committed_at
             self._run.record_resize(step.position.update, before, len(members), pause)
 
     def _record(self, step: Step, members: list[str], done: Committed, began: float, seconds: list[float]) -> None:
         now = self._committed_at = time.perf_counter()
+        self._stopwatch.lap(step, len(members), now - began)
         longest, wait = max(seconds), max(seconds) - min(seconds)
         times = longest, max(0.0, now - began - longest), wait
         self._run.record_rows([UpdateRow.now(step, self._replica.plan, done, len(members), times)])

@@ -11,6 +11,7 @@ from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.worker.messages import UpdateRow
 
 
@@ -19,23 +20,26 @@ def train_alone(run: Run, replica: Replica) -> Replica:
 
     Raises WorkloadError and DataError.
     """
+    stopwatch = Stopwatch()
     while True:
         _evaluate_if_due(run, replica)
         if run.stop_requested() or replica.plan.is_done(replica.position):
             return replica
         if run.checkpoint_due():
             run.save(replica.snapshot())
-        _update(run, replica)
+        _update(run, replica, stopwatch)
 
 
-def _update(run: Run, replica: Replica) -> None:
+def _update(run: Run, replica: Replica, stopwatch: Stopwatch) -> None:
     step = replica.plan.step_at(replica.position)
     began = time.perf_counter()
     whole = replica.partials(step, (0, step.shards))
+    replica.write_timing(whole[0].row, stopwatch.timing)
     done = replica.commit(step, whole[0].row)
     replica.release(whole)
-    seconds = time.perf_counter() - began, 0.0, 0.0
-    run.record_rows([UpdateRow.now(step, replica.plan, done, 1, seconds)])
+    seconds = time.perf_counter() - began
+    stopwatch.lap(step, 1, seconds)
+    run.record_rows([UpdateRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
 
 
 def _evaluate_if_due(run: Run, replica: Replica) -> None:

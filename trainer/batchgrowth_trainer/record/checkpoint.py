@@ -16,6 +16,7 @@ from typing import Any
 
 from batchgrowth.errors import CheckpointError
 from batchgrowth.plan import Position
+from batchgrowth.spec import differences
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
@@ -129,17 +130,12 @@ class CheckpointStore:
         return Saved(Snapshot(Position(**manifest["position"]), tensors), manifest["story"])
 
     def _check_belongs(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        saved = manifest["mathematics"]
-        if saved == self._mathematics:
-            return
-        changed = sorted(k for k in saved.keys() | self._mathematics.keys() if saved.get(k) != self._mathematics.get(k))
-        changes = "; ".join(
-            f"{k}: {_short(saved.get(k))} there, {_short(self._mathematics.get(k))} here" for k in changed
-        )
-        raise CheckpointError(
-            f"{folder} belongs to another job ({changes}). Settings that determine the weights cannot change: "
-            "undo the change, or start over in another --output-dir."
-        )
+        changes = differences(manifest["mathematics"], self._mathematics)
+        if changes:
+            raise CheckpointError(
+                f"{folder} belongs to another job ({changes}). Settings that determine the weights cannot change: "
+                "undo the change, or start over in another --output-dir."
+            )
 
     def _folders(self) -> list[Path]:
         return sorted(self.directory.glob(f"{_PREFIX}*"))
@@ -184,8 +180,3 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "…"

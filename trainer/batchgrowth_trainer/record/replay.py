@@ -1,13 +1,15 @@
-"""The manifest of a run, and the declared manifest that repeats what a measured growth decided."""
+"""The manifest of a run, and the declared manifest and the plan that follow from what a measured growth decided."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from batchgrowth.course import Course
 from batchgrowth.decisions import Decision
-from batchgrowth.errors import DataError
+from batchgrowth.errors import DataError, Fault, SpecError
 from batchgrowth.manifest import load_manifest, read_manifest
-from batchgrowth.spec import BatchGrowthJob
+from batchgrowth.spec import BatchGrowthJob, differences, mathematics
 
 from batchgrowth_trainer.record.history import GROWTH_FILE, GrowthRow
 from batchgrowth_trainer.record.rows import whole_lines
@@ -26,9 +28,7 @@ def declared_manifest(directory: Path) -> str:
     The run's own manifest if its growth is declared. Raises DataError if there is no run, SpecError if its manifest is
     damaged.
     """
-    path = directory / JOB_FILE
-    if not path.is_file():
-        raise DataError(f"{directory}: there is no {JOB_FILE} here; name the --output-dir of a run")
+    path = _job_file(directory)
     job = load_manifest(path)
     document = _document(job)
     if job.spec.batch.growth.entry.quantity:
@@ -36,6 +36,21 @@ def declared_manifest(directory: Path) -> str:
     text = _text(document)
     read_manifest(text, source=str(path))
     return text
+
+
+def recorded_course(directory: Path, manifest: Path | None = None, overrides: Sequence[str] = ()) -> Course:
+    """The course that the run in `directory` took, with the settings of a manifest and the overrides in place of its
+    own if they determine the same weights.
+
+    Raises DataError if there is no run, SpecError if the settings have faults or are those of another job.
+    """
+    path = _job_file(directory)
+    recorded, asked = load_manifest(path), load_manifest(manifest or path, overrides)
+    changes = differences(mathematics(recorded.spec), mathematics(asked.spec))
+    if changes:
+        fault = Fault(str(manifest or "--set"), f"another job than that of {directory} ({changes})", "undo the change")
+        raise SpecError([fault])
+    return Course(asked.spec, decisions_of(directory, recorded))
 
 
 def decisions_of(directory: Path, job: BatchGrowthJob) -> list[Decision]:
@@ -56,6 +71,13 @@ def read_looks(directory: Path) -> tuple[GrowthRow, ...]:
         GrowthRow(int(update), float(epoch), float(value), int(wanted), int(batch))
         for update, epoch, value, wanted, batch in rows
     )
+
+
+def _job_file(directory: Path) -> Path:
+    path = directory / JOB_FILE
+    if not path.is_file():
+        raise DataError(f"{directory}: there is no {JOB_FILE} here; name the --output-dir of a run")
+    return path
 
 
 def measured_quantity(directory: Path) -> str:

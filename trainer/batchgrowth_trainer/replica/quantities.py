@@ -1,9 +1,10 @@
 """The numbers at the end of a row, which are added along the same tree as the gradient."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from batchgrowth.timing import NOT_TIMED, Timing
 from torch import Tensor
 
 
@@ -22,10 +23,13 @@ SHARD_SQUARES = Quantity(
 
 
 class Tail:
-    """The last numbers of a row: those of the quantities, and 1 where a member requests a stop after the update."""
+    """The last numbers of a row: those of the quantities, the timing of an earlier update if the growth looks at a
+    clock, and 1 where a member requests a stop after the update.
+    """
 
-    def __init__(self, quantities: Sequence[Quantity]) -> None:
-        self.length = len(quantities) + 1
+    def __init__(self, quantities: Sequence[Quantity], *, clock: bool) -> None:
+        self._timing = 2 if clock else 0
+        self.length = len(quantities) + self._timing + 1
         self._quantities = [(index - self.length, quantity) for index, quantity in enumerate(quantities)]
 
     def write(self, row: Tensor, loss: Tensor, gradient: Tensor, examples: int) -> None:
@@ -33,12 +37,28 @@ class Tail:
         for at, quantity in self._quantities:
             row[at] = quantity.of_shard(loss, gradient, examples)
 
+    def write_timing(self, row: Tensor, timing: Timing) -> None:
+        """Write the timing, of which one member's is enough; do nothing if the growth does not look at a clock."""
+        if self._timing:
+            row[-3], row[-2] = timing.seconds, timing.load
+
     def request_stop(self, row: Tensor) -> None:
         """Mark the row as that of a member that requests a stop."""
         row[-1] = 1.0
 
-    def read(self, total: Tensor, *more: Tensor) -> tuple[dict[str, float], bool, list[float]]:
-        """The sums by name, whether a stop was requested, and the further scalars, all in one transfer."""
+    def read(self, total: Tensor, *more: Tensor) -> "Sums":
+        """The sums of a row, and the further scalars, all in one transfer."""
         numbers = torch.cat((total[-self.length :], torch.stack(more))).tolist()
-        sums = {quantity.name: numbers[at] for at, (_, quantity) in enumerate(self._quantities)}
-        return sums, numbers[self.length - 1] > 0, numbers[self.length :]
+        tail, rest = numbers[: self.length], numbers[self.length :]
+        by_name = {quantity.name: tail[at] for at, (_, quantity) in enumerate(self._quantities)}
+        return Sums(by_name, Timing(*tail[-3:-1]) if self._timing else NOT_TIMED, tail[-1] > 0, rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The numbers of a row: the quantities by name, the timing, whether a stop was requested, and further scalars."""
+
+    by_name: Mapping[str, float]
+    timing: Timing
+    stop: bool
+    more: Sequence[float]

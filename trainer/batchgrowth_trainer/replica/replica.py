@@ -15,6 +15,7 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Plan, Position, Step
 from batchgrowth.shards import shard_bounds, subtrees, tree_sum
 from batchgrowth.spec import JobSpec
+from batchgrowth.timing import Timing
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -25,7 +26,7 @@ from batchgrowth_trainer.replica.draws import example_order, seed_shard
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
-from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Tail
+from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail
 from batchgrowth_trainer.workload import Workload, checked, fetch, predict
 
 
@@ -68,7 +69,8 @@ class Replica:
         self.buffers = FlatBuffers(self.model, device)
         self.optimizer = FlatOptimizer(spec, self.parameters.vector)
         self.position = Position()
-        self._tail = Tail((SHARD_SQUARES, LOSS) if self.growth.course.needs_noise else (LOSS,))
+        course = self.growth.course
+        self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
         self.length = self.parameters.length + self.buffers.length + self._tail.length
         self._norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
         self._free: list[Partial] = []
@@ -104,26 +106,32 @@ class Replica:
         """
         weights = self.parameters.length
         gradient = total[:weights].div_(step.examples)
-        sums, stop, (size,) = self._tail.read(total, torch.linalg.vector_norm(gradient))
-        loss = sums[LOSS.name]
+        sums = self._tail.read(total, torch.linalg.vector_norm(gradient))
+        loss, (size,) = sums.by_name[LOSS.name], sums.more
         if not (abs(loss) < float("inf") and size < float("inf")):
             raise WorkloadError(_not_finite(step, loss, size))
         if self.buffers.length:
             change = total[weights : -self._tail.length].div_(step.examples)
             self.buffers.advance(self.buffers.clone(), change)
         self.optimizer.step(gradient, step.learning_rate, step.position.update)
-        decision = self._measure(step, loss, sums.get(SHARD_SQUARES.name, 0.0), size)
+        decision = self._measure(step, sums, size) if self.growth.course.is_measured else None
         self.position = step.after
-        return Committed(loss / step.examples, stop, decision)
+        return Committed(loss / step.examples, sums.stop, decision)
 
-    def _measure(self, step: Step, loss: float, shard_squares: float, size: float) -> Decision | None:
-        if not self.growth.course.is_measured:
-            return None
-        square = (size * step.examples) ** 2
+    def _measure(self, step: Step, sums: Sums, size: float) -> Decision | None:
         measured = Measured(
-            examples=step.examples, shards=step.shards, loss=loss, shard_squares=shard_squares, square=square
-        )
+            examples=step.examples, shards=step.shards, loss=sums.by_name[LOSS.name],
+            shard_squares=sums.by_name.get(SHARD_SQUARES.name, 0.0), square=(size * step.examples) ** 2,
+            timing=sums.timing,
+        )  # fmt: skip
         return self.growth.after(step, measured)
+
+    def write_timing(self, row: Tensor, timing: Timing) -> None:
+        """Write the timing of an earlier update into the row with shard 0, for a growth that looks at a clock.
+
+        So all members decide by one clock, whose reading is added like every other number.
+        """
+        self._tail.write_timing(row, timing)
 
     def release(self, partials: Sequence[Partial]) -> None:
         """Return the partials' rows to the pool for the next update."""

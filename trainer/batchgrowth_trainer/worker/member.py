@@ -19,6 +19,7 @@ from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import evaluate
+from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import lay_out
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.control import Control
@@ -122,7 +123,7 @@ class _Generation:
     def __init__(self, member: Member, order: messages.Order, group: Group, send: Send) -> None:
         self._member, self._replica, self._order, self._group = member, member.replica, order, group
         self._send = send
-        self._reduction = Reduction(group)
+        self._reduction, self._stopwatch = Reduction(group), Stopwatch()
         self._reports = group.rank == 0
         self._reported = order.reported
         self._reported_at = time.perf_counter()
@@ -156,11 +157,14 @@ class _Generation:
         stop = self._reports and self._member.control.stop_requested(self._order.generation)
         partials = replica.partials(step, runs[self._group.rank], stop=stop)
         computed = time.perf_counter()
+        if self._group.rank == 0:  # which has shard 0
+            replica.write_timing(partials[0].row, self._stopwatch.timing)
         reduced = self._reduction([p.row for p in partials], step.shards, self._like)
         exchanged = time.perf_counter()
         done = replica.commit(step, reduced.total)
         replica.release(partials)
         now = time.perf_counter()
+        self._stopwatch.lap(step, self._group.size, now - began)
         waited = reduced.wait_seconds
         seconds = computed - began + now - exchanged, exchanged - computed - waited, waited
         self._member.keep_row(messages.UpdateRow.now(step, replica.plan, done, self._group.size, seconds))
