@@ -19,9 +19,11 @@ from typing import Annotated, Any
 
 import typer
 from batchgrowth import names
+from batchgrowth.decisions import Decision
 from batchgrowth.manifest import read_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.progress import Progress
+from batchgrowth.spec import JobSpec
 from batchgrowth.stages import Plan, Stage
 from kubernetes import client, config, watch
 from rich.console import Console
@@ -44,8 +46,12 @@ TEMPLATE = {
 }
 
 
-def manifest(maximum: int) -> dict[str, Any]:
-    """A job with 128 examples per worker, whose batch grows by factors of 5 from 128 to `maximum`."""
+DECLARED = {"type": "Geometric", "geometric": {"factor": "5", "everyEpochs": 50}}
+MEASURED = {"type": "NoiseScale", "looks": {"everyUpdates": 1000, "mostChange": "5"}}
+
+
+def manifest(maximum: int, growth: dict[str, Any] = DECLARED) -> dict[str, Any]:
+    """A job with 128 examples per worker, whose batch grows by factors of 5 at most from 128 to `maximum`."""
     return {
         "apiVersion": "/".join(GROUP_VERSION),
         "kind": "BatchGrowthJob",
@@ -56,8 +62,8 @@ def manifest(maximum: int) -> dict[str, Any]:
             "batch": {
                 "initial": 128,
                 "maximum": maximum,
-                "shard": 128,
-                "growth": {"type": "Geometric", "geometric": {"factor": "5", "everyEpochs": 50}},
+                "shard": 64,
+                "growth": growth,
             },
             "learningRate": {"initial": "0.1", "rule": "DecayPastMaximum"},
             "optimizer": {"type": "SGD", "sgd": {"momentum": "0.9"}},
@@ -109,18 +115,25 @@ def api_of(cluster: LocalCluster, namespace: str) -> Api:
 
 @dataclass(frozen=True, slots=True)
 class PlayedJob:
-    """A job whose progress this object reports, in place of its trainer."""
+    """A job whose progress this object reports, in place of its trainer, with the decisions of a measured growth."""
 
     api: Api
     name: str
-    plan: Plan
+    spec: JobSpec
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the spec and all decisions."""
+        return make_plan(self.spec, self.decisions)
 
     def cross(self, stage: Stage, start: int) -> None:
         """Report that the stage begins; a later `start` overrides the reports of earlier ones."""
+        known = tuple(decision for decision in self.decisions if decision.update <= stage.first_update)
         progress = Progress(
-            update=stage.first_update, updates=self.plan.updates, epoch=float(stage.epoch_from),
-            epochs=self.plan.epochs, stage=stage.index, batch_size=stage.batch_size,
-            learning_rate=stage.learning_rate, workers=stage.workers, start=start,
+            update=stage.first_update, updates=make_plan(self.spec, known).updates, epoch=float(stage.epoch_from),
+            epochs=self.spec.epochs, stage=stage.index, batch_size=stage.batch_size,
+            learning_rate=stage.learning_rate, workers=stage.workers, start=start, decisions=known,
         )  # fmt: skip
         body = {"data": {names.PROGRESS_KEY: progress.to_json()}}
         self.api.core.patch_namespaced_config_map(names.progress(self.name), self.api.namespace, body)
@@ -138,14 +151,13 @@ class PlayedJob:
         return seconds[0]
 
 
-def play(api: Api, maximum: int) -> PlayedJob:
-    """The applied job, once its first worker is ready."""
-    body = manifest(maximum)
+def play(api: Api, body: dict[str, Any], decisions: tuple[Decision, ...] = ()) -> PlayedJob:
+    """The job of that manifest, applied, once its first worker is ready."""
     api.custom.create_namespaced_custom_object(*GROUP_VERSION, api.namespace, "batchgrowthjobs", body)
     name = body["metadata"]["name"]
     for deployment in api.deployments():
         if deployment.metadata.name == names.workers(name) and deployment.status.ready_replicas:
-            return PlayedJob(api, name, make_plan(read_manifest(json.dumps(body)).spec))
+            return PlayedJob(api, name, read_manifest(json.dumps(body)).spec, decisions)
     raise TimeoutError(f"{name} has no worker after {READY_SECONDS} s")
 
 
@@ -223,7 +235,7 @@ def bench(rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of ea
     release.install(cluster)
     for maximum in (5120, 16000):
         with namespace_of_its_own(cluster) as api:
-            Console().print(f"batch 128 → {maximum}", table(measure(api, play(api, maximum), rounds)))
+            Console().print(f"batch 128 → {maximum}", table(measure(api, play(api, manifest(maximum)), rounds)))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Large jobs on kwok's nodes: the operator requests the workers of every stage."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from batchgrowth.decisions import Decision
 from real_job import until
 
-from bench.growth import Api, namespace_of_its_own, play
+from bench.growth import DECLARED, MEASURED, Api, manifest, namespace_of_its_own, play
 from cluster.local import LocalCluster
 
 
@@ -16,10 +18,20 @@ def api(local: LocalCluster) -> Iterator[Api]:
         yield made
 
 
-@pytest.mark.parametrize(("maximum", "workers"), [(5120, [1, 5, 25, 40]), (16000, [1, 5, 25, 125])])
-def test_workers_come_with_every_milestone(api: Api, maximum: int, workers: list[int]) -> None:
-    """Each with its own GPU; plan and pods match the table."""
-    job = play(api, maximum)
+DECISIONS = tuple(
+    Decision(update, batch, 2.0 * batch) for update, batch in ((9000, 640), (12000, 3200), (13000, 16000))
+)
+
+
+@pytest.mark.parametrize(
+    ("growth", "decisions", "maximum", "workers"),
+    [(DECLARED, (), 5120, [1, 5, 25, 40]), (MEASURED, DECISIONS, 16000, [1, 5, 25, 125])],
+)
+def test_workers_come_with_every_stage(
+    api: Api, growth: dict[str, Any], decisions: tuple[Decision, ...], maximum: int, workers: list[int]
+) -> None:
+    """Whether declared or decided while training, each with its own GPU; plan and pods match the table."""
+    job = play(api, manifest(maximum, growth), decisions)
     grown = [stage for stage in job.plan.stages if stage.workers > 1]
 
     for stage in grown:

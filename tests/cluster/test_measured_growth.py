@@ -1,9 +1,13 @@
 """A batch that training measures, in real pods: the workers follow what is decided, whatever fails."""
 
+import csv
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from real_job import Kubectl, RealJob, checkpointed, said, until
 
@@ -56,3 +60,35 @@ def test_workers_follow_what_training_measures(
     assert [32, 512] == [batches[0], batches[-1]]
     assert sorted(batches) == batches
     assert all("measured" in record for record in status["history"][1:])
+
+
+@pytest.mark.long
+def test_workers_are_there_when_a_stage_begins(
+    job: Callable[..., RealJob], local_sha256: Callable[[str], str], claim: str, tmp_path: Path
+) -> None:
+    """Ten decisions, with a worker for each 64 examples, which come ahead by forecast: one resize for each at most.
+
+    Prints how often they were there, and the pauses.
+    """
+    manifest = measured()
+    spec = manifest["spec"]
+    spec["epochs"], spec["workload"]["arguments"] = 70, {"hidden": "16"}
+    spec["batch"]["growth"]["looks"] = {"everyUpdates": 40, "mostChange": "1.3", "leastChange": "1.1"}
+    spec["workers"] = {"examplesPerWorker": 64, "minimum": 1, "maximum": 6}
+    local = local_sha256(yaml.safe_dump(manifest))
+    spec |= checkpointed(claim)
+    status = job(manifest).succeeds()
+
+    assert local == status["trainerStatus"]["weightsSha256"]
+    [summary] = (tmp_path / "volume").rglob("summary.json")
+    resizes = json.loads(summary.read_text())["resizes"]
+    with summary.with_name("history.csv").open() as history:
+        workers = {int(row["update"]): int(row["workers"]) for row in csv.DictReader(history)}
+    decided = status["history"][1:]
+    there = [workers[record["firstUpdate"] + 1] >= record["workers"] for record in decided]
+    pauses = sorted(resize["pauseSeconds"] for resize in resizes)
+    figures = f"{sum(there)} of {len(there)} stages began with their workers; {len(resizes)} resizes; pauses {pauses}\n"
+    sys.stdout.write(figures)
+    assert len(decided) >= 10
+    assert len(resizes) <= len(decided)
+    assert 6 == max(workers.values())
