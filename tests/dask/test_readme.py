@@ -62,18 +62,20 @@ def test_every_command_works_in_the_order_of_the_page(checkout: Path) -> None:
     assert "is trained already" in run("make run", checkout)
 
 
+CHANGE = r"update (\d+): batch \d+ → (\d+), noise scale (\d+)"
+
+
 @pytest.mark.timeout(300)
 def test_the_commands_of_measured_growth_work_in_their_order(checkout: Path) -> None:
-    """The run prints the line that the page quotes; the plan as the run and its manifest have that decision."""
+    """The run prints such a line as the page quotes; the plan as the run and its manifest have that decision."""
     page = (ROOT / "docs" / "growth.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^\$ (.+)$", page, re.MULTILINE)
-    *_, trained, planned, declared = [run(command, checkout) for command in commands]
+    first = re.findall(r"```console\n(.*?)```", page, re.DOTALL)[0]
+    *_, trained, planned, declared = [run(line.removeprefix("$ "), checkout) for line in first.splitlines()]
 
-    quoted = re.search(r"`update (\d+): batch \d+ → (\d+), noise scale (\d+)`", page)
-    assert quoted
-    assert quoted[0].strip("`") in trained
-    assert re.search(rf"{quoted[2]} .* {quoted[3]}$", planned, re.MULTILINE)
-    assert f"- update: {quoted[1]}\n          batchSize: {quoted[2]}\n" in declared
+    assert re.search(f"`{CHANGE}`", page)
+    update, batch, value = re.findall(CHANGE, trained)[-1]
+    assert re.search(rf"\b{batch} .* {value}$", planned, re.MULTILINE)
+    assert f"- update: {update}\n          batchSize: {batch}\n" in declared
 
 
 def test_the_printed_plan_is_the_plan(checkout: Path) -> None:
