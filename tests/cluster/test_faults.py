@@ -15,7 +15,7 @@ from cluster.local import LocalCluster
 from cluster.node import NODE
 
 ROOT = Path(__file__).parents[2]
-EPOCHS, EVERY_EPOCHS = 100, 20
+EPOCHS, EVERY_EPOCHS = 75, 15
 KUBELET_STOPPED_SECONDS, API_SERVER_STOPPED_SECONDS = 60, 30
 
 MakeJob = Callable[..., RealJob]
