@@ -242,14 +242,21 @@ def test_a_terminating_dask_cluster_is_waited_for(waiting_world: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["Deployment", "Service"])
 def test_a_lost_part_of_the_scheduler_is_requested(training_world: MakeWorld, kind: str) -> None:
-    """From the Dask operator, which creates the missing part and leaves the rest and the training alone."""
+    """From the Dask operator, which creates the missing part and leaves the rest and the training alone.
+
+    Only after a while: in a namespace that is being deleted, the part goes just before the job.
+    """
     world = training_world()
+    world.wait(1000).settle()
     parts = copy.deepcopy(world.parts)
     del world.parts[Ref(kind, "digits-scheduler")]
     assert world.decide().apply == ()
-    assert 10 == world.decide().requeue_after_seconds
+    world.settle()
+    assert 20 == world.decide().requeue_after_seconds
+    world.wait(19).settle()
+    assert "Created" != world.cluster["status"]["phase"]
 
-    world.wait(10).settle()
+    world.wait(1).settle()
     assert "Created" == world.cluster["status"]["phase"]
 
     world.parts = parts
