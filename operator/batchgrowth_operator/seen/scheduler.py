@@ -9,7 +9,7 @@ SETTLED_AFTER_SECONDS = 20.0
 """Time for the Dask operator to create the parts of a new DaskCluster and for the watch to report them.
 
 Also the time after which a part that was there counts as lost. In a namespace that is being deleted, parts go before
-the job does; a Dask operator that is told to create them there fails, retries, and keeps its finalizer until it
+the job does; a Dask operator that is asked to create them there fails, retries, and keeps its finalizer until it
 succeeds, so the namespace would remain.
 """
 CREATE_PARTS = "Created"
