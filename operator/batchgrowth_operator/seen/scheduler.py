@@ -33,9 +33,18 @@ def lacks_parts(seen: Observed) -> bool:
 
 
 def seconds_until_parts_lost(seen: Observed) -> float | None:
-    """Seconds until a missing part counts as lost; None if no part is missing or none was created yet."""
+    """Seconds until a missing part counts as lost; None if no part is missing or none was created yet.
+
+    None also if the workers' Deployment is missing: it is recreated first, which fails in a namespace being deleted.
+    """
     cluster = seen.child("DaskCluster", names.cluster(seen.name))
-    if cluster is None or _has_parts(seen) or (cluster.get("status") or {}).get("phase") not in _CREATED:
+    workers = seen.child("Deployment", names.workers(seen.name))
+    if (
+        cluster is None
+        or workers is None
+        or _has_parts(seen)
+        or (cluster.get("status") or {}).get("phase") not in _CREATED
+    ):
         return None
     missing = seconds_since(_not_ready_since(seen), seen.now)
     age = seconds_since(cluster["metadata"].get("creationTimestamp"), seen.now)

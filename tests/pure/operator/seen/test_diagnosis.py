@@ -264,6 +264,19 @@ def test_a_lost_part_of_the_scheduler_is_requested(training_world: MakeWorld, ki
     assert world.decide().apply == ()
 
 
+def test_a_part_is_not_requested_while_the_workers_are_gone_too(training_world: MakeWorld) -> None:
+    """All go at once in a namespace that is being deleted, where the Dask operator could not create it."""
+    world = training_world()
+    world.parts = {}
+    del world.children[Ref("Deployment", "digits-workers")]
+    world.wait(1000)
+
+    applied = {each["kind"]: each for each in world.decide().apply}
+
+    assert "Deployment" in applied
+    assert "status" not in applied.get("DaskCluster", {})
+
+
 def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
     """Running workers have no scheduler to join."""
     waiting_world.workers_ready()
