@@ -2,16 +2,12 @@
 
 from batchgrowth import names
 
-from batchgrowth_operator.seen.observed import Object, Observed, Ref
-from batchgrowth_operator.seen.timestamps import seconds_since
+from batchgrowth_operator.seen.observed import Object, Observed, Ref, annotations_of
+from batchgrowth_operator.seen.timestamps import seconds_since, timestamp_ms
 
 SETTLED_AFTER_SECONDS = 20.0
-"""Time for the Dask operator to create the parts of a new DaskCluster and for the watch to report them.
-
-Also the time after which a part that was there counts as lost. In a namespace that is being deleted, parts go before
-the job does; a Dask operator that is asked to create them there fails, retries, and keeps its finalizer until it
-succeeds, so the namespace would remain.
-"""
+"""Time for the Dask operator to create the parts of a new DaskCluster and for the watch to report them, and time for
+which a part must be missing after that."""
 CREATE_PARTS = "Created"
 """The one phase in which the Dask operator creates the missing parts of a DaskCluster."""
 _CREATED = ("Pending", "Running")
@@ -23,8 +19,8 @@ def deployment_of(seen: Observed) -> Object | None:
 
 
 def is_ready(seen: Observed) -> bool:
-    """Whether the scheduler's pod is ready, and there is a Service to reach it by."""
-    return _has_parts(seen) and bool(((deployment_of(seen) or {}).get("status") or {}).get("readyReplicas", 0))
+    """Whether the scheduler's pod is ready."""
+    return bool(((deployment_of(seen) or {}).get("status") or {}).get("readyReplicas", 0))
 
 
 def lacks_parts(seen: Observed) -> bool:
@@ -32,30 +28,32 @@ def lacks_parts(seen: Observed) -> bool:
     return seconds_until_parts_lost(seen) == 0
 
 
+def parts_missing_since(seen: Observed) -> str | None:
+    """Since when a part is missing, for the annotation that remembers it; None if none is, or the cluster is new."""
+    return _missing_since(seen) or timestamp_ms(seen.now) if _seconds_until_settled(seen) == 0 else None
+
+
 def seconds_until_parts_lost(seen: Observed) -> float | None:
-    """Seconds until a missing part counts as lost; None if no part is missing or none was created yet.
+    """Seconds until a missing part must be looked at again, 0 if it is lost; None if none is missing or none was made.
 
-    None also if the workers' Deployment is missing: it is recreated first, which fails in a namespace being deleted.
+    It counts as lost only after a while: in a namespace that is being deleted it goes just before the job, and a Dask
+    operator that is asked for it there retries without end and keeps its finalizer, so the namespace remains.
     """
+    settles = _seconds_until_settled(seen)
+    if settles != 0:
+        return settles
+    return max(0.0, SETTLED_AFTER_SECONDS - seconds_since(_missing_since(seen), seen.now))
+
+
+def _seconds_until_settled(seen: Observed) -> float | None:
     cluster = seen.child("DaskCluster", names.cluster(seen.name))
-    workers = seen.child("Deployment", names.workers(seen.name))
-    if (
-        cluster is None
-        or workers is None
-        or _has_parts(seen)
-        or (cluster.get("status") or {}).get("phase") not in _CREATED
-    ):
+    if cluster is None or _has_parts(seen) or (cluster.get("status") or {}).get("phase") not in _CREATED:
         return None
-    missing = seconds_since(_not_ready_since(seen), seen.now)
-    age = seconds_since(cluster["metadata"].get("creationTimestamp"), seen.now)
-    return max(0.0, SETTLED_AFTER_SECONDS - min(age, missing))
+    return max(0.0, SETTLED_AFTER_SECONDS - seconds_since(cluster["metadata"].get("creationTimestamp"), seen.now))
 
 
-def _not_ready_since(seen: Observed) -> str | None:
-    """Since when the stored status says that the Dask cluster is not ready; None if it does not say so yet."""
-    conditions = (seen.job.get("status") or {}).get("conditions") or ()
-    found = next((each for each in conditions if each["type"] == "ClusterReady" and each["status"] != "True"), None)
-    return found.get("lastTransitionTime") if found else None
+def _missing_since(seen: Observed) -> str | None:
+    return annotations_of(seen.children[Ref("DaskCluster", names.cluster(seen.name))]).get(names.PARTS_MISSING)
 
 
 def _has_parts(seen: Observed) -> bool:

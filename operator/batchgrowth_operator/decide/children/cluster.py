@@ -17,7 +17,7 @@ from batchgrowth_operator.decide.children.pods import (
 )
 from batchgrowth_operator.decide.decision import Manifest
 from batchgrowth_operator.decide.situation import Situation
-from batchgrowth_operator.seen.scheduler import CREATE_PARTS, lacks_parts
+from batchgrowth_operator.seen.scheduler import CREATE_PARTS, lacks_parts, parts_missing_since
 
 DASK = "kubernetes.dask.org/v1"
 COMM, HTTP = "tcp-comm", "http-dashboard"
@@ -34,7 +34,9 @@ def dask_cluster(s: Situation) -> Manifest:
         "scheduler": {"spec": _scheduler_pod(s), "service": _service(s)},
         "worker": {"replicas": 0, "spec": {"containers": [container(s, "worker", ["dask", "worker"])]}},
     }
-    manifest = child(s, DASK, "DaskCluster", names.cluster(s.seen.name), "scheduler", spec=spec)
+    since = parts_missing_since(s.seen)
+    annotations = {names.PARTS_MISSING: since} if since else {}
+    manifest = child(s, DASK, "DaskCluster", names.cluster(s.seen.name), "scheduler", annotations, spec=spec)
     if lacks_parts(s.seen):
         manifest["status"] = {"phase": CREATE_PARTS}
     return with_inputs(manifest, image_inputs(s))

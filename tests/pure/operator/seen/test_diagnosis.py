@@ -247,11 +247,12 @@ def test_a_lost_part_of_the_scheduler_is_requested(training_world: MakeWorld, ki
     Only after a while: in a namespace that is being deleted, the part goes just before the job.
     """
     world = training_world()
-    world.wait(1000).settle()
     parts = copy.deepcopy(world.parts)
     del world.parts[Ref(kind, "digits-scheduler")]
     assert world.decide().apply == ()
-    world.settle()
+    assert 10 == world.decide().requeue_after_seconds
+
+    world.wait(10).settle()
     assert 20 == world.decide().requeue_after_seconds
     world.wait(19).settle()
     assert "Created" != world.cluster["status"]["phase"]
@@ -264,17 +265,22 @@ def test_a_lost_part_of_the_scheduler_is_requested(training_world: MakeWorld, ki
     assert world.decide().apply == ()
 
 
-def test_a_part_is_not_requested_while_the_workers_are_gone_too(training_world: MakeWorld) -> None:
-    """All go at once in a namespace that is being deleted, where the Dask operator could not create it."""
+def test_a_part_that_comes_back_is_not_requested(training_world: MakeWorld) -> None:
+    """The time that it was missing does not count for the next time."""
     world = training_world()
-    world.parts = {}
-    del world.children[Ref("Deployment", "digits-workers")]
-    world.wait(1000)
+    world.wait(1000).settle()
+    parts, world.parts = world.parts, {}
+    world.settle()
+    world.wait(15)
+    world.parts, lost = parts, world.parts
+    world.settle()
+    assert names.PARTS_MISSING not in world.cluster["metadata"]["annotations"]
+    world.parts = lost
+    world.settle()
 
-    applied = {each["kind"]: each for each in world.decide().apply}
+    world.wait(19).settle()
 
-    assert "Deployment" in applied
-    assert "status" not in applied.get("DaskCluster", {})
+    assert "Created" != world.cluster["status"]["phase"]
 
 
 def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
