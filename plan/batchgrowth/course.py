@@ -131,15 +131,16 @@ class Course:
         own = [float(number) for number in look.memory]
         if len(own) != self.memory - self._shared:
             raise ValueError(f"the rule's memory has {len(own)} numbers; keep {self.memory - self._shared}")
-        clocked = remembered[_ALL_SUMS : self._shared]
-        return self.joined_by(decision), decision, [*start, *first, *[0.0] * _SUMS, *kept, *clocked, *own]
+        remembered[_FIRST], remembered[_WINDOW], remembered[_KEPT] = first, [0.0] * _SUMS, kept
+        remembered[self._shared :] = own
+        return self.joined_by(decision), decision, remembered
 
     @property
     def memory(self) -> int:
         """How many numbers a measured course remembers: sums, and those of its rule."""
         return self._shared + int(self._entry.memory(self.spec.batch.growth.settings))
 
-    @property
+    @cached_property
     def _shared(self) -> int:
         """How many of these are sums of the course, before those of the rule."""
         return _ALL_SUMS + (_TIMINGS if self.looks_at_clock else 0)
