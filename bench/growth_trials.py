@@ -76,6 +76,7 @@ def settings(epochs: int) -> dict[str, dict[str, Any]]:
     large = {"initial": LARGE, "maximum": LARGE, "shard": SHARD}
     every = {"factor": "2", "everyEpochs": max(1, epochs // 6)}
     measured = [name for name, entry in GROWTH.items() if entry.quantity and name not in LEFT_OUT]
+    gaining = {"initial": "0.05", "rule": "AdaScale", "adaScale": {"everyUpdates": LOOKS["everyUpdates"]}}
     cosine = {"initial": "0.05", "rule": "Linear", "schedule": {"type": "Cosine"}}
     return {
         f"constant {SMALL}": {"batch": {**small, "maximum": SMALL}, "learningRate": rate},
@@ -84,9 +85,15 @@ def settings(epochs: int) -> dict[str, dict[str, Any]]:
         "Geometric (declared)": {
             "batch": {**small, "growth": {"type": "Geometric", "geometric": every}}, "learningRate": rate,
         },
+        "Geometric, AdaScale": {
+            "batch": {**small, "growth": {"type": "Geometric", "geometric": every}}, "learningRate": gaining,
+        },
         **{
             name: {"batch": {**small, "growth": {"type": name, "looks": LOOKS}}, "learningRate": rate}
             for name in measured
+        },
+        "NoiseScale, AdaScale": {
+            "batch": {**small, "growth": {"type": "NoiseScale", "looks": LOOKS}}, "learningRate": gaining,
         },
         f"constant {SMALL}, Cosine": {"batch": {**small, "maximum": SMALL}, "learningRate": cosine},
         "InsteadOfDecay, Cosine": {"batch": {**small, "growth": {"type": "InsteadOfDecay"}}, "learningRate": cosine},

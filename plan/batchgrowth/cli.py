@@ -19,7 +19,7 @@ from batchgrowth.errors import BatchGrowthError, SpecError
 from batchgrowth.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
-from batchgrowth.tables import clock_note, plan_table, plan_totals, shard_note
+from batchgrowth.tables import clock_note, gain_note, plan_table, plan_totals, shard_note
 
 COMMANDS = "batchgrowth.commands"
 ROOMS = {"manifest": "trainer", "plot": "trainer", "run": "trainer", "operator": "operator"}
@@ -101,7 +101,8 @@ def plan(
     console = Console()
     console.print(plan_table(course))
     console.print(plan_totals(course, ran=run is not None), highlight=False)
-    for note in filter(None, (shard_note(course.plan, course.spec), clock_note(course.spec))):
+    spec = course.spec
+    for note in filter(None, (shard_note(course.plan, spec), gain_note(spec), clock_note(spec))):
         console.print(note, highlight=False)
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from batchgrowth.decisions import MOST_DECISIONS, Decision
+from batchgrowth.gain import Gain
 from batchgrowth.measuring import LARGEST_BATCH, Look, Looks, MeasuredRule, Signals
 from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
@@ -21,6 +22,7 @@ from batchgrowth.timing import NOT_TIMED, Timing, Timings
 __all__ = ["Course", "Decision", "Measured"]
 
 _SUMS = 6  # examples, loss, squared norms of batches; examples, |G|² and trace of updates with two shards or more
+_NOISE = 3  # the last of these
 _START, _FIRST, _WINDOW, _KEPT = (slice(at, at + _SUMS) for at in range(0, 4 * _SUMS, _SUMS))
 """Parts of the memory: the sums of the first update, of all until the first look, since the last look, and smoothed."""
 _ALL_SUMS = _KEPT.stop
@@ -61,6 +63,7 @@ class Course:
         self.spec, self.decisions = spec, tuple(decisions)
         self.plan = make_plan(spec, self.decisions)
         self._entry = spec.batch.growth.entry
+        self._gain = Gain(spec.learning_rate, spec.batch.initial)
 
     @property
     def is_measured(self) -> bool:
@@ -68,9 +71,14 @@ class Course:
         return bool(self._entry.quantity)
 
     @property
+    def measures(self) -> bool:
+        """Whether batch or learning rate follow what is measured."""
+        return self.is_measured or bool(self._gain.memory)
+
+    @property
     def needs_noise(self) -> bool:
         """Whether the gradient's noise is measured: the squared norms of the shards' gradients."""
-        return bool(self._entry.needs_noise)
+        return bool(self._entry.needs_noise or self._gain.memory)
 
     @property
     def quantity(self) -> str:
@@ -107,38 +115,60 @@ class Course:
         self, step: Step, measured: Measured, memory: Sequence[float]
     ) -> tuple["Course", Decision | None, list[float]]:
         """The course after that update, the outcome of a look, if one was due, and the new memory."""
-        added = measured.sums()
+        added, own = measured.sums(), self._own
+        gained = self._gain.after(step.after, added[-_NOISE:], memory[own:])
+        if not self.is_measured:
+            return self, None, gained
+        course, decision, remembered = self._grown(step, measured, added, memory)
+        remembered[own:] = gained
+        return course, decision, remembered
+
+    def learning_rate(self, step: Step, memory: Sequence[float]) -> float:
+        """The learning rate of that update: the step's, times the gain where one is measured."""
+        return step.learning_rate * self._gain.at(step.batch_size, memory[self._own :])
+
+    def _grown(
+        self, step: Step, measured: Measured, added: Sequence[float], memory: Sequence[float]
+    ) -> tuple["Course", Decision | None, list[float]]:
+        """As `after`, of a measured growth; the gain's memory is the old one."""
         remembered = list(memory)
         if not remembered[0]:
             remembered[_START] = added
         remembered[_WINDOW] = window = [a + b for a, b in zip(memory[_WINDOW], added, strict=True)]
         timings = self._timings(remembered, measured.timing)
-        if not self._is_look(step.after) or (self.needs_noise and not window[3]):
+        if not self._is_look(step.after) or (self._entry.needs_noise and not window[3]):
             return self, None, remembered
         start, first, kept = (remembered[part] for part in (_START, _FIRST, _KEPT))
-        own = remembered[self._shared :]
+        own = remembered[self._shared : self._own]
         first = first if first[0] else window
         kept = [self._smoothing * a + b for a, b in zip(kept, window, strict=True)]
         position, wanted = step.after, self.plan.stage_at(step.position.update).wanted
         look = Look(
             position=position, start=_signals(start), first=_signals(first), now=_signals(kept),
             initial=self.spec.batch.initial, wanted=wanted, largest=self._largest(wanted), shard=self.spec.shard,
-            workers=self.spec.workers.wanted, learning_rate=step.learning_rate, timings=timings, memory=own,
+            workers=self.spec.workers.wanted, learning_rate=self.learning_rate(step, memory), timings=timings,
+            memory=own,
         )  # fmt: skip
         value = self.rule.value(look)
         asked = self.rule.wanted(look, value)
         decision = Decision(position.update, self.bounded(asked, wanted), value, asked)
         own = [float(number) for number in look.memory]
-        if len(own) != self.memory - self._shared:
-            raise ValueError(f"the rule's memory has {len(own)} numbers; keep {self.memory - self._shared}")
+        if len(own) != self._own - self._shared:
+            raise ValueError(f"the rule's memory has {len(own)} numbers; keep {self._own - self._shared}")
         remembered[_FIRST], remembered[_WINDOW], remembered[_KEPT] = first, [0.0] * _SUMS, kept
-        remembered[self._shared :] = own
+        remembered[self._shared : self._own] = own
         return self.joined_by(decision), decision, remembered
 
     @property
     def memory(self) -> int:
-        """How many numbers a measured course remembers: sums, and those of its rule."""
-        return self._shared + int(self._entry.memory(self.spec.batch.growth.settings))
+        """How many numbers a course remembers: sums, those of its rule, and those of the learning rate's gain."""
+        return self._own + self._gain.memory
+
+    @cached_property
+    def _own(self) -> int:
+        """How many of these the growth remembers; those of the gain follow."""
+        growth = self.spec.batch.growth
+        return self._shared + int(self._entry.memory(growth.settings)) if self.is_measured else 0
 
     @cached_property
     def _shared(self) -> int:

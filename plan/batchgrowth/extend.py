@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol
 
-from batchgrowth.measuring import LARGEST_BATCH, Look, MeasuredRule, Signals, ratio, two_shards
+from batchgrowth.measuring import LARGEST_BATCH, Look, MeasuredRule, Signals, Windows, ratio, two_shards
 from batchgrowth.position import Position
 from batchgrowth.precise import SIXTY_DIGITS, power, square_root
 from batchgrowth.schema.choice import Entry
@@ -20,8 +20,8 @@ from batchgrowth.shards import busiest
 __all__ = [
     "ENTRYPOINT", "LARGEST_BATCH", "SIXTY_DIGITS", "Coarser", "DecimalText", "ExchangeEntry", "GrowthEntry",
     "GrowthRule", "Look", "MeasuredEntry", "MeasuredRule", "Model", "OptimizerEntry", "Position", "RateEntry",
-    "RateRule", "Rule", "ScheduleEntry", "ScheduleRule", "Signals", "Until", "busiest", "exact", "power", "ratio",
-    "square_root", "two_shards",
+    "RateRule", "Rule", "ScheduleEntry", "ScheduleRule", "Signals", "Until", "Windows", "busiest", "exact", "power",
+    "ratio", "square_root", "two_shards",
 ]  # fmt: skip
 
 
@@ -125,9 +125,12 @@ class RateEntry(Entry):
     """A learning-rate rule. `implementation` is a RateRule.
 
     `falls_past_maximum` is True if the learning rate still changes when the batch is at its maximum and more is wanted.
+    `gain` is a function (signals, initial batch size, batch size) -> a further factor, for a rule that follows what
+    training measures; its block is a Windows, which says when it looks.
     """
 
     falls_past_maximum: bool = False
+    gain: Callable[[Signals, int, int], float] | None = None
 
 
 class ScheduleRule(Protocol):

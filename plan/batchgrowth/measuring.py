@@ -74,14 +74,14 @@ def ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator > 0 else math.inf
 
 
-class Looks(Model):
-    """When a measured rule looks at the training, and how far one look may move the batch."""
+class Windows(Model):
+    """When training looks at what it measures, and how much of the earlier sums a look keeps."""
 
     every_updates: int | None = Field(
         None,
         ge=1,
         le=1_000_000_000,
-        description="Updates from one look at the measured quantity to the next; the batch changes only then. Unit: "
+        description="Updates from one look at the measured quantity to the next; nothing changes in between. Unit: "
         "updates. Default: looks by epoch, as everyEpochs says.",
     )
     every_epochs: int | None = Field(
@@ -96,6 +96,39 @@ class Looks(Model):
         description="Share of the earlier sums that each look keeps beside those since the last look. "
         'A decimal in quotes, at least 0 and less than 1. Default: "0".',
     )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "everyEpochs",
+            "give either everyEpochs or everyUpdates",
+            lambda m: m.every_epochs is None or m.every_updates is None,
+            "!has(self.everyEpochs) || !has(self.everyUpdates)",
+        ),
+        Rule(
+            "smoothing",
+            'give a decimal of at least 0 and less than 1, such as "0.5"',
+            lambda m: exact(m.smoothing) < 1,
+            "double(self.smoothing) < 1.0",
+        ),
+    )
+
+    def is_due(self, position: Position) -> bool:
+        """Whether a look is due at this position."""
+        if self.every_updates:
+            return position.update % self.every_updates == 0
+        return position.offset == 0 and position.epoch % (self.every_epochs or 1) == 0
+
+    @property
+    def when(self) -> str:
+        """When looks are due, in words."""
+        if self.every_updates:
+            return f"every {self.every_updates:,} updates"
+        return f"every {self.every_epochs:,} epochs" if (self.every_epochs or 1) > 1 else "at the end of each epoch"
+
+
+class Looks(Windows):
+    """When a measured rule looks at the training, and how far one look may move the batch."""
+
     least_change: DecimalText = Field(
         "1.25",
         description="Smallest factor by which a look changes the wanted batch size; a smaller one is ignored. A "
@@ -110,19 +143,8 @@ class Looks(Model):
         False, description="True lets the batch shrink again, at most to batch.initial. Default: false."
     )
 
-    rules: ClassVar = (
-        Rule(
-            "everyEpochs",
-            "give either everyEpochs or everyUpdates",
-            lambda m: m.every_epochs is None or m.every_updates is None,
-            "!has(self.everyEpochs) || !has(self.everyUpdates)",
-        ),
-        Rule(
-            "smoothing",
-            'give a decimal of at least 0 and less than 1, such as "0.5"',
-            lambda m: exact(m.smoothing) < 1,
-            "double(self.smoothing) < 1.0",
-        ),
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *Windows.rules,
         Rule(
             "leastChange",
             'give a decimal from 1 to 1000, such as "1.25"',
@@ -142,19 +164,6 @@ class Looks(Model):
             "double(self.leastChange) <= double(self.mostChange)",
         ),
     )
-
-    def is_due(self, position: Position) -> bool:
-        """Whether the rule is asked at this position."""
-        if self.every_updates:
-            return position.update % self.every_updates == 0
-        return position.offset == 0 and position.epoch % (self.every_epochs or 1) == 0
-
-    @property
-    def when(self) -> str:
-        """When the rule is asked, in words."""
-        if self.every_updates:
-            return f"every {self.every_updates:,} updates"
-        return f"every {self.every_epochs:,} epochs" if (self.every_epochs or 1) > 1 else "at the end of each epoch"
 
 
 def two_shards(name: str) -> dict[str, tuple[Rule, ...]]:

@@ -11,6 +11,7 @@ from batchgrowth.errors import Fault, PlanError
 from batchgrowth.extend import GrowthRule, ScheduleRule, Until
 from batchgrowth.growth.milestones import MilestonesRule
 from batchgrowth.learning import learning_rate, schedule_of
+from batchgrowth.measuring import Looks, Windows
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.stages import Plan, Stage, Step
@@ -141,11 +142,26 @@ def _check(plan: Plan, spec: JobSpec) -> None:
         raise PlanError(
             f"spec.batch.growth.{last[0]}: update {last[1]}; give updates below the {plan.updates} of the plan"
         )
-    warmup = spec.learning_rate.warmup
+    growth, rate = spec.batch.growth, spec.learning_rate
+    if growth.entry.quantity:
+        _check_looks("spec.batch.growth.looks", growth.looks or Looks(), plan)
+    if rate.entry.gain:
+        _check_looks(f"spec.learningRate.{rate.entry.block_name}", rate.settings, plan)
+    warmup = rate.warmup
     if warmup is not None and warmup.updates > plan.updates:
         raise PlanError(
             f"spec.learningRate.warmup.updates: {warmup.updates}; give at most the {plan.updates} updates of the plan"
         )
+
+
+def _check_looks(field: str, windows: Windows, plan: Plan) -> None:
+    """Raises PlanError if no look comes before the end."""
+    updates, epochs = windows.every_updates, windows.every_epochs
+    if updates is not None and updates >= plan.updates:
+        raise PlanError(f"{field}.everyUpdates: {updates}; give updates below the {plan.updates} of the plan")
+    if updates is None and (epochs or 1) >= plan.epochs:
+        given = f"{field}: a look {windows.when}" if epochs is None else f"{field}.everyEpochs: {epochs}"
+        raise PlanError(f"{given}; give epochs below spec.epochs, or everyUpdates below {plan.updates}")
 
 
 def _vanished(stage: Stage, plan: Plan, spec: JobSpec) -> Fault:

@@ -119,12 +119,23 @@ def clock_note(spec: JobSpec) -> str:
     )
 
 
+def gain_note(spec: JobSpec) -> str:
+    """By what a measured gain multiplies the learning rates of the plan; empty without one."""
+    rate = spec.learning_rate
+    if not rate.entry.gain:
+        return ""
+    return (
+        f"note: {rate.rule} multiplies these learning rates by a gain between 1 and B / {spec.batch.initial:,}, for a "
+        f"batch of B, which training measures {rate.settings.when}."
+    )
+
+
 def shard_note(plan: Plan, spec: JobSpec) -> str:
     """What a batch.shard below workers.examplesPerWorker costs; empty if it costs nothing.
 
     A worker computes its shards one after another, each with a pass forward and backward.
     """
-    if spec.batch.growth.entry.needs_noise:
+    if spec.batch.growth.entry.needs_noise or spec.learning_rate.entry.gain:
         return ""  # the noise shows only between shards
     fine, coarse = _passes(plan, plan.shard), _passes(plan, spec.workers.examples_per_worker)
     if fine <= coarse:

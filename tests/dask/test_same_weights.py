@@ -100,11 +100,15 @@ def test_other_models_and_optimizers(
     [("AllReduce", "LossAndGradient"), ("GatherScatter", "NoiseScale"), ("AllReduce", "NoiseScale")],
 )
 def test_measured_growth(digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, rule: str) -> None:
-    """The same decisions too, whatever workers measure: two from the first update, more when they are ready."""
+    """The same decisions too, whatever workers measure: two from the first update, more when they are ready.
+
+    With NoiseScale the learning rate is measured as well.
+    """
     growth = f"growth: {{type: {rule}, looks: {{everyUpdates: 15}}}}"
+    rate = ("learningRate.rule=AdaScale",) if rule == "NoiseScale" else ()
     job = digits_job(
         "epochs=4", f"batch={{initial: 32, maximum: 256, shard: 16, {growth}}}", f"exchange.type={exchange}",
-        "workers={examplesPerWorker: 16, maximum: 4, waitSeconds: 60}",
+        "workers={examplesPerWorker: 16, maximum: 4, waitSeconds: 60}", *rate,
     )  # fmt: skip
     summary = train(job, Options(output_dir=tmp_path))
     assert reference(job) == summary["weightsSha256"]

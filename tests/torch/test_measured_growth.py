@@ -72,6 +72,35 @@ def test_from_every_checkpoint_the_same_decisions_and_weights_follow(
         assert looks(tmp_path / "whole") == looks(folder)
 
 
+@pytest.mark.parametrize(
+    "growth", ["{type: Geometric, geometric: {factor: '2', everyEpochs: 1}}", "{type: NoiseScale}"]
+)
+@pytest.mark.usefixtures("at_every_update")
+def test_the_gain_of_the_learning_rate_moves_with_the_state(
+    small_job: Any, tmp_path: Path, interrupted: Callable[[Path, int], Path], growth: str
+) -> None:
+    """From every checkpoint AdaScale's rates and weights follow, and so they do when the growth is declared."""
+    job = small_job(
+        "workload.entrypoint=small:net", f"batch.growth={growth}", "checkpoint.keep=100",
+        "learningRate={initial: '0.05', rule: AdaScale, adaScale: {everyUpdates: 5, smoothing: '0.5'}}",
+    )  # fmt: skip
+    whole = train(job, Options(output_dir=tmp_path / "whole"))
+    expected = learning_rates(tmp_path / "whole")
+    assert len(set(expected)) > 2, "nothing was gained, so this test would show nothing"
+    for update in range(2, whole["updates"], 5):
+        folder = interrupted(tmp_path / "whole", update)
+        again = train(job, Options(output_dir=folder, resume=True))
+        assert whole["weightsSha256"] == again["weightsSha256"]
+        assert expected == learning_rates(folder)
+    declared = train(read_manifest(declared_manifest(tmp_path / "whole")), Options(output_dir=tmp_path / "declared"))
+    assert whole["weightsSha256"] == declared["weightsSha256"]
+
+
+def learning_rates(folder: Path) -> list[str]:
+    with (folder / "history.csv").open() as file:
+        return [row["learningRate"] for row in csv.DictReader(file)]
+
+
 @pytest.mark.usefixtures("at_every_update", "by_number")
 def test_goodput_resumes_with_its_memory_and_is_repeated_by_replay(
     measured_job: Any, tmp_path: Path, interrupted: Callable[[Path, int], Path]
@@ -137,7 +166,7 @@ def test_the_declared_manifest_of_a_run_repeats_it(measured_job: Any, tmp_path: 
 
 
 def test_a_run_that_decided_nothing_is_constant(measured_job: Any, tmp_path: Path) -> None:
-    train(measured_job("LossRatio", growth("LossRatio", "leastChange: '2', mostChange: '2'"), "epochs=1"),
+    train(measured_job("LossRatio", growth("LossRatio", "everyUpdates: 11, leastChange: '2', mostChange: '2'"), "epochs=1"),
           Options(output_dir=tmp_path))  # fmt: skip
     assert "Constant" == read_manifest(declared_manifest(tmp_path)).spec.batch.growth.type
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from batchgrowth.growth import GROWTH
+from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.schedules import SCHEDULES
 from batchgrowth.schema.model import Model, Rule
 from batchgrowth.schema.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
@@ -89,6 +90,7 @@ class JobSpec(Model):
 
     rules: ClassVar = (
         *GROWTH.outer_rules("JobSpec"),
+        *LEARNING_RATES.outer_rules("JobSpec"),
         *SCHEDULES.outer_rules("JobSpec"),
         Rule(
             "batch.shard",

@@ -77,8 +77,8 @@ def test_plan_of_a_measured_job(capsys: pytest.CaptureFixture[str], monkeypatch:
     _, out, _ = run(capsys, "plan", path)
     assert totals + "at the end of each epoch" in out
     assert "note" not in out
-    changed = "batch.growth={type: NoiseScale, looks: {everyUpdates: 1500}}"
-    assert totals + "every 1,500 updates" in run(capsys, "plan", path, "--set", changed)[1]
+    changed = "batch.growth={type: NoiseScale, looks: {everyUpdates: 1200}}"
+    assert totals + "every 1,200 updates" in run(capsys, "plan", path, "--set", changed)[1]
     rarely = "batch.growth={type: NoiseScale, looks: {everyEpochs: 2}}"
     assert totals + "every 2 epochs" in run(capsys, "plan", path, "--set", rarely)[1]
     assert f"{path}: good; batches by the noise scale, at most 1,350 updates\n" == run(capsys, "check", path)[1]

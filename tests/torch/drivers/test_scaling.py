@@ -147,7 +147,7 @@ class MeasuredRun:
 
     def update(self, outcome: Decision | None = None) -> None:
         plan, position = self._run.plan, self._run.position
-        committed = Committed(0.5, stop=False, decision=outcome)
+        committed = Committed(0.5, 0.1, stop=False, decision=outcome)
         self._run.record_rows([UpdateRow.now(plan.step_at(position), plan, committed, 1, (1.0, 0.0, 0.0))])
         self.wait(1)
 

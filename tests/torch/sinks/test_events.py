@@ -65,7 +65,7 @@ def make_run(job: Any, tmp_path: Path, history: History, sink: Any) -> Run:
 def update(job: Any, number: int) -> UpdateRow:
     plan = make_plan(job.spec)
     return UpdateRow.now(
-        plan.step_at(plan.position_at(number - 1)), plan, Committed(0.5, stop=False), 1, (0.1, 0.0, 0.0)
+        plan.step_at(plan.position_at(number - 1)), plan, Committed(0.5, 0.1, stop=False), 1, (0.1, 0.0, 0.0)
     )
 
 

@@ -19,7 +19,7 @@ _DECISIONS = _FIRST + _WIDTH * MOST_DECISIONS
 
 
 class Growth:
-    """A course, and for a measured one its memory.
+    """A course, and its memory if it measures.
 
     `tensors()` has both in a vector, shape (length,), float64. The memory is written there only when the vector is
     asked for, since a tensor's numbers cost more to read and write at each update than the sums themselves.
@@ -27,11 +27,15 @@ class Growth:
 
     def __init__(self, spec: JobSpec, device: torch.device) -> None:
         self.course = Course(spec)
-        length = _DECISIONS + self.course.memory if self.course.is_measured else 0
+        length = _DECISIONS + self.course.memory if self.course.measures else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
-        self._memory, self._is_written = [0.0] * (self.course.memory if length else 0), True
+        self._memory, self._is_written = [0.0] * self.course.memory, True
         if self.course.is_measured:
             self.course.rule  # noqa: B018  (a rule that cannot be loaded is a fault of the job before its first update)
+
+    def learning_rate(self, step: Step) -> float:
+        """The learning rate of that update."""
+        return self.course.learning_rate(step, self._memory)
 
     def after(self, step: Step, measured: Measured) -> Decision | None:
         """Take an update into account, and return the outcome of a look, None if none was due."""
@@ -46,11 +50,11 @@ class Growth:
         return decision
 
     def tensors(self) -> dict[str, Tensor]:
-        """The live vector by its name; empty if the plan follows from the spec alone."""
+        """The live vector by its name; empty if nothing is measured."""
         if not self._is_written:
             self._vector[_DECISIONS:] = torch.tensor(self._memory, dtype=torch.float64)
             self._is_written = True
-        return {_NAME: self._vector} if self.course.is_measured else {}
+        return {_NAME: self._vector} if self.course.measures else {}
 
     def synchronize(self) -> None:
         """Follow the vector after it was written to."""

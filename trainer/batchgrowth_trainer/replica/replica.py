@@ -46,11 +46,12 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of an update: mean loss per example, whether a member requested a stop after it, and what a look at
-    the measured quantity decided, None if none was due.
+    """The result of an update: mean loss per example, its learning rate, whether a member requested a stop after it,
+    and what a look at the measured quantity decided, None if none was due.
     """
 
     loss: float
+    learning_rate: float
     stop: bool
     decision: Decision | None = None
 
@@ -108,15 +109,16 @@ class Replica:
         gradient = total[:weights].div_(step.examples)
         sums = self._tail.read(total, torch.linalg.vector_norm(gradient))
         loss, (size,) = sums.by_name[LOSS.name], sums.more
+        learning_rate = self.growth.learning_rate(step)
         if not (abs(loss) < float("inf") and size < float("inf")):
-            raise WorkloadError(_not_finite(step, loss, size))
+            raise WorkloadError(_not_finite(step, learning_rate, loss, size))
         if self.buffers.length:
             change = total[weights : -self._tail.length].div_(step.examples)
             self.buffers.advance(self.buffers.clone(), change)
-        self.optimizer.step(gradient, step.learning_rate, step.position.update)
-        decision = self._measure(step, sums, size) if self.growth.course.is_measured else None
+        self.optimizer.step(gradient, learning_rate, step.position.update)
+        decision = self._measure(step, sums, size) if self.growth.course.measures else None
         self.position = step.after
-        return Committed(loss / step.examples, sums.stop, decision)
+        return Committed(loss / step.examples, learning_rate, sums.stop, decision)
 
     def _measure(self, step: Step, sums: Sums, size: float) -> Decision | None:
         measured = Measured(
@@ -221,10 +223,10 @@ class Replica:
         return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
 
-def _not_finite(step: Step, loss: float, size: float) -> str:
+def _not_finite(step: Step, learning_rate: float, loss: float, size: float) -> str:
     return (
         f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
-        f"{step.learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {size:g}. "
+        f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {size:g}. "
         "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
         "in the loss."
     )

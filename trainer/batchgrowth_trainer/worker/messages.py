@@ -86,7 +86,7 @@ class UpdateRow:
             epoch=step.after.epoch + step.after.offset / plan.examples_per_epoch,
             stage=step.stage,
             batch_size=step.batch_size,
-            learning_rate=step.learning_rate,
+            learning_rate=done.learning_rate,
             loss=done.loss,
             workers=workers,
             compute_seconds=compute,

@@ -1,0 +1,48 @@
+"""AdaScale: lr = lr0 · r, where r is what a batch of B gains over one of B0. Johnson et al., 2020.
+
+r = (tr(Σ) / B0 + |G|²) / (tr(Σ) / B + |G|²): the expected squared norm of the gradient of a batch of B0 over that of a
+batch of B. It is B / B0 while noise rules and 1 where the gradient does.
+"""
+
+from batchgrowth.extend import RateEntry, Rule, Signals, Windows
+
+
+class AdaScale(Windows):
+    """When the gain is measured anew: Johnson et al., 2020."""
+
+
+def gain(signals: Signals, initial: int, used: int) -> float:
+    """The gain of a batch of `used` examples over one of `initial`, between 1 and used / initial; 1 if not measured.
+
+    A squared norm that its noise exceeds counts as 0.
+    """
+    square, trace = max(signals.square, 0.0), max(signals.trace, 0.0)
+    seen = square + trace / used
+    return (square + trace / initial) / seen if seen > 0 else 1.0
+
+
+ENTRY = RateEntry(
+    name="AdaScale",
+    summary="is initial · the gain of the batch over batch.initial, as training measures it",
+    source="Johnson et al., 2020",
+    block=AdaScale,
+    implementation=lambda rate, _initial, _wanted, _used: rate,
+    gain=gain,
+    outer_rules={
+        "JobSpec": (
+            Rule(
+                "learningRate.rule",
+                "give SquareRoot with Adam or AdamW: AdaScale suits the steps of SGD",
+                lambda s: s.learning_rate.rule != "AdaScale" or s.optimizer.type not in ("Adam", "AdamW"),
+                "self.learningRate.rule != 'AdaScale' || !(self.optimizer.type in ['Adam', 'AdamW'])",
+            ),
+            Rule(
+                "batch.shard",
+                "give a shard smaller than batch.maximum: AdaScale compares the gradients of two shards or more",
+                lambda s: s.learning_rate.rule != "AdaScale" or s.shard < s.batch.maximum,
+                "self.learningRate.rule != 'AdaScale' || self.batch.maximum > "
+                "(has(self.batch.shard) ? self.batch.shard : self.workers.examplesPerWorker)",
+            ),
+        ),
+    },
+)
