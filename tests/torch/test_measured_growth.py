@@ -166,8 +166,8 @@ def test_the_declared_manifest_of_a_run_repeats_it(measured_job: Any, tmp_path: 
 
 
 def test_a_run_that_decided_nothing_is_constant(measured_job: Any, tmp_path: Path) -> None:
-    train(measured_job("LossRatio", growth("LossRatio", "everyUpdates: 11, leastChange: '2', mostChange: '2'"), "epochs=1"),
-          Options(output_dir=tmp_path))  # fmt: skip
+    never = growth("LossRatio", "everyUpdates: 11, leastChange: '2', mostChange: '2'")
+    train(measured_job("LossRatio", never, "epochs=1"), Options(output_dir=tmp_path))
     assert "Constant" == read_manifest(declared_manifest(tmp_path)).spec.batch.growth.type
 
 

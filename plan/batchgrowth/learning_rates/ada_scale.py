@@ -8,7 +8,7 @@ from batchgrowth.extend import RateEntry, Rule, Signals, Windows
 
 
 class AdaScale(Windows):
-    """When the gain is measured anew: Johnson et al., 2020."""
+    """When the gain is measured again: Johnson et al., 2020."""
 
 
 def gain(signals: Signals, initial: int, used: int) -> float:
