@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from batchgrowth.growth import GROWTH
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.training import Options, train
@@ -24,6 +25,12 @@ JOB = (
     "workers.maximum=4",
 )
 
+
+EXACT = sorted(
+    (name for name, entry in GROWTH.items() if entry.quantity and not entry.looks_at_clock),
+    key=lambda name: name != "NoiseScale",
+)
+"""The measured rules of growth whose decisions another run repeats."""
 
 USER_CODE = str(Path(__file__).parent / "user_code")
 sys.path.append(USER_CODE)
@@ -106,19 +113,30 @@ def test_kill_9_of_any_worker_at_any_moment(
     check(tmp_path, job, summary, expected)
 
 
-def test_kill_9_while_growth_is_measured(digits_job: Any, tmp_path: Path, digits_weights: Callable[..., str]) -> None:
-    """A decision survives those who took it, and is neither lost nor taken twice."""
-    growth = "growth: {type: NoiseScale, looks: {everyUpdates: 7, leastChange: '1.05', mostChange: '1.5'}}"
-    measured = *JOB, f"batch={{initial: 32, maximum: 256, shard: 16, {growth}}}"
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("rule", EXACT)
+def test_kill_9_while_growth_is_measured(
+    digits_job: Any, tmp_path: Path, digits_weights: Callable[..., str], exchange: str, rule: str
+) -> None:
+    """A decision survives those who took it, and is neither lost nor taken twice; nor is a gain of the learning rate.
+
+    Every rule but those that look at a clock: the first in `make test`, all of them in `make test-long`.
+    """
+    custom = ", custom: {entrypoint: 'growing:by_least_loss', memory: 2}" if rule == "Custom" else ""
+    looks = f"looks: {{everyUpdates: 7, leastChange: '1.05', mostChange: '1.5'}}{custom}"
+    measured = (
+        *JOB, f"batch={{initial: 32, maximum: 256, shard: 16, growth: {{type: {rule}, {looks}}}}}",
+        "learningRate={initial: '0.05', rule: AdaScale, adaScale: {everyUpdates: 5, smoothing: '0.5'}}",
+    )  # fmt: skip
     alone = digits_weights(tmp_path / "alone", *measured)
-    job, hunter = digits_job(*measured, "exchange.type=AllReduce", "checkpoint.everySeconds=1"), Hunter(4, most=8)
+    job, hunter = digits_job(*measured, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(4, most=8)
     with hunter.out():
         summary = train(job, options(tmp_path / "hunted", 3))
     assert hunter.struck >= 2
     assert alone == summary["weightsSha256"]
-    looks = [(tmp_path / folder / "growth.csv").read_text() for folder in ("alone", "hunted")]
-    assert looks[0] == looks[1]
-    assert looks[0].count("\n") > 5
+    decided = [(tmp_path / folder / "growth.csv").read_text() for folder in ("alone", "hunted")]
+    assert decided[0] == decided[1]
+    assert decided[0].count("\n") > 5
 
 
 def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
