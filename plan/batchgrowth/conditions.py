@@ -56,6 +56,8 @@ REASONS = {
     },
     "Stalled": {
         "NoProgress": "The last update is too long ago; the message says how long.",
+        "ReportRefused": "The trainer's report is not one that this job can make, so it is not used; the message names "
+        "the field. Code of the workload may have written it.",
         "ProgressSeen": "Updates arrive as expected.",
     },
     "Suspended": {

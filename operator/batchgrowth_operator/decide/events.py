@@ -10,7 +10,7 @@ from batchgrowth_operator.decide.decision import Event
 from batchgrowth_operator.decide.rules import counted
 from batchgrowth_operator.decide.situation import condition
 
-BAD = {("Accepted", "False"), ("Degraded", "True"), ("Stalled", "True"), ("Succeeded", "False")}
+BAD = {("Accepted", "False"), ("Degraded", "True"), ("Stalled", "True"), ("Stalled", "Unknown"), ("Succeeded", "False")}
 QUIET = {"WaitingForWorkers", "WaitingForScheduler", "InProgress", "NotStarted", "Released", "Ended", "Paused"}
 """Reasons without an event: they only say that a job is on its way, or repeat another event."""
 RECOVERIES = {

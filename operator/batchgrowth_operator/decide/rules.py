@@ -98,7 +98,9 @@ def degraded(s: Situation, w: Workforce) -> Verdict:
 
 
 def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Whether the trainer, which reported before, has stopped reporting."""
+    """Whether the trainer, which reported before, has stopped reporting; unknown if its report cannot be its own."""
+    if s.misfit and s.mode is Mode.ACTIVE:
+        return Verdict("Unknown", "ReportRefused", f"The trainer's report is not used: {s.misfit}."[:1024])
     limit = stalled_after(s)
     if limit is None or s.report_age_seconds < limit:
         return Verdict("False", "ProgressSeen", "No update is overdue.")

@@ -44,8 +44,8 @@ class Situation:
     `undecided` is the plan that follows from the spec alone, `plan` the one that follows from the `decisions` of a
     measured growth as well, and `expected` the one with the stage that the trainer forecasts, if it forecasts one;
     `forgotten` is the number of stages before the first of the decisions. `previous` is the stored status, `report`
-    the trainer's progress unless it is older than that status, `update` the number of updates done, and `outcome` how
-    the job ended or None.
+    the trainer's progress unless it is older than that status, `misfit` why a report that exists is not used or empty,
+    `update` the number of updates done, and `outcome` how the job ended or None.
     """
 
     seen: Observed
@@ -58,6 +58,7 @@ class Situation:
     forgotten: int
     previous: JobStatus
     report: Progress | None
+    misfit: str
     update: int
     outcome: Outcome | None
 
@@ -142,6 +143,7 @@ def situate(seen: Observed, defaults: Defaults) -> Situation:
         forgotten=now.forgotten,
         previous=previous,
         report=now.report,
+        misfit=now.misfit,
         update=now.update,
         outcome=_stored_outcome(previous) or outcome_of(seen) or _overdue(seen, previous, spec),
     )

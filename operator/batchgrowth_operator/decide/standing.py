@@ -33,7 +33,8 @@ class Standing:
     """The plan that follows from `decisions`, the usable report or None, and the number of updates done.
 
     `expected` is the plan with the stage that the report forecasts, if it forecasts one. `forgotten` is the number of
-    stages before the first decision that is known; it is 0 with a report.
+    stages before the first decision that is known; it is 0 with a report. `misfit` says why there is a report but no
+    usable one; it is empty otherwise.
     """
 
     plan: Plan
@@ -42,11 +43,15 @@ class Standing:
     report: Progress | None
     update: int
     forgotten: int = 0
+    misfit: str = ""
 
 
 def standing(text: str, seen: Observed, previous: JobStatus) -> Standing:
     """The standing of the job with that text. Raises SpecError if its spec is refused, PlanError if it has no plan."""
-    reported = _reported(text, seen)
+    try:
+        reported, misfit = _reported(text, seen), ""
+    except ValueError as error:
+        reported, misfit = None, str(error)
     known = previous.trainer_status
     start, update = (known.start or 0, known.update or 0) if known else (0, 0)
     if reported is not None and (reported[0].start, reported[0].update) >= (start, update):
@@ -55,7 +60,9 @@ def standing(text: str, seen: Observed, previous: JobStatus) -> Standing:
         return Standing(plan=plan, expected=expected, decisions=report.decisions, report=report, update=report.update)
     plan, decisions, forgotten = _remembered(text, previous.history)
     done = min(update, plan.updates)
-    return Standing(plan=plan, expected=plan, decisions=decisions, report=None, update=done, forgotten=forgotten)
+    return Standing(
+        plan=plan, expected=plan, decisions=decisions, report=None, update=done, forgotten=forgotten, misfit=misfit
+    )
 
 
 def job_text(seen: Observed) -> str:
@@ -87,21 +94,20 @@ def current_run(history: Iterable[StageRecord]) -> tuple[StageRecord, ...]:
 
 
 def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
-    """The trainer's report and the plan that follows from its decisions; None if there is no usable report."""
-    report = _report(seen)
-    plan = None if report is None else _decided(text, report.decisions)
-    return (report, plan) if report is not None and plan is not None and _fits(report, plan) else None
+    """The trainer's report and the plan that follows from its decisions; None before the first report.
 
-
-def _report(seen: Observed) -> Progress | None:
+    Raises ValueError, naming the field, if the report is not one that a training of this job can make.
+    """
     config_map = seen.child("ConfigMap", names.progress(seen.name))
-    text = (config_map or {}).get("data", {}).get(names.PROGRESS_KEY)
-    if text is None:
+    given = ((config_map or {}).get("data") or {}).get(names.PROGRESS_KEY)
+    if given is None:
         return None
-    try:
-        return Progress.from_json(text)
-    except ValueError:
-        return None  # not the trainer's text; its next report replaces it
+    report = Progress.from_json(given)
+    plan = _decided(text, report.decisions)
+    if plan is None:
+        raise ValueError("progress.decisions: not those of a training of this job")
+    _check(report, plan)
+    return report, plan
 
 
 def _expected(text: str, report: Progress) -> Plan | None:
@@ -112,18 +118,26 @@ def _expected(text: str, report: Progress) -> Plan | None:
     return _decided(text, (*report.decisions, Decision(next_look.update, next_look.batch_size, math.inf)))
 
 
-def _fits(report: Progress, plan: Plan) -> bool:
-    """Whether the report is of this plan, and the status can store its numbers."""
-    counts = (report.ready or 0, *report.crews.values(), *report.pauses.values())
-    return (
-        report.updates == plan.updates
-        and 0 <= report.update <= plan.updates
-        and 0 <= (report.checkpoint_update or 0) <= plan.updates
-        and 0 <= report.epoch <= plan.epochs
-        and 0 <= report.start <= LARGEST_START
-        and all(0 <= count <= LARGEST_COUNT for count in counts)
-        and (report.weights_sha256 is None or SHA256.fullmatch(report.weights_sha256) is not None)
-    )
+def _check(report: Progress, plan: Plan) -> None:
+    """Raises ValueError if the report is not of this plan, or the status cannot store its numbers."""
+    largest = {
+        "update": plan.updates,
+        "checkpoint_update": plan.updates,
+        "epoch": plan.epochs,
+        "start": LARGEST_START,
+        "ready": LARGEST_COUNT,
+        "seconds_per_update": LARGEST_COUNT,
+    }
+    named = [(name, getattr(report, name) or 0, most) for name, most in largest.items()]
+    named += [(f"crews.{stage}", count, LARGEST_COUNT) for stage, count in report.crews.items()]
+    named += [(f"pauses.{stage}", seconds, LARGEST_COUNT) for stage, seconds in report.pauses.items()]
+    for name, number, most in [("updates", report.updates, plan.updates), *named]:
+        if not 0 <= number <= most or (name == "updates" and number != most):
+            raise ValueError(
+                f"progress.{name}: {number:g}; the plan allows {'' if name == 'updates' else '0 to '}{most}"
+            )
+    if report.weights_sha256 is not None and not SHA256.fullmatch(report.weights_sha256):
+        raise ValueError("progress.weights_sha256: not the 64 hexadecimal digits of a SHA-256")
 
 
 def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[Decision, ...], int]:

@@ -1,0 +1,113 @@
+"""Reports that no training of the job can make: code of the workload has the right to write them."""
+
+import copy
+import json
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth.conditions import REASONS
+from batchgrowth.progress import Progress
+from batchgrowth.status import JobStatus
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+FIXTURE_IS_A_FUNCTION = [HealthCheck.function_scoped_fixture]
+
+
+def write(world: Any, **values: Any) -> Any:
+    """The report with these values in place of its own, whatever JSON makes of them."""
+    data = world.child("ConfigMap", "digits-progress")["data"]
+    data[names.PROGRESS_KEY] = json.dumps(json.loads(data[names.PROGRESS_KEY]) | values)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"update": -1}, "progress.update: -1; the plan allows 0 to 460"),
+        ({"update": 461}, "progress.update: 461; the plan allows 0 to 460"),
+        ({"update": float("nan")}, "progress.update: nan; give int"),
+        ({"epoch": float("inf")}, "progress.epoch: not finite; give a finite number"),
+        ({"updates": 461}, "progress.updates: 461; the plan allows 460"),
+        ({"checkpoint_update": 10**30}, "progress.checkpoint_update: 1e+30; the plan allows 0 to 460"),
+        ({"seconds_per_update": -0.5}, "progress.seconds_per_update: -0.5; the plan allows 0 to 2147483647"),
+        ({"crews": {"0": -1}}, "progress.crews.0: -1; the plan allows 0 to 2147483647"),
+        ({"decisions": [[20, 64, 1.0]]}, "progress.decisions: not those of a training of this job"),
+        ({"weights_sha256": "ab"}, "progress.weights_sha256: not the 64 hexadecimal digits of a SHA-256"),
+        ({"loss": "x" * 5000}, "progress.loss: 'xxxx"),
+    ],
+)
+def test_it_is_not_used_and_the_field_is_named(training_world: Any, values: dict[str, Any], message: str) -> None:
+    world = training_world()
+    before = copy.deepcopy(world.status["trainerStatus"])
+    write(world.report(300), **values).wait(6).settle()
+
+    stalled = next(one for one in world.status["conditions"] if one["type"] == "Stalled")
+    assert ("Unknown", "ReportRefused") == (stalled["status"], stalled["reason"])
+    assert stalled["message"].startswith(f"The trainer's report is not used: {message}")
+    assert before == world.status["trainerStatus"]
+    assert ["Warning"] == [event.type for event in world.events if event.reason == "ReportRefused"]
+
+    world.report(310).wait(6).settle()
+    assert ("False", "ProgressSeen") == world.condition("Stalled")
+
+
+def test_a_refused_report_holds_up_nothing(training_world: Any) -> None:
+    world = training_world(ttlSecondsAfterFinished=30, activeDeadlineSeconds=600)
+    write(world, update=-1).edit(suspend=True).settle()
+    assert world.trainer["spec"]["suspend"]
+    assert ("False", "ProgressSeen") == world.condition("Stalled"), "what a suspended job reports does not matter"
+
+    world.edit(suspend=False).settle()
+    world.wait(601).settle()
+    assert ("False", "DeadlineExceeded") == world.condition("Succeeded")
+    world.trainer_ends("Failed").wait(31).settle()
+    assert world.job_deleted
+
+
+NUMBERS = st.one_of(
+    st.integers(), st.integers(-3, 500), st.floats(), st.sampled_from([2**31, 2**53, 2**63, 10**400, -(10**400), 1e308])
+)
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=20)),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)),
+    max_leaves=8,
+)
+NAMES = st.sampled_from([one.name for one in fields(Progress)])
+REPORTS = st.dictionaries(NAMES, st.one_of(NUMBERS, JSON), max_size=4)
+DECISIONS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=4)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)
+@given(st.booleans(), st.lists(REPORTS, min_size=1, max_size=3), DECISIONS, st.booleans())
+def test_whatever_is_reported_the_job_can_be_reconciled(
+    training_world: Any,
+    measured_world: Any,
+    is_measured: bool,
+    reports: list[dict[str, Any]],
+    decisions: list[Any],
+    suspend: bool,
+) -> None:
+    """Every pass ends, at rest, with a status that can be stored, and workers within the job's bounds."""
+    world = (measured_world if is_measured else training_world)()
+    for given_values in reports:
+        values = given_values | ({"decisions": decisions} if is_measured and decisions else {})
+        write(world, **values).wait(7).settle()
+        status = JobStatus.model_validate(world.status)
+        assert all(one.reason in REASONS[one.type] and len(one.message) <= 1024 for one in status.conditions)
+        assert 0 <= world.deployment["spec"]["replicas"] <= world.job["spec"]["workers"]["maximum"]
+        json.dumps(world.status, allow_nan=False)
+    world.edit(suspend=suspend).settle()
+    assert suspend == world.trainer["spec"]["suspend"]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)
+@given(st.one_of(st.text(), JSON.map(json.dumps)))
+def test_any_text_may_stand_in_the_config_map(training_world: Any, text: str) -> None:
+    world = training_world()
+    world.child("ConfigMap", "digits-progress")["data"] = {names.PROGRESS_KEY: text}
+    world.wait(7).settle()
+    JobStatus.model_validate(world.status)
+    assert 1 == world.deployment["spec"]["replicas"]
