@@ -45,7 +45,7 @@ def draw(contestants: list[Contestant], epochs: int, path: Path) -> None:
     batches.set_yscale("log", base=2)
     for axis in (results.xaxis, results.yaxis, batches.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.5g}"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, handlelength=4)
     figure.savefig(path, facecolor="white")
 
 
