@@ -10,6 +10,9 @@ from typing import Any, Self
 from batchgrowth.decisions import Decision
 from batchgrowth.forecast import Forecast
 
+LARGEST_START = 2**53
+"""The largest number of a start: that of older trainers was a time."""
+
 KINDS: dict[Any, tuple[type, ...]] = {
     int: (int,),
     float: (float, int),
@@ -26,7 +29,7 @@ KINDS: dict[Any, tuple[type, ...]] = {
 class Progress:
     """The position and state of a training.
 
-    `update` of `updates` updates and `epoch` of `epochs` epochs are done; `start` counts the trainer's starts from 0;
+    `update` of `updates` updates and `epoch` of `epochs` epochs are done; `start` grows with each start of the trainer;
     `loss` is the mean over the examples since the last report; times are in seconds. None means unknown: the loss
     before the first update, the remaining time before a pace is measured, the checkpoint before the first one, the
     digest of the weights before the end. `workers` is the number that train, `ready` the number that could: they have

@@ -7,7 +7,6 @@ from the newest checkpoint.  docs/exit-codes.md lists the exit codes.
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -57,11 +56,11 @@ def main(
     set_up_logs(logs)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every peer address without a name
     output_dir.mkdir(parents=True, exist_ok=True)
-    deliver = to_file(output_dir / "progress.json")
+    deliver, count_start = to_file(output_dir / "progress.json")
     if namespace is not None and progress_configmap is not None:
-        deliver = to_config_map(namespace, progress_configmap)
+        deliver, count_start = to_config_map(namespace, progress_configmap)
     console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)
-    sinks = [make_display(console), Reporter(deliver, start=int(time.time()))]
+    sinks = [make_display(console), Reporter(deliver, count_start)]
     first_stop = Note("stop requested: writing a checkpoint, then exiting")
     try:
         with interrupts(lambda: publish(sinks, first_stop)) as requested:

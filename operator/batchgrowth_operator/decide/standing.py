@@ -17,14 +17,14 @@ from batchgrowth.decisions import MOST_DECISIONS, Decision
 from batchgrowth.manifest import read_manifest
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.plan import Plan, make_plan
-from batchgrowth.progress import Progress
+from batchgrowth.progress import LARGEST_START, Progress
 from batchgrowth.spec import JobSpec
 from batchgrowth.status import JobStatus, StageRecord
 
 from batchgrowth_operator.seen.observed import Observed
 
-LARGEST_COUNT, LARGEST_START = 2**31 - 1, 2**53
-"""The largest count of workers or seconds in a report, and the largest number of a start, which may be a time."""
+LARGEST_COUNT = 2**31 - 1
+"""The largest count of workers or seconds in a report."""
 SHA256 = re.compile("[0-9a-f]{64}")
 
 

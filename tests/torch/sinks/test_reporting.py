@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from batchgrowth.decisions import Decision
 from batchgrowth.errors import PlanError
 from batchgrowth.forecast import Forecast
+from batchgrowth.names import LAST_START
 from batchgrowth.plan import Position, make_plan
 from batchgrowth.progress import Progress
 from batchgrowth.spec import BatchGrowthJob
@@ -28,6 +30,8 @@ from batchgrowth_trainer.sinks.reporting import Reporter
 from batchgrowth_trainer.training import Options, train
 
 MakeJob = Callable[..., BatchGrowthJob]
+stored = {"text": "{}"}
+"""What the API server of these tests answers to a GET."""
 
 
 def test_the_last_report_is_of_the_end(tmp_path: Path, small_job: MakeJob) -> None:
@@ -38,7 +42,7 @@ def test_the_last_report_is_of_the_end(tmp_path: Path, small_job: MakeJob) -> No
     def deliver(report: str) -> None:
         reports.append(Progress.from_json(report))
 
-    train(job, Options(output_dir=tmp_path), [Reporter(deliver, start=7)])
+    train(job, Options(output_dir=tmp_path), [Reporter(deliver, lambda: 7)])
 
     plan = make_plan(job.spec)
     assert (0, plan.updates) == (reports[0].update, reports[-1].update)
@@ -151,18 +155,33 @@ def test_a_report_that_is_never_delivered_does_not_stop_training(
 
 def test_a_file_holds_the_newest_report(tmp_path: Path) -> None:
     """And no other file is left beside it."""
-    write = to_file(tmp_path / "progress.json")
+    write, count_start = to_file(tmp_path / "progress.json")
+    assert 0 == count_start()
 
     write('{"update": 1}')
     write('{"update": 2}')
 
     assert '{"update": 2}\n' == (tmp_path / "progress.json").read_text()
     assert ["progress.json"] == [path.name for path in tmp_path.iterdir()]
+    assert 0 == count_start(), "a text that is no report numbers nothing"
+    write(report(start=41))
+    assert 42 == count_start()
+
+
+def report(start: int) -> str:
+    """A report of that start."""
+    made = Progress(
+        update=1, updates=9, epoch=0.1, epochs=1, stage=0, batch_size=8, learning_rate=0.1, workers=1, start=start
+    )
+    return made.to_json()
 
 
 @pytest.fixture
 def api_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[tuple[str, str, dict[str, object]]]]]:
-    """A server that keeps (path, token, body) of each PATCH; without TLS, which is the standard library's to test."""
+    """A server that keeps (path, token, body) of each PATCH; without TLS, which is the standard library's to test.
+
+    A GET answers the `text` of `stored`.
+    """
     seen: list[tuple[str, str, dict[str, object]]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -171,6 +190,11 @@ def api_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[tupl
             seen.append((self.path, self.headers["Authorization"], json.loads(body)))
             self.send_response(200 if "missing" not in self.path else 404)
             self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(stored["text"].encode())
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Nothing."""
@@ -195,7 +219,7 @@ def test_a_config_map_is_patched(
     port, seen = api_server
     (tmp_path / "token").write_text("first\n")
     environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
-    patch = to_config_map("team", "digits-progress", environment, tmp_path)
+    patch, _ = to_config_map("team", "digits-progress", environment, tmp_path)
 
     patch("one")
     (tmp_path / "token").write_text("second")
@@ -207,7 +231,49 @@ def test_a_config_map_is_patched(
         (path, "Bearer second", {"data": {"progress.json": "two"}}),
     ] == seen
     with pytest.raises(OSError, match="404"):
-        to_config_map("team", "missing", environment, tmp_path)("three")
+        to_config_map("team", "missing", environment, tmp_path)[0]("three")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "data", "number"),
+    [
+        (None, None, 0),
+        (None, {"progress.json": report(start=3)}, 4),
+        ({LAST_START: "7"}, {"progress.json": report(start=3)}, 8),
+        ({LAST_START: "7"}, None, 8),
+        ({LAST_START: "2"}, {"progress.json": report(start=1_795_000_000)}, 1_795_000_001),  # an older trainer's time
+        ({LAST_START: "2"}, {"progress.json": report(start=2**60)}, 3),
+        ({LAST_START: "-2"}, {"progress.json": "nonsense"}, 0),
+        (None, {"progress.json": report(start=2**53)}, 2**53),
+    ],
+)
+def test_a_start_is_numbered_after_all_that_are_known(
+    tmp_path: Path, api_server: Any, annotations: Any, data: Any, number: int
+) -> None:
+    """By no clock: that of a trainer's node may be behind."""
+    port, _ = api_server
+    (tmp_path / "token").write_text("token")
+    stored["text"] = json.dumps({"metadata": {"annotations": annotations}, "data": data})
+    environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
+    _, count_start = to_config_map("team", "digits-progress", environment, tmp_path)
+    assert number == count_start()
+    stored["text"] = "<html>"
+    with pytest.raises(OSError, match="not a ConfigMap"):
+        count_start()
+
+
+def test_nothing_is_delivered_before_the_start_has_its_number(tmp_path: Path, small_job: MakeJob) -> None:
+    numbers, arrived = iter([OSError("away"), OSError("away"), 5]), list[Progress]()
+
+    def count_start() -> int:
+        number = next(numbers)
+        if isinstance(number, OSError):
+            raise number
+        return number
+
+    reporter = Reporter(lambda text: arrived.append(Progress.from_json(text)), count_start)
+    train(small_job(), Options(output_dir=tmp_path), [reporter])
+    assert {5} == {one.start for one in arrived}
 
 
 def test_another_plan_is_refused(tmp_path: Path, small_job: MakeJob) -> None:

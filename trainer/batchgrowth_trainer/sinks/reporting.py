@@ -15,7 +15,7 @@ from batchgrowth.progress import Progress
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import events
-from batchgrowth_trainer.sinks.delivery import Deliver
+from batchgrowth_trainer.sinks.delivery import CountStart, Deliver
 
 PERIOD_SECONDS = 1.0
 _STOP_SECONDS = 30.0  # the longest that the end of a run waits for the last report to be delivered
@@ -26,9 +26,13 @@ _SMOOTHING = 0.1
 class Reporter:
     """Keeps the newest report, and delivers it once a second, at once after a resize or a wait, and at the end."""
 
-    def __init__(self, deliver: Deliver, start: int = 0) -> None:
-        """`start` grows with each start of the job's trainer: the reports of a later start supersede all earlier."""
-        self._deliver, self._start_number = deliver, start
+    def __init__(self, deliver: Deliver, count_start: CountStart = lambda: 0) -> None:
+        """`count_start` gives the number of this start; it is called until it raises no OSError, before any delivery.
+
+        The number grows with each start of the job's trainer: the reports of a later start supersede all earlier.
+        """
+        self._deliver, self._count_start = deliver, count_start
+        self._number: int | None = None
         self._plan: Plan | None = None
         self._newest: Progress | None = None
         self._pace = 0.0
@@ -78,7 +82,6 @@ class Reporter:
             batch_size=stage.batch_size,
             learning_rate=plan.learning_rate_at(position),
             workers=0,
-            start=self._start_number,
             checkpoint_update=position.update or None,
             decisions=decisions,
         )
@@ -154,7 +157,9 @@ class Reporter:
     def _try(self, report: Progress, tries: int) -> bool:
         for wait in range(tries):
             try:
-                self._deliver(report.to_json())
+                if self._number is None:
+                    self._number = self._count_start()
+                self._deliver(replace(report, start=self._number).to_json())
             except OSError:
                 time.sleep(min(wait, 2) * PERIOD_SECONDS)
             else:

@@ -30,8 +30,13 @@ def plan_config_map(s: Situation) -> Manifest:
 
 
 def progress_config_map(s: Situation) -> Manifest:
-    """The ConfigMap that the trainer writes its reports to; the operator leaves its data alone."""
-    return child(s, "v1", "ConfigMap", names.progress(s.seen.name), "progress")
+    """The ConfigMap that the trainer writes its reports to; the operator leaves its data alone.
+
+    If it is lost, the next trainer learns from the annotation how its start must be numbered to be newer.
+    """
+    known = s.report or s.previous.trainer_status
+    annotations = {names.LAST_START: str(known.start)} if known and known.start else None
+    return child(s, "v1", "ConfigMap", names.progress(s.seen.name), "progress", annotations)
 
 
 def tls_secret(s: Situation, credentials: Credentials) -> Manifest:

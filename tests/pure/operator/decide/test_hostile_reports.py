@@ -111,3 +111,15 @@ def test_any_text_may_stand_in_the_config_map(training_world: Any, text: str) ->
     world.wait(7).settle()
     JobStatus.model_validate(world.status)
     assert 1 == world.deployment["spec"]["replicas"]
+
+
+def test_a_lost_config_map_numbers_the_next_start(training_world: Any) -> None:
+    """The next trainer finds no report there, but the number that its own must exceed."""
+    world = training_world()
+    ref = next(ref for ref in world.children if ref.name == "digits-progress" and ref.kind == "ConfigMap")
+    assert names.LAST_START not in world.children[ref]["metadata"]["annotations"], "the first start needs none"
+    world.report(20, start=4).wait(6).settle()
+    assert "4" == world.children[ref]["metadata"]["annotations"][names.LAST_START]
+    del world.children[ref]
+    world.settle()
+    assert "4" == world.children[ref]["metadata"]["annotations"][names.LAST_START]
