@@ -14,7 +14,7 @@ import typer
 from batchgrowth.cli import LogFormatOption, LogLevelOption
 from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
 from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
-from batchgrowth.manifest import load_manifest
+from batchgrowth.manifest import load_stored
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
@@ -42,7 +42,7 @@ def main(
     log_format: LogFormatOption = LogFormat.text,
 ) -> None:
     """Train a job in a pod."""
-    manifest = load_manifest(job)
+    manifest = load_stored(job)
     check_same_plan(manifest, plan)
 
     from batchgrowth_trainer.interrupts import interrupts

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from batchgrowth import names
 from batchgrowth.decisions import Decision
+from batchgrowth.manifest import Stored
 from batchgrowth.plan import Plan, Stage
 from batchgrowth.progress import Progress
 from batchgrowth.spec import JobSpec
@@ -13,7 +14,7 @@ from batchgrowth.status import Condition, JobStatus
 from pydantic import ValidationError
 
 from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.decide.standing import job_text, spec_of, standing, undecided
+from batchgrowth_operator.decide.standing import job_text, standing, stored, undecided
 from batchgrowth_operator.seen.diagnosis import cluster_problem
 from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.seen.problems import Problem
@@ -41,6 +42,8 @@ class ClusterPolicy(Enum):
 class Situation:
     """A job whose spec has a plan. What follows from it is computed once, at its first use.
 
+    `stored` is the job as the API server has it.
+
     `undecided` is the plan that follows from the spec alone, `plan` the one that follows from the `decisions` of a
     measured growth as well, and `expected` the one with the stage that the trainer forecasts, if it forecasts one;
     `forgotten` is the number of stages before the first of the decisions. `previous` is the stored status, `report`
@@ -50,7 +53,7 @@ class Situation:
 
     seen: Observed
     defaults: Defaults
-    spec: JobSpec
+    stored: Stored
     undecided: Plan
     plan: Plan
     expected: Plan
@@ -61,6 +64,11 @@ class Situation:
     misfit: str
     update: int
     outcome: Outcome | None
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job's spec."""
+        return self.stored.job.spec
 
     @cached_property
     def mode(self) -> Mode:
@@ -131,11 +139,11 @@ class Situation:
 def situate(seen: Observed, defaults: Defaults) -> Situation:
     """The situation of the job. Raises SpecError if its spec is refused, PlanError if it has no plan."""
     text, previous = job_text(seen), stored_status(seen)
-    spec, now = spec_of(text), standing(text, seen, previous)
+    job, now = stored(text), standing(text, seen, previous)
     return Situation(
         seen=seen,
         defaults=defaults,
-        spec=spec,
+        stored=job,
         undecided=undecided(text),
         plan=now.plan,
         expected=now.expected,
@@ -145,7 +153,7 @@ def situate(seen: Observed, defaults: Defaults) -> Situation:
         report=now.report,
         misfit=now.misfit,
         update=now.update,
-        outcome=_stored_outcome(previous) or outcome_of(seen) or _overdue(seen, previous, spec),
+        outcome=_stored_outcome(previous) or outcome_of(seen) or _overdue(seen, previous, job.job.spec),
     )
 
 

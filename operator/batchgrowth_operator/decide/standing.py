@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from batchgrowth import names
 from batchgrowth.decisions import MOST_DECISIONS, Decision
-from batchgrowth.manifest import read_manifest
+from batchgrowth.manifest import Stored, read_stored
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.progress import LARGEST_START, Progress
@@ -73,9 +73,14 @@ def job_text(seen: Observed) -> str:
 
 
 @lru_cache(maxsize=2048)
+def stored(text: str) -> Stored:
+    """The job in the text. Raises SpecError if its spec is refused."""
+    return read_stored(text)
+
+
 def spec_of(text: str) -> JobSpec:
     """The spec in the text. Raises SpecError if it is refused."""
-    return read_manifest(text).spec
+    return stored(text).job.spec
 
 
 @lru_cache(maxsize=2048)

@@ -4,6 +4,7 @@ import base64
 import json
 
 from batchgrowth import names
+from batchgrowth.manifest import VERSION, VERSION_ANNOTATION
 
 from batchgrowth_operator.decide.children.base import child
 from batchgrowth_operator.decide.decision import Manifest
@@ -19,8 +20,12 @@ def plan_config_map(s: Situation) -> Manifest:
     job = {
         "apiVersion": s.seen.job["apiVersion"],
         "kind": s.seen.job["kind"],
-        "metadata": {"name": s.seen.name, "namespace": s.seen.namespace},
-        "spec": s.seen.job["spec"],
+        "metadata": {
+            "name": s.seen.name,
+            "namespace": s.seen.namespace,
+            "annotations": {VERSION_ANNOTATION: VERSION},
+        },
+        "spec": s.stored.short,
     }
     data = {
         names.JOB_KEY: json.dumps(job, sort_keys=True, ensure_ascii=False),

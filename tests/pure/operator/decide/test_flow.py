@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
+from batchgrowth.manifest import read_stored
 from batchgrowth.plan import make_plan
 from batchgrowth_operator.seen.observed import Failure, Ref
 
@@ -45,13 +46,15 @@ def test_the_first_pass_creates_everything(make_world: MakeWorld) -> None:
 
 
 def test_the_trainer_finds_its_job_and_plan(make_world: MakeWorld) -> None:
-    """The ConfigMap holds the job as given and the plan that follows from it."""
+    """The ConfigMap holds the job, without its defaults, and the plan that follows from it."""
     world = make_world()
     world.step()
 
     data = world.child("ConfigMap", "digits-plan")["data"]
 
-    assert world.job["spec"] == json.loads(data[names.JOB_KEY])["spec"]
+    given = read_stored(json.dumps(world.job)).job.spec
+    assert given == read_stored(data[names.JOB_KEY]).job.spec
+    assert "seed" not in json.loads(data[names.JOB_KEY])["spec"]
     assert 460 == json.loads(data[names.PLAN_KEY])["updates"]
 
 

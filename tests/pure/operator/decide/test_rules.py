@@ -1,5 +1,6 @@
 """Each condition by its table: the observed state, and the condition's status, reason and message."""
 
+import json
 from typing import Any
 
 import pytest
@@ -344,3 +345,16 @@ def test_reasons_are_documented(training_world: MakeWorld) -> None:
     world = training_world()
     for condition in world.status["conditions"]:
         assert condition["reason"] in REASONS[condition["type"]]
+
+
+def test_fields_of_another_version_are_ignored_and_named(make_world: MakeWorld) -> None:
+    """They are handed on to the trainer, whose version may know them."""
+    world = make_world(precision="BFloat16")
+    world.job["spec"]["workers"]["spot"] = True
+    world.settle()
+
+    accepted = next(one for one in world.status["conditions"] if one["type"] == "Accepted")
+    assert "True" == accepted["status"]
+    assert accepted["message"].endswith(" ignores what it does not know: spec.workers.spot, spec.precision.")
+    handed_on = json.loads(world.child("ConfigMap", "digits-plan")["data"][names.JOB_KEY])
+    assert ("BFloat16", True) == (handed_on["spec"]["precision"], handed_on["spec"]["workers"]["spot"])
