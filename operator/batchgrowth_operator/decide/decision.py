@@ -23,11 +23,13 @@ class Decision:
 
     The status comes first because it records what was decided: if the pass dies after it, the next pass completes the
     rest. `status` is None if it does not change, `requeue_after_seconds` None if only an event can change the decision.
+    `renewed` are those of `delete` that a later pass makes again.
     """
 
     status: Manifest | None = None
     apply: tuple[Manifest, ...] = ()
     delete: tuple[Ref, ...] = ()
+    renewed: frozenset[Ref] = frozenset()
     events: tuple[Event, ...] = ()
     delete_job: bool = False
     requeue_after_seconds: float | None = None

@@ -69,6 +69,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
             *scheduler_retry(seen),
         ),
         delete=tuple(_unwanted(s, manifests)),
+        renewed=frozenset(ref_of(manifest) for manifest in manifests if _needs_recreation(manifest, seen)),
         requeue_after_seconds=_soonest(left, until_report, *_waits(s, w)),
     )
 

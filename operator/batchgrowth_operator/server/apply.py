@@ -31,23 +31,29 @@ class Writer:
     store: Store
 
     def carry_out(self, seen: Observed, decision: Decision) -> tuple[Failure, ...]:
-        """The first apply that the API server refused, if any; later writes, which may depend on it, are skipped.
+        """The writes that the API server refused.
 
-        Raises Outdated if the job or a child has changed, OSError if no server answers.
+        After the first, nothing is created any more, nor deleted to be made again, since that may depend on it; what
+        exists is still changed, suspended and released. Raises Outdated if the job or a child has changed, OSError if
+        no server answers.
         """
+        failures: list[Failure] = []
         if decision.status is not None:
             self._write_status(seen, decision.status)
         for manifest in decision.apply:
+            if failures and ref_of(manifest) not in seen.children:
+                continue
             failure = self._apply(seen, manifest)
             if failure is not None:
-                return (failure,)
+                failures.append(failure)
         for ref in decision.delete:
-            self._delete(seen, ref, seen.children[ref])
+            if not (failures and ref in decision.renewed):
+                self._delete(seen, ref, seen.children[ref])
         for event in decision.events:
             self._post(seen, event)
         if decision.delete_job:
             self._delete(seen, Ref(KIND, seen.name), seen.job)
-        return ()
+        return tuple(failures)
 
     def _write_status(self, seen: Observed, status: Manifest) -> None:
         """Writes the status with the observed resource version, so that a job edited since is refused as a conflict."""

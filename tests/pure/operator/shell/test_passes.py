@@ -427,3 +427,36 @@ def test_passes_wait_for_the_lease() -> None:
     asyncio.run(scene())
 
     assert [KEY] == made
+
+
+def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> None:
+    """A failing webhook on ConfigMaps leaves suspending, scaling and releasing alone, and nothing new is made."""
+    setting.once()
+    account = Ref("ServiceAccount", "digits-trainer")
+    setting.api.refused[PLAN] = Refused(500, "the webhook does not answer")
+    edited = copy.deepcopy(setting.api.objects[JOB])
+    edited["spec"] |= {"suspend": True}
+    edited["metadata"]["resourceVersion"] = setting.api.objects[JOB]["metadata"]["resourceVersion"] = "999"
+    setting.api.objects[JOB]["spec"] |= {"suspend": True}
+    setting.store.update(edited)
+    setting.store.remove(setting.api.objects.pop(account) | {"kind": account.kind})
+
+    outcome = setting.once()
+
+    assert [(PLAN, 500)] == [(failure.ref, failure.code) for failure in outcome.failures]
+    assert outcome.backs_off
+    trainer = Ref("Job", "digits-trainer")
+    assert setting.api.objects[trainer]["spec"]["suspend"]
+    assert Ref("Deployment", "digits-workers") not in setting.api.objects, "its workers are released"
+    assert account not in setting.api.objects
+    seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
+    assert seen is not None
+    plan = dict(seen.children[PLAN])
+    decision = Decision(apply=(plan,), delete=(trainer, Ref("Role", "digits-progress")), renewed=frozenset([trainer]))
+    Writer(setting.api, setting.store).carry_out(seen, decision)  # type: ignore[arg-type]
+    assert trainer in setting.api.objects, "what would be made again stays while that cannot be"
+    assert Ref("Role", "digits-progress") not in setting.api.objects
+
+    del setting.api.refused[PLAN]
+    setting.once()
+    assert account in setting.api.objects
