@@ -13,7 +13,7 @@ from prometheus_client import start_http_server
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.server.api import Api, connect
 from batchgrowth_operator.server.apply import Writer
-from batchgrowth_operator.server.lease import hold
+from batchgrowth_operator.server.lease import Tenure, hold
 from batchgrowth_operator.server.observe import Observer
 from batchgrowth_operator.server.settings import LeaseLock, Settings
 from batchgrowth_operator.server.store import Store
@@ -73,11 +73,13 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     """
     store = Store()
     telemetry.forget_all()
-    make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image=settings.image), telemetry)
+    tenure = Tenure(needs_lease=settings.lease is not None)
+    writer = Writer(api, store, lambda: tenure.seconds_left > 0)
+    make_pass = passes_of(Observer(api, store), writer, Defaults(image=settings.image), telemetry)
     stop = asyncio.Event()
 
     def begin() -> Passes:
-        passes = _begin(make_pass, api, settings.lease, stop)
+        passes = _begin(make_pass, api, settings.lease, tenure, stop)
         sweeping = Sweep(api, store, settings.namespaces).run(passes.wake)
         passes.add_task(asyncio.create_task(sweeping, name="sweep"))
         return passes
@@ -99,18 +101,18 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
         log.warning("watching failed during shutdown", exc_info=True)
 
 
-def _begin(make_pass: Pass, api: Api, lease: LeaseLock | None, stop: asyncio.Event) -> Passes:
+def _begin(make_pass: Pass, api: Api, lease: LeaseLock | None, tenure: Tenure, stop: asyncio.Event) -> Passes:
     """The passes. Our signal handlers set `stop`, because kopf forgets a signal if watching fails during shutdown."""
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.call_later(SIGNAL_HANDLERS_AFTER_SECONDS, loop.add_signal_handler, name, stop.set)
     passes = Passes(make_pass, waits=lease is not None)
     if lease is not None:
-        passes.add_task(asyncio.create_task(_lead(api, lease, passes.begin), name="lease"))
+        passes.add_task(asyncio.create_task(_lead(api, lease, tenure, passes.begin), name="lease"))
     return passes
 
 
-async def _lead(api: Api, lease: LeaseLock, begin: Callable[[], None]) -> None:
+async def _lead(api: Api, lease: LeaseLock, tenure: Tenure, begin: Callable[[], None]) -> None:
     """Works while this process holds the lease, then ends the process; its replacement waits for the lease again."""
-    await hold(api, lease, begin)
+    await hold(api, lease, tenure, begin)
     os.kill(os.getpid(), signal.SIGTERM)

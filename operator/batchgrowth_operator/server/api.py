@@ -20,6 +20,7 @@ from batchgrowth_operator.server.kinds import EVENTS, KINDS, LEASES, Kind
 
 CONNECTIONS = 16
 TIMEOUT_SECONDS = 30
+LEASE_TIMEOUT_SECONDS = 5
 PAGE = 250
 """Objects per page of a list."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -127,14 +128,16 @@ class Api:
 
     def get_lease(self, namespace: str, name: str) -> Object | None:
         """The Lease, or None if it does not exist."""
-        return self._get_if_any(LEASES, LEASES.path(namespace, name))
+        return self._get_if_any(LEASES, LEASES.path(namespace, name), timeout_seconds=LEASE_TIMEOUT_SECONDS)
 
     def put_lease(self, lease: Object) -> Object:
         """The Lease after the write: created if it has no resource version, else updated if it still has that one."""
         metadata = lease["metadata"]
         if "resourceVersion" not in metadata:
-            return self._send("post", LEASES, LEASES.path(metadata["namespace"]), body=lease)
-        return self._send("put", LEASES, LEASES.path(metadata["namespace"], metadata["name"]), body=lease)
+            path = LEASES.path(metadata["namespace"])
+            return self._send("post", LEASES, path, timeout_seconds=LEASE_TIMEOUT_SECONDS, body=lease)
+        path = LEASES.path(metadata["namespace"], metadata["name"])
+        return self._send("put", LEASES, path, timeout_seconds=LEASE_TIMEOUT_SECONDS, body=lease)
 
     def _get_if_any(self, kind: Kind, path: str, **options: Any) -> dict[str, Any] | None:
         try:
@@ -144,9 +147,11 @@ class Api:
                 return None
             raise
 
-    def _send(self, verb: str, kind: Kind, path: str, **options: Any) -> dict[str, Any]:
+    def _send(
+        self, verb: str, kind: Kind, path: str, timeout_seconds: float = TIMEOUT_SECONDS, **options: Any
+    ) -> dict[str, Any]:
         try:
-            response = self._dynamic.request(verb, path, serialize=False, _request_timeout=TIMEOUT_SECONDS, **options)
+            response = self._dynamic.request(verb, path, serialize=False, _request_timeout=timeout_seconds, **options)
         except DynamicApiError as error:
             self._count(verb, kind.plural, str(error.status))
             raise Refused(int(error.status), _message(error)) from error

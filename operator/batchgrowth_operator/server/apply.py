@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from batchgrowth import names
@@ -23,19 +24,30 @@ class Outdated(Exception):
     """The job or a child changed since it was observed; another pass must decide."""
 
 
+class NotLeading(OSError):
+    """Another operator may lead by now, so this one must not write."""
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes through `api` and stores the responses in `store`."""
+    """Writes through `api` and stores the responses in `store`; asks before each write whether it may."""
 
     api: Api
     store: Store
+    may_write: Callable[[], bool] = lambda: True
+
+    def _writing(self) -> Api:
+        """The API. Raises NotLeading if this process, which may have been paused for long, must not write."""
+        if not self.may_write():
+            raise NotLeading("the lease was not renewed in time")
+        return self.api
 
     def carry_out(self, seen: Observed, decision: Decision) -> tuple[Failure, ...]:
         """The writes that the API server refused.
 
         After the first, nothing is created any more, nor deleted to be made again, since that may depend on it; what
         exists is still changed, suspended and released. Raises Outdated if the job or a child has changed, OSError if
-        no server answers.
+        no server answers or this process no longer leads.
         """
         failures: list[Failure] = []
         if decision.status is not None:
@@ -61,7 +73,7 @@ class Writer:
         version = {"uid": seen.uid, "resourceVersion": seen.job["metadata"]["resourceVersion"]}
         manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": status}
         try:
-            self.store.update(self.api.apply(manifest, "status"))
+            self.store.update(self._writing().apply(manifest, "status"))
         except Refused as refused:
             if refused.code in (CONFLICT, GONE):
                 raise Outdated from refused
@@ -74,7 +86,7 @@ class Writer:
                 found = self.api.get(ref, seen.namespace)
                 if found is not None:
                     return self._found_unseen(seen, ref, found)
-            self.store.update(self.api.apply(manifest))
+            self.store.update(self._writing().apply(manifest))
         except Refused as refused:
             return Failure(ref, refused.code, str(refused))
         return None
@@ -88,7 +100,7 @@ class Writer:
 
     def _delete(self, seen: Observed, ref: Ref, found: Object) -> None:
         propagation = "Foreground" if ref.kind == "Job" else "Background"
-        self.api.delete(ref, seen.namespace, found["metadata"]["uid"], propagation)
+        self._writing().delete(ref, seen.namespace, found["metadata"]["uid"], propagation)
 
     def _post(self, seen: Observed, event: Event) -> None:
         job = {"apiVersion": API_VERSION, "kind": KIND, "name": seen.name, "namespace": seen.namespace, "uid": seen.uid}
@@ -109,6 +121,6 @@ class Writer:
             "count": 1,
         }
         try:
-            self.api.post_event(seen.namespace, body)
+            self._writing().post_event(seen.namespace, body)
         except Refused as refused:
             log.warning("%s/%s: cannot post the event %s: %s", *key_of(seen.job), event.reason, refused)

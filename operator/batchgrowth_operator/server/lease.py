@@ -7,8 +7,10 @@ no harm.
 import asyncio
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +24,11 @@ DURATION_SECONDS = 15
 RENEW_SECONDS = 4.0
 RETRY_SECONDS = 1.0
 LOST_AFTER_SECONDS = 12.0
-"""Time without a successful renewal after which the holder stops working."""
+"""Time since the last successful renewal was requested after which the holder stops working."""
+REQUEST_SECONDS = 5.0
+"""Timeout of a request, so that two of them fit between a renewal and the loss."""
+THREADS = 4
+"""A request that hangs keeps its thread for up to another timeout."""
 
 log = logging.getLogger(__name__)
 
@@ -47,28 +53,58 @@ def claim(lock: LeaseLock, found: Object | None, unchanged_seconds: float, now: 
     return {**copy.deepcopy(dict(found)), "spec": spec}
 
 
-async def hold(api: Api, lock: LeaseLock, begin: Callable[[], None]) -> None:
-    """Acquires the Lease, calls `begin` once, and keeps renewing the Lease. Returns when it is lost."""
-    seen, seen_at, renewed_at = None, time.monotonic(), None
-    while renewed_at is None or time.monotonic() - renewed_at < LOST_AFTER_SECONDS:
+class Tenure:
+    """How long this process may still write: as long as it surely holds the Lease, or for ever without one."""
+
+    def __init__(self, *, needs_lease: bool) -> None:
+        self._ends = -math.inf if needs_lease else math.inf
+
+    def extend(self, requested: float) -> None:
+        """The Lease was renewed by a request that was sent at that time of the monotonic clock."""
+        self._ends = requested + LOST_AFTER_SECONDS
+
+    @property
+    def seconds_left(self) -> float:
+        """Negative or 0 if it is over."""
+        return self._ends - time.monotonic()
+
+
+async def hold(api: Api, lock: LeaseLock, tenure: Tenure, begin: Callable[[], None]) -> None:
+    """Acquires the Lease, calls `begin` once, and keeps renewing the Lease. Returns when it is lost.
+
+    Its requests have threads of their own, so slow writes cannot delay them, and end before the tenure does.
+    """
+    seen, seen_at, holds = None, time.monotonic(), False
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lease")
+
+    async def answer(request: Callable[..., Any], *arguments: Any) -> Any:
+        left = max(tenure.seconds_left, 0) if holds else math.inf
+        running = asyncio.get_running_loop().run_in_executor(pool, request, *arguments)
+        return await asyncio.wait_for(running, min(left, REQUEST_SECONDS))
+
+    while not holds or tenure.seconds_left > 0:
         pause = RENEW_SECONDS
         try:
-            found = await asyncio.to_thread(api.get_lease, lock.namespace, lock.name)
+            found = await answer(api.get_lease, lock.namespace, lock.name)
             if found != seen:
                 seen, seen_at = found, time.monotonic()
             wanted = claim(lock, found, time.monotonic() - seen_at, datetime.now(UTC))
             if wanted is not None:
-                seen = await asyncio.to_thread(api.put_lease, wanted)
-                if renewed_at is None:
+                requested = time.monotonic()
+                seen = await answer(api.put_lease, wanted)
+                tenure.extend(requested)
+                seen_at = time.monotonic()
+                if not holds:
+                    holds = True
                     log.info("%s acquired the lease %s/%s", lock.holder, lock.namespace, lock.name)
                     begin()
-                renewed_at = seen_at = time.monotonic()
-            elif renewed_at is not None:
+            elif holds:
                 break
         except (Refused, OSError) as error:
-            log.warning("the lease %s/%s: %s", lock.namespace, lock.name, error)
+            log.warning("the lease %s/%s: %s", lock.namespace, lock.name, str(error) or type(error).__name__)
             pause = RETRY_SECONDS
-        await asyncio.sleep(pause)
+        await asyncio.sleep(min(pause, max(tenure.seconds_left, 0)) if holds else pause)
+    pool.shutdown(wait=False, cancel_futures=True)
     log.warning("%s lost the lease %s/%s", lock.holder, lock.namespace, lock.name)
 
 

@@ -2,13 +2,15 @@
 
 import asyncio
 import copy
+import threading
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from batchgrowth_operator.server import lease
 from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.lease import DURATION_SECONDS, claim, hold
+from batchgrowth_operator.server.lease import DURATION_SECONDS, Tenure, claim, hold
 from batchgrowth_operator.server.settings import LeaseLock
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -71,7 +73,7 @@ def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0)
     monkeypatch.setattr(lease, "RETRY_SECONDS", 0)
-    asyncio.run(asyncio.wait_for(hold(api, ME, lambda: calls.append("began")), 10))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(hold(api, ME, Tenure(needs_lease=True), lambda: calls.append("began")), 10))  # type: ignore[arg-type]
     return calls
 
 
@@ -104,3 +106,33 @@ def test_a_lease_that_cannot_be_renewed_is_lost(monkeypatch: pytest.MonkeyPatch)
     api = FakeApi("free", *[ConnectionRefusedError()] * 100_000)
 
     assert ["began"] == attempt(api, monkeypatch)
+
+
+def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another operator may take the Lease 15 s after its last change, so the holder gives up before that."""
+    monkeypatch.setattr(lease, "LOST_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(lease, "REQUEST_SECONDS", 0.1)
+    let_go, tenure, lefts = threading.Event(), Tenure(needs_lease=True), list[float]()
+    api = FakeApi("free")
+    read = api.get_lease
+
+    def hang(namespace: str, name: str) -> Any:
+        if api.script:
+            return read(namespace, name)
+        let_go.wait(10)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(api, "get_lease", hang)
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0)
+    monkeypatch.setattr(lease, "RETRY_SECONDS", 0)
+    assert tenure.seconds_left < 0
+    began = time.monotonic()
+    asyncio.run(hold(api, ME, tenure, lambda: lefts.append(tenure.seconds_left)))  # type: ignore[arg-type]
+    let_go.set()
+    assert time.monotonic() - began < 5
+    assert 0 < lefts[0] <= 0.3
+    assert tenure.seconds_left <= 0
+
+
+def test_a_tenure_without_a_lease_never_ends() -> None:
+    assert Tenure(needs_lease=False).seconds_left == float("inf")

@@ -460,3 +460,13 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
     del setting.api.refused[PLAN]
     setting.once()
     assert account in setting.api.objects
+
+
+def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    """A process that was paused in the middle of a pass finds its lease outdated before its next write."""
+    leads = iter([True, True, False])
+    writer = Writer(setting.api, setting.store, lambda: next(leads, False))  # type: ignore[arg-type]
+    make_pass = passes_of(Observer(setting.api, setting.store), writer, Defaults(image="a"), setting.telemetry)  # type: ignore[arg-type]
+    assert asyncio.run(make_pass(KEY, ())).backs_off
+    assert 2 == len(setting.api.writes())
+    assert "the lease was not renewed in time" in caplog.text
