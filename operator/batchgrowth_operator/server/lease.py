@@ -103,6 +103,9 @@ async def hold(api: Api, lock: LeaseLock, tenure: Tenure, begin: Callable[[], No
         except (Refused, OSError) as error:
             log.warning("the lease %s/%s: %s", lock.namespace, lock.name, str(error) or type(error).__name__)
             pause = RETRY_SECONDS
+        except Exception:
+            log.exception("the lease %s/%s could not be renewed", lock.namespace, lock.name)
+            pause = RETRY_SECONDS
         await asyncio.sleep(min(pause, max(tenure.seconds_left, 0)) if holds else pause)
     pool.shutdown(wait=False, cancel_futures=True)
     log.warning("%s lost the lease %s/%s", lock.holder, lock.namespace, lock.name)

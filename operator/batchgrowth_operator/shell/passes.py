@@ -91,11 +91,19 @@ class Passes:
             while not result.gone or woken.is_set():
                 woken.clear()
                 async with self._slots:
-                    result = await self._make_pass(key, result.failures)
+                    result = await self._attempt(key, result.failures)
                 failures = failures + 1 if result.backs_off else 0
                 await self._wait(woken, result, failures)
         finally:
             del self._tasks[key], self._woken[key]
+
+    async def _attempt(self, key: Key, failures: tuple[Failure, ...]) -> Result:
+        """A pass; whatever it raises, the job's queue goes on."""
+        try:
+            return await self._make_pass(key, failures)
+        except Exception:
+            log.exception("%s/%s: the pass ended with an unexpected error", *key)
+            return Result(failures=failures, backs_off=True)
 
     async def _wait(self, woken: asyncio.Event, result: Result, failures: int) -> None:
         """Waits until the next pass of a job is due."""

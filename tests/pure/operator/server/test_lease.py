@@ -79,7 +79,7 @@ def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_holding_and_losing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work begins once; failed requests do not end it, another holder in the lease does."""
-    api = FakeApi("free", "mine", Refused(500, "no"), ConnectionRefusedError(), "mine", "other")
+    api = FakeApi("free", "mine", Refused(500, "no"), ConnectionRefusedError(), ValueError("odd"), "mine", "other")
 
     assert ["began"] == attempt(api, monkeypatch)
     assert [] == api.script

@@ -382,6 +382,34 @@ def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> 
     assert 0 <= slept[2] <= passes.DEBOUNCE_SECONDS
 
 
+def test_an_unexpected_error_backs_off_and_the_queue_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slept: list[float] = []
+    outcomes = iter([ZeroDivisionError("odd"), Result(gone=True)])
+
+    async def make_pass(_key: Key, _failures: tuple[Failure, ...]) -> Result:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def scene() -> None:
+        queues = Passes(make_pass)
+        queues.wake(KEY)
+        await queues._tasks[KEY]
+
+    monkeypatch.setattr(passes.asyncio, "sleep", sleep)
+    asyncio.run(scene())
+
+    assert 1.0 == slept[0]
+    assert "default/digits: the pass ended with an unexpected error" in caplog.text
+    assert None is next(outcomes, None), "there was another pass"
+
+
 @pytest.mark.parametrize(
     ("failures", "seconds"), [(1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (7, 30.0), (1_000_000, 30.0)]
 )
