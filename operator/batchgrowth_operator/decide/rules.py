@@ -39,15 +39,17 @@ def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     """True: a situation always has a plan, whose stages are known if nothing is measured."""
     if s.quantity:
         batch = f"The batch follows the {s.quantity}, from {s.spec.batch.initial:,} to {s.spec.batch.maximum:,}"
-        return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.{_ignored(s)}")
+        return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.{_remarks(s)}")
     plan = f"The plan has {counted(len(s.plan.stages), 'stage')} and {counted(s.plan.updates, 'update')}."
-    return Verdict("True", "PlanMade", f"{plan}{_ignored(s)}")
+    return Verdict("True", "PlanMade", f"{plan}{_remarks(s)}")
 
 
-def _ignored(s: Situation) -> str:
-    if not s.stored.unknown:
-        return ""
-    return f" This version of the operator ignores what it does not know: {', '.join(s.stored.unknown)}."[:512]
+def _remarks(s: Situation) -> str:
+    """What a user may not expect of this job, each a sentence."""
+    kept = s.spec.checkpoint.volume is not None
+    loss = "" if kept else " Without spec.checkpoint.volume, suspending loses the training."
+    unknown = ", ".join(s.stored.unknown)
+    return f"{loss} This version of the operator ignores what it does not know: {unknown}."[:768] if unknown else loss
 
 
 def cluster_ready(s: Situation, w: Workforce) -> Verdict:

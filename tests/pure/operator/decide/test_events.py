@@ -9,6 +9,8 @@ from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any
 
+PLAN_MADE = "The plan has 6 stages and 460 updates. Without spec.checkpoint.volume, suspending loses the training."
+
 
 def texts(world: Any) -> dict[str, str]:
     """The newest event's message by reason."""
@@ -46,7 +48,7 @@ def test_a_job_s_life_reads_as_sentences(make_world: MakeWorld) -> None:
     world = live(make_world())
 
     assert [
-        "The plan has 6 stages and 460 updates.",
+        PLAN_MADE,
         "Requested 1 worker; 0 joined so far.",
         "The scheduler is ready and 1 worker joined.",
         "Training began with 1 worker.",
@@ -63,7 +65,7 @@ def test_a_job_s_life_reads_as_sentences(make_world: MakeWorld) -> None:
         "FullStrength": "No worker of the stage is missing any more.",
         "NoProgress": "No update was committed for 120 s.",
         "NotSuspended": "The job was resumed.",
-        "PlanMade": "The plan has 6 stages and 460 updates.",
+        "PlanMade": PLAN_MADE,
         "ProgressSeen": "Updates are being committed again.",
         "ScalingDown": "Removing 2 of 4 workers.",
         "ScalingUp": "Requested 2 workers; 0 joined so far.",

@@ -182,7 +182,10 @@ def test_what_is_measured_is_said_at_the_start(make_world: MakeWorld) -> None:
     world = make_world(batch={"initial": 32, "maximum": 512, "shard": 16, "growth": growth})
     world.step()
 
-    message = "The batch follows the noise scale, from 32 to 512; at most 1,350 updates."
+    message = (
+        "The batch follows the noise scale, from 32 to 512; at most 1,350 updates. "
+        "Without spec.checkpoint.volume, suspending loses the training."
+    )
     assert message == world.status["conditions"][0]["message"]
     assert (message, "PlanMade") == (world.events[0].message, world.events[0].reason)
     assert {"current": 32} == world.status["batch"]

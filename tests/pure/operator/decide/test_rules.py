@@ -347,6 +347,15 @@ def test_reasons_are_documented(training_world: MakeWorld) -> None:
         assert condition["reason"] in REASONS[condition["type"]]
 
 
+def test_a_job_that_suspending_throws_back_says_so(make_world: MakeWorld) -> None:
+    messages = []
+    for checkpoint in ({}, {"volume": {"claimName": "kept"}}):
+        world = make_world(checkpoint=checkpoint)
+        world.settle()
+        messages += [one["message"] for one in world.status["conditions"] if one["type"] == "Accepted"]
+    assert messages[1] + " Without spec.checkpoint.volume, suspending loses the training." == messages[0]
+
+
 def test_fields_of_another_version_are_ignored_and_named(make_world: MakeWorld) -> None:
     """They are handed on to the trainer, whose version may know them."""
     world = make_world(precision="BFloat16")
