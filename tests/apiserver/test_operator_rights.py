@@ -89,8 +89,15 @@ def live_through_everything(ground: Field) -> None:
     """Growth, a pending pod, another image, the end, and the time to live after it."""
     ground.apply(ttlSecondsAfterFinished=5)
     until(ground.is_complete)
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "digits-workers-0",
+        "uid": "none",
+        "controller": True,
+    }
     pod = {
-        "metadata": {"name": "held-up", "labels": names.labels("digits", "worker")},
+        "metadata": {"name": "held-up", "labels": names.labels("digits", "worker"), "ownerReferences": [owner]},
         "spec": {"containers": [{"name": "worker", "image": "none"}]},
     }
     ground.api._send("post", KINDS["Pod"], KINDS["Pod"].path(ground.namespace), body=pod)

@@ -103,3 +103,17 @@ def ref_of(body: Object) -> Ref:
 def is_owned_by(body: Object, uid: str) -> bool:
     """Whether an owner reference of the object names this uid."""
     return any(owner.get("uid") == uid for owner in body["metadata"].get("ownerReferences") or ())
+
+
+def is_pod_of(pod: Object, job: str) -> bool:
+    """Whether the pod's controller is the job's trainer Job, or a ReplicaSet of its workers or its scheduler.
+
+    A pod of a trainer Job that was deleted is still the job's.
+    """
+    sets = tuple(f"{deployment}-" for deployment in (names.workers(job), names.scheduler(job)))
+    return any(
+        (owner.get("kind"), owner.get("name")) == ("Job", names.trainer(job))
+        or (owner.get("kind") == "ReplicaSet" and str(owner.get("name")).startswith(sets))
+        for owner in pod["metadata"].get("ownerReferences") or ()
+        if owner.get("controller")
+    )

@@ -12,7 +12,7 @@ from batchgrowth import names
 from batchgrowth.spec import KIND
 
 from batchgrowth_operator.seen.diagnosis import seconds_between_event_reads, unexplained
-from batchgrowth_operator.seen.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by
+from batchgrowth_operator.seen.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by, is_pod_of
 from batchgrowth_operator.server import tls
 from batchgrowth_operator.server.api import Api, Refused
 from batchgrowth_operator.server.store import Key, Store
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Observer:
-    """Observes jobs: watched objects in `store`, the rest through `api`."""
+    """Observes jobs: watched objects in `store`, the rest through `api`; no pods that only have a job's labels."""
 
     api: Api
     store: Store
@@ -42,17 +42,18 @@ class Observer:
         if job is None:
             self._secret_read.pop(key, None)
             self._warned.pop(key, None)
+            self.store.discard(key, _secret(key))  # nobody watches Secrets, so no event removes it
             return None
         now, uid = datetime.now(UTC), job["metadata"]["uid"]
         seen = self.store.children(key)
         children = {ref: body for ref, body in seen.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
-        pods = sorted((body for ref, body in seen.items() if ref.kind == "Pod"), key=lambda p: p["metadata"]["name"])
+        pods = [body for ref, body in seen.items() if ref.kind == "Pod" and is_pod_of(body, key.name)]
         observed = Observed(
             job=job,
             now=now,
             children=children,
             parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), seen),
-            pods=tuple(pods),
+            pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
             credentials=_credentials(key, children.get(_secret(key)), now),
             failures=failures,
         )

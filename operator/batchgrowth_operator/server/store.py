@@ -68,9 +68,7 @@ class Store:
             if version_of(body) >= self._known(key, ref):
                 self._objects.get(key, {}).pop(ref, None)
                 self._gone.setdefault(key, {})[ref] = version_of(body)
-            if not self._objects.get(key):
-                self._objects.pop(key, None)
-                self._gone.pop(key, None)
+            self._forget_if_empty(key)
         return key
 
     def discard(self, key: Key, ref: Ref, version: int | None = None) -> None:
@@ -78,6 +76,7 @@ class Store:
         with self._lock:
             if version is None or version == self._known(key, ref):
                 self._objects.get(key, {}).pop(ref, None)
+            self._forget_if_empty(key)
 
     def job(self, key: Key) -> Object | None:
         """The job itself, or None if it is not known."""
@@ -105,6 +104,11 @@ class Store:
                 for ref, packed in objects.items()
                 if ref.kind == kind
             }
+
+    def _forget_if_empty(self, key: Key) -> None:
+        if not self._objects.get(key):
+            self._objects.pop(key, None)
+            self._gone.pop(key, None)
 
     def _known(self, key: Key, ref: Ref) -> int:
         found = self._objects.get(key, {}).get(ref)

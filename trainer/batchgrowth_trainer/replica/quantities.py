@@ -10,16 +10,21 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One number: `of_shard(summed loss, summed gradient, examples)` is a shard's summand."""
+    """One number: `write(place, summed loss, summed gradient, examples)` writes a shard's summand to its place, a
+    scalar view of the row.
+    """
 
     name: str
-    of_shard: Callable[[Tensor, Tensor, int], Tensor]
+    write: Callable[[Tensor, Tensor, Tensor, int], object]
 
 
-LOSS = Quantity("loss", lambda loss, _gradient, _examples: loss)
-SHARD_SQUARES = Quantity(
-    "shard squares", lambda _loss, gradient, examples: torch.linalg.vector_norm(gradient).square_().div_(examples)
-)
+def _write_square(place: Tensor, _loss: Tensor, gradient: Tensor, examples: int) -> None:
+    torch.dot(gradient, gradient, out=place)
+    place.div_(examples)
+
+
+LOSS = Quantity("loss", lambda place, loss, _gradient, _examples: place.copy_(loss))
+SHARD_SQUARES = Quantity("shard squares", _write_square)
 
 
 class Tail:
@@ -30,12 +35,16 @@ class Tail:
     def __init__(self, quantities: Sequence[Quantity], *, clock: bool) -> None:
         self._timing = 2 if clock else 0
         self.length = len(quantities) + self._timing + 1
-        self._quantities = [(index - self.length, quantity) for index, quantity in enumerate(quantities)]
+        self._quantities = tuple(quantities)
 
-    def write(self, row: Tensor, loss: Tensor, gradient: Tensor, examples: int) -> None:
-        """Write a shard's numbers to the end of its row."""
-        for at, quantity in self._quantities:
-            row[at] = quantity.of_shard(loss, gradient, examples)
+    def places(self, row: Tensor) -> list[Tensor]:
+        """Scalar views of the row, one per quantity: making them takes as long as writing to them."""
+        return list(row[-self.length :][: len(self._quantities)].unbind())
+
+    def write(self, places: Sequence[Tensor], loss: Tensor, gradient: Tensor, examples: int) -> None:
+        """Write a shard's numbers to their places in its row."""
+        for place, quantity in zip(places, self._quantities, strict=True):
+            quantity.write(place, loss, gradient, examples)
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
         """Write the timing, of which one member's is enough; do nothing if the growth does not look at a clock."""
@@ -50,7 +59,7 @@ class Tail:
         """The sums of a row, and the further scalars, all in one transfer."""
         numbers = torch.cat((total[-self.length :], torch.stack(more))).tolist()
         tail, rest = numbers[: self.length], numbers[self.length :]
-        by_name = {quantity.name: tail[at] for at, (_, quantity) in enumerate(self._quantities)}
+        by_name = {quantity.name: tail[at] for at, quantity in enumerate(self._quantities)}
         return Sums(by_name, Timing(*tail[-3:-1]) if self._timing else NOT_TIMED, tail[-1] > 0, rest)
 
 

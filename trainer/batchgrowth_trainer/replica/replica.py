@@ -35,13 +35,15 @@ class Partial:
     """The sum over the shards [lo, hi), a node of the fixed tree.
 
     `row` has shape (L,): gradient, change of the buffers, and the numbers of Tail.
-    `views` are the parameters' gradients as views of it, empty if the row came from another process.
+    `views` and `places` are views of it, of the parameters' gradients and of the quantities; they are empty if the row
+    came from another process.
     """
 
     lo: int
     hi: int
     row: Tensor
     views: list[Tensor] = field(default_factory=list)
+    places: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class Replica:
             loss = self._loss(mine)
             loss.backward()  # type: ignore[no-untyped-call]
         weights = self.parameters.length
-        self._tail.write(done.row, loss.detach(), done.row[:weights], len(mine))
+        self._tail.write(done.places, loss.detach(), done.row[:weights], len(mine))
         if self.buffers.length:
             self.buffers.change_since(start, len(mine), done.row[weights : -self._tail.length])
         return done
@@ -183,7 +185,7 @@ class Replica:
     def _blank(self, shard: int) -> Partial:
         if not self._free:
             row = torch.zeros(self.length, device=self.device)
-            return Partial(shard, shard + 1, row, self.parameters.gradient_views(row))
+            return Partial(shard, shard + 1, row, self.parameters.gradient_views(row), self._tail.places(row))
         kept = self._free.pop()
         kept.lo, kept.hi = shard, shard + 1
         kept.row.zero_()

@@ -258,6 +258,7 @@ def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.Lo
     labels = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "worker"}
     metadata = {"name": "w", "namespace": "default", "uid": "uid of w", "labels": labels, "resourceVersion": "500"}
     metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    metadata["ownerReferences"] = [{"kind": "ReplicaSet", "name": "digits-workers-5d4f", "controller": True}]
     pod = {"kind": "Pod", "metadata": metadata, "status": {"phase": "Pending"}}
     setting.store.update(pod)
     setting.api.happened["uid of w"] = [{"reason": "FailedMount"}]
@@ -498,3 +499,42 @@ def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, cap
     assert asyncio.run(make_pass(KEY, ())).backs_off
     assert 2 == len(setting.api.writes())
     assert "the lease was not renewed in time" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_ours"),
+    [
+        (("Job", "digits-trainer", True), True),
+        (("ReplicaSet", "digits-workers-5d4f", True), True),
+        (("ReplicaSet", "digits-scheduler-77c", True), True),
+        (("Job", "digits-trainer", False), False),
+        (("Job", "digits", True), False),
+        (("ReplicaSet", "digits-workers2-5d4f", True), False),
+        (("StatefulSet", "digits-workers-0", True), False),
+        (None, False),
+    ],
+)
+def test_a_pod_that_only_has_the_job_s_labels_is_not_observed(setting: Setting, owner: Any, is_ours: bool) -> None:
+    """It would keep a finished cluster alive, as a trainer that still works does."""
+    setting.once()
+    metadata: dict[str, Any] = {"name": "w", "namespace": "default", "uid": "w", "resourceVersion": "500"}
+    metadata["labels"] = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "trainer"}
+    if owner is not None:
+        kind, name, controller = owner
+        metadata["ownerReferences"] = [{"kind": kind, "name": name, "controller": controller}]
+    setting.store.update({"kind": "Pod", "metadata": metadata, "status": {"phase": "Running"}})
+    seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
+    assert seen is not None
+    assert is_ours == bool(seen.pods)
+
+
+def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
+    """Neither its Secret, which nobody watches, nor the versions of what was deleted."""
+    setting.once()
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    asyncio.run(observer.observe(KEY, ()))
+    for ref in [ref for ref in setting.store.refs(KEY) if ref.kind != "Secret"]:
+        setting.store.remove(setting.api.objects[ref] | {"kind": ref.kind})
+    assert {SECRET} == set(setting.store.refs(KEY))
+    assert None is asyncio.run(observer.observe(KEY, ()))
+    assert ({}, {}) == (setting.store._objects, setting.store._gone)
