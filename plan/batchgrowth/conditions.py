@@ -40,6 +40,8 @@ REASONS = {
     "Training": {
         "UpdatesCommitted": "Updates are being committed.",
         "NotStarted": "The trainer has not committed an update yet.",
+        "TrainerUnreachable": "The node of the trainer's pod does not answer. The pod, which the message names, is "
+        "replaced when the node is back, deleted, or tainted as out of service.",
         "TrainerRestarting": "The trainer was lost and restarts from its last checkpoint.",
         **HELD_UP,
         "Ended": "The trainer has ended.",

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from batchgrowth import names
 from batchgrowth.errors import CheckpointError, DataError, SpecError, WorkloadError
 
-from batchgrowth_operator.seen.observed import Object, Observed
+from batchgrowth_operator.seen.observed import Object, Observed, labels_of
+from batchgrowth_operator.seen.timestamps import seconds_since
 
 CONTAINER = "trainer"
 LONGEST_MESSAGE = 1024
@@ -41,6 +42,27 @@ def is_running(seen: Observed) -> bool:
         and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
         for pod in seen.pods
     )
+
+
+def unreachable_pod(seen: Observed) -> str | None:
+    """The trainer's pod if its node is probably lost; None if there is none.
+
+    Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps it until the node is
+    back or gone. A pod that ends by itself has a terminated container, or is deleted and within its grace period.
+    """
+    for pod in seen.pods:
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        ends = metadata.get("deletionTimestamp")
+        containers = status.get("containerStatuses") or ()
+        if (
+            labels_of(pod).get(names.ROLE_LABEL) == CONTAINER
+            and status.get("phase") == "Running"
+            and any((c.get("type"), c.get("status")) == ("Ready", "False") for c in status.get("conditions") or ())
+            and not any("terminated" in (one.get("state") or {}) for one in containers)
+            and (ends is None or seconds_since(ends, seen.now) > 0)
+        ):
+            return str(metadata["name"])
+    return None
 
 
 def outcome_of(seen: Observed) -> Outcome | None:

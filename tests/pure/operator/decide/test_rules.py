@@ -367,3 +367,31 @@ def test_fields_of_another_version_are_ignored_and_named(make_world: MakeWorld) 
     assert accepted["message"].endswith(" ignores what it does not know: spec.workers.spot, spec.precision.")
     handed_on = json.loads(world.child("ConfigMap", "digits-plan")["data"][names.JOB_KEY])
     assert ("BFloat16", True) == (handed_on["spec"]["precision"], handed_on["spec"]["workers"]["spot"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "deleted", "reason"),
+    [
+        ({}, None, "TrainerUnreachable"),
+        ({}, "2026-11-20T10:00:00Z", "TrainerUnreachable"),  # deleted by Kubernetes, and its time to end is over
+        ({}, "2026-11-20T10:05:00Z", "UpdatesCommitted"),  # deleted by somebody, and writing its checkpoint
+        ({"phase": "Failed"}, None, "UpdatesCommitted"),
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, None, "UpdatesCommitted"),
+        ({"containerStatuses": [{"state": {"terminated": {"exitCode": 1}}}]}, None, "UpdatesCommitted"),
+    ],
+)
+def test_a_trainer_on_a_lost_node(
+    training_world: MakeWorld, changes: dict[str, Any], deleted: str | None, reason: str
+) -> None:
+    world = training_world()
+    lost = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]} | changes
+    world.pods = [pod("digits-trainer-x", "trainer", **lost)]
+    if deleted:
+        world.pods[0]["metadata"]["deletionTimestamp"] = deleted
+    world.trainer["status"] = {"active": 1, "ready": 0}
+    world.settle()
+
+    assert reason == world.condition("Training")[1]
+    unreachable = reason == "TrainerUnreachable"
+    message = next(one["message"] for one in world.status["conditions"] if one["type"] == "Training")
+    assert unreachable == ("The node of pod digits-trainer-x does not answer" in message)
