@@ -42,7 +42,7 @@ class Observer:
         if job is None:
             self._secret_read.pop(key, None)
             self._warned.pop(key, None)
-            self.store.discard(key, _secret(key))  # nobody watches Secrets, so no event removes it
+            self.store.discard(key, _secret(key))  # Secrets are not watched, so no event removes it
             return None
         now, uid = datetime.now(UTC), job["metadata"]["uid"]
         seen = self.store.children(key)
