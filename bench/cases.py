@@ -40,7 +40,8 @@ class Case:
     """One comparison: every system trains `job`, and the updates after the first `warm_epochs` are timed.
 
     `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none); `measuring` adds
-    our AllReduce with a batch that is measured.
+    our AllReduce with a batch that is measured, and then `warm_epochs` is at least 2: its first look ends epoch 1, and
+    a job without a look is refused.
     """
 
     model: str
@@ -151,5 +152,5 @@ _WHOLE_HALVES = (
 def cases(*, quick: bool) -> list[Case]:
     """The cases of a full run; with `quick`, tiny versions of them, to see that everything runs."""
     if quick:
-        return [_mlp(64, 2, 1, _ONE_EACH), _mlp(512, 6, 2, _WHOLE_HALVES, 32), _wrn(8, 4, 1)]
+        return [_mlp(64, 3, 2, _ONE_EACH), _mlp(512, 6, 2, _WHOLE_HALVES, 32), _wrn(8, 4, 2)]
     return [_mlp(64, 16, 2, _ONE_EACH), _mlp(512, 110, 10, _WHOLE_HALVES, 32), _wrn(64, 8, 2)]
