@@ -12,6 +12,8 @@ from batchgrowth.forecast import Forecast
 
 LARGEST_START = 2**53
 """The largest number of a start: that of older trainers was a time."""
+LONGEST_PERIOD_SECONDS = 10.0
+"""Longest time between two reports of a trainer that commits updates."""
 
 KINDS: dict[Any, tuple[type, ...]] = {
     int: (int,),

@@ -21,7 +21,7 @@ from batchgrowth_operator.decide.children.trainer import trainer_job
 from batchgrowth_operator.decide.children.workers import worker_deployment
 from batchgrowth_operator.decide.decision import Decision, Manifest
 from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.decide.drift import covers
+from batchgrowth_operator.decide.drift import is_in_place
 from batchgrowth_operator.decide.events import events_between
 from batchgrowth_operator.decide.retries import scheduler_retry, seconds_until_retry
 from batchgrowth_operator.decide.rules import degraded_after, seconds_missing, stalled_after
@@ -65,7 +65,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
         status=reported.status,
         events=reported.events,
         apply=(
-            *(m for m in manifests if not _needs_recreation(m, seen) and not _is_in_place(m, seen)),
+            *(m for m in manifests if not (_needs_recreation(m, seen) or _is_in_place(m, seen))),
             *scheduler_retry(seen),
         ),
         delete=tuple(_unwanted(s, manifests)),
@@ -133,12 +133,8 @@ def _needs_recreation(manifest: Manifest, seen: Observed) -> bool:
 
 
 def _is_in_place(manifest: Manifest, seen: Observed) -> bool:
-    """Whether the child was made from this manifest and has not drifted from it."""
     found = seen.children.get(ref_of(manifest))
-    if found is None:
-        return False
-    same = annotations_of(found).get(names.MANIFEST) == annotations_of(manifest)[names.MANIFEST]
-    return same and covers(found, manifest)
+    return found is not None and is_in_place(found, manifest)
 
 
 def _seconds_to_live(s: Situation, status: JobStatus) -> float | None:

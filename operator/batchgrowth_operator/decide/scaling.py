@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from batchgrowth import lead, names
+from batchgrowth.progress import LONGEST_PERIOD_SECONDS
 from batchgrowth.spec.template import CONTAINER
 from batchgrowth.status import WorkersStatus
 
@@ -16,8 +17,8 @@ from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation
 from batchgrowth_operator.seen.observed import Object
 from batchgrowth_operator.seen.timestamps import parse_timestamp, seconds_since, timestamp_ms
 
-REPORT_SECONDS = 2.0
-"""Longest time between two reports of a trainer that commits updates."""
+REPORT_SECONDS = LONGEST_PERIOD_SECONDS + 1.0
+"""Longest age of the newest report of a trainer that commits updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,18 @@ import json
 import zlib
 from collections.abc import Collection, Mapping
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
 
 from batchgrowth_operator.seen.observed import Object, Ref, labels_of, ref_of
+
+POD_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences")
+POD_METADATA += ("creationTimestamp", "deletionTimestamp")
+POD_STATUS = ("phase", "reason", "message", "startTime", "conditions")
+CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
+CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
 
 
 class Key(NamedTuple):
@@ -26,6 +32,17 @@ def key_of(body: Object) -> Key:
     return Key(metadata["namespace"], name)
 
 
+class Stored(Protocol):
+    """An object as the store holds it."""
+
+    @property
+    def version(self) -> int:
+        """The object's resource version."""
+
+    def unpacked(self) -> Object:
+        """The object, which the caller does not change."""
+
+
 class Packed(NamedTuple):
     """An object's resource version and its compressed JSON, a tenth of the size of the dictionaries."""
 
@@ -38,11 +55,22 @@ class Packed(NamedTuple):
         return body
 
 
+class Summary(NamedTuple):
+    """A pod's resource version and what decisions need of it, not compressed: a job may have hundreds of pods."""
+
+    version: int
+    pod: Object
+
+    def unpacked(self) -> Object:
+        """The pod."""
+        return self.pod
+
+
 class Store:
     """The newest known state of each object, by resource version and not by order of arrival."""
 
     def __init__(self) -> None:
-        self._objects: dict[Key, dict[Ref, Packed]] = {}
+        self._objects: dict[Key, dict[Ref, Stored]] = {}
         self._gone: dict[Key, dict[Ref, int]] = {}
         self._lock = Lock()  # watches write from the event loop, responses from threads
 
@@ -51,7 +79,7 @@ class Store:
         key, ref = key_of(body), ref_of(body)
         with self._lock:
             if version_of(body) > max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
-                self._objects.setdefault(key, {})[ref] = _packed(body)
+                self._objects.setdefault(key, {})[ref] = _stored(body)
         return key
 
     def refresh(self, key: Key, body: Object) -> None:
@@ -59,7 +87,7 @@ class Store:
         ref = ref_of(body)
         with self._lock:
             if version_of(body) >= max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
-                self._objects.setdefault(key, {})[ref] = _packed(body)
+                self._objects.setdefault(key, {})[ref] = _stored(body)
 
     def remove(self, body: Object) -> Key:
         """Removes an object that was deleted or lost its label; `body` is its last state. Returns its job's key."""
@@ -120,9 +148,20 @@ def version_of(body: Object) -> int:
     return int(body["metadata"]["resourceVersion"])
 
 
-def _packed(body: Object) -> Packed:
+def _stored(body: Object) -> Stored:
     """The object without fields that no decision needs, so that a thousand jobs and their pods fit into memory."""
+    if body["kind"] == "Pod":
+        return Summary(version_of(body), _summary(body))
     metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
-    fields = ("kind", "status") if body["kind"] == "Pod" else body.keys()
-    kept = {name: body[name] for name in fields if name in body} | {"metadata": metadata}
-    return Packed(version_of(body), zlib.compress(json.dumps(kept, separators=(",", ":")).encode(), 1))
+    text = json.dumps({**body, "metadata": metadata}, separators=(",", ":")).encode()
+    return Packed(version_of(body), zlib.compress(text, 1))
+
+
+def _summary(pod: Object) -> Object:
+    """The pod with its identity, and of its status what says whether it runs, and if not, why."""
+    given = pod.get("status") or {}
+    status: dict[str, Any] = {name: given[name] for name in POD_STATUS if name in given}
+    for field in CONTAINERS & given.keys():
+        status[field] = [{name: one[name] for name in CONTAINER_STATUS if name in one} for one in given[field]]
+    metadata = {name: pod["metadata"][name] for name in POD_METADATA if name in pod["metadata"]}
+    return {"kind": "Pod", "metadata": metadata, "status": status}

@@ -19,7 +19,7 @@ from batchgrowth.errors import PlanError
 from batchgrowth.forecast import Forecast
 from batchgrowth.names import LAST_START
 from batchgrowth.plan import Position, make_plan
-from batchgrowth.progress import Progress
+from batchgrowth.progress import LONGEST_PERIOD_SECONDS, Progress
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import check_same_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
@@ -151,6 +151,36 @@ def test_a_report_that_is_never_delivered_does_not_stop_training(
     summary = train(small_job(), Options(output_dir=tmp_path), [Reporter(refuse)])
 
     assert make_plan(small_job().spec).updates == summary["updates"]
+
+
+@pytest.mark.parametrize(("running", "period"), [(0, 1), (20, 1), (100, 5), (200, 10), (1e6, LONGEST_PERIOD_SECONDS)])
+def test_a_long_training_is_reported_less_often(running: float, period: float) -> None:
+    assert period == reporting.period_seconds(running)
+
+
+def test_changes_are_reported_at_once_however_long_the_period_is(
+    small_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress alone waits: with a period of a minute only the first report, the changes and the last arrive."""
+    monkeypatch.setattr(reporting, "period_seconds", lambda _: 60.0)
+    plan, reports = make_plan(small_job().spec), list[Progress]()
+
+    def until(number: int) -> None:
+        while len(reports) < number:
+            time.sleep(0.01)
+
+    reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
+    reporter.handle(Started("small", plan, Position()))
+    until(1)
+    reporter.handle(WorkersReady(2))
+    until(2)
+    for update in (1, 2, 3):
+        reporter.handle(HistoryRow(update, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
+        if update == 1:
+            until(3)
+    reporter.handle(Stopped())
+
+    assert [0, 0, 1, 3] == [report.update for report in reports]
 
 
 def test_a_file_holds_the_newest_report(tmp_path: Path) -> None:

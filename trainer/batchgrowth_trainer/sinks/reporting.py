@@ -11,20 +11,26 @@ from typing import Any
 from batchgrowth.decisions import Decision
 from batchgrowth.forecast import Forecast
 from batchgrowth.plan import Plan, Position
-from batchgrowth.progress import Progress
+from batchgrowth.progress import LONGEST_PERIOD_SECONDS, Progress
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import events
 from batchgrowth_trainer.sinks.delivery import CountStart, Deliver
 
 PERIOD_SECONDS = 1.0
+"""Shortest time between two reports of progress alone, and the time before a failed delivery is tried again."""
+PERIODS = 20
+"""After this many periods each period is longer than the last: a twentieth of the time since the start."""
 _STOP_SECONDS = 30.0  # the longest that the end of a run waits for the last report to be delivered
 _LAST_TRIES = 5
 _SMOOTHING = 0.1
 
 
 class Reporter:
-    """Keeps the newest report, and delivers it once a second, at once after a resize or a wait, and at the end."""
+    """Keeps the newest report, and delivers it regularly, at once after a resize, a look or a wait, and at the end.
+
+    A training that lasts long is reported less often, since a cluster may run a thousand of them: see `period_seconds`.
+    """
 
     def __init__(self, deliver: Deliver, count_start: CountStart = lambda: 0) -> None:
         """`count_start` gives the number of this start; it is called until it raises no OSError, before any delivery.
@@ -145,14 +151,14 @@ class Reporter:
                 self._thread.join(timeout=_STOP_SECONDS)
 
     def _run(self) -> None:
-        delivered: Progress | None = None
+        delivered, began, failed = None, time.monotonic(), False
         while not (self._over.is_set() and delivered == self._newest):
-            self._due.wait(PERIOD_SECONDS)
+            self._due.wait(PERIOD_SECONDS if failed else period_seconds(time.monotonic() - began))
             self._due.clear()
             newest, over = self._newest, self._over.is_set()
             if newest is not None and newest != delivered:
-                succeeded = self._try(newest, tries=_LAST_TRIES if over else 1)
-                delivered = newest if succeeded or over else delivered
+                failed = not self._try(newest, tries=_LAST_TRIES if over else 1)
+                delivered = delivered if failed and not over else newest
 
     def _try(self, report: Progress, tries: int) -> bool:
         for wait in range(tries):
@@ -165,3 +171,8 @@ class Reporter:
             else:
                 return True
         return False
+
+
+def period_seconds(running: float) -> float:
+    """The time between two reports of progress alone, `running` seconds after the start: from 1 s to 10 s."""
+    return min(max(running / PERIODS, PERIOD_SECONDS), LONGEST_PERIOD_SECONDS)
