@@ -21,6 +21,9 @@ def operator(
     namespace: Annotated[
         list[str] | None, typer.Option(help="Watch this namespace only; may be given several times.")
     ] = None,
+    operator_class: Annotated[
+        str, typer.Option(envvar="BATCHGROWTH_OPERATOR_CLASS", help="Serve the jobs with this spec.operatorClass only.")
+    ] = "",
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of Prometheus metrics; 0 for none.")] = 0,
     health_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of health probes; 0 for none.")] = 0,
     lease: Annotated[
@@ -48,6 +51,7 @@ def operator(
             image=image,
             kubeconfig=kubeconfig,
             namespaces=tuple(namespace or ()),
+            operator_class=operator_class,
             metrics_port=metrics_port,
             health_port=health_port,
             lease=LeaseLock(lease_namespace, lease, holder) if lease else None,

@@ -62,3 +62,22 @@ capabilities:
   drop: [ALL]
 readOnlyRootFilesystem: true
 {{- end }}
+
+{{/* Fails if another release serves the same jobs: two operators of one job would undo each other's work. */}}
+{{- define "batchgrowth.alone" -}}
+{{- range (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items }}
+{{- $given := .metadata.annotations | default dict }}
+{{- $theirs := without (splitList "," (get $given "batchgrowth.dev/namespaces")) "" }}
+{{- $own := $.Values.watch.namespaces }}
+{{- $shared := list }}
+{{- range $theirs }}{{ if has . $own }}{{ $shared = append $shared . }}{{ end }}{{ end }}
+{{- if and
+  (hasKey $given "batchgrowth.dev/operator-class")
+  (eq (get $given "batchgrowth.dev/operator-class") $.Values.operatorClass)
+  (ne .metadata.name (include "batchgrowth.clusterName" $))
+  (or (empty $own) (empty $theirs) $shared) }}
+{{- $release := printf "%s in namespace %s" (get $given "meta.helm.sh/release-name") (get $given "meta.helm.sh/release-namespace") }}
+{{- fail (printf "operatorClass: the release %s already serves jobs of class %q %s; give another class, and jobs for this operator the same spec.operatorClass, or give namespaces that no other release watches" $release $.Values.operatorClass (empty $shared | ternary "that this one would serve" (printf "in %s" (join ", " $shared)))) }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -72,6 +72,11 @@ class Observed:
         """metadata.generation: the number of changes of the spec."""
         return int(self.job["metadata"].get("generation", 0))
 
+    @property
+    def operator_class(self) -> str:
+        """The class of the operator that runs the job; empty for operators without one."""
+        return (self.job.get("spec") or {}).get("operatorClass") or ""
+
     def child(self, kind: str, name: str) -> Object | None:
         """The child, or None if it does not exist."""
         return self.children.get(Ref(kind, name))

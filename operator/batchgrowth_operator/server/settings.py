@@ -22,6 +22,8 @@ class Settings:
     image: str
     kubeconfig: Path | None = None
     namespaces: tuple[str, ...] = ()
+    operator_class: str = ""
+    """Only jobs with this spec.operatorClass are served; empty for those without one."""
     metrics_port: int = 0
     """Port of the metrics endpoint; 0 for none."""
     health_port: int = 0

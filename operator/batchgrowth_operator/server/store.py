@@ -11,11 +11,15 @@ from batchgrowth.spec import KIND
 
 from batchgrowth_operator.seen.observed import Object, Ref, labels_of, ref_of
 
-POD_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences")
-POD_METADATA += ("creationTimestamp", "deletionTimestamp")
-POD_STATUS = ("phase", "reason", "message", "startTime", "conditions")
+POD_METADATA = frozenset(
+    {
+        "name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp",
+        "deletionTimestamp",
+    }
+)  # fmt: skip
+POD_STATUS = frozenset({"phase", "reason", "message", "startTime", "conditions"})
 CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
-CONTAINER_STATUS = ("name", "ready", "restartCount", "state", "lastState")
+CONTAINER_STATUS = frozenset({"name", "ready", "restartCount", "state", "lastState"})
 
 
 class Key(NamedTuple):
@@ -160,8 +164,13 @@ def _stored(body: Object) -> Stored:
 def _summary(pod: Object) -> Object:
     """The pod with its identity, and of its status what says whether it runs, and if not, why."""
     given = pod.get("status") or {}
-    status: dict[str, Any] = {name: given[name] for name in POD_STATUS if name in given}
-    for field in CONTAINERS & given.keys():
-        status[field] = [{name: one[name] for name in CONTAINER_STATUS if name in one} for one in given[field]]
-    metadata = {name: pod["metadata"][name] for name in POD_METADATA if name in pod["metadata"]}
-    return {"kind": "Pod", "metadata": metadata, "status": status}
+    containers = {field: [_only(CONTAINER_STATUS, one) for one in given[field]] for field in CONTAINERS & given.keys()}
+    return {
+        "kind": "Pod",
+        "metadata": _only(POD_METADATA, pod["metadata"]),
+        "status": _only(POD_STATUS, given) | containers,
+    }
+
+
+def _only(fields: frozenset[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in fields}

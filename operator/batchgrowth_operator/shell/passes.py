@@ -124,14 +124,19 @@ def backoff_seconds(failures: int) -> float:
     return min(FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS), LONGEST_BACKOFF_SECONDS)
 
 
-def passes_of(observer: Observer, writer: Writer, defaults: Defaults, telemetry: Telemetry) -> Pass:
-    """A function that runs one pass: observe, reconcile, apply."""
+def passes_of(
+    observer: Observer, writer: Writer, defaults: Defaults, telemetry: Telemetry, operator_class: str = ""
+) -> Pass:
+    """A function that runs one pass: observe, reconcile, apply. Jobs of another class are left to their operator."""
 
     async def attempt(key: Key, failures: tuple[Failure, ...]) -> Result:
         seen = await observer.observe(key, failures)
         if seen is None:
             telemetry.forget(key)
             return Result(gone=True)
+        if seen.operator_class != operator_class:
+            telemetry.forget(key)
+            return Result()
         decision = reconcile(seen, defaults)
         requeue = min(observer.resync_seconds(key), decision.requeue_after_seconds or math.inf)
         telemetry.decided(key, seen, decision)

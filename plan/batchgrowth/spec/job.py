@@ -69,6 +69,11 @@ class JobSpec(Model):
     service_account_name: ObjectName | None = Field(
         None, description="The service account of the worker pods. Default: the namespace's default account."
     )
+    operator_class: ObjectName | None = Field(
+        None,
+        description="Only an operator of this class runs the job. "
+        "Default: the operators without a class. Example: gpu.",
+    )
     active_deadline_seconds: int | None = Field(
         None,
         ge=1,

@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
-from batchgrowth_operator.decide.drift import covers, digest
+from batchgrowth import names
+from batchgrowth_operator.decide import drift
+from batchgrowth_operator.decide.drift import covers, digest, is_in_place
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,3 +66,32 @@ def test_digests_of_different_values_differ(one: Any, other: Any) -> None:
 
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     assert same == (digest(one) == digest(other))
+
+
+def test_each_version_of_an_object_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object without a version, which no API server has stored, is compared each time."""
+    compared: list[Any] = []
+
+    def counted(found: Any, wanted: Any) -> bool:
+        compared.append(found)
+        return bool(found["spec"] == wanted["spec"])
+
+    monkeypatch.setattr(drift, "covers", counted)
+    annotations = {names.MANIFEST: "compared once"}
+    wanted = {"metadata": {"annotations": annotations}, "spec": {"replicas": 2}}
+
+    def found(replicas: int, **metadata: str) -> dict[str, Any]:
+        return {"metadata": {"annotations": annotations, **metadata}, "spec": {"replicas": replicas}}
+
+    for _ in range(3):
+        assert is_in_place(found(2, uid="a", resourceVersion="1"), wanted)
+        assert not is_in_place(found(3, uid="a", resourceVersion="2"), wanted)
+        assert is_in_place(found(2, uid="b", resourceVersion="2"), wanted)
+    assert 3 == len(compared)
+    assert is_in_place(found(2), wanted)
+    assert not is_in_place(found(3), wanted)
+    assert 5 == len(compared)
+
+    other = {"metadata": {"annotations": {names.MANIFEST: "other"}}, "spec": {"replicas": 2}}
+    assert not is_in_place(found(2, uid="a", resourceVersion="1"), other)
+    assert 5 == len(compared)

@@ -90,13 +90,20 @@ def test_a_read_from_the_api_server_overrides_an_equal_version() -> None:
 
 def test_fields_that_no_decision_needs_are_not_kept() -> None:
     store = Store()
-    store.update(child(1, "Pod", spec={"containers": []}, status={"phase": "Running"}))
+    ending = {"terminated": {"exitCode": 3}}
+    containers = [{"name": "worker", "ready": True, "state": ending, "imageID": "sha256:0", "resources": {}}]
+    status = {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": containers}
+    store.update(child(1, "Pod", spec={"containers": []}, status=status))
     fields = child(2)
     fields["metadata"]["managedFields"] = []
     store.update(fields)
 
     kept = store.children(KEY)
-    assert {"kind", "status", "metadata"} == kept[Ref("Pod", "digits-workers")].keys()
+    pod = kept[Ref("Pod", "digits-workers")]
+    assert {"kind", "status", "metadata"} == pod.keys()
+    assert {"name", "namespace", "labels", "resourceVersion"} == pod["metadata"].keys()
+    kept_of_the_container = {"name": "worker", "ready": True, "state": ending}
+    assert {"phase": "Running", "containerStatuses": [kept_of_the_container]} == pod["status"]
     assert "managedFields" not in kept[Ref("Deployment", "digits-workers")]["metadata"]
 
 

@@ -17,6 +17,7 @@ from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.shell import passes
 from batchgrowth_operator.shell.passes import Passes, Result, passes_of, summary
 from batchgrowth_operator.shell.telemetry import Telemetry
+from prometheus_client import generate_latest
 
 KEY = Key("default", "digits")
 JOB = Ref("BatchGrowthJob", "digits")
@@ -105,6 +106,33 @@ def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> N
     setting.once()
 
     assert made == setting.api.writes()
+
+
+@pytest.mark.parametrize(("of_job", "of_operator"), [("", "gpu"), ("gpu", ""), ("gpu", "cpu"), (None, "gpu")])
+def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | None, of_operator: str) -> None:
+    """Also one that this operator ran before its class was changed: nothing is deleted."""
+    setting.once()
+    made, job = setting.api.writes(), setting.api.objects[JOB]
+    metadata = job["metadata"] | {"resourceVersion": "1000"}
+    setting.store.update({**job, "metadata": metadata, "spec": job["spec"] | {"operatorClass": of_job, "epochs": 7}})
+    observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store)  # type: ignore[arg-type]
+    make_pass = passes_of(observer, writer, Defaults(image="example/trainer:2"), setting.telemetry, of_operator)
+
+    assert Result() == asyncio.run(make_pass(KEY, ()))
+    assert made == setting.api.writes()
+    assert b'namespace="default"' not in generate_latest(setting.telemetry.registry)
+
+
+def test_a_job_of_the_operators_class_is_served(setting: Setting) -> None:
+    job = setting.api.objects[JOB]
+    job["spec"]["operatorClass"] = "gpu"
+    setting.store.update({**job, "metadata": job["metadata"] | {"resourceVersion": "2"}})
+    observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store)  # type: ignore[arg-type]
+    make_pass = passes_of(observer, writer, Defaults(image="example/trainer:1"), setting.telemetry, "gpu")
+
+    asyncio.run(make_pass(KEY, ()))
+
+    assert 11 == len([verb for verb, _ in setting.api.writes() if verb == "apply"])
 
 
 def test_a_deleted_job(setting: Setting) -> None:
