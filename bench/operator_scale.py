@@ -42,28 +42,28 @@ def main() -> None:
     parser.add_argument("--suspended", action="store_true", help="suspended jobs, which need no cluster")
     given = parser.parse_args()
     with ApiServer() as server:
-        _prepare(server)
-        with _operator(server) as (process, port):
+        prepare(server)
+        with operator(server) as (process, port):
             began = time.monotonic()
-            _make_jobs(server, given.jobs, suspended=given.suspended)
+            make_jobs(server, given.jobs, suspended=given.suspended)
             made = time.monotonic() - began
-            _wait_until_idle(port, process)
+            wait_until_idle(port, process)
             result = {
                 "jobs": given.jobs,
                 "suspended": given.suspended,
                 "jobs_applied_seconds": round(made, 1),
                 "everything_made_seconds": round(time.monotonic() - began, 1),
-                "cpu_seconds_until_then": round(_cpu_seconds(process), 1),
+                "cpu_seconds_until_then": round(cpu_seconds_of(process), 1),
                 "trainer_jobs": _count(server, "jobs"),
                 **_idle(process, port, given.idle_seconds),
-                "peak_memory_mib": _peak(process),
+                "peak_memory_mib": peak_memory_mib(process),
             }
-        with _operator(server) as (process, port):
-            result |= _restart(process, port, given.jobs)
+        with operator(server) as (process, port):
+            result |= restart(process, port, given.jobs)
     sys.stdout.write(json.dumps(result, indent=2) + "\n")
 
 
-def _prepare(server: ApiServer) -> None:
+def prepare(server: ApiServer) -> None:
     """Creates the CRDs, ours and the Dask operator's, and a namespace."""
     found = importlib.util.find_spec("dask_kubernetes")
     if found is None:
@@ -79,7 +79,7 @@ def _prepare(server: ApiServer) -> None:
 
 
 @contextmanager
-def _operator(server: ApiServer) -> Iterator[tuple[psutil.Process, int]]:
+def operator(server: ApiServer) -> Iterator[tuple[psutil.Process, int]]:
     """The process of an operator of the whole cluster, and the port of its metrics."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -94,7 +94,8 @@ def _operator(server: ApiServer) -> Iterator[tuple[psutil.Process, int]]:
             started.terminate()
 
 
-def _make_jobs(server: ApiServer, number: int, *, suspended: bool) -> None:
+def make_jobs(server: ApiServer, number: int, *, suspended: bool) -> None:
+    """Creates that many copies of the example job."""
     body: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
     body["spec"]["suspend"] = suspended
     names = [{"name": f"job-{index:04}", "namespace": NAMESPACE} for index in range(number)]
@@ -103,37 +104,38 @@ def _make_jobs(server: ApiServer, number: int, *, suspended: bool) -> None:
     _stdout(server.kubectl("create", "-f", "-", given=listed))
 
 
-def _wait_until_idle(port: int, process: psutil.Process) -> None:
+def wait_until_idle(port: int, process: psutil.Process) -> None:
     """Returns when the operator has not written for 35 s, longer than any of its timed verdicts takes."""
     end, before, since = time.monotonic() + PATIENCE_SECONDS, -1.0, time.monotonic()
     while time.monotonic() - since < 35:
         if time.monotonic() > end or not process.is_running():
             raise SystemExit(f"the operator still writes after {PATIENCE_SECONDS} s")
         time.sleep(1)
-        written = sum(count for (verb, _), count in _requests(port).items() if verb != "get")
+        written = sum(count for (verb, _), count in requests_of(port).items() if verb != "get")
         if written != before:
             before, since = written, time.monotonic()
 
 
 def _idle(process: psutil.Process, port: int, seconds: float) -> dict[str, Any]:
-    before, cpu, began = _requests(port), _cpu_seconds(process), time.monotonic()
+    before, cpu, began = requests_of(port), cpu_seconds_of(process), time.monotonic()
     memory = []
     while time.monotonic() - began < seconds:
         memory.append(process.memory_info().rss / MIB)
         time.sleep(1)
-    requests = _requests(port)
+    requests = requests_of(port)
     requests.subtract(before)
     took = time.monotonic() - began
     return {
         "idle_seconds": round(took, 1),
-        "idle_cores": round((_cpu_seconds(process) - cpu) / took, 4),
+        "idle_cores": round((cpu_seconds_of(process) - cpu) / took, 4),
         "idle_writes": sum(count for (verb, _), count in requests.items() if verb != "get"),
         "idle_reads_per_second": round(sum(n for (verb, _), n in requests.items() if verb == "get") / took, 1),
         "memory_mib": round(max(memory), 1),
     }
 
 
-def _restart(process: psutil.Process, port: int, jobs: int) -> dict[str, Any]:
+def restart(process: psutil.Process, port: int, jobs: int) -> dict[str, Any]:
+    """How long a new operator takes until it has reconciled every job, and its memory."""
     began = time.monotonic()
     while _passes(port) < jobs:
         if time.monotonic() - began > PATIENCE_SECONDS or not process.is_running():
@@ -144,11 +146,11 @@ def _restart(process: psutil.Process, port: int, jobs: int) -> dict[str, Any]:
     return {
         "restart_seconds": round(took, 1),
         "restart_memory_mib": round(process.memory_info().rss / MIB, 1),
-        "restart_peak_memory_mib": _peak(process),
+        "restart_peak_memory_mib": peak_memory_mib(process),
     }
 
 
-def _peak(process: psutil.Process) -> float:
+def peak_memory_mib(process: psutil.Process) -> float:
     """The process's peak resident memory in MiB."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith("VmHWM"))
@@ -158,7 +160,7 @@ def _passes(port: int) -> int:
     return sum(_samples(port, "batchgrowth_operator_reconciles_total").values())
 
 
-def _requests(port: int) -> Counter[tuple[str, str]]:
+def requests_of(port: int) -> Counter[tuple[str, str]]:
     """The operator's requests so far, by verb and resource; none until its metrics answer."""
     counts: Counter[tuple[str, str]] = Counter()
     for labels, value in _samples(port, "batchgrowth_operator_api_requests_total").items():
@@ -178,7 +180,8 @@ def _samples(port: int, name: str) -> dict[tuple[tuple[str, str], ...], int]:
     return {tuple(sample.labels.items()): int(sample.value) for sample in samples if sample.name == name}
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
+def cpu_seconds_of(process: psutil.Process) -> float:
+    """The processor time that the process has used."""
     times = process.cpu_times()
     return float(times.user + times.system)
 

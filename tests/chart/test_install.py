@@ -196,6 +196,35 @@ def test_helm_test_tells_bad_jobs(apiserver: ApiServer, account: Path) -> None:
     assert "spec.epochs" in result.stdout
 
 
+def test_a_release_that_would_share_jobs_is_refused(
+    notes: str, apiserver: ApiServer, helm: Helm, chart: Path, tmp_path: Path
+) -> None:
+    """The first release serves all namespaces, so that any other needs a class, or must not overlap."""
+    ok(apiserver.kubectl("create", "namespace", "team"))
+    second, first = ("second", "--namespace", "team"), ("batchgrowth", "--namespace", NAMESPACE)
+    cluster_scoped = ("--set", "crds.enabled=false,userRoles.enabled=false,dask-kubernetes-operator.enabled=false")
+
+    def attempt(*words: str) -> subprocess.CompletedProcess[str]:
+        given = (*words[:1], *words[1:4], chart, *words[4:], "--dry-run=server")
+        return helm(*map(str, given), KUBECONFIG=str(apiserver.kubeconfig))
+
+    shared = attempt("install", *second, *cluster_scoped, "--set", "watch.namespaces={team}")
+    assert 0 != shared.returncode
+    assert 'the release batchgrowth in namespace operators already serves jobs of class ""' in shared.stderr
+    assert "give another class" in shared.stderr
+
+    classed = ("--set", "operatorClass=team,watch.namespaces={team}")
+    assert "--operator-class=team" in ok(attempt("install", *second, *cluster_scoped, *classed))
+    ok(attempt("upgrade", *first))
+    named = tmp_path / "values.yaml"
+    named.write_text("operatorClass: gpu\nwatch: {namespaces: [team]}\n")
+    ok(helm("install", *second, chart, *cluster_scoped, "-f", named, KUBECONFIG=str(apiserver.kubeconfig)))
+    overlapping = attempt("upgrade", *first, "--set", "operatorClass=gpu,watch.namespaces={default,team}")
+    assert "in team" in overlapping.stderr
+    ok(attempt("upgrade", *first, "--set", "operatorClass=gpu,watch.namespaces={default}"))
+    ok(helm("uninstall", *second, KUBECONFIG=str(apiserver.kubeconfig)))
+
+
 def test_uninstalled_and_installed_again(notes: str, apiserver: ApiServer, helm: Helm, chart: Path) -> None:
     """Uninstalling keeps the CRD and the jobs only; a new release adopts the CRD and changes no job."""
     ok(apiserver.kubectl("apply", "-f", ROOT / "examples" / "digits.yaml"))

@@ -1,0 +1,157 @@
+"""What the operator needs for many jobs that train: `python -m bench.operator_training --jobs 1000`.
+
+A real API server holds the jobs and their children; there are no nodes, so this module plays the trainers: it patches
+each job's report as often as a trainer that has run for some minutes does. The training crosses every milestone within
+`--seconds`. The results are the operator's processor time, memory and writes, the time from each report of a milestone
+until the workers' Deployment has its new replicas, and the memory of an operator that is restarted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Annotated, Any
+
+import typer
+from batchgrowth import names
+from batchgrowth.manifest import read_manifest
+from batchgrowth.plan import Plan, make_plan
+from batchgrowth.progress import LONGEST_PERIOD_SECONDS, Progress
+from kubernetes import client, config, watch
+
+from bench.operator_scale import (
+    MIB,
+    NAMESPACE,
+    ROOT,
+    cpu_seconds_of,
+    make_jobs,
+    operator,
+    peak_memory_mib,
+    prepare,
+    requests_of,
+    restart,
+    wait_until_idle,
+)
+from cluster.apiserver import ApiServer
+
+PATCHERS = 8
+GRACE_SECONDS = 30
+
+
+@dataclass
+class Trainers:
+    """The trainers of all jobs: their plan, and the milestones that they reported, each until it was answered."""
+
+    core: client.CoreV1Api
+    apps: client.AppsV1Api
+    jobs: int
+    plan: Plan
+    asked: dict[tuple[str, int], float] = field(default_factory=dict)
+    answered: list[float] = field(default_factory=list)
+    late_seconds: float = 0.0
+
+    def play(self, seconds: float, period: float) -> None:
+        """Reports every job once per period, evenly spread, until all have crossed the last milestone."""
+        began, turns = time.monotonic(), int(seconds / period)
+        with ThreadPoolExecutor(PATCHERS) as patchers:
+            for number in range(turns * self.jobs):
+                due = began + number * period / self.jobs
+                time.sleep(max(0.0, due - time.monotonic()))
+                self.late_seconds = max(self.late_seconds, time.monotonic() - due)
+                turn, job = divmod(number, self.jobs)
+                before, now = (int(Fraction(each, turns) * (self.plan.updates - 1)) for each in (turn, turn + 1))
+                patchers.submit(self._report, f"job-{job:04}", before, now)
+
+    def _report(self, job: str, before: int, update: int) -> None:
+        position, stage = self.plan.position_at(update), self.plan.stage_at(update)
+        epoch = position.epoch + position.offset / self.plan.examples_per_epoch
+        report = Progress(
+            update=update, updates=self.plan.updates, epoch=epoch,
+            epochs=self.plan.epochs, stage=stage.index, batch_size=stage.batch_size, loss=1.0,
+            learning_rate=self.plan.learning_rate_at(position), workers=stage.workers,
+        )  # fmt: skip
+        if stage.workers > self.plan.stage_at(before).workers:
+            self.asked[job, stage.workers] = time.monotonic()
+        body = {"data": {names.PROGRESS_KEY: report.to_json()}}
+        self.core.patch_namespaced_config_map(names.progress(job), NAMESPACE, body)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watches the Deployments for the replicas that milestones ask for."""
+        stream: Any = watch.Watch()  # type: ignore[no-untyped-call]
+        watching = threading.Thread(target=self._watch, args=(stream,), daemon=True)
+        watching.start()
+        yield
+        end = time.monotonic() + GRACE_SECONDS
+        while self.asked and time.monotonic() < end:
+            time.sleep(0.1)
+        stream.stop()
+
+    def _watch(self, stream: Any) -> None:
+        for event in stream.stream(self.apps.list_namespaced_deployment, NAMESPACE):
+            found = event["object"]
+            job = found.metadata.labels.get(names.JOB_LABEL, "")
+            since = self.asked.pop((job, found.spec.replicas), None)
+            if since is not None:
+                self.answered.append(time.monotonic() - since)
+
+
+def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
+    """The results as one JSON object."""
+    plan = make_plan(read_manifest((ROOT / "examples" / "digits.yaml").read_text()).spec)
+    with ApiServer() as server:
+        prepare(server)
+        connection = config.new_client_from_config(str(server.kubeconfig))  # type: ignore[no-untyped-call]
+        trainers = Trainers(client.CoreV1Api(connection), client.AppsV1Api(connection), jobs, plan)
+        with operator(server) as (process, port):
+            make_jobs(server, jobs, suspended=False)
+            wait_until_idle(port, process)
+            before, cpu, began = requests_of(port), cpu_seconds_of(process), time.monotonic()
+            with trainers.watched():
+                trainers.play(seconds, period)
+                took, cpu = time.monotonic() - began, cpu_seconds_of(process) - cpu
+                memory = process.memory_info().rss / MIB
+            requests = requests_of(port)
+            requests.subtract(before)
+            writes = sum(count for (verb, _), count in requests.items() if verb != "get")
+            answered = sorted(trainers.answered)
+            if not answered:
+                raise SystemExit("no milestone was answered; is --seconds at least twice --period?")
+            result = {
+                "jobs": jobs,
+                "seconds": round(took, 1),
+                "reports_per_second": round(jobs / period, 1),
+                "latest_report_seconds": round(trainers.late_seconds, 2),
+                "cores": round(cpu / took, 3),
+                "memory_mib": round(memory, 1),
+                "peak_memory_mib": peak_memory_mib(process),
+                "writes_per_job_and_minute": round(writes / jobs / took * 60, 1),
+                "milestones": len(answered),
+                "milestones_missed": len(trainers.asked),
+                "replicas_seconds": {
+                    name: round(answered[min(len(answered) - 1, int(len(answered) * share))], 3)
+                    for name, share in (("median", 0.5), ("p99", 0.99), ("max", 1.0))
+                },
+            }
+        with operator(server) as (process, port):
+            return result | restart(process, port, jobs)
+
+
+def main(
+    jobs: Annotated[int, typer.Option(min=1, help="Jobs that train at once.")] = 1000,
+    seconds: Annotated[float, typer.Option(min=20, help="Time in which each trains.")] = 120,
+    period: Annotated[float, typer.Option(min=1, help="Seconds between two reports.")] = LONGEST_PERIOD_SECONDS,
+) -> None:
+    """Play the trainers of many jobs, and measure the operator."""
+    sys.stdout.write(json.dumps(measure(jobs, seconds, period), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
