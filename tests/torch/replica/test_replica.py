@@ -171,15 +171,20 @@ def test_a_gradient_that_is_not_finite_leaves_the_state_as_it_was(small_job: Any
     assert same(before, state(replica))
 
 
-def test_a_workload_that_raises_leaves_the_state_as_it_was(small_job: Any, make_replica: Any) -> None:
+@pytest.mark.parametrize("error", [KeyError("left"), SystemExit("left")], ids=lambda error: type(error).__name__)
+def test_a_workload_that_raises_leaves_the_state_as_it_was(
+    small_job: Any, make_replica: Any, error: BaseException
+) -> None:
+    """An exit too: as such it would end the trainer as if the job were done."""
+
     def fail(loss: Tensor) -> Tensor:
-        raise KeyError("left")
+        raise error
 
     replica = make_replica(small_job(BATCH.format(8, 4)), broken_after(3, fail))
     train(replica, 1)
     before = state(replica)
     with pytest.raises(
-        WorkloadError, match=r"update 2, shard 1 raised KeyError: 'left' \(.*test_replica\.py:\d+, in fail\)"
+        WorkloadError, match=r"update 2, shard 1 raised \w+: '?left'? \(.*test_replica\.py:\d+, in fail\)"
     ):
         train(replica, 1)
     assert same(before, state(replica))
@@ -225,6 +230,18 @@ def test_a_snapshot_is_a_copy(small_job: Any, make_replica: Any) -> None:
     kept = {name: tensor.clone() for name, tensor in snapshot.tensors.items()}
     train(replica, 1)
     assert same(kept, dict(snapshot.tensors))
+
+
+@pytest.mark.parametrize("batch", [4, 16, 90])
+def test_the_model_sees_no_more_than_a_shard_however_large_the_batch(
+    small_job: Any, make_replica: Any, batch: int
+) -> None:
+    """So a device whose memory holds one shard holds every batch that growth leads to."""
+    workload, seen = small.plain(), list[int]()
+    workload.model.register_forward_hook(lambda _model, inputs, _output: seen.append(len(inputs[0])))
+    train(make_replica(small_job(BATCH.format(batch, 4)), workload), 1)
+
+    assert (4, batch) == (max(seen), sum(seen))
 
 
 def test_rows_are_used_again_and_memory_does_not_grow(small_job: Any, make_replica: Any) -> None:

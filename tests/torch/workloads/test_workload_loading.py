@@ -98,6 +98,8 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
         "def workload():\n    return made(**{}['a'])\n",
         r"mine_\w+:workload raised KeyError: 'a' \(.*mine_\w+\.py:\d+, in workload\)",
     ),
+    "an exit while importing": ("import sys\nsys.exit('no GPU')\n", r"importing .* raised SystemExit: no GPU .*:\d+"),
+    "an exit in the call": ("import sys\ndef workload():\n    sys.exit(0)\n", r"raised SystemExit: 0 .*in workload\)"),
     "an error of several lines": ("def workload():\n    raise ValueError('one\\ntwo')\n", "raised ValueError: one two"),
     "no return": ("def workload():\n    made()\n", "returned a NoneType; return batchgrowth_trainer"),
     "a model that is none": ("def workload():\n    return made(model=3)\n", "model is a int; give a torch.nn.Module"),
