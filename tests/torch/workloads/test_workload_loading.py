@@ -132,6 +132,7 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.fault("A18", "A20", "A32", "D18")
 @pytest.mark.parametrize("fault", BAD_CODE)
 def test_a_fault_in_the_users_code_is_one_paragraph(load: Load, fault: str) -> None:
     source, said = BAD_CODE[fault]
@@ -159,6 +160,7 @@ def test_data_of_another_length_is_a_data_error(load: Load) -> None:
         load(examples=9)
 
 
+@pytest.mark.fault("A20")
 def test_a_missing_file_is_a_data_error(load: Load, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a file is missing.*train\.csv"):
         load(f"def workload():\n    return made(train=open({str(tmp_path / 'train.csv')!r}))\n")
