@@ -438,7 +438,6 @@ def test_another_image_recreates_trainer_and_cluster(training_world: MakeWorld) 
     assert ["example/trainer:2"] * 3 == images
 
 
-@pytest.mark.fault("D13")
 @pytest.mark.fault("A29")
 def test_an_edited_annotation_recreates_nothing(training_world: MakeWorld) -> None:
     """A child is recreated if its own pods differ from what is wanted, whatever its annotation says."""
@@ -452,6 +451,7 @@ def test_an_edited_annotation_recreates_nothing(training_world: MakeWorld) -> No
     assert (Ref("Job", "digits-trainer"),) == world.edit(checkpoint={"volume": {"claimName": "other"}}).step().delete
 
 
+@pytest.mark.fault("D13")
 def test_the_new_trainer_waits_for_the_old_trainer_pod(training_world: MakeWorld) -> None:
     world = training_world()
     world.pods = [pod("digits-trainer-x", "trainer", phase="Running")]
