@@ -12,6 +12,8 @@ from batchgrowth.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.schema.choice import Entry
 from pydantic.fields import FieldInfo
 
+from docs.faults import faults_page
+
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- choices: made by `make generate` -->\n", "<!-- /choices -->"
 
@@ -90,6 +92,7 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "docs" / "choices.md": choices_page(),
         ROOT / "docs" / "conditions.md": conditions_page(),
+        ROOT / "docs" / "faults.md": faults_page(),
         ROOT / "docs" / "metrics.md": metrics_table(),
         readme: with_choices(readme.read_text(encoding="utf-8")),
     }

@@ -105,6 +105,7 @@ def test_scale_reads_the_status(kubectl: Kubectl, digits: Digits) -> None:
     assert {"replicas": 2, "selector": "batchgrowth.dev/job=digits"} == scale["status"]
 
 
+@pytest.mark.fault("A29")
 def test_a_user_cannot_write_the_status(kubectl: Kubectl, digits: Digits) -> None:
     """A status in a manifest is dropped; only the subresource takes it."""
     patch(kubectl, {"status": {"phase": "Succeeded"}})
@@ -122,6 +123,7 @@ def test_all_of_the_mathematics_is_tried() -> None:
     assert set(OTHER_MATHEMATICS) == set(MATHEMATICS)
 
 
+@pytest.mark.fault("A27")
 @pytest.mark.parametrize("path", OTHER_MATHEMATICS)
 def test_mathematics_may_change_before_the_start(kubectl: Kubectl, digits: Digits, path: str) -> None:
     changed = patch(kubectl, below(path, OTHER_MATHEMATICS[path]))
@@ -129,6 +131,7 @@ def test_mathematics_may_change_before_the_start(kubectl: Kubectl, digits: Digit
     assert changed.stdout.endswith(" patched\n")
 
 
+@pytest.mark.fault("A25")
 @pytest.mark.parametrize("path", OTHER_MATHEMATICS)
 def test_mathematics_is_immutable_after_the_start(kubectl: Kubectl, started: Digits, path: str) -> None:
     before = started()["spec"]
@@ -138,6 +141,7 @@ def test_mathematics_is_immutable_after_the_start(kubectl: Kubectl, started: Dig
     assert before == started()["spec"]
 
 
+@pytest.mark.fault("A25")
 @pytest.mark.parametrize("path", SPEED)
 def test_speed_may_change_after_the_start(kubectl: Kubectl, started: Digits, path: str) -> None:
     changed = patch(kubectl, below(path, SPEED[path]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from batchgrowth import names
@@ -97,6 +98,7 @@ def test_bounds_change_midway(ground: Field) -> None:
     until(ground.replicas, 3)
 
 
+@pytest.mark.fault("B18", "B19")
 @pytest.mark.parametrize("ref", CHILDREN, ids="/".join)
 def test_a_child_that_is_deleted_comes_back(ground: Field, ref: Ref) -> None:
     """A Secret within half a minute, since Secrets are not watched."""
@@ -111,6 +113,7 @@ def test_a_child_that_is_deleted_comes_back(ground: Field, ref: Ref) -> None:
     until(lambda: (ground.get(ref) or {"metadata": {"uid": before}})["metadata"]["uid"] != before, seconds=60)
 
 
+@pytest.mark.fault("A29", "A30", "B20")
 def test_a_child_that_is_changed_or_loses_its_label_is_repaired(ground: Field) -> None:
     ground.apply()
     until(ground.is_complete)
@@ -122,6 +125,7 @@ def test_a_child_that_is_changed_or_loses_its_label_is_repaired(ground: Field) -
     until(lambda: json.loads(ground.get(PLAN)["data"][names.PLAN_KEY]) != {})
 
 
+@pytest.mark.fault("A12")
 def test_an_object_of_another_owner_is_not_taken(ground: Field) -> None:
     theirs = {"metadata": {"name": PLAN.name, "namespace": ground.namespace}, "data": {"theirs": "1"}}
     ground.api._send("post", KINDS["ConfigMap"], KINDS["ConfigMap"].path(ground.namespace), body=theirs)
@@ -142,6 +146,28 @@ def test_a_template_that_the_api_server_refuses(ground: Field) -> None:
 
     [ready] = [c for c in ground.get(JOB)["status"]["conditions"] if c["type"] == "ClusterReady"]
     assert "nodeSelektor" in ready["message"]
+
+
+@pytest.mark.fault("A23")
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({"limits": {"cpu": "INVALID"}}, "quantities must match the regular expression"),
+        ({"requests": {"memory": "-1"}}, "must be greater than or equal to 0"),
+        ({"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}, "must be less than or equal to memory limit"),
+    ],
+)
+def test_resources_that_no_pod_can_have(ground: Field, resources: dict[str, Any], words: str) -> None:
+    """The message is the API server's, no trainer starts, and the job continues once they are mended."""
+    ground.apply(workers={"template": {"spec": {"containers": [{"name": "worker", "resources": resources}]}}})
+
+    until(lambda: ground.condition("ClusterReady"), ("False", "ChildRefused"))
+
+    [ready] = [c for c in ground.get(JOB)["status"]["conditions"] if c["type"] == "ClusterReady"]
+    assert words in ready["message"]
+    assert (None, None) == (ground.get(WORKERS), ground.get(TRAINER))
+    ground.patch(JOB, {"spec": {"workers": {"template": None}}})
+    until(ground.is_complete)
 
 
 def test_a_deleted_part_of_the_scheduler_is_requested(ground: Field) -> None:

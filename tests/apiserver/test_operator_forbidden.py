@@ -53,6 +53,7 @@ def operator(kubeconfig: Path, namespace: str, log: Path) -> Iterator[subprocess
             started.kill()
 
 
+@pytest.mark.fault("B11")
 @pytest.mark.parametrize("verb", ["list", "watch"])
 def test_a_missing_permission_is_logged_in_a_line(
     make_field: Callable[[], Field], apiserver: ApiServer, tmp_path: Path, verb: str

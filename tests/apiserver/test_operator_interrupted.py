@@ -16,6 +16,7 @@ from batchgrowth import names
 from operator_field import CLUSTER, TRAINER, Field, live, until
 
 
+@pytest.mark.fault("B16")
 def test_without_the_dask_operator_s_crds(
     make_field: Callable[[], Field], apiserver: Any, dask_crds: list[Path]
 ) -> None:
@@ -35,6 +36,7 @@ def test_without_the_dask_operator_s_crds(
     until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
 
 
+@pytest.mark.fault("B16")
 def test_the_dask_operator_s_crd_goes_while_it_is_watched(ground: Field, apiserver: Any, dask_crds: list[Path]) -> None:
     """And comes back: the operator watches it again, although kopf's watch had ended."""
     ground.apply()
@@ -55,6 +57,7 @@ def test_the_dask_operator_s_crd_goes_while_it_is_watched(ground: Field, apiserv
     assert ground.operators[0].is_alive()
 
 
+@pytest.mark.fault("B04")
 def test_two_operators_make_one_outcome(ground: Field) -> None:
     ground.start()
     ground.apply()
@@ -68,6 +71,7 @@ def test_two_operators_make_one_outcome(ground: Field) -> None:
     assert before == ground.everything()
 
 
+@pytest.mark.fault("B04")
 def test_one_of_two_works_and_the_other_takes_over(make_field: Callable[[], Field]) -> None:
     ground = make_field()
 
@@ -88,6 +92,7 @@ def test_one_of_two_works_and_the_other_takes_over(make_field: Callable[[], Fiel
     assert "second" == holder()
 
 
+@pytest.mark.fault("B12")
 def test_the_api_server_goes_and_comes_back(ground: Field, apiserver: Any) -> None:
     ground.apply()
     until(ground.is_complete)
@@ -120,6 +125,7 @@ def _without_times(value: Any) -> Any:
     return [_without_times(v) for v in value] if isinstance(value, list) else value
 
 
+@pytest.mark.fault("B01", "B26")
 @pytest.mark.long
 def test_an_operator_that_is_killed_after_any_write(make_field: Callable[[], Field]) -> None:
     """One job per write of an undisturbed run: its operator is killed right after that write and another takes over."""

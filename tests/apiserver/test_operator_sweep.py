@@ -13,6 +13,7 @@ from batchgrowth_operator.server.sweep import Sweep
 from operator_field import JOB, PLAN, Field, until
 
 
+@pytest.mark.fault("B06", "B07")
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_everything_is_found_and_what_goes_is_missed(
     ground: Field, monkeypatch: pytest.MonkeyPatch, everywhere: bool

@@ -49,6 +49,7 @@ def labels_of(name: str) -> frozenset[str]:
     return frozenset({"namespace", JOB, *metric.labels}) if metric and metric.kind != "histogram" else frozenset()
 
 
+@pytest.mark.fault("F06")
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_every_expression_is_one(prometheus: Prometheus, expression: str) -> None:
     """Prometheus parses it; it uses metrics that exist by labels that they have, and selects one job."""
@@ -59,6 +60,14 @@ def test_every_expression_is_one(prometheus: Prometheus, expression: str) -> Non
         assert labels <= labels_of(name), (name, labels)
         assert {"namespace", JOB} <= labels, (name, labels)
         assert ("le" in labels) is name.endswith("_bucket"), (name, labels)
+
+
+@pytest.mark.fault("F06")
+def test_a_prometheus_without_data_answers_every_panel(prometheus: Prometheus) -> None:
+    """With nothing, and not with an error."""
+    for expression in EXPRESSIONS:
+        query = expression.replace("$__rate_interval", "1m").replace("$namespace", "default").replace("$job", "none")
+        assert [] == prometheus.over(query, 1_790_000_000, 1_790_000_060), query
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])

@@ -196,6 +196,7 @@ def test_helm_test_tells_bad_jobs(apiserver: ApiServer, account: Path) -> None:
     assert "spec.epochs" in result.stdout
 
 
+@pytest.mark.fault("F01")
 def test_a_release_that_would_share_jobs_is_refused(
     notes: str, apiserver: ApiServer, helm: Helm, chart: Path, tmp_path: Path
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_release_that_would_share_jobs_is_refused(
     ok(helm("uninstall", *second, KUBECONFIG=str(apiserver.kubeconfig)))
 
 
+@pytest.mark.fault("B28")
 def test_uninstalled_and_installed_again(notes: str, apiserver: ApiServer, helm: Helm, chart: Path) -> None:
     """Uninstalling keeps the CRD and the jobs only; a new release adopts the CRD and changes no job."""
     ok(apiserver.kubectl("apply", "-f", ROOT / "examples" / "digits.yaml"))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import yaml
 
 Objects = list[dict[str, Any]]
@@ -108,6 +109,7 @@ def test_the_service_s_port_is_the_container_s(rendered: Objects) -> None:
     assert {"--health-port=8080", "--metrics-port=9090"} <= set(container["args"])
 
 
+@pytest.mark.fault("B05")
 def test_one_operator_ends_before_the_next_begins(rendered: Objects) -> None:
     """Two operators must not run at the same time."""
     assert {"type": "Recreate"} == named(rendered, "Deployment", "batchgrowth")["spec"]["strategy"]

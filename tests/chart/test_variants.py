@@ -63,6 +63,7 @@ def test_several_replicas_share_a_lease(render: Render) -> None:
     assert [] == [b for b in of_kind(render(), "Role") if "lease" in b["metadata"]["name"]]
 
 
+@pytest.mark.fault("F01")
 def test_a_second_release_leaves_the_cluster_s_things_alone(render: Render) -> None:
     """Only names in its own namespace equal the first release's."""
     wide = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
@@ -77,6 +78,7 @@ def test_a_second_release_leaves_the_cluster_s_things_alone(render: Render) -> N
     assert {("ClusterRole", "batchgrowth-elsewhere"), ("ClusterRoleBinding", "batchgrowth-elsewhere")} == second
 
 
+@pytest.mark.fault("F01")
 def test_monitors_only_when_asked(render: Render) -> None:
     """They need the Prometheus operator's kinds."""
     kinds = {"ServiceMonitor", "PodMonitor"}
@@ -104,6 +106,7 @@ def test_monitors_look_where_the_operator_does(render: Render) -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
 
 
+@pytest.mark.fault("F08")
 def test_a_registry_of_one_s_own(render: Render) -> None:
     """Digests take precedence over tags, and every image comes from the registry."""
     objects = render(*values("registry"))

@@ -42,6 +42,7 @@ def undisturbed(local_sha256: Local) -> str:
     return local_sha256(yaml.safe_dump(example("undisturbed")))
 
 
+@pytest.mark.fault("C01", "C11")
 @pytest.mark.long
 def test_a_worker_pod_is_deleted(job: MakeJob, undisturbed: str) -> None:
     digits = job(example("worker-deleted"))
@@ -52,6 +53,7 @@ def test_a_worker_pod_is_deleted(job: MakeJob, undisturbed: str) -> None:
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
 
+@pytest.mark.fault("C01", "C05")
 def test_the_kernel_kills_a_worker(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
     """As when the node runs out of memory: SIGKILL, and the container exits with 137."""
     digits = job(example("worker-killed"))
@@ -82,6 +84,7 @@ def inside_number(pid: int) -> int:
     return int(numbers[1]) if len(numbers) > 1 else 0
 
 
+@pytest.mark.fault("C04")
 @pytest.mark.long
 def test_the_trainer_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) -> None:
     """A new pod resumes from the checkpoint that the first one wrote on SIGTERM."""
@@ -98,6 +101,7 @@ def test_the_trainer_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) 
     assert 0 == status["restarts"], "a deleted pod does not count as a failure of the job"
 
 
+@pytest.mark.fault("C04")
 def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, local: LocalCluster) -> None:
     """Without SIGTERM the last checkpoint is some updates old, and the new pod repeats them."""
     digits = job(example("trainer-killed", **checkpointed(claim)))
@@ -113,6 +117,7 @@ def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, l
     assert 1 == status["restarts"]
 
 
+@pytest.mark.fault("B19", "C03")
 def test_the_scheduler_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) -> None:
     digits = job(example("scheduler-deleted", **checkpointed(claim)))
     digits.reaches(SECOND + 50)
@@ -122,6 +127,7 @@ def test_the_scheduler_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
 
+@pytest.mark.fault("B02")
 @pytest.mark.long
 def test_the_operator_is_away_at_a_milestone(job: MakeJob, undisturbed: str, kubectl: Kubectl) -> None:
     """It is killed before the second stage and returns in the third; training does not wait for it."""
@@ -171,6 +177,7 @@ def node_is_ready(cluster: LocalCluster) -> None:
     said(cluster.kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=90s"))
 
 
+@pytest.mark.fault("B12")
 @pytest.mark.long
 def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
     """The trainer cannot report progress, and does not wait for it."""
@@ -182,6 +189,7 @@ def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
 
+@pytest.mark.fault("B27")
 @pytest.mark.long
 def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> None:
     digits = job(example("suspended", **checkpointed(claim)))
@@ -198,6 +206,7 @@ def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> No
     assert 0 == status["restarts"]
 
 
+@pytest.mark.fault("A26", "C17")
 def test_the_most_workers_are_changed_twice(job: MakeJob, undisturbed: str) -> None:
     """Down to one and up to three while it trains."""
     digits = job(example("bounds"))

@@ -84,6 +84,7 @@ def unanswered(prometheus: Prometheus, job: RealJob, began: float, ended: float)
     ]
 
 
+@pytest.mark.fault("F06")
 def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, job: MakeJob) -> None:
     """After a measured job with checkpoints every line of every panel has data, and the variables offer the job."""
     manifest = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())

@@ -55,6 +55,7 @@ def reinstalled(installed: Cluster) -> Iterator[Cluster]:
     release.install(installed)
 
 
+@pytest.mark.fault("A30", "B25")
 def test_a_deleted_job_leaves_nothing(kubectl: Kubectl, job: MakeJob) -> None:
     """Deleted while it trains: pods, Dask cluster, secrets and roles are gone soon."""
     digits = job(long_job())
@@ -66,6 +67,7 @@ def test_a_deleted_job_leaves_nothing(kubectl: Kubectl, job: MakeJob) -> None:
     until("nothing is left", lambda: not everything(kubectl, digits.namespace), SOON, digits.story)
 
 
+@pytest.mark.fault("B22")
 def test_a_namespace_goes_while_a_job_trains(kubectl: Kubectl, job: MakeJob) -> None:
     """No finalizer blocks it: the namespace is gone soon."""
     digits = job(long_job())
@@ -79,6 +81,7 @@ def test_a_namespace_goes_while_a_job_trains(kubectl: Kubectl, job: MakeJob) -> 
     until("the namespace is gone", gone, SOON, lambda: said(kubectl("get", "namespace", "--output=yaml")))
 
 
+@pytest.mark.fault("B28")
 def test_a_job_outlives_the_release(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
     """CRD and job survive an uninstall and training continues; the reinstalled operator adopts the job."""
     digits = job(long_job())
@@ -109,6 +112,7 @@ def test_a_job_outlives_the_release(reinstalled: Cluster, kubectl: Kubectl, job:
     assert 2 == status["history"][-1]["workers"], "the milestone came after the operator did"
 
 
+@pytest.mark.fault("B03")
 @pytest.mark.long
 def test_a_job_deleted_without_a_dask_operator(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
     """A finalizer of an uninstalled Dask operator blocks the DaskCluster; the command in docs/chart.md removes it."""
@@ -141,6 +145,7 @@ def test_helm_test_passes(installed: Cluster) -> None:
     assert "Phase:          Succeeded" in release.check(installed)
 
 
+@pytest.mark.fault("B05", "F02")
 def test_an_upgrade_changes_the_operator_alone(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
     """Two replicas and other resources, while a job trains: one of the two is active, and the job's pods stay."""
     digits = job(long_job())

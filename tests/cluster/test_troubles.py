@@ -96,6 +96,7 @@ def come_to_rest(jobs: list[RealJob]) -> None:
         time.sleep(1)
 
 
+@pytest.mark.fault("A16", "A21", "A24", "C05")
 @pytest.mark.parametrize("faults", [list(FAULTS)[third::3] for third in range(3)], ids="-".join)
 def test_faults_are_named(job: MakeJob, faults: list[str]) -> None:
     """The condition that a fault blocks names it; then the operator stops writing. All at once would not fit."""
@@ -113,6 +114,7 @@ def test_faults_are_named(job: MakeJob, faults: list[str]) -> None:
     come_to_rest(list(stuck.values()))
 
 
+@pytest.mark.fault("A17")
 def test_a_missing_entrypoint(job: MakeJob) -> None:
     """A restart would not help: the job fails, and its message lists the module's names."""
     failed = job(example("entrypoint", workload=WORKLOAD))
@@ -123,6 +125,7 @@ def test_a_missing_entrypoint(job: MakeJob) -> None:
     assert "has no 'nothing'; it defines conv_net, mlp, split, workload" in succeeded["message"]
 
 
+@pytest.mark.fault("A24")
 def test_missing_secrets_are_created(job: MakeJob) -> None:
     """The job recovers without a change to it."""
     template = mounted({"secret": {"secretName": "absent"}})
@@ -139,6 +142,7 @@ def test_missing_secrets_are_created(job: MakeJob) -> None:
     )
 
 
+@pytest.mark.fault("A16")
 def test_a_wrong_image_is_fixed(job: MakeJob) -> None:
     wrong = job(example("wrong", image=NOTHING))
     until("named", lambda: wrong.condition("Training").get("reason") == "ImagePullFailed", SOON_SECONDS, wrong.story)
@@ -164,6 +168,7 @@ def quota(kubectl: Kubectl, namespace: str) -> Callable[[int], None]:
     return set_to
 
 
+@pytest.mark.fault("B23")
 @pytest.mark.long
 def test_a_quota_holds_up_the_trainer(job: MakeJob, quota: Callable[[int], None]) -> None:
     """Only events say why a Job has no pod; its status does not."""
@@ -178,6 +183,7 @@ def test_a_quota_holds_up_the_trainer(job: MakeJob, quota: Callable[[int], None]
     held.reaches(1, HEALED_SECONDS)
 
 
+@pytest.mark.fault("B23", "C14", "C15")
 def test_a_quota_leaves_too_few_workers(job: MakeJob, quota: Callable[[int], None]) -> None:
     """Training continues with fewer workers; Degraded names the quota, and clears once it is raised."""
     constant = {"initial": 256, "maximum": 512, "shard": 32, "growth": {"type": "Constant"}}
@@ -197,6 +203,7 @@ def test_a_quota_leaves_too_few_workers(job: MakeJob, quota: Callable[[int], Non
     until("healed", lambda: few.condition("Degraded").get("status") == "False", HEALED_SECONDS, few.story)
 
 
+@pytest.mark.fault("B19")
 @pytest.mark.parametrize("kind", ["service", pytest.param("deployment", marks=pytest.mark.long)])
 def test_a_part_of_the_scheduler_is_deleted(job: MakeJob, kind: str) -> None:
     """The Dask operator recreates it, and training completes."""
@@ -235,6 +242,7 @@ def no_dask_operator(kubectl: Kubectl) -> Iterator[Callable[[int], None]]:
     scale(1)
 
 
+@pytest.mark.fault("B16")
 def test_the_dask_operator_is_down(job: MakeJob, no_dask_operator: Callable[[int], None]) -> None:
     orphan = job(example("orphan"))
 

@@ -64,11 +64,13 @@ def test_a_workload_that_raises_in_its_forward(start: Start, manifest: Any, any_
     assert run.updates() >= 15
 
 
+@pytest.mark.fault("D01")
 def test_a_workload_that_produces_nan(start: Start, manifest: Any, any_exchange: str) -> None:
     run = start(manifest("faulty:nan"), "--exchange", any_exchange)
     refused(run, WorkloadError, "is not finite: loss nan", "lower learningRate.initial")
 
 
+@pytest.mark.fault("A18")
 def test_a_workload_that_returns_the_wrong_thing(start: Start, manifest: Any, any_exchange: str) -> None:
     refused(start(manifest("faulty:wrong"), "--exchange", any_exchange), WorkloadError, "returned a dict", "Workload(")
 
@@ -77,6 +79,7 @@ def test_a_loss_of_the_wrong_shape(start: Start, manifest: Any) -> None:
     refused(start(manifest("faulty:scalar")), WorkloadError, "returned one number for the whole shard")
 
 
+@pytest.mark.fault("A17")
 @pytest.mark.parametrize("exchange", ["AllReduce", "SingleProcess"])
 def test_a_module_that_raises_when_it_is_imported(
     start: Start, manifest: Any, monkeypatch: pytest.MonkeyPatch, exchange: str
@@ -85,11 +88,13 @@ def test_a_module_that_raises_when_it_is_imported(
     refused(start(manifest("faulty:nan"), "--exchange", exchange), WorkloadError, "import fails: no luck", "faulty.py:")
 
 
+@pytest.mark.fault("A20")
 @pytest.mark.parametrize("exchange", ["AllReduce", "SingleProcess"])
 def test_missing_data(start: Start, manifest: Any, exchange: str) -> None:
     refused(start(manifest("faulty:missing"), "--exchange", exchange), DataError, "/no/such/data.bin")
 
 
+@pytest.mark.fault("A17")
 def test_a_module_that_is_not_there(start: Start, manifest: Any) -> None:
     refused(start(manifest("nowhere:net")), WorkloadError, "no module named 'nowhere'")
 
@@ -98,6 +103,7 @@ def test_an_unknown_field(start: Start, manifest: Any) -> None:
     refused(start(manifest("faulty:nan", bach={"initial": 3})), SpecError, "spec.bach")
 
 
+@pytest.mark.fault("C22")
 def test_a_taken_metrics_port(start: Start, manifest: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -125,6 +131,7 @@ def test_an_output_folder_without_permission(start: Start, manifest: Any, tmp_pa
     refused(start(manifest("faulty:nan"), folder=folder / "run"), CheckpointError, "give a folder that can be written")
 
 
+@pytest.mark.fault("D10")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("exchange", ["AllReduce", "SingleProcess"])
 def test_truncated_and_foreign_checkpoints(start: Start, manifest: Any, exchange: str) -> None:

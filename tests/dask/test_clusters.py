@@ -137,6 +137,7 @@ class Watch:
             self.seen += 1
 
 
+@pytest.mark.fault("E08")
 def test_everything_listens_on_loopback_only(digits_job: Any, tmp_path: Path) -> None:
     """Scheduler, workers, nannies, the store of the group and the metrics."""
     before = {process.pid for process in [psutil.Process()]}
@@ -158,6 +159,7 @@ def test_everything_listens_on_loopback_only(digits_job: Any, tmp_path: Path) ->
     assert {"127.0.0.1"} == {host for host, _ in listening}
 
 
+@pytest.mark.fault("C22")
 def test_two_runs_at_once(start: Start, expected: str) -> None:
     first, second = start(DIGITS, *short()), start(DIGITS, *short())
     assert expected == weights(first)
@@ -165,6 +167,7 @@ def test_two_runs_at_once(start: Start, expected: str) -> None:
     assert "Warning" not in first.text + second.text
 
 
+@pytest.mark.fault("D13")
 def test_a_folder_that_another_run_writes_to_is_refused(start: Start) -> None:
     first = start(DIGITS, "--set", "epochs=3000", "--exchange", "SingleProcess")
     first.until(lambda: first.says("epoch 1 of"))

@@ -23,6 +23,15 @@ def test_a_scheduler_that_does_not_answer_times_out(closed: str) -> None:
     assert {f"the Dask scheduler at {closed}"} == set(waits)
 
 
+@pytest.mark.fault("C20")
+def test_a_name_that_does_not_resolve_is_waited_for_too() -> None:
+    """A Service's name may resolve only after a while; the wait says which one is missing."""
+    waits: list[str] = []
+    with pytest.raises(ClusterError, match=r"tls://digits-scheduler\.invalid:8786.*no Dask scheduler answers there"):
+        connect("tls://digits-scheduler.invalid:8786", 0.3, lambda: False, waits.append)
+    assert {"the Dask scheduler at tls://digits-scheduler.invalid:8786"} == set(waits)
+
+
 def test_a_stop_ends_the_wait(closed: str) -> None:
     waits: list[str] = []
     with pytest.raises(Interrupted, match="while waiting"):

@@ -102,6 +102,7 @@ def check(folder: Path, job: BatchGrowthJob, summary: dict[str, Any], expected: 
     assert [1, 2, 3, 4, 5, 6] == epochs_evaluated(folder)
 
 
+@pytest.mark.fault("C01")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_kill_9_of_any_worker_at_any_moment(
     digits_job: Any, tmp_path: Path, expected: str, exchange: str, seed: int
@@ -113,6 +114,7 @@ def test_kill_9_of_any_worker_at_any_moment(
     check(tmp_path, job, summary, expected)
 
 
+@pytest.mark.fault("C01")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", EXACT)
 def test_kill_9_while_growth_is_measured(
@@ -139,6 +141,7 @@ def test_kill_9_while_growth_is_measured(
     assert decided[0].count("\n") > 5
 
 
+@pytest.mark.fault("C02")
 def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
     """With all workers dead, training goes on from the last checkpoint, or from the beginning if there is none."""
     job, hunter = digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(5, 3, pause=2.0)
@@ -159,6 +162,26 @@ def test_unreported_updates_are_in_the_history(digits_job: Any, tmp_path: Path, 
     check(tmp_path, job, summary, expected)
 
 
+@pytest.mark.fault("C12")
+def test_a_worker_that_is_silent_for_a_moment_is_waited_for(digits_job: Any, tmp_path: Path, expected: str) -> None:
+    """Shorter than exchange.timeoutSeconds: as behind a network that is away for some seconds."""
+    job = digits_job(*JOB, "exchange.type=AllReduce", "exchange.timeoutSeconds=60", "workers.waitSeconds=60")
+    stopped = list[int]()
+
+    def wanted(_plan: Plan, position: Position) -> int:
+        if position.update > 20 and not stopped:
+            stopped.append(random.Random(3).choice(workers()).pid)
+            os.kill(stopped[0], signal.SIGSTOP)
+            threading.Timer(3.0, os.kill, (stopped[0], signal.SIGCONT)).start()
+        return 2
+
+    summary = train(job, Options(output_dir=tmp_path, paths=(USER_CODE,), wanted=wanted))
+    assert stopped
+    assert 0 == summary["recoveries"]
+    check(tmp_path, job, summary, expected)
+
+
+@pytest.mark.fault("C09", "C12")
 @pytest.mark.sampled(1)
 def test_a_worker_that_hangs_is_restarted(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
     job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10", "workers.waitSeconds=60")

@@ -61,6 +61,7 @@ def test_all_end_at_once(pods: Any, digits_job: Any) -> None:
     assert Interrupted.exit_code == trainer.returncode
 
 
+@pytest.mark.fault("D18")
 def test_a_process_ends_even_if_a_thread_hangs() -> None:
     """Also if its last output cannot be written."""
     code = (

@@ -61,6 +61,7 @@ def saved(run: Any) -> list[Path]:
     return sorted((run.folder / "checkpoints").glob("update-*"))
 
 
+@pytest.mark.fault("C23")
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("exchange", "number"),
@@ -87,6 +88,7 @@ def test_one_signal_saves_and_stops_and_resume_finishes(
     assert expected == weights(start(manifest, "--exchange", exchange, "--resume", folder=run.folder))
 
 
+@pytest.mark.fault("C23")
 def test_ctrl_c_of_a_terminal_reaches_every_process_and_does_no_harm(
     start: Start, manifest: Path, expected: str
 ) -> None:
@@ -102,6 +104,7 @@ def test_ctrl_c_of_a_terminal_reaches_every_process_and_does_no_harm(
     assert expected == weights(start(manifest, "--resume", folder=run.folder))
 
 
+@pytest.mark.fault("C23")
 @pytest.mark.sampled(2)
 def test_two_signals_stop_at_once(start: Start, manifest: Path, any_exchange: str) -> None:
     run = start(manifest, "--exchange", any_exchange)
@@ -123,6 +126,7 @@ def test_a_signal_while_the_workers_start(start: Start, manifest: Path) -> None:
     gone(run)
 
 
+@pytest.mark.fault("C04", "C23")
 @pytest.mark.sampled(1)
 def test_kill_9_of_the_whole_run_and_resume_again_and_again(
     start: Start, manifest: Path, expected: str, exchange: str, scratch: Path

@@ -32,6 +32,7 @@ def check(pods: Any, expected: str) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.fault("C11", "C14", "C17")
 @pytest.mark.sampled(1)
 def test_workers_join_and_leave(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
     """Every ready worker is used, whatever the plan wants, and SIGTERM to a worker costs no update."""
@@ -52,6 +53,7 @@ def test_workers_join_and_leave(pods: Any, digits_job: Any, expected: str, excha
     assert 0 == check(pods, expected)["recoveries"]
 
 
+@pytest.mark.fault("B19", "C03")
 @pytest.mark.sampled(1)
 def test_a_scheduler_that_dies_and_comes_back(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
     scheduler, workers = pods.scheduler(), [pods.worker(), pods.worker()]

@@ -84,6 +84,7 @@ def test_without_any_event(
         crew.close()
 
 
+@pytest.mark.fault("C10", "C12")
 def test_a_worker_that_was_given_up_and_answers_again_rejoins(
     cluster: LocalCluster, crew_of: Callable[[Client], Crew]
 ) -> None:

@@ -71,6 +71,7 @@ def steps(counts: list[int]) -> list[int]:
     return [count for index, count in enumerate(counts) if index == 0 or count != counts[index - 1]]
 
 
+@pytest.mark.fault("C17", "D06")
 @pytest.mark.sampled
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_any_schedule_of_workers(

@@ -57,6 +57,7 @@ def by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stopwatch, "lap", lambda watch, step, workers, _seconds: lap(watch, step, workers, 1.0))
 
 
+@pytest.mark.fault("D15")
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.usefixtures("at_every_update")
 def test_from_every_checkpoint_the_same_decisions_and_weights_follow(
@@ -72,6 +73,7 @@ def test_from_every_checkpoint_the_same_decisions_and_weights_follow(
         assert looks(tmp_path / "whole") == looks(folder)
 
 
+@pytest.mark.fault("D15")
 @pytest.mark.parametrize(
     "growth", ["{type: Geometric, geometric: {factor: '2', everyEpochs: 1}}", "{type: NoiseScale}"]
 )

@@ -51,6 +51,7 @@ def saved(folder: Path) -> list[int]:
     return sorted(int(path.name.split("-")[1]) for path in (folder / "checkpoints").iterdir())
 
 
+@pytest.mark.fault("D06", "D15")
 @pytest.mark.parametrize("overrides", [(), (ADAM,)], ids=["sgd", "adam"])
 def test_from_every_checkpoint_the_same_weights_follow(
     small_job: Any, tmp_path: Path, at_every_update: None, interrupted: Interrupt, overrides: tuple[str, ...]
@@ -68,6 +69,7 @@ def test_from_every_checkpoint_the_same_weights_follow(
         assert [row["loss"] for row in rows(tmp_path / "whole")] == [row["loss"] for row in rows(folder)]
 
 
+@pytest.mark.fault("C04")
 def test_stopped_and_resumed_again_and_again(small_job: Any, tmp_path: Path) -> None:
     job = small_job()
     whole = train(job, Options(output_dir=tmp_path / "whole"))
@@ -163,6 +165,7 @@ def test_a_stop_before_the_first_update_says_so(small_job: Any, tmp_path: Path) 
         train(small_job(), Options(output_dir=tmp_path), stop_requested=lambda: True)
 
 
+@pytest.mark.fault("D17")
 def test_a_taken_port_leaves_the_earlier_run_where_it_is(
     small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +191,7 @@ def test_a_damaged_newest_checkpoint_costs_only_time(small_job: Any, tmp_path: P
     assert "is not what was written (100 of" in notes.lines[0]
 
 
+@pytest.mark.fault("D12")
 def test_another_model_under_the_same_name_is_refused(
     small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +205,7 @@ def test_another_model_under_the_same_name_is_refused(
         train(small_job(), Options(output_dir=tmp_path, resume=True))
 
 
+@pytest.mark.fault("D08")
 def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
     small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +226,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
     assert 9 == saved(tmp_path)[0]
 
 
+@pytest.mark.fault("D01")
 def test_nan_ends_the_run_and_leaves_the_last_checkpoint(small_job: Any, tmp_path: Path, at_every_update: None) -> None:
     job = small_job("workload.entrypoint=small:diverging", "checkpoint.keep=2")
     with pytest.raises(WorkloadError, match=r"is not finite: loss .* lower learningRate\.initial"):

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from batchgrowth.errors import BatchGrowthError, WorkloadError
 
+FAULTS = (Exception, SystemExit)
+"""What counts as a fault of the workload if its code raises it: an exit would end the trainer as if all were done."""
+
 _HERE = Path(__file__).parent
 
 
@@ -24,8 +27,8 @@ class reported_as_workload_error:  # noqa: N801
         """Nothing is prepared."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        """Raise the WorkloadError. Other exceptions than Exception pass, such as KeyboardInterrupt."""
-        if isinstance(error, Exception) and not isinstance(error, BatchGrowthError):
+        """Raise the WorkloadError. Other exceptions than FAULTS pass, such as KeyboardInterrupt."""
+        if isinstance(error, FAULTS) and not isinstance(error, BatchGrowthError):
             raise WorkloadError(described(self._what, error)) from error
 
 

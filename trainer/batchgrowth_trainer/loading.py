@@ -15,7 +15,7 @@ import torch
 from batchgrowth.errors import DataError, WorkloadError
 from torch.utils.data import IterableDataset
 
-from batchgrowth_trainer.blame import described
+from batchgrowth_trainer.blame import FAULTS, described
 from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 
@@ -63,7 +63,7 @@ def _imported(module_name: str, entrypoint: str, field: str) -> ModuleType:
             f"{', '.join(entry or '.' for entry in sys.path[:4])}, …; put {module_name.split('.')[0]}.py beside the "
             "manifest, run from its folder, or install its package"
         ) from error
-    except Exception as error:
+    except FAULTS as error:
         raise WorkloadError(described(f"{field}: importing {module_name}", error)) from error
 
 
@@ -112,7 +112,7 @@ def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[st
         raise
     except FileNotFoundError as error:
         raise DataError(described(f"{entrypoint}: a file is missing", error)) from error
-    except Exception as error:
+    except FAULTS as error:
         raise WorkloadError(described(entrypoint, error)) from error
     if not isinstance(workload, Workload):
         raise WorkloadError(

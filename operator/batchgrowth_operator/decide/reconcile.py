@@ -17,11 +17,12 @@ from batchgrowth_operator.decide.children.guards import (
     progress_role_binding,
     service_account,
 )
+from batchgrowth_operator.decide.children.pods import inputs_found
 from batchgrowth_operator.decide.children.trainer import trainer_job
 from batchgrowth_operator.decide.children.workers import worker_deployment
 from batchgrowth_operator.decide.decision import Decision, Manifest
 from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.decide.drift import is_in_place
+from batchgrowth_operator.decide.drift import digest, is_in_place
 from batchgrowth_operator.decide.events import events_between
 from batchgrowth_operator.decide.retries import scheduler_retry, seconds_until_retry
 from batchgrowth_operator.decide.rules import degraded_after, seconds_missing, stalled_after
@@ -126,10 +127,15 @@ def _is_terminating(found: Object | None) -> bool:
 
 
 def _needs_recreation(manifest: Manifest, seen: Observed) -> bool:
-    """Whether the child was made from other inputs and cannot be updated to the current ones."""
+    """Whether the child was made from other inputs and cannot be updated to the current ones.
+
+    Its annotation says so, and its pods, because others may edit the one and webhooks may rewrite the other.
+    """
     found = seen.children.get(ref_of(manifest))
     wanted = annotations_of(manifest).get(names.INPUTS)
-    return found is not None and annotations_of(found).get(names.INPUTS, wanted) != wanted
+    if found is None or wanted is None or annotations_of(found).get(names.INPUTS, wanted) == wanted:
+        return False
+    return digest(inputs_found(found)) != wanted
 
 
 def _is_in_place(manifest: Manifest, seen: Observed) -> bool:

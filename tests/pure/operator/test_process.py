@@ -52,6 +52,7 @@ def watching(monkeypatch: pytest.MonkeyPatch, *is_stopped: bool) -> list[float]:
     return waits
 
 
+@pytest.mark.fault("B12")
 def test_failed_watches_restart_with_a_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = watching(monkeypatch, *[False] * 7, True)
 

@@ -125,6 +125,7 @@ def test_orthogonal_and_equal_gradients() -> None:
     assert (5.0, 0.0) == (square / examples, trace / examples)
 
 
+@pytest.mark.fault("D16")
 @pytest.mark.parametrize(
     "one",
     [
@@ -187,6 +188,7 @@ UPDATES = st.lists(
 )
 
 
+@pytest.mark.fault("A33", "D16")
 @settings(deadline=None)
 @given(
     st.sampled_from(MEASURED), UPDATES, st.booleans(), st.sampled_from(["Constant", "DecayPastMaximum"]),
@@ -222,6 +224,7 @@ def _examples(course: Course) -> Iterator[int]:
         yield step.examples
 
 
+@pytest.mark.fault("D16")
 def test_what_cannot_be_measured_grows_to_the_maximum_and_never_lowers_the_rate() -> None:
     found = decided(job("{type: NoiseScale}", "learningRate.rule=DecayPastMaximum"), [(1.0, -1.0, 5.0)])
     assert [64, 128, 256, 256] == [decision.wanted for decision in found[:4]]

@@ -163,6 +163,7 @@ def test_warmup() -> None:
     assert [0.5, 0.5, 0.5] == [warmed(ramp, update, 0.5) for update in (4, 5, 100)]
 
 
+@pytest.mark.fault("A06")
 @pytest.mark.parametrize(
     ("batch_size", "minimum", "maximum", "expected"),
     [(32, 1, 8, 1), (256, 1, 8, 2), (383, 1, 8, 2), (5120, 1, 8, 8), (32, 3, 8, 3), (256, 2, 2, 2)],

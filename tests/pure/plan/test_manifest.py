@@ -28,6 +28,7 @@ def faults(text: str | bytes, *overrides: str) -> list[str]:
     return str(caught.value).splitlines()
 
 
+@pytest.mark.fault("A10")
 def test_all_faults_at_once() -> None:
     text = DIGITS.replace("seed: 0", "seed: -1").replace("epochs: 30", "epochs: 1e3").replace('"2"', "2.5")
     text = text.replace("minimum: 1", "minimum: 9").replace("maximum: 512", "maxmum: 512")
@@ -98,6 +99,7 @@ def test_overrides_make_missing_blocks() -> None:
     assert 5 == read_manifest(text, ["exchange.timeoutSeconds=5"]).spec.exchange.timeout_seconds
 
 
+@pytest.mark.fault("A31")
 @pytest.mark.parametrize(
     ("written", "value"),
     [
@@ -118,6 +120,7 @@ def test_scalars(written: str, value: object) -> None:
     assert written.strip("'") == document.written["a",]
 
 
+@pytest.mark.fault("A13")
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + DIGITS.encode())  # as some editors write UTF-8
@@ -129,6 +132,7 @@ def test_files(tmp_path: Path) -> None:
         load_manifest(tmp_path)
 
 
+@pytest.mark.fault("E04")
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=200) | st.binary(max_size=200))
 def test_any_text_is_read_or_refused(text: str | bytes) -> None:
@@ -136,6 +140,7 @@ def test_any_text_is_read_or_refused(text: str | bytes) -> None:
     faults(text)
 
 
+@pytest.mark.fault("A31")
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, len(DIGITS) - 1), st.characters())
 def test_any_slip_of_the_finger_is_read_or_refused(at: int, letter: str) -> None:
@@ -161,6 +166,7 @@ def test_the_optimizers_block_is_always_there() -> None:
         Optimizer.model_validate("SGD")
 
 
+@pytest.mark.fault("A27")
 def test_mathematics_is_what_determines_the_weights() -> None:
     plain = mathematics(read_manifest(DIGITS).spec)
     assert ["batch", "epochs", "learningRate", "optimizer", "seed", "workers", "workload"] == sorted(plain)

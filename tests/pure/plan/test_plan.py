@@ -193,6 +193,7 @@ def planned(spec: JobSpec) -> Plan:
         reject()
 
 
+@pytest.mark.fault("A08", "A33", "D06")
 @settings(max_examples=150, deadline=None)
 @given(specs())
 def test_a_walk_uses_every_example_of_every_epoch_once(spec: JobSpec) -> None:

@@ -34,6 +34,7 @@ def along(nodes: list[tuple[int, int]], leaves: list[float]) -> float:
     return slots[0]
 
 
+@pytest.mark.fault("A07")
 @given(st.integers(0, 5000), st.integers(1, 700))
 def test_bounds_cut_evenly(examples: int, shard: int) -> None:
     bounds = shard_bounds(examples, shard)

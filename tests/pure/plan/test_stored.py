@@ -19,6 +19,7 @@ def digits() -> dict[str, Any]:
     return tree
 
 
+@pytest.mark.fault("A31", "B15")
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
 def test_the_short_spec_is_the_same_job(path: Path) -> None:
     """Read again it is the same spec, and so the same mathematics, with every default filled in or without any."""
@@ -40,6 +41,7 @@ def test_defaults_are_left_out() -> None:
     assert "restarts" not in read_stored(json.dumps(job)).short
 
 
+@pytest.mark.fault("B15")
 def test_unknown_fields_are_named_and_kept_for_others() -> None:
     job = digits()
     job["metadata"]["sinceVersion"] = "0.9"
@@ -76,6 +78,7 @@ def test_other_faults_are_still_faults() -> None:
         read_stored("[]")
 
 
+@pytest.mark.fault("F03")
 @pytest.mark.parametrize(
     ("path", "accepted"),
     [

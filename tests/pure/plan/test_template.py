@@ -32,6 +32,7 @@ def test_good_templates(overlay: Any) -> None:
     assert overlay == Workers(template=overlay).template
 
 
+@pytest.mark.fault("A15")
 @pytest.mark.parametrize(
     ("overlay", "field"),
     [
@@ -70,6 +71,7 @@ def test_a_remedy_names_the_field_to_use() -> None:
         Workers(template=worker(image="x"))
 
 
+@pytest.mark.fault("A15")
 def test_all_owned_parts_are_named_at_once() -> None:
     overlay = worker(image="x", command=["x"]) | {"metadata": {"labels": {"batchgrowth.dev/role": "x"}}}
     assert [

@@ -105,6 +105,7 @@ def test_an_impossible_forecast_is_ignored(forecast: Any) -> None:
     assert dataclasses.replace(PROGRESS, forecast=None) == Progress.from_json(json.dumps(given | {"forecast": changed}))
 
 
+@pytest.mark.fault("E07")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -155,6 +156,7 @@ def test_status_leaves_out_what_is_not_known() -> None:
     assert made == JobStatus.model_validate(made).to_json()
 
 
+@pytest.mark.fault("A11")
 def test_names_fit_and_differ() -> None:
     """The longest job still has children whose names are DNS labels, and no two of a kind are alike."""
     job = "j" * LONGEST_JOB_NAME
@@ -173,6 +175,7 @@ def test_names_fit_and_differ() -> None:
         assert all(len(name) <= 63 and name.startswith(job) for name in made)
 
 
+@pytest.mark.fault("E04")
 def test_labels_select() -> None:
     labels = names.labels("digits", "worker")
     assert "batchgrowth.dev/job=digits" == names.selector("digits")
@@ -180,6 +183,7 @@ def test_labels_select() -> None:
     assert chosen.items() <= labels.items()
 
 
+@pytest.mark.fault("F05")
 def test_metrics_keep_the_conventions() -> None:
     assert len(METRICS) == len(BY_NAME)
     for metric in METRICS:

@@ -63,6 +63,7 @@ def joined(crew: Crew, *names: str) -> None:
     crew.ready |= dict.fromkeys(names)
 
 
+@pytest.mark.fault("C14")
 def test_ready_workers_train_up_to_the_number_of_shards(run: Any) -> None:
     crew = Crew()
     scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
@@ -109,6 +110,7 @@ def test_a_leaving_worker_ends_its_group(run: Any) -> None:
     assert scaling.regroup_due(["a", "b"])
 
 
+@pytest.mark.fault("C14")
 def test_a_stage_waits_once(small_job: Any, run: Any) -> None:
     """workers.waitSeconds applies once per stage: a group that loses a worker later goes on with the others."""
     run.spec = small_job(*PLAN, "workers={maximum: 2, examplesPerWorker: 4, waitSeconds: 30}").spec

@@ -90,6 +90,7 @@ def test_what_was_sent_before_closing_still_arrives() -> None:
     second.close()
 
 
+@pytest.mark.fault("C09")
 def test_a_silent_peer_times_out() -> None:
     first, second = meshes(2)
     with pytest.raises(TimeoutError, match=r"no answer from rank 1 within 0\.05 s"):
@@ -113,6 +114,7 @@ def test_a_member_that_does_not_connect_times_out() -> None:
         Mesh(c10d.HashStore(), 0, 2, HOST, 0.3)
 
 
+@pytest.mark.fault("C10")
 def test_connections_without_the_token_are_closed() -> None:
     """They connect before the members do: one sends other bytes, one sends none, one disconnects."""
     store, intruders = c10d.HashStore(), []

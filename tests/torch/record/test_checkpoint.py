@@ -75,6 +75,7 @@ def test_the_same_update_may_be_saved_again_and_again(store: CheckpointStore) ->
         assert 1 == len(names(store))
 
 
+@pytest.mark.fault("D09")
 def test_what_a_crash_left_is_swept(store: CheckpointStore) -> None:
     store.save(snapshot(5), STORY)
     (store.directory / ".unfinished-123-0000000009").mkdir()
@@ -108,6 +109,7 @@ class Fuse:
         return guarded
 
 
+@pytest.mark.fault("D09")
 @pytest.mark.parametrize("again", [False, True], ids=["the next update", "the same update"])
 @pytest.mark.parametrize("kind", ["disk full", "killed"])
 def test_a_save_that_ends_at_any_step_leaves_a_whole_checkpoint(
@@ -137,6 +139,7 @@ def test_a_save_that_ends_at_any_step_leaves_a_whole_checkpoint(
     assert 1 == len(names(store))
 
 
+@pytest.mark.fault("D08")
 def test_a_full_disk_is_told_in_one_paragraph(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.save(snapshot(1), STORY)
     Fuse(monkeypatch, OSError(errno.ENOSPC, "No space left on device")).left = 4
@@ -167,6 +170,7 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
+@pytest.mark.fault("D10")
 @pytest.mark.parametrize("file", ["state.safetensors", "manifest.json"])
 @pytest.mark.parametrize("damage", [truncate, empty, flip, remove], ids=lambda damage: damage.__name__)
 def test_a_damaged_one_is_told_of_and_the_one_before_it_is_taken(
@@ -183,6 +187,7 @@ def test_a_damaged_one_is_told_of_and_the_one_before_it_is_taken(
     assert f"update-0000000002: {file}" in notes[0]
 
 
+@pytest.mark.fault("D10")
 def test_every_bit_of_the_manifest_counts(store: CheckpointStore) -> None:
     """A position that is off by one update would silently change the weights."""
     store.save(snapshot(12), STORY)
@@ -208,6 +213,7 @@ def test_a_damaged_newer_one_never_pushes_out_a_whole_one(store: CheckpointStore
     assert ["damaged-update-0000000050", "update-0000000009"] == names(store)
 
 
+@pytest.mark.fault("D10")
 def test_where_none_is_whole_that_is_an_error_and_stays_one(store: CheckpointStore) -> None:
     for update in (1, 2):
         store.save(snapshot(update), STORY)
@@ -220,6 +226,7 @@ def test_where_none_is_whole_that_is_an_error_and_stays_one(store: CheckpointSto
 # --- foreign ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("D12", "D14")
 @pytest.mark.parametrize(
     ("override", "difference"),
     [
@@ -227,6 +234,7 @@ def test_where_none_is_whole_that_is_an_error_and_stays_one(store: CheckpointSto
         ("epochs=5", "epochs: 4 there, 5 here"),
         ("learningRate.initial=0.06", 'learningRate: {"initial": "0.05"'),
         ("workload.examples=91", "workload: "),
+        ("batch.growth.geometric.factor=3", "batch: "),
         ("workers.threads=2", "workers: "),
     ],
 )
@@ -240,12 +248,14 @@ def test_a_checkpoint_of_another_job_names_the_field(
     assert difference in str(raised.value)
 
 
+@pytest.mark.fault("D12")
 @pytest.mark.parametrize("override", ["workers.maximum=7", "checkpoint.everySeconds=9", "exchange.type=AllReduce"])
 def test_speed_may_change_under_way(store: CheckpointStore, small_job: Any, override: str) -> None:
     store.save(snapshot(1), STORY)
     assert 1 == latest(CheckpointStore(store.directory, mathematics(small_job(override).spec), keep=2))
 
 
+@pytest.mark.fault("D12")
 def test_a_checkpoint_of_another_model_does_not_fit() -> None:
     live = {"parameters": torch.zeros(41), "buffers.int64": torch.zeros(1, dtype=torch.int64)}
     with pytest.raises(CheckpointError, match="parameters: saved 40 x float32, needed 41 x float32") as raised:
@@ -263,6 +273,7 @@ class Trap:
         return Path.touch, (self.path,)
 
 
+@pytest.mark.fault("D11")
 def test_a_pickle_in_its_place_is_never_executed(store: CheckpointStore, tmp_path: Path) -> None:
     """Not even one whose digest is right."""
     store.save(snapshot(1), STORY)

@@ -37,6 +37,7 @@ def fill(folder: Path, leave: int) -> Path:
     return stuffing
 
 
+@pytest.mark.fault("D08")
 def test_a_full_disk_ends_in_one_paragraph_and_after_making_room_the_run_goes_on(
     small_job: Any, small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ def test_a_full_disk_ends_in_one_paragraph_and_after_making_room_the_run_goes_on
     assert whole["weightsSha256"] == again["weightsSha256"]
 
 
+@pytest.mark.fault("D08")
 @pytest.mark.parametrize("call", ["append", "append_evaluation", "flush", "close", "truncate"])
 def test_a_history_that_cannot_be_written_is_an_error_that_names_the_file(
     small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

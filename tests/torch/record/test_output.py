@@ -10,6 +10,7 @@ from batchgrowth.errors import CheckpointError
 from batchgrowth_trainer.record.output import OutputFolder
 
 
+@pytest.mark.fault("D13")
 def test_a_folder_is_one_runs_at_a_time(tmp_path: Path) -> None:
     with (
         closing(OutputFolder(tmp_path / "run")),

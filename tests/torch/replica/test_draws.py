@@ -49,6 +49,7 @@ def test_another_shard_draws_other_numbers(other: tuple[int, int, int]) -> None:
     assert all(mine != theirs for mine, theirs in zip(first, three_numbers(), strict=True))
 
 
+@pytest.mark.fault("D06")
 @given(small, st.integers(0, 1000), st.integers(1, 500))
 def test_the_order_of_an_epoch_uses_each_example_once(seed: int, epoch: int, examples: int) -> None:
     order = example_order(seed, epoch, examples)

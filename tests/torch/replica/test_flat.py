@@ -115,6 +115,7 @@ def test_a_shared_buffer_has_one_home() -> None:
     assert model.a.mean is model.b.mean
 
 
+@pytest.mark.fault("D07")
 def test_changes_of_shards_are_averaged_by_their_examples() -> None:
     model = Buffered()
     buffers = FlatBuffers(model, CPU)

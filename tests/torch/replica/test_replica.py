@@ -53,6 +53,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.fault("A07")
 @pytest.mark.parametrize("shard", [1, 3, 7, 40])
 def test_the_gradient_is_the_mean_gradient_of_plain_torch(small_job: Any, make_replica: Any, shard: int) -> None:
     replica = make_replica(small_job(BATCH.format(40, shard)), small.plain())
@@ -68,6 +69,7 @@ def test_the_gradient_is_the_mean_gradient_of_plain_torch(small_job: Any, make_r
     torch.testing.assert_close(row[-2], loss.detach(), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.fault("A07")
 @PROPERTY
 @given(examples=st.integers(1, 90), shard=st.integers(1, 12), workers=st.integers(2, 7))
 def test_any_number_of_workers_adds_up_to_the_same_bits(
@@ -95,6 +97,7 @@ def test_any_split_of_the_shards_gives_nodes_that_add_up_to_the_same_bits(
     assert torch.equal(total(replica, step), rows[0])
 
 
+@pytest.mark.fault("D07")
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_a_whole_epoch_ends_with_the_same_state(small_job: Any, make_replica: Any, workers: int) -> None:
     """90 examples in batches of 28 end with a short batch of 6."""
@@ -104,6 +107,7 @@ def test_a_whole_epoch_ends_with_the_same_state(small_job: Any, make_replica: An
     assert same(state(alone), state(together))
 
 
+@pytest.mark.fault("D07")
 def test_a_lone_example_uses_the_running_statistics_of_batch_norm(small_job: Any, make_replica: Any) -> None:
     replica = make_replica(small_job(BATCH.format(89, 89)), net())
     train(replica, 1)
@@ -150,6 +154,7 @@ def broken_after(calls: int, break_it: Callable[[Tensor], Tensor]) -> Workload:
     return Workload(model=workload.model, loss=loss, train=workload.train)
 
 
+@pytest.mark.fault("D01")
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(small_job: Any, make_replica: Any, number: float) -> None:
     replica = make_replica(small_job(BATCH.format(8, 4)), broken_after(9, lambda loss: loss * number))
@@ -161,6 +166,7 @@ def test_a_loss_that_is_not_finite_leaves_the_state_as_it_was(small_job: Any, ma
     assert position == replica.position
 
 
+@pytest.mark.fault("D01")
 def test_a_gradient_that_is_not_finite_leaves_the_state_as_it_was(small_job: Any, make_replica: Any) -> None:
     """The square root of zero has a finite value and an infinite slope."""
     replica = make_replica(small_job(BATCH.format(8, 4)), broken_after(2, lambda loss: (loss - loss).sqrt()))
@@ -171,15 +177,21 @@ def test_a_gradient_that_is_not_finite_leaves_the_state_as_it_was(small_job: Any
     assert same(before, state(replica))
 
 
-def test_a_workload_that_raises_leaves_the_state_as_it_was(small_job: Any, make_replica: Any) -> None:
+@pytest.mark.fault("D18")
+@pytest.mark.parametrize("error", [KeyError("left"), SystemExit("left")], ids=lambda error: type(error).__name__)
+def test_a_workload_that_raises_leaves_the_state_as_it_was(
+    small_job: Any, make_replica: Any, error: BaseException
+) -> None:
+    """An exit too: as such it would end the trainer as if the job were done."""
+
     def fail(loss: Tensor) -> Tensor:
-        raise KeyError("left")
+        raise error
 
     replica = make_replica(small_job(BATCH.format(8, 4)), broken_after(3, fail))
     train(replica, 1)
     before = state(replica)
     with pytest.raises(
-        WorkloadError, match=r"update 2, shard 1 raised KeyError: 'left' \(.*test_replica\.py:\d+, in fail\)"
+        WorkloadError, match=r"update 2, shard 1 raised \w+: '?left'? \(.*test_replica\.py:\d+, in fail\)"
     ):
         train(replica, 1)
     assert same(before, state(replica))
@@ -227,6 +239,20 @@ def test_a_snapshot_is_a_copy(small_job: Any, make_replica: Any) -> None:
     assert same(kept, dict(snapshot.tensors))
 
 
+@pytest.mark.fault("C06")
+@pytest.mark.parametrize("batch", [4, 16, 90])
+def test_the_model_sees_no_more_than_a_shard_however_large_the_batch(
+    small_job: Any, make_replica: Any, batch: int
+) -> None:
+    """So a device whose memory holds one shard holds every batch that growth leads to."""
+    workload, seen = small.plain(), list[int]()
+    workload.model.register_forward_hook(lambda _model, inputs, _output: seen.append(len(inputs[0])))
+    train(make_replica(small_job(BATCH.format(batch, 4)), workload), 1)
+
+    assert (4, batch) == (max(seen), sum(seen))
+
+
+@pytest.mark.fault("C06")
 def test_rows_are_used_again_and_memory_does_not_grow(small_job: Any, make_replica: Any) -> None:
     replica = make_replica(small_job(BATCH.format(16, 4)), net())
     seen = set()

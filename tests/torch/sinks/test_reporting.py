@@ -125,6 +125,7 @@ def test_a_wait_is_reported_until_the_next_update(small_job: MakeJob) -> None:
     assert (None, 2, 2) == (reports[-1].waiting_for, reports[-1].ready, reports[-1].workers)
 
 
+@pytest.mark.fault("B12")
 def test_a_delivery_that_fails_is_retried(tmp_path: Path, small_job: MakeJob) -> None:
     """The newest report arrives in the end."""
     arrived: list[str] = []
@@ -140,6 +141,7 @@ def test_a_delivery_that_fails_is_retried(tmp_path: Path, small_job: MakeJob) ->
     assert make_plan(small_job().spec).updates == Progress.from_json(arrived[-1]).update
 
 
+@pytest.mark.fault("B12")
 def test_a_report_that_is_never_delivered_does_not_stop_training(
     tmp_path: Path, small_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +266,7 @@ def test_a_config_map_is_patched(
         to_config_map("team", "missing", environment, tmp_path)[0]("three")
 
 
+@pytest.mark.fault("B14")
 @pytest.mark.parametrize(
     ("annotations", "data", "number"),
     [

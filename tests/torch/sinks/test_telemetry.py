@@ -1,6 +1,7 @@
 """The trainer's metrics are those of the table, and events fill them."""
 
 import socket
+import time
 import urllib.request
 from typing import Any
 
@@ -67,6 +68,7 @@ def test_every_metric_can_be_filled(small_job: Any) -> None:
         assert any(found[name] for name in named), metric.name
 
 
+@pytest.mark.fault("F05")
 def test_counters_count_and_gauges_hold_the_last_value(small_job: Any) -> None:
     found = values(filled(small_job()))
     assert 2 == found["batchgrowth_updates_total"]
@@ -95,6 +97,28 @@ def test_the_endpoint_answers_until_it_is_closed(small_job: Any) -> None:
         urllib.request.urlopen(endpoint.url, timeout=5)
 
 
+@pytest.mark.fault("D17")
+def test_a_hundred_clients_that_never_read_hold_up_nothing(small_job: Any) -> None:
+    """Neither events, which the training publishes, nor another client."""
+    telemetry = filled(small_job())
+    endpoint = Endpoint(telemetry.registry, "127.0.0.1", 0)
+    clients = [socket.socket() for _ in range(100)]
+    for client in clients:
+        client.setblocking(False)
+        client.connect_ex(("127.0.0.1", int(endpoint.url.split("/")[2].split(":")[1])))
+
+    began = time.monotonic()
+    for number in range(3, 1000):
+        telemetry.handle(row(number, 0.5))
+    assert time.monotonic() - began < 5
+    with urllib.request.urlopen(endpoint.url, timeout=60) as answer:
+        assert "batchgrowth_updates_total 999.0" in answer.read().decode()
+    for client in clients:
+        client.close()
+    endpoint.close()
+
+
+@pytest.mark.fault("D17")
 def test_a_taken_port_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -69,6 +69,7 @@ class Broken(Batched):
         return TENSORS[0][index], TENSORS[1][index]
 
 
+@pytest.mark.fault("A20", "D03")
 def test_an_example_that_cannot_be_read_is_named() -> None:
     with pytest.raises(DataError, match=r"example 3 of Broken: OSError: image_3\.png is truncated"):
         fetch(Broken(), torch.tensor([1, 3]))
@@ -79,6 +80,7 @@ class BrokenBatch(Batched):
         raise KeyError("shard-7")
 
 
+@pytest.mark.fault("D03")
 def test_examples_that_cannot_be_read_together_are_named() -> None:
     with pytest.raises(DataError, match=r"examples 0, 1, 2, 3 … of BrokenBatch: KeyError: 'shard-7'"):
         fetch(BrokenBatch(), torch.arange(6))

@@ -98,6 +98,8 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
         "def workload():\n    return made(**{}['a'])\n",
         r"mine_\w+:workload raised KeyError: 'a' \(.*mine_\w+\.py:\d+, in workload\)",
     ),
+    "an exit while importing": ("import sys\nsys.exit('no GPU')\n", r"importing .* raised SystemExit: no GPU .*:\d+"),
+    "an exit in the call": ("import sys\ndef workload():\n    sys.exit(0)\n", r"raised SystemExit: 0 .*in workload\)"),
     "an error of several lines": ("def workload():\n    raise ValueError('one\\ntwo')\n", "raised ValueError: one two"),
     "no return": ("def workload():\n    made()\n", "returned a NoneType; return batchgrowth_trainer"),
     "a model that is none": ("def workload():\n    return made(model=3)\n", "model is a int; give a torch.nn.Module"),
@@ -130,6 +132,7 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.fault("A18", "A20", "A32", "D18")
 @pytest.mark.parametrize("fault", BAD_CODE)
 def test_a_fault_in_the_users_code_is_one_paragraph(load: Load, fault: str) -> None:
     source, said = BAD_CODE[fault]
@@ -157,6 +160,7 @@ def test_data_of_another_length_is_a_data_error(load: Load) -> None:
         load(examples=9)
 
 
+@pytest.mark.fault("A20")
 def test_a_missing_file_is_a_data_error(load: Load, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a file is missing.*train\.csv"):
         load(f"def workload():\n    return made(train=open({str(tmp_path / 'train.csv')!r}))\n")

@@ -145,6 +145,7 @@ def test_a_missing_cifar10_file_is_named_with_where_to_get_it(tmp_path: Path, na
         load("cifar10_vgg11:workload", data=str(tmp_path))
 
 
+@pytest.mark.fault("D03")
 @pytest.mark.parametrize("size", [0, 1, 3072, 3074, 2 * 3073 + 100])
 def test_a_truncated_cifar10_file_is_named(tmp_path: Path, size: int) -> None:
     write_cifar10(tmp_path)

@@ -5,6 +5,7 @@ from typing import Any
 from batchgrowth import names
 
 from batchgrowth_operator.decide.situation import Situation
+from batchgrowth_operator.seen.observed import Object
 
 USER = 65532
 READ_BY_GROUP = 0o440
@@ -55,6 +56,22 @@ def image_inputs(s: Situation) -> dict[str, Any]:
         "policy": s.spec.image_pull_policy,
         "secrets": [p.name for p in s.spec.image_pull_secrets],
     }
+
+
+def inputs_found(found: Object) -> dict[str, Any]:
+    """The inputs from which a DaskCluster or a trainer's Job was made, as its own pod has them."""
+    spec = found["spec"]
+    pod = (spec.get("template") or spec["scheduler"])["spec"]
+    [first, *_] = pod.get("containers") or [{}]
+    inputs = {
+        "image": first.get("image"),
+        "policy": first.get("imagePullPolicy"),
+        "secrets": [secret["name"] for secret in pod.get("imagePullSecrets") or ()],
+    }
+    if "template" not in spec:
+        return inputs
+    claims = [v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v]
+    return inputs | {"claim": next(iter(claims), None)}
 
 
 def container(s: Situation, name: str, command: list[str], **parts: Any) -> dict[str, Any]:

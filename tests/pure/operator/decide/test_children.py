@@ -1,6 +1,7 @@
 """The children of a job: the example's in full, and what each guarantees."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def environment(container: dict[str, Any]) -> dict[str, str]:
     return {variable["name"]: variable.get("value", "") for variable in container["env"]}
 
 
+@pytest.mark.fault("E01")
 def test_the_example_in_full(make_world: MakeWorld) -> None:
     """The diff of the golden file shows what an upgrade of the operator changes in users' clusters."""
     without_aliases = json.loads(json.dumps(children(make_world())))
@@ -37,6 +39,7 @@ def test_the_example_in_full(make_world: MakeWorld) -> None:
     assert GOLDEN.read_text() == yaml.safe_dump_all(without_aliases, sort_keys=False, width=120)
 
 
+@pytest.mark.fault("A30", "B03", "B25")
 def test_every_child_is_owned_and_labelled(make_world: MakeWorld) -> None:
     for manifest in children(make_world()):
         metadata = manifest["metadata"]
@@ -61,6 +64,7 @@ def test_pods_keep_to_the_restricted_profile(make_world: MakeWorld, role: str) -
     assert {"/tmp", "/etc/batchgrowth"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
+@pytest.mark.fault("C21", "E01")
 @pytest.mark.parametrize("role", ["scheduler", "trainer", "worker"])
 def test_pods_speak_nothing_but_tls(make_world: MakeWorld, role: str) -> None:
     world = make_world()
@@ -82,6 +86,7 @@ def test_pods_ask_for_a_share_of_a_busy_node(make_world: MakeWorld, role: str) -
     assert "100m" == container["resources"]["requests"]["cpu"]
 
 
+@pytest.mark.fault("E02")
 def test_only_the_trainer_may_call_the_api_server(make_world: MakeWorld) -> None:
     world = make_world()
     world.settle()
@@ -100,6 +105,33 @@ def test_the_authority_s_key_is_mounted_nowhere(make_world: MakeWorld) -> None:
             s["secret"] for v in spec["volumes"] for s in v.get("projected", {}).get("sources", []) if "secret" in s
         ]
         assert [["ca.crt", "tls.crt", "tls.key"]] == [[item["key"] for item in s["items"]] for s in secrets]
+
+
+@pytest.mark.fault("A12")
+def test_no_two_jobs_share_the_name_of_an_object(make_world: MakeWorld) -> None:
+    """Whatever suffixes their names have, so that no job takes the children of another for its own."""
+    parts = ("", "-plan", "-progress", "-tls", "-trainer", "-workers", "-scheduler", "-default")
+    taken: dict[Ref, str] = {}
+    for name in {f"digits{one}{other}" for one in parts for other in parts}:
+        world = make_world()
+        world.job["metadata"]["name"] = name
+        scheduler = [Ref(kind, names.scheduler(name)) for kind in ("Deployment", "Service")]  # by the Dask operator
+        for ref in {Ref(m["kind"], m["metadata"]["name"]) for m in children(world)} | {*scheduler}:
+            assert taken.setdefault(ref, name) == name, ref
+
+
+@pytest.mark.fault("E05")
+def test_nothing_of_a_job_lies_or_looks_outside_its_namespace(make_world: MakeWorld) -> None:
+    """Claims, Secrets, ConfigMaps and accounts are referred to by a name alone."""
+    world = make_world(
+        imagePullSecrets=[{"name": "pull"}], serviceAccountName="reader", checkpoint={"volume": {"claimName": "ckpt"}}
+    )
+    world.job["metadata"]["namespace"] = "team-a"
+    made = children(world)
+
+    assert {"team-a"} == {manifest["metadata"]["namespace"] for manifest in made}
+    assert {"team-a"} == set(re.findall(r'"namespace": "([^"]*)"', json.dumps(made)))
+    assert not re.search('"namespaceSelector"|"ClusterRole', json.dumps(made))
 
 
 def test_the_spec_s_settings_of_pods(make_world: MakeWorld) -> None:
@@ -179,6 +211,7 @@ def test_the_template_is_merged_into_the_workers(make_world: MakeWorld) -> None:
     assert "dask" == worker["command"][0]
 
 
+@pytest.mark.fault("E02")
 def test_the_trainer_may_patch_its_progress_and_nothing_else(make_world: MakeWorld) -> None:
     world = make_world()
     world.settle()
@@ -191,6 +224,7 @@ def test_the_trainer_may_patch_its_progress_and_nothing_else(make_world: MakeWor
     assert "digits-trainer" == pod_specs(world)["trainer"]["serviceAccountName"]
 
 
+@pytest.mark.fault("A17")
 def test_errors_that_would_recur_fail_the_trainer(make_world: MakeWorld) -> None:
     world = make_world()
     world.settle()

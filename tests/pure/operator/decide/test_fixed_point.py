@@ -181,6 +181,7 @@ def another_image(world: Any) -> None:
     world.edit(image="example/other:1")
 
 
+@pytest.mark.fault("B01")
 @pytest.mark.parametrize("happening", [lambda world: None, begin, milestone, suspend, finish, another_image])
 def test_a_crash_after_any_write_does_not_change_the_end(make_world: MakeWorld, happening: Action) -> None:
     undisturbed = make_world()
@@ -197,6 +198,7 @@ def test_a_crash_after_any_write_does_not_change_the_end(make_world: MakeWorld, 
         assert (undisturbed.children, undisturbed.status) == (world.children, world.status), f"after {count} writes"
 
 
+@pytest.mark.fault("B08")
 @settings(max_examples=40, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 460)), min_size=1, max_size=8), st.randoms())
 def test_reports_in_any_order_and_twice(make_world: MakeWorld, reports: list[tuple[int, int]], random: Any) -> None:

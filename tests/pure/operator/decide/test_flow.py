@@ -1,5 +1,6 @@
 """A job's life as decisions: what is created, when workers are requested, and how the job ends."""
 
+import copy
 import json
 from typing import Any
 
@@ -114,6 +115,7 @@ def test_a_job_that_is_over_stays_so_if_its_spec_goes_bad(training_world: MakeWo
     assert ("Succeeded", ("False", "SpecInvalid")) == (world.status["phase"], world.condition("Accepted"))
 
 
+@pytest.mark.fault("A15")
 def test_a_stored_template_that_sets_what_the_operator_owns_is_refused(make_world: MakeWorld) -> None:
     """The CRD's schema cannot check it."""
     container = {"name": "worker", "image": "example/mine:1"}
@@ -126,6 +128,7 @@ def test_a_stored_template_that_sets_what_the_operator_owns_is_refused(make_worl
     assert "give spec.image" in world.status["conditions"][0]["message"]
 
 
+@pytest.mark.fault("B25")
 def test_a_job_that_is_being_deleted_is_left_alone(training_world: MakeWorld) -> None:
     world = training_world()
     world.job["metadata"]["deletionTimestamp"] = "2026-11-20T11:00:00Z"
@@ -250,6 +253,7 @@ def test_a_replaced_worker_is_timed_from_its_loss(training_world: MakeWorld) -> 
     assert "2.000" == world.status["workers"]["resizeSeconds"]
 
 
+@pytest.mark.fault("A26", "C18")
 def test_bounds_that_change_midway_change_the_workers(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(431).settle()
@@ -264,6 +268,7 @@ def test_bounds_that_change_midway_change_the_workers(training_world: MakeWorld)
     assert 4 == replicas(world)
 
 
+@pytest.mark.fault("B27")
 def test_suspend_lets_the_trainer_finish_before_the_cluster_goes(training_world: MakeWorld) -> None:
     world = training_world()
     world.edit(suspend=True).settle()
@@ -283,6 +288,57 @@ def test_suspend_lets_the_trainer_finish_before_the_cluster_goes(training_world:
     assert ("False", "NotSuspended") == world.condition("Suspended")
 
 
+@pytest.mark.fault("B24")
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("stops_at_once", [True, False])
+def test_suspend_that_flips_ends_as_it_was_last_set(training_world: MakeWorld, last: bool, stops_at_once: bool) -> None:
+    """Twenty times in a minute, whether the trainer stops within one flip or within none of them."""
+    world = training_world()
+    for flip in range(20):
+        world.edit(suspend=(flip % 2 == 1) == last).wait(3).step()
+        if stops_at_once and world.trainer["spec"]["suspend"]:
+            world.trainer["status"] = {}
+    world.trainer["status"] = {} if last else {"active": 1, "ready": 1}
+    world.settle()
+
+    assert last == world.trainer["spec"]["suspend"]
+    assert (last, last) == (world.deployment is None, world.cluster is None)
+    assert ("True" if last else "False") == world.condition("Suspended")[0]
+
+
+@pytest.mark.fault("C16")
+@pytest.mark.parametrize("alive", [0, 1, 2, 3])
+def test_a_worker_that_dies_during_a_resize_changes_no_request(training_world: MakeWorld, alive: int) -> None:
+    """The request follows from the plan and the position, whatever is left of the workers."""
+    world = training_world()
+    world.report(431).step()
+    assert 4 == replicas(world)
+
+    world.workers_ready(alive).settle()
+    assert (4, 4) == (replicas(world), world.status["workers"]["desired"])
+
+    world.edit(workers={"examplesPerWorker": 128, "maximum": 2}).step()
+    world.workers_ready(min(alive, 1)).settle()
+    assert 2 == replicas(world)
+
+
+@pytest.mark.fault("A29")
+def test_a_status_that_others_edit_is_overwritten(training_world: MakeWorld) -> None:
+    """But for what only the status remembers, such as the end of the job, which those who may write it can set."""
+    world = training_world()
+    world.report(431).settle()
+    before, children = copy.deepcopy(world.status), copy.deepcopy(world.children)
+    for condition in world.status["conditions"]:
+        condition |= {"reason": "Forged", "message": "forged"}
+    world.status["workers"] |= {"desired": 0, "requested": 99, "ready": 99}
+    world.job["status"] |= {"phase": "Succeeded", "batch": {"current": 7}, "stages": 1, "stage": 0}
+
+    world.settle()
+
+    assert (before, children) == (world.status, world.children)
+
+
+@pytest.mark.fault("A27")
 def test_a_job_that_is_born_suspended_starts_nothing(make_world: MakeWorld) -> None:
     """It has no start time, so that every field of its spec may still change."""
     world = make_world(suspend=True)
@@ -342,6 +398,7 @@ def test_a_time_to_live_of_nothing(training_world: MakeWorld) -> None:
     assert world.job_deleted
 
 
+@pytest.mark.fault("A21")
 def test_the_deadline_ends_the_job(training_world: MakeWorld) -> None:
     world = training_world(activeDeadlineSeconds=100)
     assert 90 == world.decide().requeue_after_seconds
@@ -366,6 +423,7 @@ def test_the_deadline_does_not_run_while_suspended(training_world: MakeWorld) ->
     assert ("Unknown", "InProgress") == world.condition("Succeeded")
 
 
+@pytest.mark.fault("A25")
 def test_another_image_recreates_trainer_and_cluster(training_world: MakeWorld) -> None:
     """A Job's template is immutable: the old trainer ends, the scheduler is replaced, the new trainer starts."""
     world = training_world()
@@ -380,6 +438,20 @@ def test_another_image_recreates_trainer_and_cluster(training_world: MakeWorld) 
     assert ["example/trainer:2"] * 3 == images
 
 
+@pytest.mark.fault("A29")
+def test_an_edited_annotation_recreates_nothing(training_world: MakeWorld) -> None:
+    """A child is recreated if its own pods differ from what is wanted, whatever its annotation says."""
+    world = training_world(checkpoint={"volume": {"claimName": "kept"}})
+    for child in world.children.values():
+        child["metadata"]["annotations"][names.INPUTS] = "forged"
+
+    assert () == world.step().delete
+    assert "forged" not in [child["metadata"]["annotations"][names.INPUTS] for child in (world.trainer, world.cluster)]
+    assert () == world.edit(checkpoint={"volume": {"claimName": "kept"}}).step().delete
+    assert (Ref("Job", "digits-trainer"),) == world.edit(checkpoint={"volume": {"claimName": "other"}}).step().delete
+
+
+@pytest.mark.fault("D13")
 def test_the_new_trainer_waits_for_the_old_trainer_pod(training_world: MakeWorld) -> None:
     world = training_world()
     world.pods = [pod("digits-trainer-x", "trainer", phase="Running")]
@@ -392,6 +464,7 @@ def test_the_new_trainer_waits_for_the_old_trainer_pod(training_world: MakeWorld
     assert world.trainer is not None
 
 
+@pytest.mark.fault("B05")
 def test_a_new_operator_image_leaves_running_jobs_alone(training_world: MakeWorld) -> None:
     world = training_world()
     for child in (world.trainer, world.deployment):
@@ -432,6 +505,7 @@ def test_terminating_children_are_waited_for(training_world: MakeWorld) -> None:
     assert () == world.step().delete
 
 
+@pytest.mark.fault("B18", "B20")
 def test_a_changed_child_is_repaired(training_world: MakeWorld) -> None:
     world = training_world()
     world.deployment["spec"]["replicas"] = 7

@@ -80,6 +80,7 @@ REPORTS = st.dictionaries(NAMES, st.one_of(NUMBERS, JSON), max_size=4)
 DECISIONS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=4)
 
 
+@pytest.mark.fault("E02")
 @settings(max_examples=150, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)
 @given(st.booleans(), st.lists(REPORTS, min_size=1, max_size=3), DECISIONS, st.booleans())
 def test_whatever_is_reported_the_job_can_be_reconciled(
@@ -113,6 +114,7 @@ def test_any_text_may_stand_in_the_config_map(training_world: Any, text: str) ->
     assert 1 == world.deployment["spec"]["replicas"]
 
 
+@pytest.mark.fault("B14")
 def test_a_lost_config_map_numbers_the_next_start(training_world: Any) -> None:
     """The next trainer finds no report there, but the number that its own must exceed."""
     world = training_world()

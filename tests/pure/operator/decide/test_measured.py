@@ -110,6 +110,7 @@ def test_a_wrong_forecast_costs_idle_workers_for_a_while(measured_world: MakeWor
     assert (1, RELEASED) == (replicas(world), (world.now - began).total_seconds())
 
 
+@pytest.mark.fault("C18")
 def test_forecasts_that_flip_do_not_make_workers_flap(measured_world: MakeWorld) -> None:
     """Every other report has a forecast: workers are released once in ten start-up times, and statuses throttled."""
     world, number, period = measured_world(), 100, 4
@@ -191,6 +192,7 @@ def test_what_is_measured_is_said_at_the_start(make_world: MakeWorld) -> None:
     assert {"current": 32} == world.status["batch"]
 
 
+@pytest.mark.fault("B17")
 def test_a_decision_changes_no_child_but_the_number_of_workers(measured_world: MakeWorld) -> None:
     """The trainer runs on: its Job and the ConfigMap with its plan stay byte for byte."""
     world = measured_world()
@@ -219,6 +221,7 @@ def test_a_declared_job_ignores_decisions(training_world: MakeWorld) -> None:
     assert before == standing(world)
 
 
+@pytest.mark.fault("B02")
 def test_an_operator_that_restarts_goes_on(measured_world: MakeWorld) -> None:
     """It has only what is stored; decisions that came while it was down are recorded by its first pass."""
     world = grow(measured_world(), *DOUBLINGS[:6])
@@ -231,6 +234,7 @@ def test_an_operator_that_restarts_goes_on(measured_world: MakeWorld) -> None:
     assert ["Batch 8,192 → 16,000: noise scale 19,232."] == stages_begun(restarted)
 
 
+@pytest.mark.fault("B01")
 def test_an_operator_may_die_after_any_write(measured_world: MakeWorld) -> None:
     """The pass that sees a decision writes status, workers and events; the next one completes the rest."""
     world = grow(measured_world(), *DOUBLINGS[:6]).report_decided(720, *DOUBLINGS)
@@ -271,6 +275,7 @@ def test_a_resumed_job_gets_the_workers_of_its_stage(measured_world: MakeWorld) 
     assert (4, 8) == (replicas(world), len(world.status["history"]))
 
 
+@pytest.mark.fault("B09")
 def test_a_stale_report_changes_nothing(measured_world: MakeWorld) -> None:
     world = grow(measured_world(), *DOUBLINGS, start=1)
     before = standing(world)
@@ -416,6 +421,7 @@ def test_a_stored_history_that_the_operator_did_not_write(measured_world: MakeWo
     assert (7, 4) == (world.status["stage"], replicas(world))
 
 
+@pytest.mark.fault("B05")
 def test_a_status_of_an_earlier_version_is_read(training_world: MakeWorld) -> None:
     """Its stages have no first update; none is recorded twice."""
     world = training_world()

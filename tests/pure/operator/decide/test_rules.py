@@ -28,6 +28,7 @@ def message(world: Any, kind: str) -> str:
     return next(c["message"] for c in world.status["conditions"] if c["type"] == kind)
 
 
+@pytest.mark.fault("A21")
 @pytest.mark.parametrize(
     ("found", "reason", "words"),
     [
@@ -63,6 +64,7 @@ def test_problems_of_pods(make_world: MakeWorld, found: Any, reason: str, words:
     assert words in message(world, "ClusterReady")
 
 
+@pytest.mark.fault("B23")
 @pytest.mark.parametrize(
     ("text", "reason"),
     [("pods is forbidden: exceeded quota: small", "QuotaExceeded"), ("violates PodSecurity", "PodsRefused")],
@@ -80,6 +82,7 @@ def test_refused_pods(make_world: MakeWorld, text: str, reason: str) -> None:
     assert "Warning" == world.events[-1].type
 
 
+@pytest.mark.fault("B13")
 @pytest.mark.parametrize(
     ("failure", "reason", "words"),
     [
@@ -98,6 +101,7 @@ def test_refused_writes(training_world: MakeWorld, failure: Failure, reason: str
     assert words in message(world, "ClusterReady")
 
 
+@pytest.mark.fault("B16")
 def test_an_unresponsive_dask_operator(make_world: MakeWorld) -> None:
     world = make_world()
     world.step()
@@ -108,6 +112,7 @@ def test_an_unresponsive_dask_operator(make_world: MakeWorld) -> None:
     assert ("False", "DaskOperatorMissing") == world.condition("ClusterReady")
 
 
+@pytest.mark.fault("A17", "A20")
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -166,6 +171,7 @@ def test_training_has_not_started(make_world: MakeWorld) -> None:
     assert ("False", "NotStarted") == world.condition("Training")
 
 
+@pytest.mark.fault("A21", "C15")
 def test_degraded_after_a_while_and_healed(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(431).settle()
@@ -183,6 +189,7 @@ def test_degraded_after_a_while_and_healed(training_world: MakeWorld) -> None:
     assert ("False", "FullStrength") == world.condition("Degraded")
 
 
+@pytest.mark.fault("C15")
 def test_a_job_that_may_wait_is_degraded_later(training_world: MakeWorld) -> None:
     world = training_world(workers={"waitSeconds": 60})
     world.workers_ready(0).settle()
@@ -230,6 +237,7 @@ def test_workers_that_are_being_removed(training_world: MakeWorld) -> None:
     assert (("True", "ScalingDown"), "Resizing") == (world.condition("Resizing"), world.status["phase"])
 
 
+@pytest.mark.fault("A32")
 @pytest.mark.parametrize(
     ("values", "reported"),
     [
@@ -237,6 +245,11 @@ def test_workers_that_are_being_removed(training_world: MakeWorld) -> None:
         ({"eta_seconds": 12.6}, {"estimatedRemainingSeconds": 13}),
         ({"metrics": {"accuracy": 0.97, "x" * 65: 1.0, "": 1.0}}, {"metrics": [{"name": "accuracy", "value": "0.97"}]}),
         ({"start": 3}, {"start": 3}),
+        (
+            {"metrics": {f"m{n:05}": 1.0 for n in range(10_000)}},
+            {"metrics": [{"name": f"m{n:05}", "value": "1"} for n in range(16)]},
+        ),
+        ({"metrics": {"a b\n\x1b[2J🌱": 1.0}}, {"metrics": [{"name": "a b\n\x1b[2J🌱", "value": "1"}]}),
     ],
 )
 def test_progress_in_the_status(training_world: MakeWorld, values: dict[str, Any], reported: dict[str, Any]) -> None:
@@ -284,6 +297,7 @@ def test_the_next_batch(training_world: MakeWorld) -> None:
     assert {"current": 512} == world.status["batch"]
 
 
+@pytest.mark.fault("B02")
 def test_stages_between_two_passes_are_recorded(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(440).settle()
@@ -356,6 +370,7 @@ def test_a_job_that_suspending_throws_back_says_so(make_world: MakeWorld) -> Non
     assert messages[1] + " Without spec.checkpoint.volume, suspending loses the training." == messages[0]
 
 
+@pytest.mark.fault("B15", "F03")
 def test_fields_of_another_version_are_ignored_and_named(make_world: MakeWorld) -> None:
     """They are handed on to the trainer, whose version may know them."""
     world = make_world(precision="BFloat16")

@@ -53,6 +53,7 @@ def waiting_world(make_world: MakeWorld) -> Any:
     return world
 
 
+@pytest.mark.fault("A16", "A22", "A24", "C05")
 @pytest.mark.parametrize(
     ("found", "reason", "words"),
     [
@@ -129,6 +130,7 @@ def test_problems_in_events_about_pods(waiting_world: Any, happened: Any, reason
     assert words in message(waiting_world, "ClusterReady")
 
 
+@pytest.mark.fault("A16")
 def test_a_missing_pull_secret(make_world: MakeWorld) -> None:
     world = make_world(imagePullSecrets=[{"name": "registry"}])
     world.settle()
@@ -145,6 +147,7 @@ def test_a_missing_pull_secret(make_world: MakeWorld) -> None:
     assert message(world, "ClusterReady").endswith("Create the secret registry, or remove it from the job.")
 
 
+@pytest.mark.fault("A24")
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
@@ -240,6 +243,7 @@ def test_a_terminating_dask_cluster_is_waited_for(waiting_world: Any) -> None:
     assert 20 == waiting_world.decide().requeue_after_seconds
 
 
+@pytest.mark.fault("B22")
 @pytest.mark.parametrize("kind", ["Deployment", "Service"])
 def test_a_lost_part_of_the_scheduler_is_requested(training_world: MakeWorld, kind: str) -> None:
     """From the Dask operator, which creates the missing part and leaves the rest and the training alone.
@@ -294,6 +298,7 @@ def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
     assert ("False", "ReferenceMissing") == waiting_world.condition("ClusterReady")
 
 
+@pytest.mark.fault("B23", "C15")
 def test_refused_worker_pods_are_retried(training_world: MakeWorld) -> None:
     """Every half minute; Kubernetes itself would back off to a quarter of an hour."""
     world = training_world(workers={"examplesPerWorker": 16, "maximum": 2})

@@ -22,6 +22,7 @@ def held(by: str, version: str = "1", transitions: int = 3) -> dict[str, Any]:
     return {"metadata": {"name": "batchgrowth", "namespace": "system", "resourceVersion": version}, "spec": spec}
 
 
+@pytest.mark.fault("B04", "B14")
 @pytest.mark.parametrize(
     ("found", "unchanged", "expected"),
     [
@@ -41,6 +42,7 @@ def test_claims(found: Any, unchanged: float, expected: Any) -> None:
     assert expected == (spec and (spec["holderIdentity"], spec["leaseTransitions"], spec["acquireTime"]))
 
 
+@pytest.mark.fault("B04")
 def test_a_claim_carries_the_observed_resource_version() -> None:
     """If two operators claim at once, the API server refuses the second."""
     wanted = claim(ME, held("", "7"), 0, NOW)

@@ -33,6 +33,7 @@ def test_jobs_and_their_children() -> None:
     assert None is store.job(Key("default", "other"))
 
 
+@pytest.mark.fault("B08")
 @pytest.mark.parametrize("order", list(permutations([("update", 2), ("update", 3), ("update", 1)])))
 def test_the_newest_wins_in_any_order(order: Any) -> None:
     store = Store()
@@ -43,6 +44,7 @@ def test_the_newest_wins_in_any_order(order: Any) -> None:
     assert "3" == found["metadata"]["resourceVersion"]
 
 
+@pytest.mark.fault("B08")
 @pytest.mark.parametrize("order", list(permutations([("update", 2), ("remove", 3), ("update", 1)])))
 def test_a_deleted_object_stays_deleted_in_any_order(order: Any) -> None:
     store = Store()
@@ -53,6 +55,7 @@ def test_a_deleted_object_stays_deleted_in_any_order(order: Any) -> None:
     assert {} == store.children(KEY)
 
 
+@pytest.mark.fault("B08")
 @pytest.mark.parametrize("order", list(permutations([("update", 2), ("remove", 3), ("update", 4)])))
 def test_a_recreated_object_is_stored_in_any_order(order: Any) -> None:
     store = Store()
@@ -147,6 +150,7 @@ def test_owners(owners: Any, expected: bool) -> None:
     assert expected == is_owned_by({"metadata": {"ownerReferences": owners}}, "a")
 
 
+@pytest.mark.fault("B09")
 def test_an_object_that_changed_since_is_not_discarded() -> None:
     store = Store()
     store.update(child(2))

@@ -62,6 +62,7 @@ def test_nothing_is_read_if_the_store_is_up_to_date() -> None:
     assert [("ConfigMap", "", names.JOB_LABEL)] == api.swept
 
 
+@pytest.mark.fault("B06", "B07", "B08")
 def test_a_deleted_object_is_discarded() -> None:
     store = Store()
     store.update(config_map(3))
@@ -70,6 +71,7 @@ def test_a_deleted_object_is_discarded() -> None:
     assert () == store.refs(KEY)
 
 
+@pytest.mark.fault("B06", "B07", "B08")
 @pytest.mark.parametrize("known", [None, 3])
 def test_a_newer_object_is_read(known: int | None) -> None:
     store = Store()
@@ -116,6 +118,7 @@ def test_other_namespaces_are_left_alone() -> None:
     assert [Key("other", "digits")] == swept(FakeApi(), store, "other")
 
 
+@pytest.mark.fault("B06")
 @pytest.mark.parametrize(("namespaces", "places"), [((), {""}), (("a", "b"), {"a", "b"})])
 @pytest.mark.parametrize(
     ("fault", "told"),

@@ -18,6 +18,7 @@ def secret(credentials: Credentials) -> dict[str, Any]:
     return {"data": {name: base64.b64encode(text.encode()).decode() for name, text in credentials.pem.items()}}
 
 
+@pytest.mark.fault("C21")
 def test_an_issued_certificate_is_fresh_until_shortly_before_its_end() -> None:
     made = secret(issue("digits", "default", NOW))
 
@@ -54,6 +55,7 @@ def test_renewal_keeps_an_authority_that_is_valid_long_enough() -> None:
     assert first.pem["tls.crt"] != second.pem["tls.crt"]
 
 
+@pytest.mark.fault("C20")
 def test_the_certificate_has_the_scheduler_s_names() -> None:
     certificate = x509.load_pem_x509_certificate(issue("digits", "prod", NOW).pem["tls.crt"].encode())
     [names] = [e.value for e in certificate.extensions if isinstance(e.value, x509.SubjectAlternativeName)]

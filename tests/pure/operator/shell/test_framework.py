@@ -173,6 +173,7 @@ def test_many_objects_are_indexed_without_waking_each_other(monkeypatch: pytest.
     assert looks < 10 * objects
 
 
+@pytest.mark.fault("B15")
 @pytest.mark.parametrize(
     ("event", "is_interrupted", "discoveries"),
     [("ADDED", False, 3), ("DELETED", False, 3), ("ADDED", True, 1), (None, False, 1)],

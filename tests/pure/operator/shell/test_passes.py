@@ -144,6 +144,7 @@ def test_a_deleted_job(setting: Setting) -> None:
     assert [] == setting.api.asked
 
 
+@pytest.mark.fault("A12")
 def test_an_object_of_another_owner_is_not_touched(setting: Setting) -> None:
     setting.api.objects[PLAN] = {
         "kind": "ConfigMap",
@@ -157,6 +158,7 @@ def test_an_object_of_another_owner_is_not_touched(setting: Setting) -> None:
     assert ("apply", PLAN) not in setting.api.asked
 
 
+@pytest.mark.fault("B09")
 def test_an_unobserved_object_of_the_job_causes_another_pass(setting: Setting) -> None:
     setting.once()
     setting.store.discard(KEY, PLAN)
@@ -185,6 +187,7 @@ def test_a_refusal_is_reported_by_the_next_pass(setting: Setting) -> None:
     assert ((), False) == (healed.failures, healed.backs_off)
 
 
+@pytest.mark.fault("B09")
 @pytest.mark.parametrize(("code", "result"), [(409, "outdated"), (404, "outdated"), (403, "refused")])
 def test_a_status_that_cannot_be_written(setting: Setting, code: int, result: str) -> None:
     setting.api.refused[JOB] = Refused(code, "no")
@@ -196,6 +199,7 @@ def test_a_status_that_cannot_be_written(setting: Setting, code: int, result: st
     assert [("apply", JOB)] == setting.api.writes()
 
 
+@pytest.mark.fault("B12")
 def test_an_unreachable_api_server(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> None:
         raise ConnectionRefusedError("nobody there")
@@ -203,6 +207,46 @@ def test_an_unreachable_api_server(setting: Setting, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(setting.api, "apply", away)
 
     assert setting.once().backs_off
+
+
+FIRST, LATER = Ref("ConfigMap", "digits-progress"), Ref("Job", "digits-trainer")
+
+
+@pytest.mark.fault("B10", "B11")
+@pytest.mark.parametrize("is_carried_out", [False, True], ids=["refused", "carried out without an answer"])
+@pytest.mark.parametrize("ref", [FIRST, LATER], ids=lambda ref: ref.kind)
+@pytest.mark.parametrize(
+    "error",
+    [*(Refused(code, "no") for code in (401, 403, 404, 409, 422, 429, 500, 503)), ConnectionError("timed out")],
+    ids=lambda error: str(getattr(error, "code", error)),
+)
+def test_a_write_that_fails_is_repeated(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, error: Exception, ref: Ref, is_carried_out: bool
+) -> None:
+    """With a back-off, and to the same end, also if the server did what it then failed to confirm."""
+    apply, failed = setting.api.apply, list[Ref]()
+
+    def once_failing(manifest: Any, subresource: str = "") -> Any:
+        if ref_of(manifest) != ref or failed:
+            return apply(manifest, subresource)
+        failed.append(ref)
+        if is_carried_out:
+            apply(manifest, subresource)
+            setting.api.objects[ref]["metadata"]["ownerReferences"] = manifest["metadata"]["ownerReferences"]
+        raise error
+
+    monkeypatch.setattr(setting.api, "apply", once_failing)
+    first = setting.once()
+    assert first.backs_off
+    failures = first.failures
+    for _ in range(3):
+        outcome = setting.once(failures)
+        failures = outcome.failures
+    assert (False, ()) == (outcome.backs_off, outcome.failures)
+    assert 11 == len(setting.api.objects), "the job and its ten children"
+    before = len(setting.api.writes())
+    setting.once()
+    assert before == len(setting.api.writes())
 
 
 def test_an_error_of_our_own_is_logged_and_retried(
@@ -309,6 +353,76 @@ def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.Lo
     assert () == warnings()
 
 
+def another(setting: Setting, key: Key, uid: str, version: int) -> dict[str, Any]:
+    """A job like the example, as the API server has it and a watch reports it."""
+    job = copy.deepcopy(setting.api.objects.get(JOB) or setting.store.job(KEY))
+    assert job is not None
+    job["metadata"] |= {"name": key.name, "uid": uid, "resourceVersion": str(version)}
+    job.pop("status", None)
+    setting.store.update(job)
+    setting.api.objects[Ref(JOB.kind, key.name)] = job
+    return job
+
+
+@pytest.mark.fault("A34")
+def test_many_jobs_at_once(setting: Setting) -> None:
+    keys, made = [Key("default", f"digits-{n}") for n in range(200)], set[Key]()
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+        outcome: Result = await setting.make_pass(key, failures)
+        made.add(key)
+        return outcome
+
+    async def scene() -> None:
+        queues = Passes(make_pass)
+        for key in keys:
+            another(setting, key, f"uid of {key.name}", 1)
+            queues.wake(key)
+        async with asyncio.timeout(120):
+            while made != {*keys}:
+                await asyncio.sleep(0.01)
+        await queues.stop()
+
+    asyncio.run(scene())
+    owners = [o["metadata"]["ownerReferences"][0]["uid"] for r, o in setting.api.objects.items() if r.kind != JOB.kind]
+    assert {f"uid of {key.name}": 10 for key in keys} == {uid: owners.count(uid) for uid in {*owners}}
+
+
+@pytest.mark.fault("A34", "B26")
+def test_one_name_again_and_again(setting: Setting) -> None:
+    """A job never takes the children of an earlier one of its name, which may be collected late, and leaves nothing."""
+    for life in range(100):
+        job, is_late = another(setting, KEY, f"life {life}", 10_000 * (life + 1)), life % 2 == 1
+        if is_late:
+            assert (0, "is not this job's") == (
+                setting.once().failures[0].code,
+                str(setting.once().failures[0].message),
+            )
+            assert {f"life {life - 1}"} == {o["metadata"]["ownerReferences"][0]["uid"] for o in children(setting)}
+            collect(setting)
+        assert () == setting.once().failures
+        assert [f"life {life}"] * 10 == [o["metadata"]["ownerReferences"][0]["uid"] for o in children(setting)]
+        for ref in [ref for ref in setting.store.refs(KEY) if ref.kind not in ("Secret", JOB.kind)]:
+            setting.store.remove(setting.api.objects[ref] | {"kind": ref.kind})
+        gone = setting.store.job(KEY) or job
+        setting.store.remove(gone | {"kind": JOB.kind})
+        assert setting.once().gone
+        assert ({}, {}) == (setting.store._objects, setting.store._gone)
+        if is_late:
+            collect(setting)
+
+
+def children(setting: Setting) -> list[dict[str, Any]]:
+    return [body for ref, body in setting.api.objects.items() if ref.kind != JOB.kind]
+
+
+def collect(setting: Setting) -> None:
+    """The garbage collector deletes the children of a deleted job."""
+    for ref in [ref for ref in setting.api.objects if ref.kind != JOB.kind]:
+        del setting.api.objects[ref]
+
+
+@pytest.mark.fault("C18")
 def test_events_during_a_pass_cause_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "DEBOUNCE_SECONDS", 0)
     made: list[Key] = []
@@ -342,6 +456,7 @@ def test_events_during_a_pass_cause_one_more(monkeypatch: pytest.MonkeyPatch) ->
     assert [KEY] * 3 == made
 
 
+@pytest.mark.fault("C18")
 @pytest.mark.parametrize(("quiet", "waits"), [(1.0, 0.0), (0.02, 0.03)])
 def test_an_event_is_debounced(monkeypatch: pytest.MonkeyPatch, quiet: float, waits: float) -> None:
     """Only if it follows a pass shortly."""
@@ -376,6 +491,7 @@ def test_an_event_is_debounced(monkeypatch: pytest.MonkeyPatch, quiet: float, wa
     assert [pytest.approx(waits)] == slept
 
 
+@pytest.mark.fault("B10")
 def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each failure doubles the wait and is passed on to the next pass; the queue of a deleted job ends."""
     slept: list[float] = []
@@ -439,6 +555,7 @@ def test_an_unexpected_error_backs_off_and_the_queue_goes_on(
     assert None is next(outcomes, None), "there was another pass"
 
 
+@pytest.mark.fault("B10")
 @pytest.mark.parametrize(
     ("failures", "seconds"), [(1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (7, 30.0), (1_000_000, 30.0)]
 )
@@ -486,6 +603,7 @@ def test_passes_wait_for_the_lease() -> None:
     assert [KEY] == made
 
 
+@pytest.mark.fault("B13")
 def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> None:
     """A failing webhook on ConfigMaps leaves suspending, scaling and releasing alone, and nothing new is made."""
     setting.once()
@@ -519,6 +637,7 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
     assert account in setting.api.objects
 
 
+@pytest.mark.fault("B04")
 def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A process that was paused in the middle of a pass finds its lease outdated before its next write."""
     leads = iter([True, True, False])
@@ -529,6 +648,7 @@ def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, cap
     assert "the lease was not renewed in time" in caplog.text
 
 
+@pytest.mark.fault("A12")
 @pytest.mark.parametrize(
     ("owner", "is_ours"),
     [
@@ -556,6 +676,7 @@ def test_a_pod_that_only_has_the_job_s_labels_is_not_observed(setting: Setting, 
     assert is_ours == bool(seen.pods)
 
 
+@pytest.mark.fault("B26")
 def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
     """Neither its Secret, which nobody watches, nor the versions of what was deleted."""
     setting.once()

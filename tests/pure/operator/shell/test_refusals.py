@@ -20,6 +20,7 @@ def record(name: str, text: str, error: Exception | None = None) -> logging.LogR
     return logging.LogRecord(name, logging.ERROR, "file", 1, text, (), exc_info)
 
 
+@pytest.mark.fault("B11")
 def test_a_missing_permission_is_named_with_a_remedy() -> None:
     text = refusal_message(Answer(403, 'pods is forbidden: User "x" cannot watch resource "pods"'))
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from batchgrowth_operator.server.store import Key
 from batchgrowth_operator.shell.telemetry import Telemetry
 
@@ -18,6 +19,7 @@ def record(world: Any, telemetry: Telemetry) -> None:
     world.step()
 
 
+@pytest.mark.fault("B20", "F05")
 def test_the_metrics_of_a_job_s_life(make_world: MakeWorld) -> None:
     world, telemetry = make_world(), Telemetry()
     record(world, telemetry)

@@ -1,0 +1,119 @@
+"""The table of faults: what happens and what batchgrowth does, from docs/faults.toml, and the tests that prove it.
+
+The link from a test to a fault stands with the test: `@pytest.mark.fault("B18")`, or `fault: A01` at a manifest of
+tests/corpus/expected.yaml. Tests are parsed, not run.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+GROUPS = {
+    "A": "Bad input",
+    "B": "Control plane and operator",
+    "C": "Scheduler, workers, nodes",
+    "D": "Training, data, checkpoints",
+    "E": "Security and abuse",
+    "F": "Installation, upgrades, monitoring",
+}
+"""The first letter of an id, and what its faults have in common."""
+HEAD = "| fault | what happens | what batchgrowth does | shown by |\n|---|---|---|---|\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One row: `happens` and `does` are sentences, `open` is why no test shows it, None if one does."""
+
+    id: str
+    happens: str
+    does: str
+    open: str | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Proof:
+    """A test function of a file below tests/, or a manifest of the corpus, which is a file of its own."""
+
+    path: str
+    name: str
+
+
+def read_faults() -> dict[str, Fault]:
+    """The rows of docs/faults.toml by id, in its order."""
+    rows = tomllib.loads((ROOT / "docs" / "faults.toml").read_text(encoding="utf-8"))
+    return {key: Fault(id=key, **row) for key, row in rows.items()}
+
+
+def proofs(tests: Path) -> dict[str, list[Proof]]:
+    """The tests below a folder that are marked with a fault, by its id, sorted; raises ValueError for an odd mark."""
+    found: dict[str, set[Proof]] = {}
+    for fault, proof in (*_marked(tests), *_manifests(tests)):
+        found.setdefault(fault, set()).add(proof)
+    return {fault: sorted(some) for fault, some in found.items()}
+
+
+def _marked(tests: Path) -> Iterator[tuple[str, Proof]]:
+    for path in tests.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                where = path.relative_to(tests).as_posix()
+                yield from ((fault, Proof(where, node.name)) for fault in _faults_of(node, where))
+
+
+def _faults_of(function: ast.FunctionDef | ast.AsyncFunctionDef, where: str) -> Iterator[str]:
+    for mark in function.decorator_list:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
+            for argument in mark.args:
+                if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
+                    raise ValueError(
+                        f"{where}: {function.name}: {ast.unparse(argument)}; give the fault's id in quotes"
+                    )
+                yield argument.value
+
+
+def _manifests(tests: Path) -> Iterator[tuple[str, Proof]]:
+    corpus = tests / "corpus" / "expected.yaml"
+    for name, expected in yaml.safe_load(corpus.read_text(encoding="utf-8")).items() if corpus.exists() else ():
+        if "fault" in expected:
+            yield expected["fault"], Proof(f"corpus/bad/{name}.yaml", name)
+
+
+def faults_page() -> str:
+    """docs/faults.md: a table for each group of faults."""
+    rows, shown = read_faults(), proofs(ROOT / "tests")
+    tables = [
+        f"## {title}\n\n{HEAD}" + "".join(_row(row, shown) for row in rows.values() if row.id[0] == group)
+        for group, title in GROUPS.items()
+    ]
+    return (
+        "# Faults\n\nWhat can go wrong, what batchgrowth then does, and the tests that show it: "
+        f"{len(shown.keys() & rows.keys())} of {len(rows)} faults.\n"
+        "The others say why no test shows them.\n"
+        "The first folder of a test is its tier: [tests/README.md](../tests/README.md) says what each needs.\n"
+        "A manifest of `tests/corpus/bad` is a test too: `batchgrowth check` must refuse it with a line that names the "
+        "field,\nand so must an API server if a schema can see the fault.\n\n"
+        "Generated from `docs/faults.toml` and the marks of the tests by `make generate`; "
+        "a test fails if this page differs.\n\n" + "\n".join(tables)
+    )
+
+
+def _row(row: Fault, shown: Mapping[str, list[Proof]]) -> str:
+    proof = _links(shown[row.id]) if row.id in shown else f"nothing: {row.open}"
+    return f"| {row.id} | {row.happens} | {row.does} | {proof} |\n"
+
+
+def _links(some: list[Proof]) -> str:
+    """The tests of each file after a link to it; a manifest is a link alone."""
+    parts = []
+    for path, group in groupby(some, key=lambda proof: proof.path):
+        names = ", ".join(f"`{proof.name}`" for proof in group)
+        parts.append(f"[{path}](../tests/{path}): {names}" if path.endswith(".py") else f"[{path}](../tests/{path})")
+    return "; ".join(parts)
