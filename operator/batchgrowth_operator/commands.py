@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 from batchgrowth.logs import LogFormat, LogLevel
+from batchgrowth.pod_limits import PodLimits
+from batchgrowth.pod_security import PodSecurity
 
 from batchgrowth_operator.server.settings import LeaseLock, Settings
 
@@ -20,6 +22,13 @@ def operator(
     ] = None,
     namespace: Annotated[
         list[str] | None, typer.Option(help="Watch this namespace only; may be given several times.")
+    ] = None,
+    pod_security: Annotated[
+        PodSecurity, typer.Option(help="The Pod Security Standard that the workers' pods must meet.")
+    ] = PodSecurity.restricted,
+    service_account: Annotated[
+        list[str] | None,
+        typer.Option(help="Allow jobs to name this service account; may be given several times. Default: none."),
     ] = None,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of Prometheus metrics; 0 for none.")] = 0,
     health_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of health probes; 0 for none.")] = 0,
@@ -48,6 +57,7 @@ def operator(
             image=image,
             kubeconfig=kubeconfig,
             namespaces=tuple(namespace or ()),
+            pods=PodLimits(standard=pod_security, accounts=frozenset(service_account or ())),
             metrics_port=metrics_port,
             health_port=health_port,
             lease=LeaseLock(lease_namespace, lease, holder) if lease else None,

@@ -36,7 +36,8 @@ def test_the_defaults(render: Render) -> None:
     objects = render()
 
     ports, logs = ["--health-port=8080", "--metrics-port=9090"], ["--log-level=info", "--log-format=text"]
-    assert ["--image=batchgrowth/trainer:0.1.0", *ports, *logs] == operator(objects)["args"]
+    image, pods = "--image=batchgrowth/trainer:0.1.0", "--pod-security=restricted"
+    assert [image, pods, *ports, *logs] == operator(objects)["args"]
     assert "batchgrowth/operator:0.1.0" == operator(objects)["image"]
     assert {"batchgrowth", "batchgrowth-dask-kubernetes-operator"} == {
         body["metadata"]["name"] for body in of_kind(objects, "Deployment")
@@ -151,6 +152,16 @@ def test_the_operator_knows_its_arguments(variant: tuple[str, ...], render: Rend
     assert (8080, 9090) == (parsed["health_port"], parsed["metrics_port"])
     assert ("info", "text") == (parsed["log_level"], parsed["log_format"])
     assert parsed["image"]
+
+
+def test_the_operator_knows_what_jobs_may_ask_for(render: Render) -> None:
+    """The standard of their pods, and the accounts that they may name."""
+    few = parse(operator(render())["args"])
+    more = ("--set", "jobs.podSecurity=baseline", "--set", "jobs.serviceAccounts={reader,writer}")
+    many = parse(operator(render(*more))["args"])
+
+    assert ("restricted", []) == (few["pod_security"], few["service_account"] or [])
+    assert ("baseline", ["reader", "writer"]) == (many["pod_security"], many["service_account"])
 
 
 def test_the_operator_knows_the_lease(render: Render) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchgrowth.logs import LogFormat, LogLevel
+from batchgrowth.pod_limits import STRICTEST, PodLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Settings:
     """Port of the metrics endpoint; 0 for none."""
     health_port: int = 0
     """Port of the health endpoint; 0 for none."""
+    pods: PodLimits = STRICTEST
+    """What jobs may ask for their pods."""
     lease: LeaseLock | None = None
     """The Lease by which several operators elect a leader; None for a single operator."""
     log_level: LogLevel = LogLevel.info
