@@ -94,8 +94,8 @@ def changed(body: Object, path: str, value: Any) -> Object:
 
 
 def elsewhere(field: Field, ref: Ref) -> Object:
-    """The child, as if it was to be created in the namespace `default`."""
-    body = changed(child(field, ref), "metadata.namespace", "default")
+    """The child, as if it was to be created in another namespace."""
+    body = changed(child(field, ref), "metadata.namespace", "kube-public" if ref == ROLE else "default")
     if ref == BINDING:
         body["subjects"][0]["namespace"] = "default"
     if ref == TRAINER:  # the API server chooses a Job's selector
@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Ref, str, Any, str]] = {
     "another resource": (ROLE, "rules.0.resources", ["secrets"], "get and patch a job's progress"),
     "every name": (ROLE, "rules.0.resourceNames", None, "get and patch a job's progress"),
     "another subject": (BINDING, "subjects.0.name", "default", "only to the job's trainer"),
-    "another namespace": (BINDING, "subjects.0.namespace", "default", "only to the job's trainer"),
+    "another namespace": (BINDING, "subjects.0.namespace", "kube-system", "only to the job's trainer"),
     "another role": (BINDING, "roleRef", {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "other"},
         "only to the job's trainer"),
     "host path": (WORKERS, f"{POD}.volumes.1", ON_NODE, "host paths"),
