@@ -66,6 +66,8 @@ def _node_affinity() -> Schema:
 DEFINITIONS: dict[str, Schema] = {
     "texts": TEXTS,
     "references": _list(_object(("name",), name={"type": "string", "minLength": 1})),
+    "names": _list({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "maxLength": 253})
+    | {"uniqueItems": True},
     "namespaces": _list(NAMESPACE) | {"uniqueItems": True},
     "resources": _object(requests=QUANTITIES, limits=QUANTITIES),
     "tolerations": _list(

@@ -1,5 +1,6 @@
 """The command `batchgrowth operator`."""
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -7,8 +8,22 @@ from typing import Annotated
 
 import typer
 from batchgrowth.logs import LogFormat, LogLevel
+from batchgrowth.pod_limits import PodLimits
+from batchgrowth.pod_security import PodSecurity
 
+from batchgrowth_operator.decide.defaults import Network, Rule
 from batchgrowth_operator.server.settings import LeaseLock, Settings
+
+
+def rules(option: str, text: str) -> tuple[Rule, ...]:
+    """The maps of a JSON list. Raises BadParameter, which names the option, for other text."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(rule, dict) for rule in found):
+        raise typer.BadParameter(f"{option}: {text}; give a JSON list of maps")
+    return tuple(found)
 
 
 def operator(
@@ -24,6 +39,24 @@ def operator(
     operator_class: Annotated[
         str, typer.Option(envvar="BATCHGROWTH_OPERATOR_CLASS", help="Serve the jobs with this spec.operatorClass only.")
     ] = "",
+    pod_security: Annotated[
+        PodSecurity, typer.Option(help="The Pod Security Standard that the workers' pods must meet.")
+    ] = PodSecurity.restricted,
+    service_account: Annotated[
+        list[str] | None,
+        typer.Option(help="Allow jobs to name this service account; may be given several times. Default: none."),
+    ] = None,
+    metrics_from: Annotated[
+        str, typer.Option(metavar="JSON", help="NetworkPolicy peers that may read trainers' metrics; [] for all.")
+    ] = "[]",
+    egress: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="NetworkPolicy egress rules: all that jobs' pods may connect to, beside DNS and each other.",
+            show_default="any connection",
+        ),
+    ] = None,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of Prometheus metrics; 0 for none.")] = 0,
     health_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of health probes; 0 for none.")] = 0,
     lease: Annotated[
@@ -52,6 +85,11 @@ def operator(
             kubeconfig=kubeconfig,
             namespaces=tuple(namespace or ()),
             operator_class=operator_class,
+            pods=PodLimits(standard=pod_security, accounts=frozenset(service_account or ())),
+            network=Network(
+                metrics_from=rules("--metrics-from", metrics_from),
+                egress=None if egress is None else rules("--egress", egress),
+            ),
             metrics_port=metrics_port,
             health_port=health_port,
             lease=LeaseLock(lease_namespace, lease, holder) if lease else None,

@@ -75,7 +75,7 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     telemetry.forget_all()
     tenure = Tenure(needs_lease=settings.lease is not None)
     writer = Writer(api, store, lambda: tenure.seconds_left > 0)
-    defaults = Defaults(image=settings.image)
+    defaults = Defaults(image=settings.image, pods=settings.pods, network=settings.network)
     make_pass = passes_of(Observer(api, store), writer, defaults, telemetry, settings.operator_class)
     stop = asyncio.Event()
 

@@ -15,10 +15,13 @@ from rich.console import Console
 from batchgrowth.choices import choices_help
 from batchgrowth.course import Course
 from batchgrowth.crd import crd_yaml
-from batchgrowth.errors import BatchGrowthError, SpecError
+from batchgrowth.errors import BatchGrowthError, PodLimitError, SpecError
 from batchgrowth.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
 from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
+from batchgrowth.pod_limits import PodLimits, account_note, pod_faults, written_pods
+from batchgrowth.pod_security import PodSecurity
+from batchgrowth.spec import JobSpec
 from batchgrowth.tables import clock_note, gain_note, plan_table, plan_totals, shard_note
 
 COMMANDS = "batchgrowth.commands"
@@ -65,13 +68,20 @@ class Output(StrEnum):
 
 
 @app.command()
-def check(files: Files) -> None:
+def check(
+    files: Files,
+    pod_security: Annotated[
+        PodSecurity,
+        typer.Option(help="The Pod Security Standard of your cluster, which the workers' pods must meet."),
+    ] = PodSecurity.restricted,
+) -> None:
     """Say whether manifests are good: exit 0, or 2 with one line per fault."""
     faults = False
     for file in files:
         prefix = f"{file}: " if len(files) > 1 else ""
         try:
             spec = load_manifest(file).spec
+            _check_pods(spec, pod_security)
             plan = make_plan(spec)
         except BatchGrowthError as error:
             faults = True
@@ -80,10 +90,15 @@ def check(files: Files) -> None:
             measured = f"good; batches by the {spec.batch.growth.entry.quantity}, at most {plan.updates:,} updates"
             declared = f"good; {len(plan.stages)} stages, {plan.updates:,} updates"
             typer.echo(f"{file}: {measured if spec.batch.growth.entry.quantity else declared}")
-            if note := clock_note(spec):
+            for note in filter(None, (clock_note(spec), account_note(spec))):
                 typer.echo(f"{file}: {note}")
     if faults:
         raise typer.Exit(SpecError.exit_code)
+
+
+def _check_pods(spec: JobSpec, standard: PodSecurity) -> None:
+    if faults := pod_faults(spec, written_pods(spec), PodLimits(standard=standard, accounts=None)):
+        raise PodLimitError(faults)
 
 
 @app.command(epilog=choices_help())

@@ -26,6 +26,9 @@ REASONS = {
         "PlanMade": "The plan is in the job's ConfigMap; if the growth is measured, the one without decisions.",
         "PlanImpossible": "The spec is valid but has no plan; the message says why.",
         "SpecInvalid": "The stored spec breaks a rule that the API server does not check; the message names the field.",
+        "PodsNotAllowed": "The workers' pods break the Pod Security Standard of the installation, or use a service "
+        "account that it does not allow; the message names the field. Nothing is created; workers that exist stay as "
+        "they are.",
     },
     "ClusterReady": {
         "AllWorkersJoined": "The scheduler is ready and all workers of the current stage have joined.",

@@ -2,6 +2,7 @@
 
     BatchGrowthError         1   the root of the tree
     ├── SpecError            2   the manifest cannot be accepted; also a ValueError
+    │   └── PodLimitError    2   its pods exceed the limits of the installation
     ├── PlanError            2   the manifest is well formed but has no sensible plan; also a ValueError
     ├── WorkloadError        3   the user's code raised, returned the wrong thing or produced NaN
     ├── DataError            4   the data is missing or not as declared
@@ -45,6 +46,10 @@ class SpecError(BatchGrowthError, ValueError):
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(map(str, self.faults)))
+
+
+class PodLimitError(SpecError):
+    """The workers' pods or their account exceed what the installation allows."""
 
 
 class PlanError(BatchGrowthError, ValueError):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,20 +19,30 @@ sys.path += [str(ROOT), str(Path(__file__).parent)]  # so that the tests can imp
 from operator_field import Field, processes, until  # noqa: E402
 
 from cluster.apiserver import ApiServer  # noqa: E402
-from cluster.build import programs_of_the_api_server, why_no_api_server  # noqa: E402
+from cluster.build import built, folder_of, programs_of_the_api_server, why_no_api_server  # noqa: E402
 from cluster.errors import HarnessError  # noqa: E402
+from cluster.recipe import TOOLS  # noqa: E402
 
 CRD = "crds/batchgrowthjobs.yaml"
 NUMBERS = count()
+RENDERED = {"test_operator_bounds.py", "test_operator_rights.py"}
+"""Files whose tests render the chart."""
+NO_HELM = "needs helm, or Go to build it"
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def say(text: str) -> None:
+    sys.stderr.write(text + "\n")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips this folder's tests if there is no API server and none can be built."""
-    reason = why_no_api_server()
+    no_helm = None if folder_of(TOOLS).is_dir() or shutil.which("helm") or shutil.which("go") else NO_HELM
     for item in items:
-        if reason and "/tests/apiserver/" in item.path.as_posix():
-            item.add_marker(pytest.mark.skip(reason=reason))
+        if "/tests/apiserver/" in item.path.as_posix():
+            reason = why_no_api_server() or (no_helm if item.path.name in RENDERED else None)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -39,7 +50,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     here = any("/tests/apiserver/" in item.path.as_posix() for item in session.items)
     if here and not session.config.option.collectonly and why_no_api_server() is None:
         try:
-            programs_of_the_api_server(lambda text: print(text, file=sys.stderr))  # noqa: T201
+            programs_of_the_api_server(say)
+            if shutil.which("helm") is None and shutil.which("go"):
+                built(TOOLS, say)
         except HarnessError as error:
             pytest.exit(f"tests/apiserver: {error}", returncode=1)
 

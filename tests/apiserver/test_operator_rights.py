@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 from batchgrowth import names
 from batchgrowth_operator.server.kinds import KINDS
+from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
 from operator_field import CLUSTER, JOB, ROOT, TRAINER, WORKERS, Field, until
 
 from cluster.apiserver import ApiServer
@@ -63,18 +63,11 @@ def needed_for(method: str, url: str) -> Iterator[Grant]:
 def test_each_right_is_used_and_each_call_is_granted(
     make_field: Callable[[], Field], apiserver: ApiServer, tmp_path: Path
 ) -> None:
-    """A life in which every request of the operator occurs, with the chart's permissions and no others."""
-    name = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "operator-of-tests"}}
-    bound = {
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "operator-of-tests"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "operator"}],
-    }
+    """A life in which every request of the operator occurs, with the token, rights and policies of the chart."""
+    grant(apiserver, rendered(tmp_path))
     rules = rules_of_the_chart()
-    for body in ({"kind": "ClusterRole", "rules": rules}, {"kind": "ClusterRoleBinding", **bound}):
-        applied = apiserver.kubectl("apply", "-f", "-", given=json.dumps(name | body))
-        assert 0 == applied.returncode, applied.stderr
     ground = make_field()
-    ground.kubeconfig = apiserver.client("operator", "operator")
+    ground.kubeconfig = token_kubeconfig(apiserver, tmp_path / "kubeconfig", HOME, ACCOUNT)
     ground.start(calls=tmp_path / "calls")
 
     live_through_everything(ground)

@@ -1,17 +1,21 @@
 """The effect of each value."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer import Typer
+from batchgrowth_operator.commands import rules
+from typer import BadParameter, Typer
 from typer.main import get_command
 
 from charts.folders import CHART
+from cluster.recipe import KUBERNETES
 
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]
+Helm = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def values(name: str) -> tuple[str, str]:
@@ -36,7 +40,8 @@ def test_the_defaults(render: Render) -> None:
     objects = render()
 
     ports, logs = ["--health-port=8080", "--metrics-port=9090"], ["--log-level=info", "--log-format=text"]
-    assert ["--image=batchgrowth/trainer:0.1.0", *ports, *logs] == operator(objects)["args"]
+    image, pods = "--image=batchgrowth/trainer:0.1.0", "--pod-security=restricted"
+    assert [image, pods, *ports, *logs] == operator(objects)["args"]
     assert "batchgrowth/operator:0.1.0" == operator(objects)["image"]
     assert {"batchgrowth", "batchgrowth-dask-kubernetes-operator"} == {
         body["metadata"]["name"] for body in of_kind(objects, "Deployment")
@@ -154,6 +159,53 @@ def test_the_operator_knows_its_arguments(variant: tuple[str, ...], render: Rend
     assert (8080, 9090) == (parsed["health_port"], parsed["metrics_port"])
     assert ("info", "text") == (parsed["log_level"], parsed["log_format"])
     assert parsed["image"]
+
+
+def test_the_operator_knows_what_jobs_may_ask_for(render: Render) -> None:
+    """The standard of their pods, and the accounts that they may name."""
+    few = parse(operator(render())["args"])
+    more = ("--set", "jobs.podSecurity=baseline", "--set", "jobs.serviceAccounts={reader,writer}")
+    many = parse(operator(render(*more))["args"])
+
+    assert ("restricted", []) == (few["pod_security"], few["service_account"] or [])
+    assert ("baseline", ["reader", "writer"]) == (many["pod_security"], many["service_account"])
+
+
+def test_the_operator_knows_who_may_read_metrics(render: Render) -> None:
+    peers = "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=ops"
+    parsed = parse(operator(render("--set", peers))["args"])
+    free = parse(operator(render())["args"])
+
+    assert ({"namespaceSelector": {"matchLabels": {"team": "ops"}}},) == rules("", parsed["metrics_from"])
+    assert ((), None) == (rules("", free["metrics_from"]), free["egress"])
+
+
+def test_the_operator_knows_where_pods_may_connect(render: Render) -> None:
+    rule = "networkPolicy.egress[0].to[0].ipBlock.cidr=10.0.0.0/8"
+    parsed = parse(operator(render("--set", rule, "--set", "networkPolicy.restrictEgress=true"))["args"])
+
+    assert ({"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},) == rules("", parsed["egress"])
+
+
+@pytest.mark.parametrize("text", ["x", "{}", "[1]"])
+def test_rules_that_are_none(text: str) -> None:
+    with pytest.raises(BadParameter, match=r"^--egress: .*; give a JSON list of maps$"):
+        rules("--egress", text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("networkPolicy.restrictEgress=true", "networkPolicy.egress: empty; list at least the API server"),
+        ("networkPolicy.egress[0].to[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.egress: has no effect; set "),
+    ],
+)
+def test_half_a_network_policy_is_refused(setting: str, words: str, helm: Helm, chart: Path) -> None:
+    """A trainer that cannot reach the API server reports nothing; rules that nothing applies protect nothing."""
+    result = helm("template", "batchgrowth", chart, "--kube-version", KUBERNETES, "--set", setting)
+
+    assert result.returncode != 0
+    assert words in result.stderr
 
 
 def test_the_operator_knows_the_lease(render: Render) -> None:

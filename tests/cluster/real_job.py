@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Object = dict[str, Any]
+VALUES: Object = {"jobs": {"serviceAccounts": ["nobody"]}}
+"""Chart values of this tier: one of its jobs names an account that does not exist."""
 
 
 class Kubectl(Protocol):

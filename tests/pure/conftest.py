@@ -15,6 +15,7 @@ import yaml
 from batchgrowth import names
 from batchgrowth.decisions import Decision as Taken
 from batchgrowth.plan import make_plan
+from batchgrowth.pod_limits import PodLimits
 from batchgrowth.progress import Progress
 from batchgrowth_operator.decide.decision import Decision
 from batchgrowth_operator.decide.defaults import Defaults
@@ -24,7 +25,7 @@ from batchgrowth_operator.seen.observed import Credentials, Failure, Observed, R
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # so that the tests can import docs.generate
-DEFAULTS = Defaults(image="example/trainer:1")
+DEFAULTS = Defaults(image="example/trainer:1", pods=PodLimits(accounts=frozenset({"reader"})))
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
@@ -41,6 +42,7 @@ class World:
     now: datetime = START
     events: list[Any] = field(default_factory=list)
     job_deleted: bool = False
+    defaults: Defaults = DEFAULTS
 
     @property
     def name(self) -> str:
@@ -66,7 +68,7 @@ class World:
         )
 
     def decide(self) -> Decision:
-        return reconcile(self.observed(), DEFAULTS)
+        return reconcile(self.observed(), self.defaults)
 
     def step(self) -> Decision:
         decision = self.decide()

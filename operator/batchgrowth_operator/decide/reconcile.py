@@ -24,6 +24,7 @@ from batchgrowth_operator.decide.decision import Decision, Manifest
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.drift import digest, is_in_place
 from batchgrowth_operator.decide.events import events_between
+from batchgrowth_operator.decide.pod_limits import held_by
 from batchgrowth_operator.decide.retries import scheduler_retry, seconds_until_retry
 from batchgrowth_operator.decide.rules import degraded_after, seconds_missing, stalled_after
 from batchgrowth_operator.decide.scaling import Workforce, workforce
@@ -55,6 +56,9 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
         s = situate(seen, defaults)
     except (SpecError, PlanError) as error:
         return _reported(stored_status(seen), rejected_status(seen, error))
+    refused = held_by(s)
+    if refused is not None:
+        return _reported(s.previous, rejected_status(seen, refused))
     w = workforce(s)
     status, until_report = throttled(next_status(s, w), s.previous, seen.now, defaults.report_seconds)
     left = _seconds_to_live(s, status)

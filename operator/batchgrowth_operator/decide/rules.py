@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from batchgrowth import names
 
+from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED, pods_refused
 from batchgrowth_operator.decide.scaling import Workforce
 from batchgrowth_operator.decide.situation import Mode, Situation, condition
 from batchgrowth_operator.seen.diagnosis import trainer_problem
@@ -36,7 +37,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """True: a situation always has a plan, whose stages are known if nothing is measured."""
+    """True unless its pods are refused: a situation has a plan, whose stages are known if nothing is measured."""
+    refused = pods_refused(s)
+    if refused is not None:
+        return Verdict("False", PODS_NOT_ALLOWED, truncated(str(refused)))
     if s.quantity:
         batch = f"The batch follows the {s.quantity}, from {s.spec.batch.initial:,} to {s.spec.batch.maximum:,}"
         return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.{_remarks(s)}")

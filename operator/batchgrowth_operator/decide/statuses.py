@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from batchgrowth import names
-from batchgrowth.errors import BatchGrowthError, PlanError
+from batchgrowth.errors import BatchGrowthError, PlanError, PodLimitError
 from batchgrowth.progress import Progress
 from batchgrowth.status import (
     BatchStatus,
@@ -17,6 +17,7 @@ from batchgrowth.status import (
 )
 
 from batchgrowth_operator.decide.history import next_history
+from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED
 from batchgrowth_operator.decide.rules import RULES, Verdict
 from batchgrowth_operator.decide.scaling import Workforce, selector
 from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation, condition, stored_status
@@ -56,8 +57,7 @@ def next_status(s: Situation, w: Workforce) -> JobStatus:
 def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
     """The status of a job whose spec is refused: the previous status with the refusal, so that nothing else changes."""
     previous = stored_status(seen)
-    reason = "PlanImpossible" if isinstance(error, PlanError) else "SpecInvalid"
-    verdicts = {"Accepted": Verdict("False", reason, truncated(str(error)))}
+    verdicts = {"Accepted": Verdict("False", _refusal(error), truncated(str(error)))}
     if condition(previous, "Succeeded") is None:
         verdicts["Succeeded"] = Verdict("Unknown", "InProgress", "The job is not over.")
     by_type: dict[str, Condition] = {c.type: c for c in previous.conditions}
@@ -69,6 +69,13 @@ def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
             "conditions": tuple(by_type[kind] for kind in RULES if kind in by_type),
         }
     )
+
+
+def _refusal(error: BatchGrowthError) -> str:
+    """The reason of the condition Accepted."""
+    if isinstance(error, PodLimitError):
+        return PODS_NOT_ALLOWED
+    return "PlanImpossible" if isinstance(error, PlanError) else "SpecInvalid"
 
 
 def throttled(new: JobStatus, previous: JobStatus, now: datetime, seconds: float) -> tuple[JobStatus, float | None]:

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchgrowth.logs import LogFormat, LogLevel
+from batchgrowth.pod_limits import STRICTEST, PodLimits
+
+from batchgrowth_operator.decide.defaults import OPEN, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,10 @@ class Settings:
     """Port of the metrics endpoint; 0 for none."""
     health_port: int = 0
     """Port of the health endpoint; 0 for none."""
+    pods: PodLimits = STRICTEST
+    """What jobs may ask for their pods."""
+    network: Network = OPEN
+    """The connections that jobs' pods may make and accept."""
     lease: LeaseLock | None = None
     """The Lease by which several operators elect a leader; None for a single operator."""
     log_level: LogLevel = LogLevel.info

@@ -67,7 +67,9 @@ class JobSpec(Model):
         description="Secrets for pulling the image, at most 16. Default: none.",
     )
     service_account_name: ObjectName | None = Field(
-        None, description="The service account of the worker pods. Default: the namespace's default account."
+        None,
+        description="The service account of the worker pods, which the chart's value jobs.serviceAccounts must list. "
+        "Default: the namespace's default account.",
     )
     operator_class: ObjectName | None = Field(
         None,

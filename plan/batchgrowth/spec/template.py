@@ -21,7 +21,7 @@ MERGE_KEYS = {
 OWN_LABELS = frozenset(names.labels("", ""))
 OWN_VOLUMES = frozenset({"batchgrowth", "tmp"})
 OWN_MOUNTS = frozenset({"/etc/batchgrowth", "/tmp"})  # noqa: S108  (a path inside the container)
-OWN_POD_FIELDS = frozenset({"restartPolicy", "serviceAccountName"})
+OWN_POD_FIELDS = frozenset({"restartPolicy", "serviceAccount", "serviceAccountName"})
 OWN_CONTAINER_FIELDS = frozenset({"args", "command", "image", "imagePullPolicy"})
 OWN_VARIABLES = frozenset({"MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
 OWN_PREFIXES = ("BATCHGROWTH_", "DASK_DISTRIBUTED__COMM__")
@@ -31,6 +31,7 @@ LOG_VARIABLES = frozenset({"BATCHGROWTH_LOG_FORMAT", "BATCHGROWTH_LOG_LEVEL"})
 INSTEAD = {
     "image": "give spec.image",
     "imagePullPolicy": "give spec.imagePullPolicy",
+    "serviceAccount": "give spec.serviceAccountName",
     "serviceAccountName": "give spec.serviceAccountName",
     "OMP_NUM_THREADS": "give spec.workers.threads",
 }

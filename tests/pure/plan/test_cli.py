@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import yaml
 from batchgrowth import BatchGrowthError, cli
 
 ROOT = Path(__file__).parents[3]
@@ -93,6 +94,24 @@ def test_a_rule_that_looks_at_a_clock_says_so(
     assert f"\n{path}: {note}" in run(capsys, "check", path)[1]
     assert f"\n{note}" in run(capsys, "plan", path)[1]
     assert "clock" not in run(capsys, "plan", EXAMPLES / "digits-measured.yaml")[1]
+
+
+def test_check_holds_the_pods_against_the_standard_of_the_cluster(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What only `restricted` forbids is good on a cluster with `baseline`; an account depends on the installation."""
+    job = yaml.safe_load((EXAMPLES / "digits.yaml").read_text())
+    job["spec"]["serviceAccountName"] = "reader"
+    job["spec"]["workers"]["template"] = {"spec": {"securityContext": {"runAsUser": 0}}}
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    field = "spec.workers.template.spec.securityContext.runAsUser"
+
+    code, _, err = run(capsys, "check", path)
+    assert (2, f'{field}: 0; give another user, Pod Security "restricted" requires it\n') == (code, err)
+    code, out, _ = run(capsys, "check", "--pod-security", "baseline", path)
+    note = 'note: spec.serviceAccountName "reader" is refused unless the chart\'s value jobs.serviceAccounts lists it.'
+    assert (0, f"{path}: {note}") == (code, out.splitlines()[1])
 
 
 RUN_HEADER = "update,epoch,value,wanted,batchSize"

@@ -48,6 +48,7 @@ def test_good_templates(overlay: Any) -> None:
             "spec.workers.template.metadata.labels.batchgrowth.dev/job",
         ),
         ({"spec": {"restartPolicy": "Never"}}, "spec.workers.template.spec.restartPolicy"),
+        ({"spec": {"serviceAccount": "admin"}}, "spec.workers.template.spec.serviceAccount"),
         ({"spec": {"volumes": [{"name": "tmp"}]}}, "spec.workers.template.spec.volumes.tmp"),
         (worker(image="x"), "spec.workers.template.spec.containers.worker.image"),
         (worker(command=["x"]), "spec.workers.template.spec.containers.worker.command"),

@@ -1,5 +1,7 @@
 """Access control: the trainer's one permission, and the network policy around the job's pods."""
 
+from typing import Any
+
 from batchgrowth import names
 
 from batchgrowth_operator.decide.children.base import child
@@ -7,6 +9,7 @@ from batchgrowth_operator.decide.children.pods import METRICS_PORT
 from batchgrowth_operator.decide.decision import Manifest
 from batchgrowth_operator.decide.situation import Situation
 
+DNS_PORT = 53
 RBAC = "rbac.authorization.k8s.io"
 
 
@@ -35,15 +38,24 @@ def progress_role_binding(s: Situation) -> Manifest:
 
 
 def network_policy(s: Situation) -> Manifest:
-    """The policy that admits traffic from the job's own pods, and from anywhere to the metrics port."""
+    """The policy that admits traffic from the job's own pods, and to the metrics port from those that may read it.
+
+    Unless the installation restricts it, the pods may connect to anything, so that a workload can download its data.
+    """
     own = {"matchLabels": {names.JOB_LABEL: s.seen.name}}
-    spec = {
+    network = s.defaults.network
+    readers = {"from": list(network.metrics_from)} if network.metrics_from else {}
+    spec: dict[str, Any] = {
         "podSelector": own,
         "policyTypes": ["Ingress"],
         "ingress": [
             {"from": [{"podSelector": own}]},
-            {"ports": [{"port": METRICS_PORT, "protocol": "TCP"}]},
+            {**readers, "ports": [{"port": METRICS_PORT, "protocol": "TCP"}]},
         ],
     }
+    if network.egress is not None:
+        dns = {"ports": [{"port": DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]}
+        spec["policyTypes"] = ["Ingress", "Egress"]
+        spec["egress"] = [{"to": [{"podSelector": own}]}, dns, *network.egress]
     name = names.network_policy(s.seen.name)
     return child(s, "networking.k8s.io/v1", "NetworkPolicy", name, "guard", spec=spec)

@@ -3,11 +3,11 @@
 from typing import Any
 
 from batchgrowth import names
+from batchgrowth.pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD
 
 from batchgrowth_operator.decide.situation import Situation
 from batchgrowth_operator.seen.observed import Object
 
-USER = 65532
 READ_BY_GROUP = 0o440
 FILES = "/etc/batchgrowth"
 SCHEDULER_PORT = 8786
@@ -17,18 +17,6 @@ METRICS_PORT = 9090
 
 _CERTIFICATE, _KEY = f"{FILES}/tls/tls.crt", f"{FILES}/tls/tls.key"
 
-RESTRICTED_CONTAINER = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-}
-RESTRICTED_POD = {
-    "runAsNonRoot": True,
-    "runAsUser": USER,
-    "runAsGroup": USER,
-    "fsGroup": USER,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 TMP = {"name": "tmp", "emptyDir": {}}
 MOUNTS = [
     {"name": "batchgrowth", "mountPath": FILES, "readOnly": True},

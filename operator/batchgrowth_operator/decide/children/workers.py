@@ -4,6 +4,7 @@ from typing import Any
 
 from batchgrowth import names
 from batchgrowth.environment import worker_environment
+from batchgrowth.spec.overlay import merged
 from batchgrowth.spec.template import CONTAINER
 
 from batchgrowth_operator.decide.children.base import child
@@ -18,7 +19,6 @@ from batchgrowth_operator.decide.children.pods import (
     scheduler_address,
 )
 from batchgrowth_operator.decide.decision import Manifest
-from batchgrowth_operator.decide.overlay import merged
 from batchgrowth_operator.decide.retries import retry_annotation
 from batchgrowth_operator.decide.situation import Situation
 
@@ -28,17 +28,22 @@ GRACE_SECONDS = 60
 
 def worker_deployment(s: Situation, replicas: int) -> Manifest:
     """The Deployment of `replicas` workers that join the job's scheduler, with the user's template merged in."""
-    labels = names.labels(s.seen.name, CONTAINER)
-    template = merged({"metadata": {"labels": labels}, "spec": _pod(s)}, s.spec.workers.template)
     spec = {
         "replicas": replicas,
         "selector": {"matchLabels": {names.JOB_LABEL: s.seen.name, names.ROLE_LABEL: CONTAINER}},
         "revisionHistoryLimit": 1,
-        "template": template,
+        "template": worker_template(s),
     }
     retry = retry_annotation(s.seen.child("Deployment", names.workers(s.seen.name)), s.seen.now)
     annotations = {names.RETRIED: retry} if retry else {}
     return child(s, "apps/v1", "Deployment", names.workers(s.seen.name), CONTAINER, annotations, spec=spec)
+
+
+def worker_template(s: Situation) -> dict[str, Any]:
+    """The pod template of the workers: the user's merged into the operator's."""
+    labels = names.labels(s.seen.name, CONTAINER)
+    template: dict[str, Any] = merged({"metadata": {"labels": labels}, "spec": _pod(s)}, s.spec.workers.template)
+    return template
 
 
 def _pod(s: Situation) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import names
+from batchgrowth_operator.decide.defaults import Defaults, Network
 from batchgrowth_operator.seen.observed import Ref
 
 GOLDEN = Path(__file__).parent / "golden" / "digits-children.yaml"
@@ -234,3 +235,43 @@ def test_errors_that_would_recur_fail_the_trainer(make_world: MakeWorld) -> None
     assert [("FailJob", [2, 3, 4, 5]), ("Ignore", [75, 130])] == [
         (rule["action"], rule["onExitCodes"]["values"]) for rule in rules if "onExitCodes" in rule
     ]
+
+
+def policy(world: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = world.child("NetworkPolicy", "digits")["spec"]
+    return spec
+
+
+def test_a_workload_may_download_its_data_by_default(make_world: MakeWorld) -> None:
+    """Connections from the job's pods are free, and the metrics may be read from anywhere."""
+    world = make_world()
+    world.settle()
+
+    own = {"podSelector": {"matchLabels": {names.JOB_LABEL: "digits"}}}
+    assert ["Ingress"] == policy(world)["policyTypes"]
+    assert "egress" not in policy(world)
+    assert [{"from": [own]}, {"ports": [{"port": 9090, "protocol": "TCP"}]}] == policy(world)["ingress"]
+
+
+def test_metrics_are_read_from_where_the_installation_says(make_world: MakeWorld) -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    world = make_world()
+    world.defaults = Defaults(image="example/trainer:1", network=Network(metrics_from=(peer,)))
+    world.settle()
+
+    [_, metrics] = policy(world)["ingress"]
+    assert {"from": [peer], "ports": [{"port": 9090, "protocol": "TCP"}]} == metrics
+
+
+def test_restricted_connections(make_world: MakeWorld) -> None:
+    """The job's own pods, DNS, and what the installation lists; a job that runs gets the new policy too."""
+    storage = {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443, "protocol": "TCP"}]}
+    world = make_world()
+    world.settle()
+    world.defaults = Defaults(image="example/trainer:1", network=Network(egress=(storage,)))
+    world.settle()
+
+    own = {"podSelector": {"matchLabels": {names.JOB_LABEL: "digits"}}}
+    dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+    assert ["Ingress", "Egress"] == policy(world)["policyTypes"]
+    assert [{"to": [own]}, dns, storage] == policy(world)["egress"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from batchgrowth_operator.decide.overlay import merged
+from batchgrowth.spec.overlay import merged
 
 
 @pytest.mark.parametrize(

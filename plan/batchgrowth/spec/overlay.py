@@ -1,4 +1,4 @@
-"""A user's pod template laid over the operator's own template for workers."""
+"""A user's pod template laid over the operator's template for workers."""
 
 from typing import Any
 
