@@ -126,10 +126,15 @@ def _is_terminating(found: Object | None) -> bool:
 
 
 def _needs_recreation(manifest: Manifest, seen: Observed) -> bool:
-    """Whether the child was made from other inputs and cannot be updated to the current ones."""
+    """Whether the child was made from other inputs and cannot be updated to the current ones.
+
+    A child without inputs is never recreated, whatever annotation someone gives it.
+    """
     found = seen.children.get(ref_of(manifest))
     wanted = annotations_of(manifest).get(names.INPUTS)
-    return found is not None and annotations_of(found).get(names.INPUTS, wanted) != wanted
+    if found is None or wanted is None:
+        return False
+    return annotations_of(found).get(names.INPUTS, wanted) != wanted
 
 
 def _is_in_place(manifest: Manifest, seen: Observed) -> bool:
