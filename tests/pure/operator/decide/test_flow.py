@@ -527,6 +527,16 @@ def test_fields_added_by_others_are_left_alone(training_world: MakeWorld) -> Non
     assert world.decide().is_empty
 
 
+@pytest.mark.parametrize(("kind", "name"), [("Deployment", "digits-workers"), ("ConfigMap", "digits-progress")])
+def test_an_annotation_of_inputs_deletes_no_child_that_has_none(
+    training_world: MakeWorld, kind: str, name: str
+) -> None:
+    world = training_world()
+    world.child(kind, name)["metadata"]["annotations"][names.INPUTS] = "another"
+
+    assert world.decide().is_empty
+
+
 def test_progress_alone_is_written_every_few_seconds(training_world: MakeWorld) -> None:
     world = training_world()
     assert None is world.report(11, seconds_per_update=0.5).decide().status
