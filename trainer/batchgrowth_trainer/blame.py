@@ -6,6 +6,8 @@ from pathlib import Path
 
 from batchgrowth.errors import BatchGrowthError, WorkloadError
 
+from batchgrowth_trainer.faults import DeviceFault, is_of_the_device
+
 _HERE = Path(__file__).parent
 
 
@@ -24,9 +26,29 @@ class reported_as_workload_error:  # noqa: N801
         """Nothing is prepared."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        """Raise the WorkloadError. Other exceptions than Exception pass, such as KeyboardInterrupt."""
+        """Raise the WorkloadError, a DeviceFault for an error of the device.
+
+        Other exceptions than Exception pass, such as KeyboardInterrupt.
+        """
         if isinstance(error, Exception) and not isinstance(error, BatchGrowthError):
-            raise WorkloadError(described(self._what, error)) from error
+            raise workload_error(self._what, error) from error
+
+
+class reported_as_device_fault(reported_as_workload_error):  # noqa: N801
+    """Turn errors of the device that are raised inside the block into DeviceFaults; others pass unchanged."""
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Raise the DeviceFault."""
+        if is_of_the_device(error):
+            super().__exit__(kind, error, traceback)
+
+
+def workload_error(what: str, error: BaseException) -> WorkloadError:
+    """The WorkloadError for an exception of `what`; a DeviceFault if the device raised it."""
+    text = described(what, error)
+    return DeviceFault(text, type(error).__name__) if is_of_the_device(error) else WorkloadError(text)
 
 
 def described(what: str, error: BaseException) -> str:

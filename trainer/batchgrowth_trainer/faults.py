@@ -3,12 +3,19 @@
 import errno
 import io
 
-from batchgrowth.errors import BatchGrowthError, DataError
+import torch
+from batchgrowth.errors import BatchGrowthError, DataError, WorkloadError
 
 _LASTING_KINDS = (
     FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, io.UnsupportedOperation,
 )  # fmt: skip
 _LASTING = {errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS}
+
+_DEVICE_KINDS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+_DEVICE_WORDS = (
+    "CUDA error", "CUDA out of memory", "CUBLAS_STATUS_", "CUDNN_STATUS_", "cuDNN error", "NCCL error", "ECC error",
+    "DefaultCPUAllocator: can't allocate memory",
+)  # fmt: skip
 
 
 class WorkerFault(BatchGrowthError):
@@ -24,6 +31,16 @@ class WorkerFault(BatchGrowthError):
 
 class ReadFault(WorkerFault, DataError):
     """Data cannot be read at the moment, or on this worker."""
+
+
+class DeviceFault(WorkerFault, WorkloadError):
+    """The device or the memory of a worker failed."""
+
+
+def is_of_the_device(error: BaseException | None) -> bool:
+    """Whether torch or Python reports with this error that a device failed, or that memory ran out."""
+    says_so = isinstance(error, RuntimeError) and any(word in str(error) for word in _DEVICE_WORDS)
+    return says_so or isinstance(error, _DEVICE_KINDS)
 
 
 def may_pass(error: BaseException | None) -> bool:
