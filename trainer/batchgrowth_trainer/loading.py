@@ -15,8 +15,7 @@ import torch
 from batchgrowth.errors import DataError, WorkloadError
 from torch.utils.data import IterableDataset
 
-from batchgrowth_trainer.blame import described, workload_error
-from batchgrowth_trainer.faults import ReadFault, may_pass
+from batchgrowth_trainer.blame import ReadFault, described, may_pass, workload_error
 from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 

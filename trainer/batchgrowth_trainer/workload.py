@@ -14,7 +14,7 @@ from batchgrowth.errors import DataError, WorkloadError
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset, default_collate
 
-from batchgrowth_trainer.faults import ReadFault, may_pass
+from batchgrowth_trainer.blame import ReadFault, is_of_the_device, may_pass
 
 PerExample = Callable[[Any, Any], Tensor]
 Attempt = Callable[[Callable[[], Any]], Any]
@@ -90,7 +90,8 @@ def _read(get: Callable[[Any], Any], key: Any, dataset: Dataset, indices: Sequen
     except Exception as error:
         which = f"example{'s' if len(indices) > 1 else ''} {_few(indices)} of {type(dataset).__name__}"
         text = f"{which}: {_text_of(error)}"
-        raise (ReadFault(text, which) if may_pass(error) else DataError(text)) from error
+        passing = may_pass(error) or is_of_the_device(error)
+        raise (ReadFault(text, which) if passing else DataError(text)) from error
 
 
 def _collated(items: list[Any]) -> Sequence[Any]:

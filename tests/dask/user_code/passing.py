@@ -11,7 +11,7 @@ from batchgrowth_trainer.workload import Dataset, Workload
 from slow_digits import workload as slow
 
 reading._RETRY_SECONDS = 0.2
-GOOD_SHARDS = 40
+GOOD_SHARDS = {"device": 40, "memory": 0}  # of a process
 FAULTS = {
     "device": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
     "memory": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
@@ -32,12 +32,12 @@ def workload(fault: str, folder: str, times: str, example: str = "1000") -> Work
 class _Faulty:
     def __init__(self, fault: str, folder: Path, times: int, example: int) -> None:
         self.error, self.folder, self.times, self.example = FAULTS[fault], folder, times, example
-        self.broken, self.calls = False, 0
+        self.broken, self.calls, self.good = False, 0, GOOD_SHARDS.get(fault, 0)
 
     def count(self) -> None:
         """Have the fault after some good shards."""
         self.calls += 1
-        if self.calls > GOOD_SHARDS:
+        if self.calls > self.good:
             self.touch()
 
     def touch(self) -> None:

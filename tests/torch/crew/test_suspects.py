@@ -5,9 +5,14 @@ import pickle
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth_trainer.blame import reported_as_device_fault, reported_as_workload_error
+from batchgrowth_trainer.blame import (
+    DeviceFault,
+    ReadFault,
+    is_of_the_device,
+    reported_as_device_fault,
+    reported_as_workload_error,
+)
 from batchgrowth_trainer.crew.suspects import MOST_FAULTS, Suspects
-from batchgrowth_trainer.faults import DeviceFault, ReadFault, is_of_the_device
 
 ECC, OTHER = DeviceFault("update 3, shard 1: ECC", "AcceleratorError"), ReadFault("example 7: stale", "example 7")
 
@@ -33,6 +38,16 @@ def test_the_same_again_is_not_raised_while_another_worker_restarts() -> None:
     for _ in range(5):
         suspects.accuse("0", OTHER, alone=True)
         suspects.accuse("1", ECC, alone=True)
+
+
+def test_workers_that_cannot_even_start_are_given_a_few_tries() -> None:
+    """Those of one machine have one name until they are ready."""
+    suspects = Suspects()
+    for _ in range(MOST_FAULTS):
+        suspects.accuse("127.0.0.1", ECC, alone=False, last=True)
+    suspects.accuse("127.0.0.1", ECC, alone=False, last=False)
+    with pytest.raises(DeviceFault):
+        suspects.accuse("127.0.0.1", ECC, alone=False, last=True)
 
 
 def test_a_later_update_clears_a_worker_until_it_has_failed_too_often() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import unreadable
 from batchgrowth.errors import DataError
-from batchgrowth_trainer.faults import ReadFault, may_pass
+from batchgrowth_trainer.blame import ReadFault, may_pass
 from batchgrowth_trainer.replica import reading
 from batchgrowth_trainer.training import Options, train
 

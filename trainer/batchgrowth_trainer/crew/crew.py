@@ -11,12 +11,12 @@ from batchgrowth.errors import BatchGrowthError
 from batchgrowth.spec import JobSpec
 from distributed import Client, Future
 
+from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.calls import CALL_SECONDS, Calls
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
 from batchgrowth_trainer.crew.events import Ended, Event, Ready, Unready
 from batchgrowth_trainer.crew.roll import Roll
 from batchgrowth_trainer.crew.suspects import Suspects
-from batchgrowth_trainer.faults import WorkerFault
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, Prepared, decode
@@ -115,7 +115,8 @@ class Crew:
         ready = self.ready.pop(address, None)
         worker = ready.name if ready else host_and_port(address)[0]
         self.trouble = f"{address}: {fault}"
-        self._suspects.accuse(worker, fault, alone=not self.registered - {address})
+        alone, last = not self.registered - {address}, not (ready or self.ready)
+        self._suspects.accuse(worker, fault, alone=alone, last=last)
         self.calls.notify(service.give_up, str(fault), worker=address)
 
     def settle(self, update: int) -> None:

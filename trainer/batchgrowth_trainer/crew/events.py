@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from distributed import Future
 from distributed.scheduler import KilledWorker
 
-from batchgrowth_trainer.faults import WorkerFault
+from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.worker.messages import Message
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from batchgrowth_trainer.faults import WorkerFault
+from batchgrowth_trainer.blame import WorkerFault
 
 MOST_FAULTS = 3  # after which a worker computes only if there is no other
 
@@ -15,11 +15,14 @@ class Suspects:
         self._seen: dict[str, set[str]] = {}  # what failed at this update -> the workers on which it did
         self._faults: Counter[str] = Counter()
 
-    def accuse(self, worker: str, fault: WorkerFault, *, alone: bool) -> None:
-        """Note the fault. Raises it if it came before on another worker, or on this one, which is the only one."""
+    def accuse(self, worker: str, fault: WorkerFault, *, alone: bool, last: bool = False) -> None:
+        """Note the fault. Raises it if it came before on another worker, or on this one, which is the only one.
+
+        If no worker is left that could compute, as `last` says, a worker has MOST_FAULTS tries.
+        """
         before = self._seen.setdefault(fault.what, set())
         only = alone and set(self._faults) <= {worker}
-        if before - {worker} or (before and only):
+        if before - {worker} or (before and only) or (last and self._faults[worker] >= MOST_FAULTS):
             raise fault
         before.add(worker)
         self._faults[worker] += 1

@@ -8,6 +8,7 @@ Losing a worker costs the update under way; losing all of them, the updates sinc
 import time
 from contextlib import closing
 
+from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Event
 from batchgrowth_trainer.drivers.generation import Generation, backend_of
@@ -17,7 +18,6 @@ from batchgrowth_trainer.drivers.states import States
 from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.exchange.group import Seat
 from batchgrowth_trainer.exchange.rendezvous import Rendezvous
-from batchgrowth_trainer.faults import WorkerFault
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.sinks.events import BytesSent
 from batchgrowth_trainer.worker import service

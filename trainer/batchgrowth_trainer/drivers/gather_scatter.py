@@ -13,6 +13,7 @@ import torch
 from batchgrowth.plan import Step
 from distributed import Future
 
+from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.connection import SchedulerLost
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Event
@@ -20,7 +21,6 @@ from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.drivers.workforce import Join
-from batchgrowth_trainer.faults import WorkerFault
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate

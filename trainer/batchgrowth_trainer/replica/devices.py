@@ -9,7 +9,7 @@ from batchgrowth.environment import MMAP_THRESHOLD_BYTES, TRIM_THRESHOLD_BYTES
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
-from batchgrowth_trainer.faults import DeviceFault
+from batchgrowth_trainer.blame import DeviceFault
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 

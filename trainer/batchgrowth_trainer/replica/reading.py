@@ -9,7 +9,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from tenacity.stop import stop_base
 from torch import Tensor
 
-from batchgrowth_trainer.faults import ReadFault
+from batchgrowth_trainer.blame import ReadFault
 from batchgrowth_trainer.replica.draws import generator_states, seed_generators
 from batchgrowth_trainer.workload import Dataset, fetch
 
