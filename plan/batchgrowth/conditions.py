@@ -78,6 +78,8 @@ REASONS = {
         "CheckpointFailed": "A checkpoint cannot be written or read.",
         "ManifestRefused": "The trainer refuses the job or its plan; the message is its error.",
         "RestartsExceeded": "The trainer was lost more often than spec.restarts.limit allows.",
+        "RetriesFruitless": "The trainer ended ten times with exit code 75, which is retried, without getting any "
+        "further; the message is its last.",
         "DeadlineExceeded": "The job was active for longer than spec.activeDeadlineSeconds.",
     },
 }

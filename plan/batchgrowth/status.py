@@ -110,6 +110,13 @@ class TrainerStatus(Model):
     last_updated_time: Time | None = Field(None, description="When the trainer last reported, in RFC 3339.")
 
 
+class RetriesStatus(Model):
+    """What the trainer's retries are counted from: those of a run that gets no further are limited."""
+
+    update: LongCount = Field(0, description="Most updates done so far; a restart may repeat some.")
+    before: Count = Field(0, description="Trainer pods that had ended with exit code 75 when that update was reported.")
+
+
 class StageRecord(Model):
     """A stage that has begun. In a measured job the operator reads its decisions here when the report is gone."""
 
@@ -157,6 +164,7 @@ class JobStatus(Model):
     checkpoint: CheckpointStatus | None = Field(None, description="The newest complete checkpoint.")
     trainer_status: TrainerStatus | None = Field(None, description="Progress of the training.")
     restarts: Count = Field(0, description="Restarts of the trainer.")
+    retries: RetriesStatus | None = Field(None, description="What fruitless retries are counted from.")
     history: Annotated[
         tuple[StageRecord, ...],
         _list_of(MOST_HISTORY, f"The stages that have begun, the newest last, at most {MOST_HISTORY}."),

@@ -15,7 +15,7 @@ import torch
 from batchgrowth.errors import DataError, WorkloadError
 from torch.utils.data import IterableDataset
 
-from batchgrowth_trainer.blame import FAULTS, described
+from batchgrowth_trainer.blame import FAULTS, ReadFault, described, may_pass, workload_error
 from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 
@@ -27,7 +27,8 @@ def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, e
 
     The generators of random, numpy and torch are seeded with `seed` first, so that every worker builds the same
     initial model. `examples` is the size of the training set in the manifest, None if it is not given.
-    Raises WorkloadError for a fault in the user's code, DataError if data is missing or has another size.
+    Raises WorkloadError for a fault in the user's code, DataError if data is missing or has another size, and a
+    WorkerFault for an error that another worker may not have.
     """
     function = find_function(entrypoint)
     _check_arguments(function, entrypoint, arguments)
@@ -113,7 +114,9 @@ def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[st
     except FileNotFoundError as error:
         raise DataError(described(f"{entrypoint}: a file is missing", error)) from error
     except FAULTS as error:
-        raise WorkloadError(described(entrypoint, error)) from error
+        if may_pass(error):
+            raise ReadFault(described(entrypoint, error), type(error).__name__) from error
+        raise workload_error(entrypoint, error) from error
     if not isinstance(workload, Workload):
         raise WorkloadError(
             f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "

@@ -6,6 +6,7 @@ training loop makes on it for every shard.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,7 +14,11 @@ from batchgrowth.errors import DataError, WorkloadError
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset, default_collate
 
+from batchgrowth_trainer.blame import ReadFault, is_of_the_device, may_pass
+
 PerExample = Callable[[Any, Any], Tensor]
+Attempt = Callable[[Callable[[], Any]], Any]
+"""Calls a function that reads examples, perhaps more than once, and returns its result."""
 
 
 @runtime_checkable
@@ -43,16 +48,22 @@ class Workload:
     augment: Callable[[Any], Any] | None = None
 
 
-def fetch(dataset: Dataset, indices: Tensor) -> tuple[Any, Any]:
+def at_once(read: Callable[[], Any]) -> Any:
+    """The Attempt that reads once."""
+    return read()
+
+
+def fetch(dataset: Dataset, indices: Tensor, attempt: Attempt = at_once) -> tuple[Any, Any]:
     """The inputs and targets of the examples at `indices` (int64, shape (N,)), collated along a first axis of N.
 
     A `TensorDataset` is indexed once per tensor, another data set by `__getitems__` if it has it, else item by item.
     If an example has more than two parts, the last is the target and the others are the inputs, as a tuple.
-    Raises DataError if an item cannot be read, WorkloadError if it is not an (input, target) pair.
+    Raises DataError if an item cannot be read, a ReadFault if that may pass, and WorkloadError if it is not an (input,
+    target) pair.
     """
     if type(dataset) is TensorDataset:
         return _pair([tensor[indices] for tensor in dataset.tensors])
-    return _pair(_collated(_items(dataset, indices.tolist())))
+    return _pair(_collated(_items(dataset, indices.tolist(), attempt)))
 
 
 def _pair(columns: Sequence[Any]) -> tuple[Any, Any]:
@@ -64,21 +75,23 @@ def _pair(columns: Sequence[Any]) -> tuple[Any, Any]:
     return (columns[0] if len(columns) == 2 else tuple(columns[:-1])), columns[-1]
 
 
-def _items(dataset: Dataset, indices: list[int]) -> list[Any]:
+def _items(dataset: Dataset, indices: list[int], attempt: Attempt) -> list[Any]:
     many = getattr(dataset, "__getitems__", None)
-    if many is None:
-        return [_item(dataset, index) for index in indices]
-    try:
-        return list(many(indices))
-    except Exception as error:
-        raise DataError(f"examples {_few(indices)} of {type(dataset).__name__}: {_text_of(error)}") from error
+    if many is not None:
+        return list(attempt(lambda: _read(many, indices, dataset, indices)))
+    if attempt is at_once:  # spares a call for each example
+        return [_read(dataset.__getitem__, index, dataset, (index,)) for index in indices]
+    return [attempt(partial(_read, dataset.__getitem__, index, dataset, (index,))) for index in indices]
 
 
-def _item(dataset: Dataset, index: int) -> Any:
+def _read(get: Callable[[Any], Any], key: Any, dataset: Dataset, indices: Sequence[int]) -> Any:
     try:
-        return dataset[index]
+        return get(key)
     except Exception as error:
-        raise DataError(f"example {index} of {type(dataset).__name__}: {_text_of(error)}") from error
+        which = f"example{'s' if len(indices) > 1 else ''} {_few(indices)} of {type(dataset).__name__}"
+        text = f"{which}: {_text_of(error)}"
+        passing = may_pass(error) or is_of_the_device(error)
+        raise (ReadFault(text, which) if passing else DataError(text)) from error
 
 
 def _collated(items: list[Any]) -> Sequence[Any]:
@@ -125,7 +138,7 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
     return (output.argmax(dim=1) == target).to(torch.float32)
 
 
-def _few(indices: list[int]) -> str:
+def _few(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices[:4])) + (" …" if len(indices) > 4 else "")
 
 

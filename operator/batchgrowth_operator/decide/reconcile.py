@@ -110,7 +110,7 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
     """
     exists = s.seen.child("Job", names.trainer(s.seen.name)) is not None
     if s.mode is Mode.OVER:
-        return exists and s.is_trainer_running and outcome_of(s.seen) is None
+        return exists and outcome_of(s.seen) is None  # between two pods too: a suspended Job starts no other
     if exists or cluster is None or s.is_trainer_running:
         return exists
     return not _is_terminating(s.seen.children.get(ref_of(cluster))) and not _needs_recreation(cluster, s.seen)

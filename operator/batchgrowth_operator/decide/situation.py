@@ -10,10 +10,11 @@ from batchgrowth.manifest import Stored
 from batchgrowth.plan import Plan, Stage
 from batchgrowth.progress import Progress
 from batchgrowth.spec import JobSpec
-from batchgrowth.status import Condition, JobStatus
+from batchgrowth.status import Condition, JobStatus, RetriesStatus
 from pydantic import ValidationError
 
 from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.decide.restarts import fruitless, next_retries
 from batchgrowth_operator.decide.standing import job_text, standing, stored, undecided
 from batchgrowth_operator.seen.diagnosis import cluster_problem
 from batchgrowth_operator.seen.observed import Observed
@@ -48,7 +49,8 @@ class Situation:
     measured growth as well, and `expected` the one with the stage that the trainer forecasts, if it forecasts one;
     `forgotten` is the number of stages before the first of the decisions. `previous` is the stored status, `report`
     the trainer's progress unless it is older than that status, `misfit` why a report that exists is not used or empty,
-    `update` the number of updates done, and `outcome` how the job ended or None.
+    `update` the number of updates done, `outcome` how the job ended or None, and `retries` what fruitless retries
+    are counted from.
     """
 
     seen: Observed
@@ -64,6 +66,7 @@ class Situation:
     misfit: str
     update: int
     outcome: Outcome | None
+    retries: RetriesStatus
 
     @property
     def spec(self) -> JobSpec:
@@ -140,6 +143,7 @@ def situate(seen: Observed, defaults: Defaults) -> Situation:
     """The situation of the job. Raises SpecError if its spec is refused, PlanError if it has no plan."""
     text, previous = job_text(seen), stored_status(seen)
     job, now = stored(text), standing(text, seen, previous)
+    retries = next_retries(seen, previous.retries, now.update)
     return Situation(
         seen=seen,
         defaults=defaults,
@@ -153,7 +157,11 @@ def situate(seen: Observed, defaults: Defaults) -> Situation:
         report=now.report,
         misfit=now.misfit,
         update=now.update,
-        outcome=_stored_outcome(previous) or outcome_of(seen) or _overdue(seen, previous, job.job.spec),
+        outcome=_stored_outcome(previous)
+        or outcome_of(seen)
+        or fruitless(seen, retries)
+        or _overdue(seen, previous, job.job.spec),
+        retries=retries,
     )
 
 

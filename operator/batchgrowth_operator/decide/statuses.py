@@ -50,6 +50,7 @@ def next_status(s: Situation, w: Workforce) -> JobStatus:
         checkpoint=_checkpoint(s),
         trainer_status=_trainer_status(s),
         restarts=max(s.previous.restarts, failed),
+        retries=s.retries,
         history=next_history(s, w),
     )
 
@@ -85,7 +86,8 @@ def throttled(new: JobStatus, previous: JobStatus, now: datetime, seconds: float
     """
     if new == previous or previous.trainer_status is None:
         return new, None
-    progress = {"trainer_status": previous.trainer_status, "checkpoint": previous.checkpoint, "batch": previous.batch}
+    paced = ("trainer_status", "checkpoint", "batch", "retries")
+    progress = {name: getattr(previous, name) for name in paced}
     age = seconds_since(previous.trainer_status.last_updated_time, now)
     if new.model_copy(update=progress) != previous or age >= seconds:
         return new, None

@@ -1,10 +1,11 @@
 """The trainer's state, from its Job and pods: whether it runs, and how it ended."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from batchgrowth import names
-from batchgrowth.errors import CheckpointError, DataError, SpecError, WorkloadError
+from batchgrowth.errors import CheckpointError, ClusterError, DataError, SpecError, WorkloadError
 
 from batchgrowth_operator.seen.observed import Object, Observed, labels_of
 from batchgrowth_operator.seen.timestamps import seconds_since
@@ -82,6 +83,16 @@ def outcome_of(seen: Observed) -> Outcome | None:
     return Outcome(False, reason, truncated(message or failure))
 
 
+def num_retries(seen: Observed) -> int:
+    """The trainer pods that ended with exit code 75; Kubernetes keeps them, and evicted ones do not count."""
+    return sum(
+        ending["exitCode"] == ClusterError.exit_code
+        for pod in seen.pods_of(CONTAINER)
+        if not any(c.get("type") == "DisruptionTarget" for c in (pod.get("status") or {}).get("conditions") or ())
+        for ending in _endings(pod)
+    )
+
+
 def last_exit(seen: Observed) -> str:
     """Exit code and last output of the trainer pod that ended last; empty if no such pod is left."""
     code, message = _last_termination(seen)
@@ -100,13 +111,16 @@ def _condition(job: Object, kind: str) -> dict[str, Any] | None:
 
 def _last_termination(seen: Observed) -> tuple[int | None, str]:
     """Exit code and message of the trainer container that ended last; None and "" if no such pod is left."""
-    endings = [
-        ending
-        for pod in seen.pods_of(CONTAINER)
-        for container in (pod.get("status") or {}).get("containerStatuses") or ()
-        if (ending := (container.get("state") or {}).get("terminated")) is not None and ending.get("exitCode")
-    ]
+    endings = [ending for pod in seen.pods_of(CONTAINER) for ending in _endings(pod)]
     if not endings:
         return None, ""
     last = max(endings, key=lambda ending: str(ending.get("finishedAt") or ""))
     return int(last["exitCode"]), str(last.get("message") or "").strip()
+
+
+def _endings(pod: Object) -> Iterator[dict[str, Any]]:
+    """How the pod's containers ended that ended with an error."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        ending = (container.get("state") or {}).get("terminated")
+        if ending is not None and ending.get("exitCode"):
+            yield ending

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from batchgrowth_trainer.replica.draws import draw_seed, example_order, seed_shard
+from batchgrowth_trainer.replica.draws import draw_seed, example_order, seed_generators, shard_seed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,18 +34,18 @@ def test_other_parts_give_other_seeds(parts: list[tuple[int, str, int, int]]) ->
 
 
 def test_a_shard_draws_the_same_whatever_was_drawn_before() -> None:
-    seed_shard(1, 7, 3)
+    seed_generators(shard_seed(1, 7, 3))
     first = three_numbers()
     three_numbers()
-    seed_shard(1, 7, 3)
+    seed_generators(shard_seed(1, 7, 3))
     assert first == three_numbers()
 
 
 @pytest.mark.parametrize("other", [(2, 7, 3), (1, 8, 3), (1, 7, 4)], ids=["seed", "update", "shard"])
 def test_another_shard_draws_other_numbers(other: tuple[int, int, int]) -> None:
-    seed_shard(1, 7, 3)
+    seed_generators(shard_seed(1, 7, 3))
     first = three_numbers()
-    seed_shard(*other)
+    seed_generators(shard_seed(*other))
     assert all(mine != theirs for mine, theirs in zip(first, three_numbers(), strict=True))
 
 

@@ -11,11 +11,14 @@ from batchgrowth.errors import BatchGrowthError
 from batchgrowth.spec import JobSpec
 from distributed import Client, Future
 
+from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.calls import CALL_SECONDS, Calls
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
 from batchgrowth_trainer.crew.events import Ended, Event, Ready, Unready
 from batchgrowth_trainer.crew.roll import Roll
+from batchgrowth_trainer.crew.suspects import Suspects
 from batchgrowth_trainer.worker import service
+from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, Prepared, decode
 
 _ANSWER_SECONDS = 5.0  # after which a worker or scheduler that has not answered counts as unresponsive
@@ -41,6 +44,8 @@ class Crew:
         self._topic = service.topic(run_id)
         self._arguments = (run_id, spec, tuple(paths))
         self._preparing: dict[str, Future] = {}
+        self._suspects = Suspects()
+        self._held: dict[str, Prepared] = {}  # suspects that are ready
         self.calls = Calls(client, self.check_connected)
         self._roll = Roll(client, self.calls, self.events.put)
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
@@ -80,20 +85,46 @@ class Crew:
             return
 
     def follow(self, event: Event) -> None:
-        """Update the membership. Raises the BatchGrowthError of a workload that could not be loaded."""
+        """Update the membership. Raises the BatchGrowthError of a workload that could not be loaded.
+
+        A WorkerFault is only raised when it comes again; see `leave_out`.
+        """
         if isinstance(event, Joined):
             self._prepare(event.address)
         elif isinstance(event, Left | Leaving):
             self.ready.pop(event.address, None)
             self._preparing.pop(event.address, None)
+            self._held.pop(event.address, None)
             self._follow_departure(event)
         elif isinstance(event, Ready) and self._preparing.pop(event.address, None) is not None:
             self._fetch_prepared(event)
         elif isinstance(event, Unready):
             self._preparing.pop(event.address, None)
+            if isinstance(event.error, WorkerFault):
+                self.leave_out(event.address, event.error)
+                return
             if isinstance(event.error, BatchGrowthError):
                 raise event.error
             self.trouble = f"{event.address}: {type(event.error).__name__}: {event.error}"
+
+    def leave_out(self, address: str, fault: WorkerFault) -> None:
+        """End the worker's process, so that it is replaced; until it is, others compute what it should have.
+
+        Raises the fault if another worker had the same at this update, or this one, and there is no other.
+        """
+        ready = self.ready.pop(address, None)
+        worker = ready.name if ready else host_and_port(address)[0]
+        self.trouble = f"{address}: {fault}"
+        alone, last = not self.registered - {address}, not (ready or self.ready)
+        self._suspects.accuse(worker, fault, alone=alone, last=last)
+        self.calls.notify(service.give_up, str(fault), worker=address)
+
+    def settle(self, update: int) -> None:
+        """Have workers that were left out compute again, if that update is past their fault or there are no others."""
+        self._suspects.settle(update)
+        for address, prepared in list(self._held.items()):
+            if not self.ready or not self._suspects.is_suspect(prepared.name):
+                self.ready[address] = self._held.pop(address)
 
     def release_leaving(self, busy: Collection[str]) -> None:
         """Release the leaving workers that are not `busy` training, so that they exit."""
@@ -147,7 +178,7 @@ class Crew:
             self.calls.notify(service.acknowledge_leave, worker=event.address)
 
     def _prepare(self, address: str) -> None:
-        if address in self._preparing or address in self.ready:
+        if address in self._preparing or address in self.ready or address in self._held:
             return
         self.calls.notify(service.abandon_others, self.run_id, worker=address)
         future = self.calls.submit(address, service.prepare_member, *self._arguments)
@@ -157,7 +188,8 @@ class Crew:
     def _fetch_prepared(self, event: Ready) -> None:
         answers = self.calls.gather({event.address: event.future}, _ANSWER_SECONDS)
         if answers is not None:
-            self.ready[event.address] = answers[0]
+            held = self._suspects.is_suspect(answers[0].name)
+            (self._held if held else self.ready)[event.address] = answers[0]
         elif event.address in self.registered:
             self._prepare(event.address)
 

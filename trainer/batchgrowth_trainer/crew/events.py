@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from distributed import Future
 from distributed.scheduler import KilledWorker
 
+from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.worker.messages import Message
 
 
@@ -31,6 +32,11 @@ class Ended:
     address: str
     generation: int
     future: Future
+
+    def fault(self) -> WorkerFault | None:
+        """The fault of this worker that ended the task; None if it ended otherwise."""
+        error = self.future.exception() if self.future.status == "error" else None
+        return error if isinstance(error, WorkerFault) else None
 
     def is_lost(self) -> bool:
         """Whether the task was lost with its worker. Raises the error of a task that failed."""

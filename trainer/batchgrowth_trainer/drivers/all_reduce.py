@@ -8,6 +8,7 @@ Losing a worker costs the update under way; losing all of them, the updates sinc
 import time
 from contextlib import closing
 
+from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Event
 from batchgrowth_trainer.drivers.generation import Generation, backend_of
@@ -104,6 +105,7 @@ class AllReduceDriver:
 
     def _handle_events(self, seconds: float) -> None:
         self._crew.drain_events(seconds, self._handle)
+        self._crew.settle(self._run.position.update)
 
     def _handle(self, event: Event) -> None:
         self._crew.follow(event)
@@ -157,17 +159,25 @@ class AllReduceDriver:
         self._size = size
 
     def _conclude(self, present: Generation) -> None:
-        for address, outcome in present.outcomes.items():
-            if outcome is not None and outcome.error is not None:
+        for address, error in present.errors.items():
+            if not isinstance(error, WorkerFault):
                 self._states.take_reports(address)
-                raise outcome.error
+                raise error
         self._states.updates |= present.updates
         if self._states.updates:
             self._run.reach(max(self._states.updates.values()))
-        self._states.release_leaving()
+        self._states.release(self._crew.leaving | present.errors.keys())
+        self._leave_out(present)
         if present.lost:
             self._run.record_recovery(present.lost)
-            self._crew.restart_unresponsive(list(present.updates), self._run.note)
+            others = [address for address in present.updates if address not in present.errors]
+            self._crew.restart_unresponsive(others, self._run.note)
+
+    def _leave_out(self, present: Generation) -> None:
+        self._crew.settle(self._run.position.update)
+        for address, fault in present.errors.items():
+            assert isinstance(fault, WorkerFault)
+            self._crew.leave_out(address, fault)
 
 
 def train(run: Run, join: Join) -> Trained:

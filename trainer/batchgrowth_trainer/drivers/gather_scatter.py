@@ -13,6 +13,7 @@ import torch
 from batchgrowth.plan import Step
 from distributed import Future
 
+from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.connection import SchedulerLost
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Event
@@ -40,6 +41,7 @@ class _Gathering:
     number: int
     futures: dict[str, Future] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
+    faults: dict[str, WorkerFault] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
 
 
@@ -84,11 +86,11 @@ class GatherScatterDriver:
         if not members:
             return
         began = time.perf_counter()
-        answers = self._gathered(step, members)
+        self._number += 1
+        present = self._now = _Gathering(self._number)
+        answers = self._gathered(step, members, present)
         if answers is None:
-            self._crew.restart_unresponsive(members, self._run.note)
-            self._handle_events(_TICK_SECONDS)  # handles its Left, so that the next attempt is without it
-            self._run.record_recovery("a worker was lost")
+            self._recover(members, present)
             return
         sent = len(members) * sum(t.nbytes for t in self._replica.model_tensors().values())
         self._run.publish(BytesSent(sent + sum(row.nbytes for answer in answers for row in answer.rows)))
@@ -97,10 +99,17 @@ class GatherScatterDriver:
         done = self._replica.commit(step, add_up(rows, lay_out(step.shards, len(members))))
         self._record(step, members, done, began, [answer.seconds for answer in answers])
 
-    def _gathered(self, step: Step, members: list[str]) -> list[Gradients] | None:
+    def _recover(self, members: list[str], present: _Gathering) -> None:
+        cause = "a worker was lost"
+        for address, fault in present.faults.items():
+            cause = f"worker {address} was left out: {fault}"
+            self._crew.leave_out(address, fault)
+        self._crew.restart_unresponsive([m for m in members if m not in present.faults], self._run.note)
+        self._handle_events(_TICK_SECONDS)  # handles its Left, so that the next attempt is without it
+        self._run.record_recovery(cause)
+
+    def _gathered(self, step: Step, members: list[str], present: _Gathering) -> list[Gradients] | None:
         """Each member's gradients, in the order of the ranks; None if a member was lost."""
-        self._number += 1
-        present = self._now = _Gathering(self._number)
         tensors = {name: t.detach().cpu().numpy() for name, t in self._replica.model_tensors().items()}
         patience = self._run.spec.exchange.timeout_seconds
         models = self._crew.calls.scatter(tensors, members, patience)
@@ -128,6 +137,7 @@ class GatherScatterDriver:
 
     def _handle_events(self, seconds: float) -> None:
         self._crew.drain_events(seconds, self._handle)
+        self._crew.settle(self._replica.position.update)
 
     def _handle(self, event: Event) -> None:
         self._crew.follow(event)
@@ -137,7 +147,10 @@ class GatherScatterDriver:
         if isinstance(event, Left) and event.address in present.futures:
             present.gone.add(event.address)
         elif isinstance(event, Ended) and event.generation == present.number:
-            if event.is_lost():
+            fault = event.fault()
+            if fault is not None:
+                present.faults[event.address] = fault
+            if fault is not None or event.is_lost():
                 present.gone.add(event.address)
             present.ended.add(event.address)
 

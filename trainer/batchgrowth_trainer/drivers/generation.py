@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from batchgrowth.errors import BatchGrowthError
 from distributed import Future
 
 from batchgrowth_trainer.worker.messages import Outcome, Prepared
@@ -34,8 +35,16 @@ class Generation:
         return [address for address, outcome in self.outcomes.items() if outcome is None]
 
     @property
+    def errors(self) -> dict[str, BatchGrowthError]:
+        """The errors with which members ended."""
+        ended = ((address, outcome.error) for address, outcome in self.outcomes.items() if outcome is not None)
+        return {address: error for address, error in ended if error is not None}
+
+    @property
     def lost(self) -> str:
         """Why a peer was lost; empty if none was."""
+        for address, error in self.errors.items():
+            return f"worker {address} was left out: {error}"
         if self.gone:
             return f"{len(self.gone)} of {len(self.members)} workers were lost"
         reasons = (outcome.lost for outcome in self.outcomes.values() if outcome is not None and outcome.lost)

@@ -1,6 +1,6 @@
 """The members' states as their driver knows them: how far each is, and what resuming from them takes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import numpy as np
@@ -55,13 +55,14 @@ class States:
             self._take(reports)
             self._run.save(from_arrays(packed))
 
-    def release_leaving(self) -> None:
-        """Stop counting on leaving workers; if only they hold the newest state, save it first."""
+    def release(self, going: Set[str]) -> None:
+        """Stop counting on these workers; if only they hold the newest state, save it first."""
         best = max(self.updates.values(), default=0)
         holders = [address for address, update in self.updates.items() if update == best]
-        if best > self._run.saved_update and self._crew.leaving.issuperset(holders):
-            self.save(holders[0])
-        for address in self._crew.leaving:
+        for address in holders if going >= set(holders) else ():
+            if best > self._run.saved_update:
+                self.save(address)
+        for address in going:
             self.updates.pop(address, None)
 
     def trained(self) -> Trained | None:

@@ -6,18 +6,19 @@ from typing import Any
 
 import torch
 from batchgrowth.environment import MMAP_THRESHOLD_BYTES, TRIM_THRESHOLD_BYTES
-from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import JobSpec
 from torch import Tensor
+
+from batchgrowth_trainer.blame import DeviceFault
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 
 
 def make_device(spec: JobSpec) -> torch.device:
-    """The device workload.device names; Auto is a GPU if one is visible. Raises WorkloadError if CUDA is missing."""
+    """The device workload.device names; Auto is a GPU if one is visible. Raises DeviceFault if CUDA is missing."""
     wanted = spec.workload.device
     if wanted == "CUDA" and not torch.cuda.is_available():
-        raise WorkloadError("workload.device: CUDA was requested but no CUDA device is visible; use Auto or CPU")
+        raise DeviceFault("workload.device: CUDA was requested but no CUDA device is visible; use Auto or CPU")
     return torch.device("cuda" if wanted != "CPU" and torch.cuda.is_available() else "cpu")
 
 

@@ -6,6 +6,7 @@ The number of workers is not an argument, so no draw can depend on it.
 import hashlib
 import random
 import struct
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -29,9 +30,24 @@ def seed_generators(value: int) -> None:
     random.seed(value)
 
 
-def seed_shard(seed: int, update: int, shard: int) -> None:
-    """Seed the generators for one shard, before its data is fetched, for dropout and augmentation."""
-    seed_generators(draw_seed(seed, "shard", update, shard))
+def generator_states() -> Callable[[], None]:
+    """A function that sets the global generators back to their states of now."""
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda_states = torch.cuda.get_rng_state_all() if used else []
+
+    def restore() -> None:
+        torch.set_rng_state(torch_state)
+        torch.cuda.set_rng_state_all(cuda_states)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+    return restore
+
+
+def shard_seed(seed: int, update: int, shard: int) -> int:
+    """The seed for one shard: its data, dropout and augmentation."""
+    return draw_seed(seed, "shard", update, shard)
 
 
 def example_order(seed: int, epoch: int, examples: int) -> Tensor:

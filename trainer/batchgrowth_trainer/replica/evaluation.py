@@ -12,10 +12,11 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.replica.devices import to_device
-from batchgrowth_trainer.replica.draws import draw_seed, seed_generators
+from batchgrowth_trainer.replica.draws import draw_seed
+from batchgrowth_trainer.replica.reading import seeded_fetch
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import Layout, lay_out
-from batchgrowth_trainer.workload import Dataset, checked, fetch, predict
+from batchgrowth_trainer.workload import Dataset, checked, predict
 
 _CHUNK = 256  # examples per forward pass
 
@@ -53,10 +54,10 @@ def node_sums(replica: Replica, test: Dataset, layout: Layout, rank: int) -> lis
 
 def _chunk_sums(replica: Replica, test: Dataset, chunk: int) -> Tensor:
     indices = torch.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, len(test)))
-    seed_generators(draw_seed(replica.spec.seed, "evaluation", chunk))
+    seed = draw_seed(replica.spec.seed, "evaluation", chunk)
     workload = replica.workload
     with reported_as_workload_error(f"evaluating the test examples from {indices[0]}"):
-        inputs, target = to_device(fetch(test, indices), replica.device)
+        inputs, target = to_device(seeded_fetch(test, indices, seed), replica.device)
         output = predict(replica.model, inputs)
         values = [checked(workload.loss(output, target), len(indices))]
         values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]

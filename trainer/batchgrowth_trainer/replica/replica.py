@@ -22,12 +22,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.devices import to_device
-from batchgrowth_trainer.replica.draws import example_order, seed_shard
+from batchgrowth_trainer.replica.draws import example_order, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail
-from batchgrowth_trainer.workload import Workload, checked, fetch, predict
+from batchgrowth_trainer.replica.reading import seeded_fetch
+from batchgrowth_trainer.workload import Workload, checked, predict
 
 
 @dataclass(slots=True)
@@ -153,10 +154,10 @@ class Replica:
         done = self._blank(shard)
         self.parameters.collect_into(done.views)
         self.buffers.restore(start)
-        seed_shard(self.spec.seed, step.position.update, shard)
+        seed = shard_seed(self.spec.seed, step.position.update, shard)
         mine = indices[bounds[shard] : bounds[shard + 1]]
         with reported_as_workload_error(f"update {step.position.update + 1}, shard {shard}"):
-            loss = self._loss(mine)
+            loss = self._loss(mine, seed)
             loss.backward()  # type: ignore[no-untyped-call]
         weights = self.parameters.length
         self._tail.write(done.places, loss.detach(), done.row[:weights], len(mine))
@@ -164,8 +165,8 @@ class Replica:
             self.buffers.change_since(start, len(mine), done.row[weights : -self._tail.length])
         return done
 
-    def _loss(self, indices: Tensor) -> Tensor:
-        inputs, target = to_device(fetch(self.workload.train, indices), self.device)
+    def _loss(self, indices: Tensor, seed: int) -> Tensor:
+        inputs, target = to_device(seeded_fetch(self.workload.train, indices, seed), self.device)
         if self.workload.augment is not None:
             inputs = self.workload.augment(inputs)
         # One example has no variance, so batch norm uses its running statistics.

@@ -51,6 +51,10 @@ class Control:
 
     def _serve(self) -> None:
         if self._requests:
-            snapshot = self._take()
+            try:
+                snapshot = self._take()
+            except RuntimeError as error:  # of a device that has failed
+                while self._requests:
+                    self._requests.popleft().set_exception(error)
             while self._requests:
                 self._requests.popleft().set_result(snapshot)

@@ -11,13 +11,13 @@ _POLL_SECONDS = 0.1
 _FLUSH_SECONDS = 1.0  # how long the last log line and flushing the streams may take; they may hang as well
 
 
-def end_when(over: Callable[[], bool], code: int) -> None:
-    """End this process with this exit code once `over` returns True, unless it ends by itself before."""
+def end_when(over: Callable[[], bool], code: int, why: str = "something still hangs") -> None:
+    """End this process with this exit code once `over` returns True, unless it ends by itself before; logs why."""
 
     def watch() -> None:
         while not over():
             time.sleep(_POLL_SECONDS)
-        flushing = threading.Thread(target=_flush, args=(code,), daemon=True)
+        flushing = threading.Thread(target=_flush, args=(code, why), daemon=True)
         flushing.start()
         flushing.join(_FLUSH_SECONDS)
         os._exit(code)
@@ -31,7 +31,7 @@ def end_within(seconds: float, code: int) -> None:
     end_when(lambda: time.monotonic() > ends, code)
 
 
-def _flush(code: int) -> None:
-    logging.getLogger(__name__).warning("something still hangs in this process; it ends now with code %d", code)
+def _flush(code: int, why: str) -> None:
+    logging.getLogger(__name__).warning("%s; this process ends now with code %d", why, code)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

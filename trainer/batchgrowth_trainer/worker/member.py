@@ -14,6 +14,7 @@ from batchgrowth.plan import Position, Step, evaluation_due
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
+from batchgrowth_trainer.blame import reported_as_device_fault
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, send_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.replica.building import build_replica
@@ -47,9 +48,10 @@ class Member:
         self.control.training(True)
         group: Group | None = None
         try:
-            group = form_group(order.seat, order.backend)
-            self._catch_up(group)
-            _Generation(self, order, group, send).run()
+            with reported_as_device_fault(f"a worker at update {self.replica.position.update}"):
+                group = form_group(order.seat, order.backend)
+                self._catch_up(group)
+                _Generation(self, order, group, send).run()
             return messages.Outcome(self.replica.position.update)
         except PeerLost as error:
             return messages.Outcome(self.replica.position.update, lost=str(error))
@@ -63,10 +65,11 @@ class Member:
     def partial_rows(self, model: Mapping[str, np.ndarray], step: Step, rank: int, size: int) -> list[np.ndarray]:
         """The rows of this member's nodes of the update `step`, computed with the server's model."""
         prepare_process(self.replica.spec)
-        for name, vector in self.replica.model_tensors().items():
-            vector.copy_(torch.from_numpy(np.array(model[name])))
-        partials = self.replica.partials(step, lay_out(step.shards, size).runs[rank])
-        rows = [p.row.cpu().numpy().copy() for p in partials]
+        with reported_as_device_fault(f"a worker at update {step.position.update}"):
+            for name, vector in self.replica.model_tensors().items():
+                vector.copy_(torch.from_numpy(np.array(model[name])))
+            partials = self.replica.partials(step, lay_out(step.shards, size).runs[rank])
+            rows = [p.row.cpu().numpy().copy() for p in partials]
         self.replica.release(partials)
         return rows
 

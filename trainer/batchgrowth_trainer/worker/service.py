@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
+from batchgrowth.errors import ClusterError
 from batchgrowth.plan import Position, Step
 from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
 
 from batchgrowth_trainer.record.snapshot import from_arrays, to_arrays
 from batchgrowth_trainer.worker import messages
+from batchgrowth_trainer.worker.last_resort import end_when
 from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.member import Member
 
@@ -117,6 +119,11 @@ async def abandon_others(run_id: str) -> None:
 async def acknowledge_leave() -> None:
     """Confirm that the driver knows of this worker's leaving, and will release it with `forget`."""
     LEAVE.acknowledge()
+
+
+async def give_up(fault: str) -> None:
+    """End this process, so that its nanny or Kubernetes replaces it: its device, or its reading of data, fails."""
+    end_when(lambda: True, ClusterError.exit_code, fault)
 
 
 async def forget(run_id: str) -> None:

@@ -54,7 +54,10 @@ def _inputs(s: Situation) -> dict[str, Any]:
 
 
 def _failure_rules() -> list[dict[str, Any]]:
-    """Errors that would recur fail the Job; evicted pods and pods that found no cluster do not count as failures."""
+    """Errors that would recur fail the Job; evicted pods do not count as failures, nor do those that are worth a retry.
+
+    The latter are bounded by `restarts.fruitless`.
+    """
 
     def exits(*codes: int) -> dict[str, Any]:
         return {"onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": sorted(codes)}}
