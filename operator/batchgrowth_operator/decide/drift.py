@@ -43,15 +43,16 @@ def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
     uid, version = metadata.get("uid"), metadata.get("resourceVersion")
     if not (uid and version):
         return covers(found, manifest)
-    known = _remembered(uid, version, wanted[names.MANIFEST], wanted.get(names.INPUTS))
+    known = _remembered(uid, version, digest(manifest))
     if not known:
         known.append(covers(found, manifest))
     return known[0]
 
 
 @lru_cache(maxsize=MOST_REMEMBERED)
-def _remembered(uid: str, version: str, manifest: str, inputs: str | None) -> list[bool]:  # noqa: ARG001
-    """The result of a comparison, empty before it was made; manifests are named by their digests."""
+def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: ARG001
+    """The result of a comparison, empty before it was made; `manifest` is its digest, also of what no annotation names:
+    the phase that is requested of a DaskCluster, or a Job's own template."""
     return []
 
 

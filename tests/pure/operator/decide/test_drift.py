@@ -92,6 +92,10 @@ def test_each_version_of_an_object_is_compared_once(monkeypatch: pytest.MonkeyPa
     assert not is_in_place(found(3), wanted)
     assert 5 == len(compared)
 
+    requested = wanted | {"status": {"phase": "Created"}}
+    is_in_place(found(2, uid="a", resourceVersion="1"), requested)
+    assert 6 == len(compared), "the annotation does not name all of a manifest"
+
     other = {"metadata": {"annotations": {names.MANIFEST: "other"}}, "spec": {"replicas": 2}}
     assert not is_in_place(found(2, uid="a", resourceVersion="1"), other)
-    assert 5 == len(compared)
+    assert 6 == len(compared)
