@@ -1,0 +1,148 @@
+"""One operator of the machine: the real store, observer, writer and pass, behind watches that lag, skip and repeat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.seen.observed import Ref, ref_of
+from batchgrowth_operator.server import lease, observe, sweep
+from batchgrowth_operator.server.api import Refused
+from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.kinds import JOBS, WATCHED
+from batchgrowth_operator.server.lease import Tenure
+from batchgrowth_operator.server.observe import Observer
+from batchgrowth_operator.server.settings import LeaseLock
+from batchgrowth_operator.server.store import Key, Store
+from batchgrowth_operator.server.sweep import Sweep
+from batchgrowth_operator.shell.passes import Result, passes_of
+from batchgrowth_operator.shell.telemetry import Telemetry
+from controllers import JOB
+from model_api import NAMESPACE, Body, Client, Killed, Server, is_watched
+
+KEY = Key(NAMESPACE, JOB)
+DEFAULT_IMAGE = "example/default:1"
+
+
+class Clock:
+    """The clock that the operator's modules read: the true seconds, and the wall clock of the running instance."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.offset = timedelta()
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(observe, "datetime", self)
+        patch.setattr(observe, "time", self)
+        patch.setattr(lease, "time", self)
+        patch.setattr(sweep, "GRACE_SECONDS", 0)
+
+    def monotonic(self) -> float:
+        return self.server.seconds
+
+    def now(self, zone: Any = None) -> datetime:
+        return self.server.now + self.offset
+
+
+class Inline(ThreadPoolExecutor):
+    """Runs each call at once, in the caller's thread."""
+
+    def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*given, **named))
+        except BaseException as error:  # noqa: BLE001  (the caller gets it)
+            done.set_exception(error)
+        return done
+
+
+class Instance:
+    """A process that is killed and started again under one name. Only the leader makes passes."""
+
+    def __init__(self, name: str, server: Server, clock: Clock, runner: asyncio.Runner, telemetry: Telemetry) -> None:
+        self.name, self.server, self.clock, self.runner = name, server, clock, runner
+        self._telemetry = telemetry
+        self.before_write: Callable[[Instance, str, Ref, Body], None] = lambda *_: None
+        self.offset = timedelta()
+        self.view = SimpleNamespace(job=None, children={})
+        self.passes = 0
+        server.watchers.append(self._watch)
+        self.start()
+
+    def start(self) -> None:
+        """A new process, which has read every object before its first pass."""
+        self.client = Client(self.server, lambda *write: self.before_write(self, *write))
+        self.store, self.leads = Store(), False
+        self.tenure = Tenure(needs_lease=True)
+        self.failures: tuple[Any, ...] = ()
+        self._seen_lease: tuple[Body | None, float] = (None, self.server.seconds)
+        writer = Writer(self.client, self.store, lambda: self.tenure.seconds_left > 0)  # type: ignore[arg-type]
+        observer, defaults = Observer(self.client, self.store), Defaults(image=DEFAULT_IMAGE)  # type: ignore[arg-type]
+        self._pass, self._sweep = passes_of(observer, writer, defaults, self._telemetry), Sweep(self.client, self.store)  # type: ignore[arg-type]
+        self.pending: dict[Ref, list[tuple[str, Body]]] = {}
+        for body in self.server.objects.values():
+            if is_watched(body):
+                self.store.update(body)
+
+    def _watch(self, kind: str, body: Body) -> None:
+        self.pending.setdefault(ref_of(body), []).append((kind, body))
+
+    def deliver(self, ref: Ref | None = None) -> None:
+        """Delivers the events of an object in their order, as its watch does, or of all objects."""
+        for each in [ref] if ref is not None else list(self.pending):
+            for kind, body in self.pending.pop(each, ()):
+                if kind == "DELETED":
+                    self.store.remove(body)
+                else:
+                    self.store.update(body)
+
+    def lose(self, ref: Ref) -> None:
+        """The watch was down while the object changed, and lists what is there when it is back."""
+        self.pending.pop(ref, None)
+        found = self.server.get(ref)
+        if found is not None and is_watched(found):
+            self.store.update(found)
+
+    def sweep(self) -> None:
+        """The sweep of every minute."""
+        for kind in JOBS | WATCHED:
+            self.runner.run(self._sweep.sweep(kind))
+
+    def hold_lease(self) -> None:
+        """One round of the election."""
+        self.clock.offset = self.offset
+        lock, held = LeaseLock(NAMESPACE, "operators", self.name), self.client.get_lease(NAMESPACE, "operators")
+        if held != self._seen_lease[0]:
+            self._seen_lease = held, self.server.seconds
+        wanted = lease.claim(lock, held, self.server.seconds - self._seen_lease[1], self.clock.now())
+        if wanted is None:
+            if self.leads:
+                self.start()
+            return
+        try:
+            self._seen_lease = self.client.put_lease(wanted), self.server.seconds
+        except Refused:
+            return
+        self.tenure.extend(self.server.seconds)
+        self.leads = True
+
+    def run_pass(self) -> Result:
+        """One pass of the leader, until a kill that is due; does nothing for another instance."""
+        if not self.leads:
+            return Result()
+        self.clock.offset = self.offset
+        self.view = SimpleNamespace(job=self.store.job(KEY), children=self.store.children(KEY))
+        self.passes += 1
+        try:
+            result = self.runner.run(self._pass(KEY, self.failures))
+        except Killed:
+            self.start()
+            return Result()
+        self.failures = result.failures
+        return result

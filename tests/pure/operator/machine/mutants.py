@@ -1,0 +1,178 @@
+"""Planted bugs: each replaces one piece of the operator, and names the symptom by which the machine finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+from batchgrowth import lead, names
+from batchgrowth_operator.decide import reconcile as rec
+from batchgrowth_operator.decide import situation, statuses
+from batchgrowth_operator.decide.children import cluster
+from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation
+from batchgrowth_operator.seen.observed import Observed, annotations_of, is_owned_by, ref_of
+from batchgrowth_operator.seen.timestamps import seconds_since
+from batchgrowth_operator.server import apply, observe
+from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.store import Store
+from batchgrowth_operator.shell import passes
+
+Patch = pytest.MonkeyPatch
+
+
+class Mutant(NamedTuple):
+    """How the bug is planted, a regular expression for what the machine says of it, and where to look for it.
+
+    `rules` are those that a machine needs to find the bug soon; without any it has all.
+    """
+
+    plant: Callable[[Patch], None]
+    symptom: str
+    rules: tuple[str, ...] = ()
+
+
+def owner_is_not_asked(patch: Patch) -> None:
+    patch.setattr(apply, "is_owned_by", lambda body, uid: True)
+    patch.setattr(observe, "is_owned_by", lambda body, uid: is_owned_by(body, uid) or body["kind"] != "Deployment")
+
+
+def unseen_children_are_not_looked_up(patch: Patch) -> None:
+    def write(self: Writer, seen: Observed, manifest: Any) -> None:
+        self.store.update(self._writing().apply(manifest))
+
+    patch.setattr(Writer, "_apply", write)
+
+
+def suspend_is_ignored(patch: Patch) -> None:
+    patch.setattr(Situation, "mode", property(lambda s: Mode.ACTIVE if s.outcome is None else Mode.OVER))
+
+
+def maximum_is_ignored(patch: Patch) -> None:
+    patch.setattr(lead, "requested", lambda current, *rest: current + 1)
+
+
+def minimum_is_ignored(patch: Patch) -> None:
+    real = rec.worker_deployment
+    patch.setattr(rec, "worker_deployment", lambda s, replicas: real(s, replicas if s.update else 0))
+
+
+def drift_is_always_seen(patch: Patch) -> None:
+    patch.setattr(rec, "is_in_place", lambda found, manifest: False)
+
+
+def drift_is_never_seen(patch: Patch) -> None:
+    patch.setattr(rec, "is_in_place", lambda found, manifest: True)
+
+
+def a_requested_phase_is_not_compared(patch: Patch) -> None:
+    real = rec.is_in_place
+    patch.setattr(rec, "is_in_place", lambda found, manifest: real(found, {**manifest, "status": {}}))
+
+
+def a_missing_annotation_recreates(patch: Patch) -> None:
+    def needs(manifest: Any, seen: Observed) -> bool:
+        found = seen.children.get(ref_of(manifest))
+        has, wanted = (annotations_of(body).get(names.INPUTS) for body in (found or manifest, manifest))
+        return has != wanted
+
+    patch.setattr(rec, "_needs_recreation", needs)
+
+
+def time_to_live_counts_from_the_start(patch: Patch) -> None:
+    def left(s: Situation, status: Any) -> float | None:
+        seconds = s.spec.ttl_seconds_after_finished
+        return None if seconds is None else seconds - seconds_since(status.start_time, s.seen.now)
+
+    patch.setattr(rec, "_seconds_to_live", left)
+
+
+def a_refused_spec_is_used(patch: Patch) -> None:
+    real = situation.job_text
+
+    def text(seen: Observed) -> str:
+        workload = seen.job["spec"]["workload"]
+        spec = {**seen.job["spec"], "workload": {k: v for k, v in workload.items() if k != "arguments"}}
+        return real(replace(seen, job={**seen.job, "spec": spec}))
+
+    patch.setattr(situation, "job_text", text)
+
+
+def a_refused_spec_deletes_the_children(patch: Patch) -> None:
+    def decide(seen: Observed, defaults: Any) -> Any:
+        decision = rec.reconcile(seen, defaults)
+        rejected = (decision.status or {}).get("phase") == "Rejected"
+        return replace(decision, delete=tuple(seen.children)) if rejected else decision
+
+    patch.setattr(passes, "reconcile", decide)
+
+
+def the_lease_is_not_asked(patch: Patch) -> None:
+    patch.setattr(Writer, "_writing", lambda self: self.api)
+
+
+def a_running_trainer_does_not_count(patch: Patch) -> None:
+    patch.setattr(situation, "is_running", lambda seen: False)
+
+
+def the_last_start_is_not_kept(patch: Patch) -> None:
+    real = rec.progress_config_map
+
+    def config_map(s: Situation) -> Any:
+        return real(replace(s, report=None, previous=s.previous.model_copy(update={"trainer_status": None})))
+
+    patch.setattr(rec, "progress_config_map", config_map)
+
+
+def the_history_keeps_only_the_newest(patch: Patch) -> None:
+    real = statuses.next_history
+    patch.setattr(statuses, "next_history", lambda s, w: real(s, w)[-1:])
+
+
+def what_was_found_is_not_stored(patch: Patch) -> None:
+    patch.setattr(Store, "refresh", lambda self, key, body: None)
+
+
+def the_cluster_is_never_released(patch: Patch) -> None:
+    def policy(s: Situation) -> ClusterPolicy:
+        return ClusterPolicy.APPLY if s.mode is Mode.ACTIVE else ClusterPolicy.KEEP
+
+    patch.setattr(Situation, "cluster_policy", property(policy))
+
+
+def lost_parts_are_not_restored(patch: Patch) -> None:
+    patch.setattr(cluster, "lacks_parts", lambda seen: False)
+
+
+ANOTHERS = "another's"
+UNREST = "still writing"
+NOT_WANTED = "not as wanted"
+TWO_TRAINERS = "under a running trainer|two trainers"
+PASSES = ("make_pass", "calm")
+TAKEN = (*PASSES, "take_name", "delete_children", "nature_acts")
+LAGS = (*PASSES, "deliver_one", "deliver_all", "break_watch", "delete_children", "nature_acts", "edit_children")
+MUTANTS = {
+    planted.__name__: Mutant(planted, symptom, rules)
+    for planted, symptom, rules in (
+        (owner_is_not_asked, f"{ANOTHERS}|a pass ended", TAKEN),
+        (unseen_children_are_not_looked_up, ANOTHERS, TAKEN),
+        (suspend_is_ignored, "a suspended job holds nothing|a job that is suspended", (*PASSES, "suspend")),
+        (maximum_is_ignored, "replicas, outside", ()),
+        (minimum_is_ignored, "replicas, outside", ()),
+        (drift_is_always_seen, UNREST, ()),
+        (drift_is_never_seen, NOT_WANTED, (*PASSES, "edit_children", "scale")),
+        (a_requested_phase_is_not_compared, f"{NOT_WANTED}|{UNREST}", (*PASSES, "delete_children")),
+        (a_missing_annotation_recreates, "deleted without need", (*PASSES, "strip")),
+        (time_to_live_counts_from_the_start, "time to live", (*PASSES, "train", "wait")),
+        (a_refused_spec_is_used, "not accepted|Accepted is true", (*PASSES, "break_spec")),
+        (a_refused_spec_deletes_the_children, "deleted without need", (*PASSES, "break_spec")),
+        (the_lease_is_not_asked, "another holds the lease", (*PASSES, "elect", "wait")),
+        (a_running_trainer_does_not_count, TWO_TRAINERS, (*PASSES, "suspend", "change_image")),
+        (the_last_start_is_not_kept, NOT_WANTED, (*PASSES, "train", "trainer_fails", "delete_children")),
+        (the_history_keeps_only_the_newest, "the history changes", ()),
+        (what_was_found_is_not_stored, NOT_WANTED, LAGS),
+        (the_cluster_is_never_released, NOT_WANTED, (*PASSES, "suspend", "train")),
+        (lost_parts_are_not_restored, NOT_WANTED, (*PASSES, "delete_children")),
+    )
+}

@@ -1,0 +1,180 @@
+"""What must hold for every write, judged by what the writer had observed and by what the API server has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from batchgrowth import names
+from batchgrowth.spec import KIND
+from batchgrowth_operator.seen.observed import Ref, is_owned_by, labels_of
+from batchgrowth_operator.seen.timestamps import parse_timestamp
+from batchgrowth_operator.seen.trainer_outcome import CONTAINER
+from controllers import CLUSTER, JOB, SCHEDULER, TRAINER, WORKERS
+from instances import DEFAULT_IMAGE, Instance
+from model_api import Body, Server
+
+JOB_REF = Ref(KIND, JOB)
+TAMPERED = "tampered"
+"""What the user writes into annotations of the operator."""
+BAD_ARGUMENT = "not a name"
+"""A workload's argument that the API server stores and that the operator refuses."""
+
+Rule = Callable[[Instance, str, Ref, Body], Iterator[str]]
+
+
+class Safety:
+    """Collects the violations, since a pass survives whatever is raised in it."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.violations: list[str] = []
+
+    def before_write(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> None:
+        if self._is_refused(ref, manifest, verb):
+            return
+        for rule in (
+            self._lease,
+            self._deletion,
+            self._status,
+            self._apply,
+            self._trainer,
+            self._workers,
+            self._delete,
+        ):
+            self.violations += [
+                f"{instance.name}: {verb} {'/'.join(ref)}: {text}" for text in rule(instance, verb, ref, manifest)
+            ]
+
+    def _is_refused(self, ref: Ref, manifest: Body, verb: str) -> bool:
+        """Whether the API server will refuse the write, since the object has changed."""
+        found = (self.server.objects.get(ref) or {"metadata": {}})["metadata"]
+        given = manifest.get("metadata", {})
+        return verb != "post" and any(given.get(f, found.get(f)) != found.get(f) for f in ("uid", "resourceVersion"))
+
+    def _lease(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> Iterator[str]:
+        if self.server.lease is None or self.server.lease["spec"]["holderIdentity"] != instance.name:
+            yield "another holds the lease"
+
+    def _deletion(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> Iterator[str]:
+        if "deletionTimestamp" in instance.view.job["metadata"]:
+            yield "the job is being deleted"
+
+    def _status(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> Iterator[str]:
+        if verb != "status" or ref not in self.server.objects:
+            return
+        old, new = self.server.objects[ref].get("status") or {}, manifest["status"]
+        for field in ("startTime", "completionTime"):
+            if old.get(field, new.get(field)) != new.get(field):
+                yield f"{field} changes"
+        if is_over(old) and verdict_of(new) != verdict_of(old):
+            yield f"the outcome changes from {verdict_of(old)} to {verdict_of(new)}"
+        if new.get("restarts", 0) < old.get("restarts", 0):
+            yield "restarts are taken back"
+        if _position(new) < _position(old):
+            yield "the position is taken back"
+        known = [_identity(record) for record in old.get("history", ())]
+        if known != [_identity(record) for record in new.get("history", ())][: len(known)]:
+            yield "the history changes"
+
+    def _apply(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> Iterator[str]:
+        if verb != "apply":
+            return
+        found, job = self.server.objects.get(ref), instance.view.job
+        if BAD_ARGUMENT in job["spec"]["workload"].get("arguments", {}):
+            yield "the job is not accepted"
+        if found is None and is_over(job.get("status") or {}):
+            yield "created for a job that is over"
+        if found is not None and not self._is_ours(found, job["metadata"]["uid"]):
+            yield "changed, and another's"
+
+    def _trainer(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> Iterator[str]:
+        job = instance.view.job
+        halted = job["spec"].get("suspend") or is_over(job.get("status") or {})
+        if (verb, ref) == ("apply", TRAINER) and halted and not manifest["spec"]["suspend"]:
+            yield "a trainer for a job that is suspended or over"
+
+    def _workers(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> Iterator[str]:
+        if (verb, ref) == ("apply", WORKERS):
+            bounds, replicas = instance.view.job["spec"]["workers"], manifest["spec"]["replicas"]
+            if not bounds["minimum"] <= replicas <= bounds["maximum"]:
+                yield f"{replicas} replicas, outside of {bounds['minimum']} to {bounds['maximum']}"
+
+    def _delete(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> Iterator[str]:
+        if verb != "delete":
+            return
+        found, job = self.server.objects[ref], instance.view.job
+        if ref == JOB_REF:
+            yield from _early_end(instance)
+            return
+        if not self._is_ours(found, job["metadata"]["uid"]):
+            yield "deleted, and another's"
+        halted = job["spec"].get("suspend") or is_over(job.get("status") or {}) or _has_ended(instance)
+        is_released = ref in (CLUSTER, WORKERS) and halted
+        is_renewed = ref in (TRAINER, CLUSTER) and _is_outdated(instance, ref)
+        if not is_released and not is_renewed:
+            yield "deleted without need"
+        if ref in (CLUSTER, WORKERS) and _runs_trainer(instance):
+            yield "deleted under a running trainer"
+
+    def _is_ours(self, body: Body, uid: str) -> bool:
+        cluster = self.server.objects.get(CLUSTER)
+        part = body["metadata"]["name"] == SCHEDULER and cluster is not None
+        return is_owned_by(body, uid) or (part and is_owned_by(body, cluster["metadata"]["uid"]))
+
+
+def verdict_of(status: Body) -> tuple[str, str, str]:
+    """Status, reason and message of the condition Succeeded."""
+    found = (c for c in status.get("conditions", ()) if c["type"] == "Succeeded")
+    return next(((c["status"], c["reason"], c["message"]) for c in found), ("Unknown", "", ""))
+
+
+def is_over(status: Body) -> bool:
+    """Whether the status records an outcome."""
+    return verdict_of(status)[0] != "Unknown"
+
+
+def _early_end(instance: Instance) -> Iterator[str]:
+    job = instance.view.job
+    status, seconds = job.get("status") or {}, job["spec"].get("ttlSecondsAfterFinished")
+    ended = status.get("completionTime")
+    now = instance.server.now + instance.offset
+    if seconds is None or not (ended or _has_ended(instance)):
+        yield "the job is not over, or has no time to live"
+    elif ended and now < parse_timestamp(ended) + timedelta(seconds=seconds):
+        yield "the job's time to live has not passed"
+
+
+def _has_ended(instance: Instance) -> bool:
+    """Whether the trainer's Job has, or the deadline, as the instance knows."""
+    job = instance.view.children.get(TRAINER) or {}
+    deadline = instance.view.job["spec"].get("activeDeadlineSeconds")
+    return bool((job.get("status") or {}).get("conditions")) or deadline is not None
+
+
+def _is_outdated(instance: Instance, ref: Ref) -> bool:
+    """Whether the child has another image than the job, or someone wrote into its annotation."""
+    found = instance.view.children[ref]
+    pod = found["spec"]["template"]["spec"] if ref == TRAINER else found["spec"]["scheduler"]["spec"]
+    is_tampered = (found["metadata"].get("annotations") or {}).get(names.INPUTS) == TAMPERED
+    return is_tampered or pod["containers"][0]["image"] != instance.view.job["spec"].get("image", DEFAULT_IMAGE)
+
+
+def _runs_trainer(instance: Instance) -> bool:
+    """Whether a trainer may be working, as the instance knows."""
+    pods = (body for ref, body in instance.view.children.items() if ref.kind == "Pod")
+    return any(
+        labels_of(pod).get(names.ROLE_LABEL) == CONTAINER
+        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        for pod in pods
+    )
+
+
+def _position(status: Body) -> tuple[int, int]:
+    known = status.get("trainerStatus") or {}
+    return known.get("start", -1), known.get("update", -1)
+
+
+def _identity(record: Body) -> tuple[Any, ...]:
+    return record["index"], record["batchSize"], record.get("firstUpdate"), record["startTime"]

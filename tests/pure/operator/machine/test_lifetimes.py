@@ -1,0 +1,34 @@
+"""The machine finds nothing in the operator, and it finds every planted bug."""
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from lifetimes import Lifetimes, machine_of
+from mutants import MUTANTS
+
+SETTINGS = settings(
+    database=None, deadline=None, derandomize=True, print_blob=False, suppress_health_check=list(HealthCheck)
+)
+
+
+def test_a_job_is_safe_and_comes_to_rest() -> None:
+    run_state_machine_as_test(Lifetimes, settings=settings(SETTINGS, max_examples=15, stateful_step_count=25))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+def test_many_jobs_are_safe_and_come_to_rest() -> None:
+    many = settings(SETTINGS, derandomize=False, max_examples=300, stateful_step_count=50, print_blob=True)
+    run_state_machine_as_test(Lifetimes, settings=many)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the symptom that it has, and not because the machine breaks."""
+    MUTANTS[name].plant(monkeypatch)
+    quick = settings(
+        SETTINGS, max_examples=40, stateful_step_count=25, phases=[Phase.generate], report_multiple_bugs=False
+    )
+
+    with pytest.raises(AssertionError, match=MUTANTS[name].symptom):
+        run_state_machine_as_test(machine_of(MUTANTS[name].rules), settings=quick)
