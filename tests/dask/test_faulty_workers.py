@@ -47,6 +47,7 @@ def trained(make_job: Any, folder: Path, fault: str, times: int, workers: int, *
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("workers", [2, 1])
 @pytest.mark.parametrize(("fault", "text"), [("device", "uncorrectable ECC"), ("read", "example 1000 of _Unreadable")])
+@pytest.mark.fault("C07")
 def test_a_fault_of_one_worker_changes_nothing(
     digits_job: Any, tmp_path: Path, expected: str, exchange: str, fault: str, text: str, workers: int
 ) -> None:

@@ -111,6 +111,7 @@ def test_what_baseline_forbids(template: Any, path: str) -> None:
 @pytest.mark.parametrize(
     ("template", "path"), FORBIDDEN_BY_RESTRICTED, ids=[path for _, path in FORBIDDEN_BY_RESTRICTED]
 )
+@pytest.mark.fault("A14")
 def test_what_only_restricted_forbids(template: Any, path: str) -> None:
     assert ([], [path]) == (paths(template, BASELINE), paths(template, RESTRICTED))
 

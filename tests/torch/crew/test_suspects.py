@@ -76,6 +76,7 @@ def test_a_later_update_clears_a_worker_until_it_has_failed_too_often() -> None:
         (None, False),
     ],
 )
+@pytest.mark.fault("C07")
 def test_errors_of_the_device(error: BaseException | None, devices: bool) -> None:
     assert devices == is_of_the_device(error)
 

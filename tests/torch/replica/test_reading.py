@@ -23,6 +23,7 @@ def _quick_and_empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("entrypoint", ["unreadable:single", "unreadable:batched"])
+@pytest.mark.fault("D04")
 def test_a_retried_example_gives_the_same_weights(small_job: Any, tmp_path: Path, entrypoint: str) -> None:
     job = small_job("epochs=2", f"workload.entrypoint={entrypoint}")
     whole = train(job, Options(output_dir=tmp_path / "whole"))
@@ -41,6 +42,7 @@ def test_the_number_of_retries_is_bounded(small_job: Any, tmp_path: Path) -> Non
     assert 2 == unreadable.reads.count(6)
 
 
+@pytest.mark.fault("D04")
 def test_the_time_of_all_retries_of_a_shard_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_RETRY_SECONDS", 0.1)
     monkeypatch.setattr(reading, "_LONGEST_WAIT_SECONDS", 0.06)

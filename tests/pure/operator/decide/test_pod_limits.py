@@ -24,6 +24,7 @@ def accepted(world: Any) -> str:
 
 
 @pytest.mark.parametrize("suspend", [False, True])
+@pytest.mark.fault("A14")
 def test_nothing_is_created(make_world: MakeWorld, suspend: bool) -> None:
     world = make_world(**workers(ON_THE_NODE), suspend=suspend)
 

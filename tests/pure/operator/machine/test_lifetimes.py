@@ -11,6 +11,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.fault("B04", "B08", "B09", "B14")
 def test_a_job_is_safe_and_comes_to_rest() -> None:
     run_state_machine_as_test(Lifetimes, settings=settings(SETTINGS, max_examples=15, stateful_step_count=25))
 
