@@ -52,7 +52,8 @@ def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
 @lru_cache(maxsize=MOST_REMEMBERED)
 def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: ARG001
     """The result of a comparison, empty before it was made; `manifest` is its digest, also of what no annotation names:
-    the phase that is requested of a DaskCluster, or a Job's own template."""
+    the phase that is requested of a DaskCluster, or a Job's own template.
+    """
     return []
 
 
