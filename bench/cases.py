@@ -39,9 +39,9 @@ class System:
 class Case:
     """One comparison: every system trains `job`, and the updates after the first `warm_epochs` are timed.
 
-    `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none); `measuring` adds
-    our AllReduce with a batch that is measured, and then `warm_epochs` is at least 2: its first look ends epoch 1, and
-    a job without a look is refused.
+    `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none). A `measuring`
+    case compares our AllReduce with and without measuring, and nothing else; its `warm_epochs` is at least 2, since its
+    first look ends epoch 1, and a job without a look is refused.
     """
 
     model: str
@@ -59,7 +59,7 @@ class Case:
     @property
     def name(self) -> str:
         """The name for --only."""
-        return f"{self.model}-{self.batch}"
+        return f"{'measuring-' if self.measuring else ''}{self.model}-{self.batch}"
 
     @property
     def warm(self) -> int:
@@ -67,12 +67,13 @@ class Case:
         return self.warm_epochs * -(-self.examples // self.batch)
 
     def systems(self) -> list[System]:
-        """The systems to compare, baselines first."""
-        ours = [System(OUR_GATHER, "GatherScatter", self.shard), System(OUR_REDUCE, "AllReduce", self.shard)]
+        """The systems to compare, baselines first; ratios are to the first."""
+        reduce = System(OUR_REDUCE, "AllReduce", self.shard)
+        if self.measuring:
+            return [reduce, System(MEASURING, "AllReduce", self.shard, measuring=True)]
+        gather = System(OUR_GATHER, "GatherScatter", self.shard)
         fine = [System(f"AllReduce, shard {self.fine_shard} (ours)", "AllReduce", self.fine_shard)]
-        measuring = [System(MEASURING, "AllReduce", self.shard, measuring=True)]
-        optional = [*(measuring if self.measuring else []), *(fine if self.fine_shard else [])]
-        return [*(System(name) for name in BASELINES), *ours, *optional]
+        return [*(System(name) for name in BASELINES), gather, reduce, *(fine if self.fine_shard else [])]
 
     def job(self, system: System | None = None, *, only_warm: bool = False) -> BatchGrowthJob:
         """The job that one of our systems trains; the baselines take model, data and order of examples from it."""
@@ -110,7 +111,9 @@ def make_job(name: str, **spec: Any) -> BatchGrowthJob:
     return read_manifest(json.dumps(manifest))
 
 
-def _mlp(batch: int, epochs: int, warm_epochs: int, why_shard: str, fine_shard: int = 0) -> Case:
+def _mlp(
+    batch: int, epochs: int, warm_epochs: int, why_shard: str, *, fine_shard: int = 0, measuring: bool = False
+) -> Case:
     return Case(
         model="mlp",
         batch=batch,
@@ -122,11 +125,11 @@ def _mlp(batch: int, epochs: int, warm_epochs: int, why_shard: str, fine_shard: 
         warm_epochs=warm_epochs,
         why_shard=why_shard,
         fine_shard=fine_shard,
-        measuring=not fine_shard,
+        measuring=measuring,
     )
 
 
-def _wrn(batch: int, epochs: int, warm_epochs: int) -> Case:
+def _wrn(batch: int, epochs: int, warm_epochs: int, *, measuring: bool = False) -> Case:
     """A case in which an epoch is one update."""
     return Case(
         model="wrn",
@@ -138,7 +141,7 @@ def _wrn(batch: int, epochs: int, warm_epochs: int) -> Case:
         epochs=epochs,
         warm_epochs=warm_epochs,
         why_shard=_ONE_EACH,
-        measuring=True,
+        measuring=measuring,
     )
 
 
@@ -152,5 +155,17 @@ _WHOLE_HALVES = (
 def cases(*, quick: bool) -> list[Case]:
     """The cases of a full run; with `quick`, tiny versions of them, to see that everything runs."""
     if quick:
-        return [_mlp(64, 3, 2, _ONE_EACH), _mlp(512, 6, 2, _WHOLE_HALVES, 32), _wrn(8, 4, 2)]
-    return [_mlp(64, 16, 2, _ONE_EACH), _mlp(512, 110, 10, _WHOLE_HALVES, 32), _wrn(64, 8, 2)]
+        return [
+            _mlp(64, 3, 2, _ONE_EACH),
+            _mlp(512, 6, 2, _WHOLE_HALVES, fine_shard=32),
+            _wrn(8, 4, 2),
+            _mlp(64, 3, 2, _ONE_EACH, measuring=True),
+            _wrn(8, 4, 2, measuring=True),
+        ]
+    return [
+        _mlp(64, 16, 2, _ONE_EACH),
+        _mlp(512, 110, 10, _WHOLE_HALVES, fine_shard=32),
+        _wrn(64, 8, 2),
+        _mlp(64, 45, 2, _ONE_EACH, measuring=True),
+        _wrn(64, 10, 2, measuring=True),
+    ]

@@ -79,7 +79,8 @@ def _sheets(results: Results) -> Iterator[Sheet]:
 def _case_sheet(case: Measured) -> Sheet:
     timed, rounds = case.updates - case.warm, "1 round" if case.rounds == 1 else f"{case.rounds} rounds"
     title = f"{case.case}: batch {case.batch}, 2 workers, {timed} timed updates after {case.warm}, {rounds}"
-    columns = ("system", "shard", "ms per update: min", "median", "max", "ratio to DDP: min", "median", "max",
+    first = case.figures[0].system
+    columns = ("system", "shard", "ms per update: min", "median", "max", f"ratio to {first}: min", "median", "max",
                "bytes per update")  # fmt: skip
     return Sheet(title, columns, [_row(figures) for figures in case.figures], f"Shard: {case.why_shard}.")
 

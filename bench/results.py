@@ -14,7 +14,7 @@ from batchgrowth.errors import BatchGrowthError
 from pydantic import TypeAdapter, ValidationError
 
 from bench import loopback
-from bench.cases import OUR_REDUCE
+from bench.cases import DDP, MEASURING, OUR_REDUCE
 from bench.pauses import Pauses
 from bench.rounds import Figures, Measured, Spread
 
@@ -88,9 +88,13 @@ def percentile(numbers: list[float], percent: float) -> float:
 
 def targets(results: Results) -> list[Target]:
     """The promises about speed, each with its measured value."""
-    ours = {(one.model, one.batch): f for one in results.cases for f in one.figures if f.system == OUR_REDUCE}
+    ours = {
+        (one.model, one.batch): {figures.system: figures for figures in one.figures}[OUR_REDUCE]
+        for one in results.cases
+        if one.figures[0].system == DDP
+    }
     ratios = {case: figures.ratio for case, figures in ours.items()}
-    costs = {(one.model, one.batch): one.measuring for one in results.cases}
+    costs = {(one.model, one.batch): f.ratio for one in results.cases for f in one.figures if f.system == MEASURING}
     return [
         *(_ratio(f"AllReduce at most {most:g} times DDP, {model} {batch}", most, ratios.get((model, batch)))
           for model, batch, most in (("mlp", 64, 1.3), ("mlp", 512, 1.3), ("wrn", 64, 1.05))),

@@ -14,7 +14,7 @@ from batchgrowth.plan import make_plan
 
 from bench import ours, pauses
 from bench.baselines import Sample
-from bench.cases import DDP, MEASURING, OUR_REDUCE, WORKERS, Case, System
+from bench.cases import WORKERS, Case, System
 from bench.ours import workers_ready
 from bench.pauses import Pauses
 from bench.peers import Peers
@@ -33,7 +33,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One system in one case over all rounds; `ratio` is to DDP in the same round."""
+    """One system in one case over all rounds; `ratio` is to the case's first system in the same round."""
 
     system: str
     shard: int
@@ -44,9 +44,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One case: its settings, the figures of each system, and the time of an update that measures over one that does
-    not, in the same round; None if the case does not measure.
-    """
+    """One case: its settings, and the figures of each system."""
 
     case: str
     model: str
@@ -56,7 +54,6 @@ class Measured:
     rounds: int
     why_shard: str
     figures: list[Figures]
-    measuring: Spread | None = None
 
 
 def spread(numbers: list[float]) -> Spread:
@@ -126,14 +123,13 @@ def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, report:
             system.name,
             system.shard,
             spread([sample.ms for sample in samples[system.name]]),
-            _ratio(samples[system.name], samples[DDP]),
+            _ratio(samples[system.name], samples[systems[0].name]),
             stand.sent(system, samples[system.name]),
         )
         for system in systems
     ]
     updates = make_plan(case.job().spec).updates
-    measuring = _ratio(samples[MEASURING], samples[OUR_REDUCE]) if case.measuring else None
-    return Measured(case.name, case.model, case.batch, updates, case.warm, rounds, case.why_shard, figures, measuring)
+    return Measured(case.name, case.model, case.batch, updates, case.warm, rounds, case.why_shard, figures)
 
 
 def _ratio(some: list[Sample], others: list[Sample]) -> Spread:
