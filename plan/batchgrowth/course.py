@@ -123,6 +123,10 @@ class Course:
         remembered[own:] = gained
         return course, decision, remembered
 
+    def is_due(self, position: Position) -> bool:
+        """Whether `after` may change more than sums at this position: a look of the growth or of the gain."""
+        return (self.is_measured and self._looks.is_due(position)) or self._gain.is_due(position)
+
     def learning_rate(self, step: Step, memory: Sequence[float]) -> float:
         """The learning rate of that update: the step's, times the gain where one is measured."""
         return step.learning_rate * self._gain.at(step.batch_size, memory[self._own :])

@@ -29,12 +29,16 @@ class Gain:
         examples, square, trace = memory[_KEPT]
         return float(self._of(_signals(examples, square, trace), self._initial, batch_size))
 
+    def is_due(self, position: Position) -> bool:
+        """Whether a look is due at this position."""
+        return self._of is not None and bool(self._windows.is_due(position))
+
     def after(self, position: Position, noise: Sequence[float], memory: Sequence[float]) -> list[float]:
         """The memory after the update that led to `position`; `noise` are its sums, 0 if it had a single shard."""
         if self._of is None:
             return []
         window = [a + b for a, b in zip(memory[_WINDOW], noise, strict=True)]
-        if not (window[0] and self._windows.is_due(position)):
+        if not (window[0] and self.is_due(position)):
             return [*window, *memory[_KEPT]]
         kept = [self._smoothing * a + b for a, b in zip(memory[_KEPT], window, strict=True)]
         return [*[0.0] * _SUMS, *kept]

@@ -1,16 +1,15 @@
 """The measured noise scale of models whose gradient has a known mean and covariance, by any number of workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 import torch
-from batchgrowth.course import Measured
+from batchgrowth.course import Course, Measured
 from batchgrowth.decisions import Decision
 from batchgrowth.plan import Step
-from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.tree import add_up, lay_out
 from batchgrowth_trainer.workload import Workload
 from torch import Tensor, nn
@@ -83,13 +82,15 @@ def taken(small_job: Any, make_replica: Any, monkeypatch: pytest.MonkeyPatch) ->
             "learningRate={initial: '0.0000001', rule: Constant}",
         )  # fmt: skip
         replica, measured, decisions = make_replica(job, workload), list[Measured](), list[Decision]()
-        after = Growth.after
+        after = Course.after
 
-        def noted(growth: Growth, step: Step, seen: Measured) -> Decision | None:
+        def noted(
+            course: Course, step: Step, seen: Measured, memory: Sequence[float]
+        ) -> tuple[Course, Decision | None, list[float]]:
             measured.append(seen)
-            return after(growth, step, seen)
+            return after(course, step, seen, memory)
 
-        monkeypatch.setattr(Growth, "after", noted)
+        monkeypatch.setattr(Course, "after", noted)
         before = replica.parameters.vector.detach().clone()
         for _ in range(DRAWS):
             step = replica.plan.step_at(replica.position)
@@ -97,7 +98,7 @@ def taken(small_job: Any, make_replica: Any, monkeypatch: pytest.MonkeyPatch) ->
             rows = [node.row for run in layout.runs for node in replica.partials(step, run)]
             if decided := replica.commit(step, add_up(rows, layout)).decision:
                 decisions.append(decided)
-        monkeypatch.setattr(Growth, "after", after)
+        monkeypatch.setattr(Course, "after", after)
         return Taken(measured, decisions, float((replica.parameters.vector.detach() - before).norm()))
 
     return train

@@ -178,13 +178,16 @@ def test_a_folder_without_a_run_has_no_manifest(tmp_path: Path) -> None:
         declared_manifest(tmp_path)
 
 
-def test_the_sums_of_a_row_are_those_of_plain_gradients(measured_job: Any, make_replica: Any) -> None:
-    """The numbers at the end of the row: sum of |g|² / n over the shards, the loss, and the stop flag."""
-    replica: Replica = make_replica(measured_job("NoiseScale"), small.plain())
+@pytest.mark.parametrize(("batch", "cuts"), [(8, (4, 4)), (10, (3, 3, 4))])
+def test_the_sums_of_a_row_are_those_of_plain_gradients(
+    measured_job: Any, make_replica: Any, batch: int, cuts: tuple[int, ...]
+) -> None:
+    """The last numbers of the row: sum of |g|² / n over the shards, times the largest n; the loss; the stop flag."""
+    replica: Replica = make_replica(measured_job("NoiseScale", f"batch.initial={batch}"), small.plain())
     reference, step = small.plain(), replica.plan.step_at(replica.position)
     order = replica._epoch_order(0)[: step.examples]
     squares = losses = 0.0
-    for shard in order.split(4):
+    for shard in order.split(cuts):
         reference.model.zero_grad()
         inputs, target = reference.train[shard.tolist()]
         loss = reference.loss(reference.model(inputs), target).sum()
@@ -193,7 +196,7 @@ def test_the_sums_of_a_row_are_those_of_plain_gradients(measured_job: Any, make_
         losses += loss.item()
     rows = [p.row for run in lay_out(step.shards, 2).runs for p in replica.partials(step, run, stop=True)]
     total = add_up(rows, lay_out(step.shards, 2))
-    assert [squares, losses] == pytest.approx(total[-3:-1].tolist(), rel=1e-5)
+    assert [squares * 4, losses] == pytest.approx(total[-3:-1].tolist(), rel=1e-5)
     assert total[-1] > 0
 
 

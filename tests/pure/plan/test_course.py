@@ -67,6 +67,7 @@ def follow(
         sums = replace(measured(step.examples, step.shards, next(updates)), timing=timing)
         course, decision, memory = course.after(step, sums, memory)
         position = step.after
+        assert decision is None or course.is_due(position)
         yield course, decision
 
 

@@ -55,6 +55,7 @@ def rates(course: Course, *noise: tuple[float, float]) -> list[float]:
         square, trace = left.pop(0) if len(left) > 1 else left[0]
         course, _, memory = course.after(step, measured(step.examples, step.shards, square, trace), memory)
         assert len(memory) == course.memory
+        assert course.is_due(step.after) or course.learning_rate(step, memory) == found[-1]
         position = step.after
     return found
 

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.loading import find_function
+from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums
 
 _NAME = "growth.course"
 _COUNT, _FIRST, _WIDTH = 0, 1, 3
+_MOST_WAITING = 256
 _DECISIONS = _FIRST + _WIDTH * MOST_DECISIONS
 
 
@@ -22,7 +24,9 @@ class Growth:
     """A course, and its memory if it measures.
 
     `tensors()` has both in a vector, shape (length,), float64. The memory is written there only when the vector is
-    asked for, since a tensor's numbers cost more to read and write at each update than the sums themselves.
+    asked for, since a tensor's numbers cost more to read and write at each update than the sums themselves. For the
+    same reason updates wait in a list until the next look, or until there are many, and are then taken into account one
+    after another.
     """
 
     def __init__(self, spec: JobSpec, device: torch.device) -> None:
@@ -30,6 +34,7 @@ class Growth:
         length = _DECISIONS + self.course.memory if self.course.measures else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
         self._memory, self._is_written = [0.0] * self.course.memory, True
+        self._waiting: list[tuple[Step, Sums, float, int]] = []
         if self.course.is_measured:
             self.course.rule  # noqa: B018  (a rule that cannot be loaded is a fault of the job before its first update)
 
@@ -37,20 +42,40 @@ class Growth:
         """The learning rate of that update."""
         return self.course.learning_rate(step, self._memory)
 
-    def after(self, step: Step, measured: Measured) -> Decision | None:
-        """Take an update into account, and return the outcome of a look, None if none was due."""
-        with reported_as_workload_error(
-            f"growth {self.course.spec.batch.growth.type} after update {step.after.update}"
-        ):
-            course, decision, self._memory = self.course.after(step, measured, self._memory)
-        self._is_written = False
-        if course is not self.course:
-            self.course = course
-            self._write(course.decisions)
+    def after(self, step: Step, sums: Sums, size: float, largest_shard: int) -> Decision | None:
+        """Take an update into account, and return the outcome of a look, None if none was due.
+
+        `size` is the norm of the mean gradient, `largest_shard` the number of examples that SHARD_SQUARES is weighted
+        with.
+        """
+        if not self.course.measures:
+            return None
+        self._waiting.append((step, sums, size, largest_shard))
+        is_due = self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING
+        return self._take_in() if is_due else None
+
+    def _take_in(self) -> Decision | None:
+        """Take what waits into account; the outcome of the last, as no look is due at the others."""
+        waiting, self._waiting, decision = self._waiting, [], None
+        self._is_written = self._is_written and not waiting
+        for step, sums, size, largest_shard in waiting:
+            measured = Measured(
+                examples=step.examples, shards=step.shards, loss=sums.by_name[LOSS.name],
+                shard_squares=sums.by_name.get(SHARD_SQUARES.name, 0.0) / largest_shard,
+                square=(size * step.examples) ** 2, timing=sums.timing,
+            )  # fmt: skip
+            with reported_as_workload_error(
+                f"growth {self.course.spec.batch.growth.type} after update {step.after.update}"
+            ):
+                course, decision, self._memory = self.course.after(step, measured, self._memory)
+            if course is not self.course:
+                self.course = course
+                self._write(course.decisions)
         return decision
 
     def tensors(self) -> dict[str, Tensor]:
         """The live vector by its name; empty if nothing is measured."""
+        self._take_in()
         if not self._is_written:
             self._vector[_DECISIONS:] = torch.tensor(self._memory, dtype=torch.float64)
             self._is_written = True

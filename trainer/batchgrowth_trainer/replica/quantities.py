@@ -10,20 +10,21 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One number: `write(place, summed loss, summed gradient, examples)` writes a shard's summand to its place, a
-    scalar view of the row.
+    """One number: `write(place, summed loss, summed gradient, weight)` writes a shard's summand to its place, a scalar
+    view of the row; `weight` is the number of examples of the update's largest shard over that of this one.
     """
 
     name: str
-    write: Callable[[Tensor, Tensor, Tensor, int], object]
+    write: Callable[[Tensor, Tensor, Tensor, float], object]
 
 
-def _write_square(place: Tensor, _loss: Tensor, gradient: Tensor, examples: int) -> None:
+def _write_square(place: Tensor, _loss: Tensor, gradient: Tensor, weight: float) -> None:
     torch.dot(gradient, gradient, out=place)
-    place.div_(examples)
+    if weight != 1:  # a division that most shards are spared: it takes longer than the product
+        place.mul_(weight)
 
 
-LOSS = Quantity("loss", lambda place, loss, _gradient, _examples: place.copy_(loss))
+LOSS = Quantity("loss", lambda place, loss, _gradient, _weight: place.copy_(loss))
 SHARD_SQUARES = Quantity("shard squares", _write_square)
 
 
@@ -41,10 +42,10 @@ class Tail:
         """Scalar views of the row, one per quantity: making them takes as long as writing to them."""
         return list(row[-self.length :][: len(self._quantities)].unbind())
 
-    def write(self, places: Sequence[Tensor], loss: Tensor, gradient: Tensor, examples: int) -> None:
-        """Write a shard's numbers to their places in its row."""
+    def write(self, places: Sequence[Tensor], loss: Tensor, gradient: Tensor, weight: float) -> None:
+        """Write a shard's numbers to their places in its row; see Quantity."""
         for place, quantity in zip(places, self._quantities, strict=True):
-            quantity.write(place, loss, gradient, examples)
+            quantity.write(place, loss, gradient, weight)
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
         """Write the timing, of which one member's is enough; do nothing if the growth does not look at a clock."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from batchgrowth.course import Measured
 from batchgrowth.decisions import Decision
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Plan, Position, Step
@@ -26,7 +25,7 @@ from batchgrowth_trainer.replica.draws import example_order, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
-from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail
+from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Tail
 from batchgrowth_trainer.replica.reading import seeded_fetch
 from batchgrowth_trainer.workload import Workload, checked, predict
 
@@ -119,17 +118,9 @@ class Replica:
             change = total[weights : -self._tail.length].div_(step.examples)
             self.buffers.advance(self.buffers.clone(), change)
         self.optimizer.step(gradient, learning_rate, step.position.update)
-        decision = self._measure(step, sums, size) if self.growth.course.measures else None
+        decision = self.growth.after(step, sums, size, _largest_shard(step))
         self.position = step.after
         return Committed(loss / step.examples, learning_rate, sums.stop, decision)
-
-    def _measure(self, step: Step, sums: Sums, size: float) -> Decision | None:
-        measured = Measured(
-            examples=step.examples, shards=step.shards, loss=sums.by_name[LOSS.name],
-            shard_squares=sums.by_name.get(SHARD_SQUARES.name, 0.0), square=(size * step.examples) ** 2,
-            timing=sums.timing,
-        )  # fmt: skip
-        return self.growth.after(step, measured)
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
         """Write the timing of an earlier update into the row with shard 0, for a growth that looks at a clock.
@@ -160,7 +151,7 @@ class Replica:
             loss = self._loss(mine, seed)
             loss.backward()  # type: ignore[no-untyped-call]
         weights = self.parameters.length
-        self._tail.write(done.places, loss.detach(), done.row[:weights], len(mine))
+        self._tail.write(done.places, loss.detach(), done.row[:weights], _largest_shard(step) / len(mine))
         if self.buffers.length:
             self.buffers.change_since(start, len(mine), done.row[weights : -self._tail.length])
         return done
@@ -224,6 +215,11 @@ class Replica:
     def state_dict(self) -> dict[str, Tensor]:
         """The model's own state dict on the CPU, for export; no two tensors share memory."""
         return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+
+
+def _largest_shard(step: Step) -> int:
+    """The number of examples of the update's largest shard; the others have at most one less."""
+    return -(-step.examples // step.shards)
 
 
 def _not_finite(step: Step, learning_rate: float, loss: float, size: float) -> str:
