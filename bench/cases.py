@@ -20,28 +20,31 @@ BASELINES = (DDP, ONE, GATHER, REDUCE)
 OUR_GATHER = "GatherScatter (ours)"
 OUR_REDUCE = "AllReduce (ours)"
 MEASURING = "AllReduce, measuring (ours)"
+ENCRYPTED = "AllReduce, encrypted (ours)"
 
 
 @dataclass(frozen=True, slots=True)
 class System:
     """One way to train: a baseline of plain torch, or an exchange of this project with its shard size.
 
-    `measuring` measures the noise scale and looks at it in each epoch, within bounds that keep the batch as it is.
+    `measuring` measures the noise scale and looks at it in each epoch, within bounds that keep the batch as it is;
+    `encrypted` encrypts the exchange.
     """
 
     name: str
     exchange: str = ""
     shard: int = 0
     measuring: bool = False
+    encrypted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One comparison: every system trains `job`, and the updates after the first `warm_epochs` are timed.
 
-    `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none). A `measuring`
-    case compares our AllReduce with and without measuring, and nothing else; its `warm_epochs` is at least 2, since its
-    first look ends epoch 1, and a job without a look is refused.
+    `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none). A case `of`
+    MEASURING or ENCRYPTED compares our AllReduce with and without it, and nothing else. Where it measures,
+    `warm_epochs` is at least 2, since its first look ends epoch 1, and a job without a look is refused.
     """
 
     model: str
@@ -54,12 +57,13 @@ class Case:
     warm_epochs: int
     why_shard: str
     fine_shard: int = 0
-    measuring: bool = False
+    of: str = ""
 
     @property
     def name(self) -> str:
         """The name for --only."""
-        return f"{'measuring-' if self.measuring else ''}{self.model}-{self.batch}"
+        prefix = {MEASURING: "measuring-", ENCRYPTED: "encrypted-", "": ""}[self.of]
+        return f"{prefix}{self.model}-{self.batch}"
 
     @property
     def warm(self) -> int:
@@ -69,8 +73,9 @@ class Case:
     def systems(self) -> list[System]:
         """The systems to compare, baselines first; ratios are to the first."""
         reduce = System(OUR_REDUCE, "AllReduce", self.shard)
-        if self.measuring:
-            return [reduce, System(MEASURING, "AllReduce", self.shard, measuring=True)]
+        if self.of:
+            measuring, encrypted = self.of == MEASURING, self.of == ENCRYPTED
+            return [reduce, System(self.of, "AllReduce", self.shard, measuring=measuring, encrypted=encrypted)]
         gather = System(OUR_GATHER, "GatherScatter", self.shard)
         fine = [System(f"AllReduce, shard {self.fine_shard} (ours)", "AllReduce", self.fine_shard)]
         return [*(System(name) for name in BASELINES), gather, reduce, *(fine if self.fine_shard else [])]
@@ -89,7 +94,10 @@ class Case:
             epochs=self.warm_epochs if only_warm else self.epochs,
             batch={"initial": self.batch, "maximum": self.batch, "shard": shard, "growth": {"type": growth}},
             learningRate={"initial": "0.01", "rule": "Constant"},
-            exchange={"type": system.exchange if system else "AllReduce"},
+            exchange={
+                "type": system.exchange if system else "AllReduce",
+                "encryption": "Auto" if system and system.encrypted else "Disabled",
+            },
         )
 
 
@@ -111,9 +119,7 @@ def make_job(name: str, **spec: Any) -> BatchGrowthJob:
     return read_manifest(json.dumps(manifest))
 
 
-def _mlp(
-    batch: int, epochs: int, warm_epochs: int, why_shard: str, *, fine_shard: int = 0, measuring: bool = False
-) -> Case:
+def _mlp(batch: int, epochs: int, warm_epochs: int, why_shard: str, *, fine_shard: int = 0, of: str = "") -> Case:
     return Case(
         model="mlp",
         batch=batch,
@@ -125,11 +131,11 @@ def _mlp(
         warm_epochs=warm_epochs,
         why_shard=why_shard,
         fine_shard=fine_shard,
-        measuring=measuring,
+        of=of,
     )
 
 
-def _wrn(batch: int, epochs: int, warm_epochs: int, *, measuring: bool = False) -> Case:
+def _wrn(batch: int, epochs: int, warm_epochs: int, *, of: str = "") -> Case:
     """A case in which an epoch is one update."""
     return Case(
         model="wrn",
@@ -141,7 +147,7 @@ def _wrn(batch: int, epochs: int, warm_epochs: int, *, measuring: bool = False) 
         epochs=epochs,
         warm_epochs=warm_epochs,
         why_shard=_ONE_EACH,
-        measuring=measuring,
+        of=of,
     )
 
 
@@ -159,13 +165,17 @@ def cases(*, quick: bool) -> list[Case]:
             _mlp(64, 3, 2, _ONE_EACH),
             _mlp(512, 6, 2, _WHOLE_HALVES, fine_shard=32),
             _wrn(8, 4, 2),
-            _mlp(64, 3, 2, _ONE_EACH, measuring=True),
-            _wrn(8, 4, 2, measuring=True),
+            _mlp(64, 3, 2, _ONE_EACH, of=MEASURING),
+            _wrn(8, 4, 2, of=MEASURING),
+            _mlp(64, 3, 2, _ONE_EACH, of=ENCRYPTED),
+            _wrn(8, 4, 2, of=ENCRYPTED),
         ]
     return [
         _mlp(64, 16, 2, _ONE_EACH),
         _mlp(512, 110, 10, _WHOLE_HALVES, fine_shard=32),
         _wrn(64, 8, 2),
-        _mlp(64, 45, 2, _ONE_EACH, measuring=True),
-        _wrn(64, 10, 2, measuring=True),
+        _mlp(64, 24, 2, _ONE_EACH, of=MEASURING),
+        _wrn(64, 10, 2, of=MEASURING),
+        _mlp(64, 24, 2, _ONE_EACH, of=ENCRYPTED),
+        _wrn(64, 10, 2, of=ENCRYPTED),
     ]

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.crew.local_cluster import local_cluster
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event, Sink
 from batchgrowth_trainer.training import Options, train
+from distributed.security import Security
 
 from bench.cases import WORKERS, cases
 from bench.loopback import sent_bytes
@@ -46,12 +48,21 @@ class Trained:
 
 
 @contextmanager
-def workers_ready(count: int) -> Iterator[str]:
-    """The scheduler's address of a local cluster with `count` workers."""
-    with local_cluster(cases(quick=True)[0].job().spec) as cluster:
+def workers_ready(count: int, *, tls: bool = False) -> Iterator[str]:
+    """The scheduler's address of a local cluster with `count` workers, which speaks TLS if wanted, as pods do."""
+    with dask.config.set(_tls() if tls else {}), local_cluster(cases(quick=True)[0].job().spec) as cluster:
         cluster.scale(count)
         cluster.wait_for_workers(count, timeout=120)
         yield cluster.scheduler_address
+
+
+def _tls() -> dict[str, Any]:
+    """Settings of Dask with which every role speaks TLS with one certificate, as in pods."""
+    made = Security.temporary()
+    tls, roles = "distributed.comm.tls", ("scheduler", "worker", "client")
+    certificates = {f"{tls}.{role}.cert": made.tls_client_cert for role in roles}
+    keys = {f"{tls}.{role}.key": made.tls_client_key for role in roles}
+    return {"distributed.comm.require-encryption": True, f"{tls}.ca-file": made.tls_ca_file, **certificates, **keys}
 
 
 def measure(job: BatchGrowthJob, scheduler: str) -> Trained:

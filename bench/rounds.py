@@ -14,7 +14,7 @@ from batchgrowth.plan import make_plan
 
 from bench import ours, pauses
 from bench.baselines import Sample
-from bench.cases import WORKERS, Case, System
+from bench.cases import ENCRYPTED, WORKERS, Case, System
 from bench.ours import workers_ready
 from bench.pauses import Pauses
 from bench.peers import Peers
@@ -62,12 +62,13 @@ def spread(numbers: list[float]) -> Spread:
 
 
 def measure_cases(chosen: list[Case], rounds: int, report: Report) -> list[Measured]:
-    """The figures of the chosen cases, all measured on the same processes."""
-    if not chosen:
-        return []
-    spec = chosen[0].job().spec
-    with Peers(spec) as peers, workers_ready(WORKERS) as scheduler:
-        return [_measure_case(case, rounds, peers, scheduler, report) for case in chosen]
+    """The figures of the chosen cases: those that compare encryption on a cluster that speaks TLS."""
+    found = []
+    for tls in (False, True):
+        if cases := [case for case in chosen if (case.of == ENCRYPTED) == tls]:
+            with Peers(cases[0].job().spec) as peers, workers_ready(WORKERS, tls=tls) as scheduler:
+                found += [_measure_case(case, rounds, peers, scheduler, report) for case in cases]
+    return found
 
 
 def measure_pauses(resizes: int, report: Report) -> list[Pauses]:

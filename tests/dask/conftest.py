@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.progress import Progress
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_operator.server.tls import issue
 from batchgrowth_trainer.training import Options, train
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -148,23 +150,33 @@ Process = subprocess.Popen[bytes]
 
 
 class Pods:
-    """Scheduler, workers and trainer as pods run them: processes that each write to a file of their own."""
+    """Scheduler, workers and trainer as pods run them: processes that each write to a file of their own, and that have
+    the job's certificate.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.started = folder, list[Process]()
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{self._port}"
+        self.address = f"tls://127.0.0.1:{self._port}"
         self.output = folder / "out"
+        for name, text in issue("digits", "default", datetime.now(UTC), None).pem.items():
+            (folder / name).write_text(text)
+        files = {"CERT": str(folder / "tls.crt"), "KEY": str(folder / "tls.key")}
+        roles = ("SCHEDULER", "WORKER", "CLIENT")
+        self._tls = {f"DASK_DISTRIBUTED__COMM__TLS__{role}__{name}": file for role in roles
+                     for name, file in files.items()}  # fmt: skip
+        self._tls["DASK_DISTRIBUTED__COMM__TLS__CA_FILE"] = str(folder / "ca.crt")
+        self._tls["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] = "true"
 
     def scheduler(self) -> Process:
         where = ["--host", "127.0.0.1", "--port", str(self._port), "--dashboard-address", "127.0.0.1:0"]
-        return self._start("distributed.cli.dask_scheduler", *where)
+        return self._start("distributed.cli.dask_scheduler", "--protocol", "tls", *where)
 
     def worker(self) -> Process:
         how = ["--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self.folder)]
         how += ["--preload", "batchgrowth_trainer.worker_pod", "--no-dashboard", "--host", "127.0.0.1"]
-        return self._start("distributed.cli.dask_worker", self.address, *how)
+        return self._start("distributed.cli.dask_worker", self.address, "--protocol", "tls", *how)
 
     def trainer(self, job: BatchGrowthJob) -> Process:
         (self.folder / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
@@ -222,7 +234,7 @@ class Pods:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=self.folder,
-                env=os.environ | {"PYTHONPATH": str(USER_CODE), "OMP_NUM_THREADS": "1"},
+                env=os.environ | self._tls | {"PYTHONPATH": str(USER_CODE), "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

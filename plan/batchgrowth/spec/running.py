@@ -1,7 +1,7 @@
 """The parts of the spec that say how fast and where to train; only `workers.threads` changes the weights."""
 
 import json
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -26,6 +26,11 @@ class Exchange(Choice):
         ge=1,
         le=3600,
         description="How long one exchange may hang before its peers count as lost. Unit: seconds. Default: 60.",
+    )
+    encryption: Literal["Auto", "Disabled"] = Field(
+        "Auto",
+        description="Auto encrypts the connections between workers, with the job's certificate, wherever workers and "
+        "scheduler speak TLS: in every pod. Disabled leaves them plain, for a closed network. Default: Auto.",
     )
 
 

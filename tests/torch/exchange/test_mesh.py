@@ -3,18 +3,20 @@
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from batchgrowth_trainer.exchange.group import PeerLost, Seat, TcpGroup, send_state, swap_with_all
+from batchgrowth_trainer.exchange.forming import Door, Encryption, Seat, connect_all
+from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, send_state, swap_with_all
 from batchgrowth_trainer.exchange.mesh import Mesh
+from distributed.security import Security
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-c10d: Any = torch.distributed
 HOST = "127.0.0.1"
+TOKEN = "5a" * 16
 MANY = 3 << 20  # more bytes than the kernel buffers for one connection at first
 
 
@@ -36,63 +38,108 @@ def together(size: int, act: Callable[[int], Any]) -> list[Any]:
     return results
 
 
-def meshes(size: int, host: str = HOST) -> list[Mesh]:
-    store = c10d.HashStore()
-    found = together(size, lambda rank: Mesh(store, rank, size, host, 10.0))
+def seats(doors: list[Door], token: str = TOKEN) -> list[Seat]:
+    addresses = tuple(door.address for door in doors)
+    return [Seat(rank, addresses, token, 10.0) for rank in range(len(doors))]
+
+
+def meshes(size: int, host: str = HOST, encryption: Encryption | None = None) -> list[Mesh]:
+    doors = [Door(host) for _ in range(size)]
+    places = seats(doors)
+    found = together(size, lambda rank: Mesh(connect_all(places[rank], doors[rank], encryption, never, 10.0)))
     assert [Mesh] * size == [type(mesh) for mesh in found], found
+    for door in doors:
+        door.close()
     return found
+
+
+@pytest.fixture
+def doors() -> Iterator[list[Door]]:
+    """Those of two members."""
+    both = [Door(HOST), Door(HOST)]
+    yield both
+    for door in both:
+        door.close()
+
+
+def never() -> bool:
+    return False
+
+
+def encryption_of(security: Security) -> Encryption:
+    """As a worker's."""
+    dials = security.get_connection_args("worker")["ssl_context"]
+    return Encryption(security.get_listen_args("worker")["ssl_context"], dials)
+
+
+@pytest.fixture(scope="module")
+def certificate() -> Security:
+    """A job's certificate and authority."""
+    return Security.temporary()
 
 
 def filled(sender: int, receiver: int, count: int) -> bytearray:
     return bytearray([(7 * sender + 3 * receiver + 1) % 251]) * count
 
 
-@settings(max_examples=15, deadline=None)
-@given(size=st.integers(2, 5), data=st.data())
-def test_every_byte_arrives_at_its_receiver(size: int, data: st.DataObject) -> None:
+def test_every_byte_arrives_at_its_receiver(certificate: Security) -> None:
     """Any number of bytes, among them none and more than fits into a buffer, in both directions at once."""
-    amounts = st.sampled_from([None, 0, 1, 38_000, MANY])
-    drawn = {(a, b): data.draw(amounts) for a in range(size) for b in range(size) if a != b}
-    counts = {pair: count for pair, count in drawn.items() if count is not None}
-    found = meshes(size)
 
-    def act(rank: int) -> dict[int, bytearray]:
-        others = [peer for peer in range(size) if peer != rank]
-        outgoing = {p: memoryview(filled(rank, p, counts[rank, p])) for p in others if (rank, p) in counts}
-        landing = {p: bytearray(counts[p, rank]) for p in others if (p, rank) in counts}
-        found[rank].swap(outgoing, {p: memoryview(room) for p, room in landing.items()}, 10.0)
-        return landing
+    @settings(max_examples=20, deadline=None)
+    @given(size=st.integers(2, 5), data=st.data(), encrypted=st.booleans())
+    def every_byte_arrives(size: int, data: st.DataObject, encrypted: bool) -> None:
+        amounts = st.sampled_from([None, 0, 1, 38_000, MANY])
+        drawn = {(a, b): data.draw(amounts) for a in range(size) for b in range(size) if a != b}
+        counts = {pair: count for pair, count in drawn.items() if count is not None}
+        found = meshes(size, encryption=encryption_of(certificate) if encrypted else None)
 
-    for rank, landing in enumerate(together(size, act)):
-        assert {p: filled(p, rank, counts[p, rank]) for p in landing} == landing
-    for mesh in found:
-        mesh.close()
+        def act(rank: int) -> dict[int, bytearray]:
+            others = [peer for peer in range(size) if peer != rank]
+            outgoing = {p: memoryview(filled(rank, p, counts[rank, p])) for p in others if (rank, p) in counts}
+            landing = {p: bytearray(counts[p, rank]) for p in others if (p, rank) in counts}
+            found[rank].swap(outgoing, {p: memoryview(room) for p, room in landing.items()}, 10.0)
+            return landing
+
+        for rank, landing in enumerate(together(size, act)):
+            assert {p: filled(p, rank, counts[p, rank]) for p in landing} == landing
+        for mesh in found:
+            mesh.close()
+
+    every_byte_arrives()
 
 
-def test_a_peer_that_has_gone_is_noticed_at_once() -> None:
-    first, second, third = meshes(3)
+@pytest.fixture(params=["tls", "tcp"])
+def encryption(request: pytest.FixtureRequest, certificate: Security) -> Encryption | None:
+    """That of a job's certificate, or none."""
+    return encryption_of(certificate) if request.param == "tls" else None
+
+
+def test_a_peer_that_has_gone_is_noticed_at_once(encryption: Encryption | None) -> None:
+    first, second, third = meshes(3, encryption=encryption)
     second.close()
     with pytest.raises(ConnectionError):
         first.swap({}, {1: memoryview(bytearray(1)), 2: memoryview(bytearray(1))}, 60.0)
-    with pytest.raises(ConnectionError):  # a send may still succeed, into a buffer that is never read
+    with pytest.raises(OSError):  # a send may still succeed, into a buffer that is never read
         third.swap({1: memoryview(bytes(MANY))}, {1: memoryview(bytearray(1))}, 60.0)
     first.close()
     third.close()
 
 
-def test_what_was_sent_before_closing_still_arrives() -> None:
-    first, second = meshes(2)
-    first.swap({1: memoryview(b"the last sum")}, {}, 10.0)
-    first.close()
-    landing = bytearray(12)
-    second.swap({}, {0: memoryview(landing)}, 10.0)
-    assert b"the last sum" == landing
-    second.close()
+def test_what_was_sent_before_closing_still_arrives(encryption: Encryption | None) -> None:
+    """In either direction: the one that dialled has never read."""
+    for sender in (0, 1):
+        both = meshes(2, encryption=encryption)
+        both[sender].swap({1 - sender: memoryview(b"the last sum")}, {}, 10.0)
+        both[sender].close()
+        landing = bytearray(12)
+        both[1 - sender].swap({}, {sender: memoryview(landing)}, 10.0)
+        assert b"the last sum" == landing
+        both[1 - sender].close()
 
 
 @pytest.mark.fault("C09")
-def test_a_silent_peer_times_out() -> None:
-    first, second = meshes(2)
+def test_a_silent_peer_times_out(encryption: Encryption | None) -> None:
+    first, second = meshes(2, encryption=encryption)
     with pytest.raises(TimeoutError, match=r"no answer from rank 1 within 0\.05 s"):
         first.swap({}, {1: memoryview(bytearray(1))}, 0.05)
     first.close()
@@ -109,42 +156,140 @@ def test_members_connect_over_ipv6() -> None:
         mesh.close()
 
 
-def test_a_member_that_does_not_connect_times_out() -> None:
+def test_a_member_that_does_not_connect_times_out(doors: list[Door]) -> None:
     with pytest.raises(TimeoutError, match="not every member connected in time"):
-        Mesh(c10d.HashStore(), 0, 2, HOST, 0.3)
+        connect_all(seats(doors)[0], doors[0], None, never, 0.3)
+
+
+def test_a_generation_that_is_over_is_not_waited_for(doors: list[Door]) -> None:
+    over = threading.Event()
+    threading.Timer(0.2, over.set).start()
+    with pytest.raises(ConnectionError, match="the generation is over already"):
+        connect_all(seats(doors)[0], doors[0], None, over.is_set, 30.0)
+
+
+def test_a_door_that_closes_ends_the_wait(doors: list[Door]) -> None:
+    threading.Timer(0.2, doors[0].close).start()
+    with pytest.raises(ConnectionError, match="the run has ended"):
+        connect_all(seats(doors)[0], doors[0], None, never, 30.0)
+
+
+def test_a_member_that_cannot_be_dialled_is_an_error_at_once(doors: list[Door]) -> None:
+    places = seats(doors)
+    doors[0].close()
+    began = time.monotonic()
+    with pytest.raises(ConnectionError):
+        connect_all(places[1], doors[1], None, never, 30.0)
+    assert time.monotonic() - began < 10
+
+
+# --- strangers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault("C10")
-def test_connections_without_the_token_are_closed() -> None:
-    """They connect before the members do: one sends other bytes, one sends none, one disconnects."""
-    store, intruders = c10d.HashStore(), []
-
-    def act(rank: int) -> Mesh:
-        if rank == 1:
-            host, port, _ = store.get("mesh/0").decode().split()
-            for sent in (b"x" * 64, b"", b"GET /"):
-                intruders.append(socket.create_connection((host, int(port))))
-                intruders[-1].sendall(sent)
-            intruders[-1].close()
-        return Mesh(store, rank, 2, HOST, 10.0)
-
-    first, second = together(2, act)
-    landing = bytearray(2)
-    second.swap({0: memoryview(b"hi")}, {}, 10.0)
-    first.swap({}, {1: memoryview(landing)}, 10.0)
-    assert b"hi" == landing
+def test_connections_without_the_token_are_closed(doors: list[Door], encryption: Encryption | None) -> None:
+    """They connect before the members do: with other bytes, with none, and one that disconnects; they delay nobody."""
+    intruders = list[socket.socket]()
+    for sent in (b"x" * 64, b"", b"GET /"):
+        intruders.append(socket.create_connection(doors[0].address))
+        intruders[-1].sendall(sent)
+    intruders[-1].close()
+    places, began = seats(doors), time.monotonic()
+    first, second = together(2, lambda rank: Mesh(connect_all(places[rank], doors[rank], encryption, never, 10.0)))
+    assert time.monotonic() - began < 2.9, "the silent one was waited for"
+    arrives(second, first, 0)
     for one in (first, second, *intruders):
         one.close()
+
+
+@pytest.mark.parametrize("token", ["of an earlier generation", "right"])
+def test_ranks_are_checked(doors: list[Door], token: str) -> None:
+    """A holder of the token cannot take the seat of a member that is seated, of the greeter, or of none."""
+    places, strangers = seats(doors), list[socket.socket]()
+    for rank in (0, 2, 2**32 - 1) if token == "right" else (1,):
+        strangers.append(socket.create_connection(doors[0].address))
+        begins = TOKEN if token == "right" else "00" * 16
+        strangers[-1].sendall(bytes.fromhex(begins) + rank.to_bytes(4, "big"))
+    first, second = together(2, lambda rank: Mesh(connect_all(places[rank], doors[rank], None, never, 10.0)))
+    arrives(second, first, 0)
+    for stranger in strangers:
+        stranger.settimeout(5)
+        assert b"" == stranger.recv(1)
+        stranger.close()
+    first.close()
+    second.close()
+
+
+@pytest.mark.fault("C21", "E01")
+@pytest.mark.parametrize("theirs", ["another authority's", "none, in plain TCP"])
+def test_members_without_the_job_s_certificate_do_not_connect(
+    doors: list[Door], certificate: Security, theirs: str
+) -> None:
+    """Though they have the token: the certificate must be the job's."""
+    places, ours = seats(doors), encryption_of(certificate)
+    other = encryption_of(Security.temporary()) if theirs == "another authority's" else None
+    found = together(2, lambda rank: connect_all(places[rank], doors[rank], (ours, other)[rank], never, 1.0))
+    assert isinstance(found[0], OSError)
+    for connection in found[1].values() if isinstance(found[1], dict) else ():  # it has dialled, and was not let in
+        connection.close()
+
+
+def test_what_travels_is_encrypted(doors: list[Door], certificate: Security) -> None:
+    """Seen by one who relays every byte between two members."""
+    secret, seen = b"the sum of all gradients", bytearray()
+    relay = socket.create_server((HOST, 0))
+
+    def pass_on(source: socket.socket, target: socket.socket) -> None:
+        while got := source.recv(65536):
+            seen.extend(got)
+            target.sendall(got)
+
+    def carry() -> None:
+        with relay, relay.accept()[0] as dialled, socket.create_connection(doors[0].address) as onward:
+            back = threading.Thread(target=pass_on, args=(onward, dialled))
+            back.start()
+            pass_on(dialled, onward)
+            onward.shutdown(socket.SHUT_WR)
+            back.join()
+
+    relaying = threading.Thread(target=carry)
+    relaying.start()
+    places = [Seat(rank, (relay.getsockname(), doors[1].address), TOKEN, 10.0) for rank in range(2)]
+    ours = encryption_of(certificate)
+    first, second = together(2, lambda rank: Mesh(connect_all(places[rank], doors[rank], ours, never, 10.0)))
+    arrives(second, first, 0, secret)
+    assert len(seen) > len(secret)
+    assert secret not in seen
+    assert bytes.fromhex(TOKEN) not in seen
+    first.close()
+    second.close()
+    relaying.join()
+
+
+def arrives(sender: Mesh, receiver: Mesh, rank: int, what: bytes = b"hi") -> None:
+    landing = bytearray(len(what))
+    sender.swap({rank: memoryview(what)}, {}, 10.0)
+    receiver.swap({}, {1 - rank: memoryview(landing)}, 10.0)
+    assert what == landing
 
 
 # --- as a group ---------------------------------------------------------------------------------------------------
 
 
+def groups(size: int) -> list[TcpGroup]:
+    doors = [Door(HOST) for _ in range(size)]
+    places = seats(doors)
+    found = together(size, lambda rank: TcpGroup(places[rank], doors[rank]))
+    for door in doors:
+        door.close()
+    return found
+
+
 def test_members_exchange_tensors_of_every_dtype() -> None:
-    store = c10d.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    found = groups(3)
 
     def act(rank: int) -> tuple[list[list[int]], list[torch.Tensor]]:
-        group = TcpGroup(seat(store.port, rank, 3))
+        group = found[rank]
         places = [place.tolist() for place in swap_with_all(group, torch.tensor([rank, 5]))]
         state = [torch.full((300_000,), float(rank)), torch.tensor([rank], dtype=torch.int64),
                  torch.tensor([rank == 1]), torch.full((2,), rank, dtype=torch.bfloat16), torch.empty(0)]  # fmt: skip
@@ -158,29 +303,13 @@ def test_members_exchange_tensors_of_every_dtype() -> None:
 
 
 def test_a_lost_peer_raises_peer_lost() -> None:
-    store = c10d.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    first, second = together(2, lambda rank: TcpGroup(seat(store.port, rank, 2)))
+    first, second = groups(2)
     second.close()
     with pytest.raises(PeerLost, match=r"rank 1 has closed|Connection reset|Broken pipe"):
         first.swap({}, {1: torch.empty(4)})
     first.close()
 
 
-def test_closing_the_store_ends_the_wait_for_a_member() -> None:
-    stores = [c10d.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)]
-    port, began = stores[0].port, time.monotonic()
-
-    def act(rank: int) -> TcpGroup | None:
-        if rank == 0:
-            return TcpGroup(seat(port, 0, 2))
-        time.sleep(0.3)
-        stores.clear()
-        return None
-
-    error, _ = together(2, act)
-    assert isinstance(error, PeerLost)
-    assert time.monotonic() - began < 5
-
-
-def seat(port: int, rank: int, size: int) -> Seat:
-    return Seat(HOST, port, "1", rank, size, HOST, 10.0)
+def test_a_generation_that_is_over_raises_peer_lost(doors: list[Door]) -> None:
+    with pytest.raises(PeerLost, match="the generation is over already"):
+        TcpGroup(seats(doors)[0], doors[0], None, lambda: True)

@@ -6,7 +6,6 @@ Losing a worker costs the update under way; losing all of them, the updates sinc
 """
 
 import time
-from contextlib import closing
 
 from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.crew import Crew
@@ -16,12 +15,11 @@ from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling
 from batchgrowth_trainer.drivers.states import States
 from batchgrowth_trainer.drivers.workforce import Join
-from batchgrowth_trainer.exchange.group import Seat
+from batchgrowth_trainer.exchange.forming import Seat
 from batchgrowth_trainer.exchange.rendezvous import Rendezvous
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.sinks.events import BytesSent
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.messages import EvaluationReport, GenerationBegan, Left, Order, Outcome, RowsReport
 
 _TICK_SECONDS = 0.05
@@ -62,8 +60,10 @@ class AllReduceDriver:
 
     def _one_generation(self, members: list[str]) -> None:
         self._number += 1
-        with closing(Rendezvous(self._host)) as self._rendezvous:
-            present = self._now = Generation(self._number, members)
+        present = self._now = Generation(self._number, members)
+        by_nccl = backend_of([self._crew.ready[address] for address in members]) == "nccl"
+        self._rendezvous = Rendezvous(self._host) if by_nccl else None
+        try:
             for rank, address in enumerate(members):
                 order = self._crew.run_id, self._order(rank)
                 future = self._crew.calls.submit(address, service.train_generation, *order)
@@ -72,21 +72,22 @@ class AllReduceDriver:
             while not present.over:
                 self._handle_events(_TICK_SECONDS)
                 self._supervise(present)
-        self._now = self._rendezvous = None
+        finally:
+            self._close_rendezvous()
+        self._now = None
         self._ended_at = time.monotonic()
         self._conclude(present)
 
     def _order(self, rank: int) -> Order:
         assert self._now is not None
-        assert self._rendezvous is not None
-        members, number = self._now.members, self._number
+        members, meeting = self._now.members, self._rendezvous
         seat = Seat(
-            host=self._host, port=self._rendezvous.port, generation=str(number), rank=rank, size=len(members),
-            address=host_and_port(members[rank])[0], timeout_seconds=self._run.spec.exchange.timeout_seconds,
+            rank=rank, doors=tuple(self._crew.ready[address].door for address in members), token=self._now.token,
+            timeout_seconds=self._run.spec.exchange.timeout_seconds,
+            store=(meeting.host, meeting.port) if meeting else None,
         )  # fmt: skip
-        backend = backend_of([self._crew.ready[address] for address in members])
         until = self._scaling.ends_at(len(members))
-        return Order(seat, number, backend, until, evaluated=self._run.story.evaluated, reported=self._run.reported)
+        return Order(seat, self._now.number, until, evaluated=self._run.story.evaluated, reported=self._run.reported)
 
     def _supervise(self, present: Generation) -> None:
         self._scaling.tick(present.members)
@@ -132,8 +133,24 @@ class AllReduceDriver:
         present.outcomes.setdefault(address, outcome)
         if outcome is None:
             present.futures[address].cancel()
-        if (outcome is None or outcome.lost or outcome.error) and self._rendezvous is not None:
+        if outcome is None or outcome.lost or outcome.error:
+            self._cancel(present)
+
+    def _cancel(self, present: Generation) -> None:
+        """Unblock the members that still wait for one that is lost; a group that has formed notices by itself."""
+        self._close_rendezvous()
+        if not present.cancelled:
+            present.cancelled = True
+            for address in present.members:
+                if address not in present.outcomes:
+                    self._crew.calls.notify(
+                        service.cancel_generation, self._crew.run_id, present.number, worker=address
+                    )
+
+    def _close_rendezvous(self) -> None:
+        if self._rendezvous is not None:
             self._rendezvous.close()
+            self._rendezvous = None
 
     def _on_report(self, report: RowsReport | EvaluationReport) -> None:
         if self._now is not None:

@@ -1,6 +1,7 @@
 """One generation as its driver sees it: its members, and how each of them ended."""
 
 import math
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ class Generation:
 
     number: int
     members: list[str]
+    token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    cancelled: bool = False
     heard_at: float = field(default_factory=time.monotonic)  # when a member last reported or ended
     futures: dict[str, Future] = field(default_factory=dict)
     outcomes: dict[str, Outcome | None] = field(default_factory=dict)

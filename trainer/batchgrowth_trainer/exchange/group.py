@@ -5,15 +5,15 @@ Forming a group takes milliseconds, and an update calls neither Dask nor Kuberne
 """
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from batchgrowth_trainer.exchange.forming import Door, Encryption, Seat, connect_all
 from batchgrowth_trainer.exchange.mesh import Mesh
 
 # torch.distributed's functions know one default group per process, but its classes allow a group per generation. They
@@ -25,19 +25,6 @@ _FORMING_SECONDS = 10.0  # the longest that forming a group may take; usually mi
 
 class PeerLost(Exception):
     """A peer died, left, or did not answer in time; the update under way has not been committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A member's place in one generation: the address of the store, its rank, and the number of members."""
-
-    host: str
-    port: int
-    generation: str
-    rank: int
-    size: int
-    address: str
-    timeout_seconds: float
 
 
 class Group(Protocol):
@@ -71,11 +58,13 @@ class LoneGroup:
 class TcpGroup:
     """Peers on CPUs. Tensors of another device are copied through the CPU."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(
+        self, seat: Seat, door: Door, encryption: Encryption | None = None, is_over: Callable[[], bool] = lambda: False
+    ) -> None:
         self.rank, self.size = seat.rank, seat.size
         self._patience = seat.timeout_seconds
         with _peer_errors():
-            self._mesh = Mesh(_store(seat), seat.rank, seat.size, seat.address, _forming(seat).total_seconds())
+            self._mesh = Mesh(connect_all(seat, door, encryption, is_over, _forming(seat).total_seconds()))
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """See Group. Raises PeerLost."""
@@ -119,14 +108,14 @@ class NcclGroup:
         self._group.abort()
 
 
-def form_group(seat: Seat, backend: str) -> Group:
-    """The group of this seat's generation, once every member has joined; `backend` is "tcp" or "nccl".
+def form_group(seat: Seat, door: Door, encryption: Encryption | None, is_over: Callable[[], bool]) -> Group:
+    """The group of this seat's generation, once every member has joined: by NCCL if the seat names a store.
 
-    Raises PeerLost if a member does not join in time.
+    Raises PeerLost if a member does not join in time, and as soon as `is_over()`.
     """
     if seat.size == 1:
         return LoneGroup()
-    return NcclGroup(seat) if backend == "nccl" else TcpGroup(seat)
+    return NcclGroup(seat) if seat.store else TcpGroup(seat, door, encryption, is_over)
 
 
 def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
@@ -152,13 +141,14 @@ def _forming(seat: Seat) -> timedelta:
 
 
 def _store(seat: Seat) -> Any:
+    assert seat.store is not None
+    host, port = seat.store
     try:
         # A store that its driver has closed refuses the connection at once; TCPStore itself would retry.
-        socket.create_connection((seat.host, seat.port), timeout=_forming(seat).total_seconds()).close()
+        socket.create_connection((host, port), timeout=_forming(seat).total_seconds()).close()
     except OSError as error:
         raise PeerLost(f"the generation is over already ({error})") from error
-    store = c10d.TCPStore(seat.host, seat.port, is_master=False, timeout=_forming(seat), wait_for_workers=False)
-    return c10d.PrefixStore(seat.generation, store)
+    return c10d.TCPStore(host, port, is_master=False, timeout=_forming(seat), wait_for_workers=False)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

@@ -1,4 +1,4 @@
-"""The store in the driver through which the members of a generation find each other.
+"""The store in the driver through which the members of a generation with GPUs find each other, as NCCL needs one.
 
 One per generation: closing it unblocks the members that still wait for one that has died.
 """

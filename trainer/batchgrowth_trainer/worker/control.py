@@ -14,7 +14,7 @@ class Control:
     def __init__(self, take: Callable[[], Snapshot]) -> None:
         self.abandoned = False
         self._take = take
-        self._stop_generation = -1
+        self._stop_generation = self._over_generation = -1
         self._lock = threading.Lock()
         self._training = False
         self._requests: deque[Future[Snapshot]] = deque()
@@ -26,6 +26,14 @@ class Control:
     def stop_requested(self, generation: int) -> bool:
         """Whether this generation should stop."""
         return self._stop_generation >= generation
+
+    def cancel(self, generation: int) -> None:
+        """Wait no longer for the members of this generation, or of earlier ones: it will not form."""
+        self._over_generation = max(self._over_generation, generation)
+
+    def is_over(self, generation: int) -> bool:
+        """Whether this generation will not form."""
+        return self.abandoned or self._over_generation >= generation
 
     def request_snapshot(self) -> Future[Snapshot]:
         """A copy of the state at the next update boundary; at once if the member does not train."""

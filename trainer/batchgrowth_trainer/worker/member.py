@@ -15,6 +15,7 @@ from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_device_fault
+from batchgrowth_trainer.exchange.forming import Door, Encryption
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, send_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.replica.building import build_replica
@@ -33,23 +34,24 @@ Send = Callable[[messages.Report | messages.GenerationBegan], None]
 
 
 class Member:
-    """A replica with its control; lives as long as the worker's process."""
+    """A replica with its control and its door at an address of this machine; lives as long as the worker's process."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, host: str) -> None:
         self.replica = build_replica(spec)
+        self.door = Door(host)
         self.control = Control(self.replica.snapshot)
         self._rows: deque[messages.UpdateRow] = deque(maxlen=_KEPT_ROWS)
         self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
         self._idle_since: tuple[int, float] = (-1, 0.0)
 
-    def train(self, order: messages.Order, send: Send) -> messages.Outcome:
+    def train(self, order: messages.Order, send: Send, encryption: Encryption | None) -> messages.Outcome:
         """Train to the order's end, a stop, or the loss of a peer; the outcome names a lost peer or workload error."""
         prepare_process(self.replica.spec)
         self.control.training(True)
         group: Group | None = None
         try:
             with reported_as_device_fault(f"a worker at update {self.replica.position.update}"):
-                group = form_group(order.seat, order.backend)
+                group = form_group(order.seat, self.door, encryption, lambda: self.control.is_over(order.generation))
                 self._catch_up(group)
                 _Generation(self, order, group, send).run()
             return messages.Outcome(self.replica.position.update)

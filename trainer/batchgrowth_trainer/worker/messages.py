@@ -11,7 +11,7 @@ from batchgrowth.errors import BatchGrowthError
 from batchgrowth.plan import Plan, Position, Step
 from pydantic import Discriminator, TypeAdapter
 
-from batchgrowth_trainer.exchange.group import Seat
+from batchgrowth_trainer.exchange.forming import Seat
 from batchgrowth_trainer.replica.replica import Committed
 
 
@@ -24,7 +24,6 @@ class Order:
 
     seat: Seat
     generation: int
-    backend: str
     until: int
     evaluated: int
     reported: int
@@ -32,11 +31,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A member that can join at the next update boundary; `gpu` is the UUID of its GPU, empty on a CPU."""
+    """A member that can join at the next update boundary; `gpu` is the UUID of its GPU, empty on a CPU.
+
+    `door` is the address at which other members connect to it.
+    """
 
     name: str
     host: str
     gpu: str
+    door: tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

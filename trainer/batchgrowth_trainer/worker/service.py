@@ -17,8 +17,10 @@ from batchgrowth.plan import Position, Step
 from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
 
+from batchgrowth_trainer.exchange.forming import Encryption
 from batchgrowth_trainer.record.snapshot import from_arrays, to_arrays
 from batchgrowth_trainer.worker import messages
+from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.last_resort import end_when
 from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.member import Member
@@ -40,7 +42,9 @@ def _announce_leave(worker: Worker) -> None:
 
 def _abandon(run_ids: Iterable[str]) -> None:
     for run_id in run_ids:
-        _MEMBERS.pop(run_id).control.abandoned = True
+        member = _MEMBERS.pop(run_id)
+        member.control.abandoned = True
+        member.door.close()
 
 
 LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
@@ -54,9 +58,10 @@ def member_of(run_id: str) -> Member:
 def prepare_member(run_id: str, spec: JobSpec, paths: Sequence[str]) -> messages.Prepared:
     """Load the workload and build a replica that is ready to join. Raises WorkloadError and DataError."""
     sys.path[:0] = [path for path in paths if path not in sys.path]
+    worker = get_worker()
     if run_id not in _MEMBERS:
-        _MEMBERS[run_id] = Member(spec)
-    return messages.Prepared(str(get_worker().name), socket.gethostname(), _gpu())
+        _MEMBERS[run_id] = Member(spec, host_and_port(worker.address)[0])
+    return messages.Prepared(str(worker.name), socket.gethostname(), _gpu(), _MEMBERS[run_id].door.address)
 
 
 def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
@@ -66,7 +71,8 @@ def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
     def send(message: messages.Message) -> None:
         worker.log_event(topic(run_id), messages.encode(message))
 
-    return member_of(run_id).train(order, send)
+    member = member_of(run_id)
+    return member.train(order, send, _encryption(worker, member.replica.spec))
 
 
 def compute_gradients(
@@ -86,6 +92,11 @@ async def ping() -> bool:
 async def request_stop(run_id: str, generation: int) -> None:
     """Stop this generation after the update that is under way."""
     member_of(run_id).control.request_stop(generation)
+
+
+async def cancel_generation(run_id: str, generation: int) -> None:
+    """Wait no longer for members of this generation, one of which has died before it formed."""
+    member_of(run_id).control.cancel(generation)
 
 
 async def take_snapshot(run_id: str, reported: int, evaluated: int) -> tuple[Packed, tuple[messages.Report, ...]]:
@@ -128,7 +139,16 @@ async def give_up(fault: str) -> None:
 
 async def forget(run_id: str) -> None:
     """Free the replica: the run is over, or goes on without this worker."""
-    _MEMBERS.pop(run_id, None)
+    if run_id in _MEMBERS:
+        _MEMBERS.pop(run_id).door.close()
+
+
+def _encryption(worker: Worker, spec: JobSpec) -> Encryption | None:
+    """TLS with the worker's own certificate if it speaks TLS with its scheduler; read again for each generation."""
+    if not worker.address.startswith("tls://") or spec.exchange.encryption == "Disabled":
+        return None
+    listening, dialling = worker.security.get_listen_args("worker"), worker.security.get_connection_args("worker")
+    return Encryption(listening["ssl_context"], dialling["ssl_context"])
 
 
 def _gpu() -> str:
