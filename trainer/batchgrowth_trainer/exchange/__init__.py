@@ -1,1 +1,1 @@
-"""How members add their partial sums: process groups, the all-reduce, and the rendezvous of a generation."""
+"""How members add their partial sums: how a group forms, its connections, and the all-reduce."""
