@@ -1,11 +1,13 @@
 """A disk that is full for a while costs time and nothing else."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth_trainer.drivers.saves import Saves
 from batchgrowth_trainer.sinks.events import CheckpointFailed, CheckpointSaved, Event
 from batchgrowth_trainer.training import Options, train
 
@@ -13,10 +15,9 @@ USER_CODE = str(Path(__file__).parent / "user_code")
 sys.path.append(USER_CODE)
 JOB = (
     "workload.entrypoint=slow_digits:workload",
-    "epochs=10",
+    "epochs=4",
     "batch={initial: 64, maximum: 64, growth: {type: Constant}}",
     "workers.maximum=2",
-    "checkpoint.everySeconds=1",
 )
 
 
@@ -41,8 +42,13 @@ class Filler:
 
 @pytest.mark.fault("D08")
 def test_a_disk_that_is_full_for_a_while(
-    digits_job: Any, small_disk: Any, tmp_path: Path, digits_weights: Callable[..., str]
+    digits_job: Any,
+    small_disk: Any,
+    tmp_path: Path,
+    digits_weights: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(Saves, "due", lambda saves: time.monotonic() - saves._tried_at > 0.2)
     filler = Filler(small_disk.fill)
     done = train(digits_job(*JOB), Options(output_dir=small_disk.path / "run", paths=(USER_CODE,)), [filler])
     assert filler.events.startswith("sffs")

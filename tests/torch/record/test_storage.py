@@ -52,7 +52,7 @@ def test_what_may_pass_is_retried_and_what_comes_again_is_not(number: int, kind:
 def test_a_storage_error_is_retried_and_each_is_noted() -> None:
     notes: list[str] = []
     assert 3 == retried(failing(2, StorageError("no room.")), 60, notes.append)
-    assert ["no room. It is tried again for up to 60 s."] * 2 == notes
+    assert ["no room; trying again, for up to 60 s"] * 2 == notes
 
 
 def test_it_is_retried_for_a_bounded_time() -> None:

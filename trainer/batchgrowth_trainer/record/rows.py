@@ -51,7 +51,7 @@ class RowFile:
         except OSError as error:
             if not passes(error) or len(self._buffer) > _MOST_WAITING_BYTES:
                 raise
-        self._write_at = len(self._buffer) + _BUFFER_BYTES
+            self._write_at = len(self._buffer) + _BUFFER_BYTES
 
     def truncate(self, update: int) -> None:
         """Drops the rows after `update` by replacing the file as a whole. Raises OSError."""
@@ -70,6 +70,7 @@ class RowFile:
             while self._buffer:
                 self._file = self._file or self._path.open("ab", buffering=0)
                 del self._buffer[: self._file.write(self._buffer)]
+        self._write_at = _BUFFER_BYTES
 
     def close(self) -> None:
         """Writes the buffer and closes the file. Raises OSError naming the file."""

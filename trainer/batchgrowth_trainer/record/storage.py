@@ -50,7 +50,8 @@ def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] =
     """What `act` returns, called again for up to `seconds` while it raises StorageErrors, which go to `note`."""
 
     def report(state: RetryCallState) -> None:
-        note(f"{state.outcome.exception() if state.outcome else ''} It is tried again for up to {seconds:.0f} s.")
+        error = state.outcome.exception() if state.outcome else None
+        note(f"{str(error).rstrip('.')}; trying again, for up to {seconds:.0f} s")
 
     return Retrying(
         retry=retry_if_exception_type(StorageError),
