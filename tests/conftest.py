@@ -3,8 +3,10 @@
 import multiprocessing.util
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -42,6 +44,35 @@ def small_job() -> MakeJob:
 def digits_job() -> MakeJob:
     """A function: examples/digits.yaml in shards of 32, so that workers have several, with `path=value` overrides."""
     return lambda *overrides: load_manifest(ROOT / "examples" / "digits.yaml", ["batch.shard=32", *overrides])
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A file system of a few kilobytes."""
+
+    path: Path
+
+    def fill(self, leave: int = 0) -> Path:
+        """Fills all but `leave` bytes with a file, which is returned."""
+        stuffing, free = self.path / "stuffing", os.statvfs(self.path)
+        stuffing.write_bytes(b"x" * (free.f_bavail * free.f_bsize - leave))
+        return stuffing
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A file system of 256 KiB, if this process may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=10)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command here")
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.decode().strip()}")
+    yield SmallDisk(folder)
+    subprocess.run(["umount", str(folder)], check=True, timeout=10)
 
 
 @pytest.fixture(params=EXCHANGES)

@@ -10,6 +10,7 @@ from batchgrowth.errors import (
     PlanError,
     PortError,
     SpecError,
+    StorageError,
     WorkloadError,
 )
 from batchgrowth.manifest import load_manifest, read_manifest
@@ -21,5 +22,5 @@ from batchgrowth.status import JobStatus
 __all__ = [
     "BatchGrowthError", "BatchGrowthJob", "CheckpointError", "ClusterError", "DataError", "Fault", "Interrupted",
     "JobSpec", "JobStatus", "Plan", "PlanError", "PortError", "Position", "Progress", "SpecError", "Stage", "Step",
-    "WorkloadError", "load_manifest", "make_plan", "mathematics", "read_manifest",
+    "StorageError", "WorkloadError", "load_manifest", "make_plan", "mathematics", "read_manifest",
 ]  # fmt: skip

@@ -45,7 +45,8 @@ REASONS = {
         "NotStarted": "The trainer has not committed an update yet.",
         "TrainerUnreachable": "The node of the trainer's pod does not answer. The pod, which the message names, is "
         "replaced when the node is back, deleted, or tainted as out of service.",
-        "TrainerRestarting": "The trainer was lost and restarts from its last checkpoint.",
+        "TrainerRestarting": "The trainer was lost, or ended by an error that may pass, and restarts from its last "
+        "checkpoint; the message has its exit code and error.",
         **HELD_UP,
         "Ended": "The trainer has ended.",
         "Paused": "spec.suspend is true.",
@@ -75,7 +76,8 @@ REASONS = {
         "InProgress": "The job is not over.",
         "WorkloadFailed": "The user's code failed; the message is its error.",
         "DataFailed": "The data is missing or differs from its declaration.",
-        "CheckpointFailed": "A checkpoint cannot be written or read.",
+        "CheckpointFailed": "A checkpoint cannot be written or read, and a retry would not help; the message is the "
+        "error. A full disk is retried instead.",
         "ManifestRefused": "The trainer refuses the job or its plan; the message is its error.",
         "RestartsExceeded": "The trainer was lost more often than spec.restarts.limit allows.",
         "RetriesFruitless": "The trainer ended ten times with exit code 75, which is retried, without getting any "

@@ -7,6 +7,7 @@
     ├── WorkloadError        3   the user's code raised, returned the wrong thing or produced NaN
     ├── DataError            4   the data is missing or not as declared
     ├── CheckpointError      5   a checkpoint cannot be written or read, or belongs to another job
+    │   └── StorageError    75   retry: the disk is full, fails, or is locked by another run
     ├── PortError            6   a port is taken
     ├── ClusterError        75   retry: workers or the scheduler were lost or never connected
     └── Interrupted        130   stopped by the user; the checkpoint is written
@@ -74,6 +75,12 @@ class CheckpointError(BatchGrowthError):
     """A checkpoint cannot be written or read, or belongs to another job."""
 
     exit_code = 5
+
+
+class StorageError(CheckpointError):
+    """The storage of checkpoints and results is full, fails, or is locked by another run; a retry may help."""
+
+    exit_code = 75
 
 
 class PortError(BatchGrowthError):

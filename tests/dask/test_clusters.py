@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from batchgrowth.errors import ClusterError
+from batchgrowth.errors import ClusterError, StorageError
 from batchgrowth.manifest import load_manifest
 from batchgrowth.metrics import TRAINER
 from batchgrowth_trainer.record.history import ResizeRow
@@ -172,7 +172,7 @@ def test_a_folder_that_another_run_writes_to_is_refused(start: Start) -> None:
     first = start(DIGITS, "--set", "epochs=3000", "--exchange", "SingleProcess")
     first.until(lambda: first.says("epoch 1 of"))
     second = start(DIGITS, folder=first.folder)
-    assert 5 == second.wait()
+    assert StorageError.exit_code == second.wait()
     assert "another run is writing there" in second.text
     first.kill()
     first.wait()

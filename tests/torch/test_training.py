@@ -3,14 +3,16 @@
 import csv
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.errors import CheckpointError, Interrupted, PortError, WorkloadError
+from batchgrowth.errors import CheckpointError, Interrupted, PortError, StorageError, WorkloadError
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer import training
 from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.record.output import OutputFolder
 from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.sinks.wording import note_of
 from batchgrowth_trainer.training import Options, train
@@ -224,6 +226,19 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
     train(small_job(), Options(output_dir=tmp_path), [notes])
     assert ["checkpoint failed: no room"] == [line for line in notes.lines if "failed" in line]
     assert 9 == saved(tmp_path)[0]
+
+
+@pytest.mark.fault("D13")
+def test_a_patient_trainer_waits_for_the_run_that_holds_the_folder(small_job: Any, tmp_path: Path) -> None:
+    """Its predecessor's node may just be getting lost; `batchgrowth run` is refused at once."""
+    notes = Notes()
+    with closing(OutputFolder(tmp_path)):
+        with pytest.raises(StorageError, match="another run is writing there; wait for it or give another folder"):
+            train(small_job(), Options(output_dir=tmp_path))
+        with pytest.raises(Interrupted, match="stopped while waiting for the other run"):
+            train(small_job(), Options(output_dir=tmp_path, patient=True), [notes], after(1))
+    assert 1 == len(notes.lines)
+    assert "waiting up to 300 s" in notes.lines[0]
 
 
 @pytest.mark.fault("D01")

@@ -46,6 +46,7 @@ def main(
     check_same_plan(manifest, plan)
 
     from batchgrowth_trainer.interrupts import interrupts
+    from batchgrowth_trainer.record.output import make_folder
     from batchgrowth_trainer.sinks.delivery import to_config_map, to_file
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, Stopped, publish
@@ -55,7 +56,7 @@ def main(
     logs = Logs(log_level, log_format)
     set_up_logs(logs)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every peer address without a name
-    output_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(output_dir)
     deliver, count_start = to_file(output_dir / "progress.json")
     if namespace is not None and progress_configmap is not None:
         deliver, count_start = to_config_map(namespace, progress_configmap)

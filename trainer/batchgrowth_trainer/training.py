@@ -6,7 +6,7 @@ Call `train` to do from a program what `batchgrowth run` does.
 import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from batchgrowth_trainer.crew.local_cluster import LOOPBACK, LocalScaler, local_
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
 from batchgrowth_trainer.drivers.workforce import Join, Workforce
+from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.record.history import History
-from batchgrowth_trainer.record.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder, reported_as_checkpoint_error
+from batchgrowth_trainer.record.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder
 from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
+from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
 from batchgrowth_trainer.replica.growth import decisions_in
 from batchgrowth_trainer.sinks.events import Finished, Note, Sink, Started, Stopped, publish
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
@@ -36,6 +38,7 @@ from batchgrowth_trainer.summary import summary_of
 from batchgrowth_trainer.worker.addresses import host_towards
 
 _LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS = 180.0, 600.0, 15.0
+_LOCK_PATIENCE_SECONDS = 300.0  # a file server may release the lock of a lost node after minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class Options:
 
     `workers` caps the plan's workers; `scheduler` is the address of an existing Dask cluster; `paths` precede sys.path
     when the workload is imported; `wanted` replaces the plan's number of workers; `patient` waits without a limit for
-    workers and for the scheduler, and reconnects to a lost one; `logs` applies to the workers of a local cluster.
+    workers and for the scheduler, reconnects to a lost one, and waits a while for another run to leave the folder;
+    `logs` applies to the workers of a local cluster.
     """
 
     output_dir: Path
@@ -74,7 +78,10 @@ def train(
     def note(text: str) -> None:
         publish(sinks, Note(text))
 
-    with closing(OutputFolder(options.output_dir)) as folder:
+    patience = _LOCK_PATIENCE_SECONDS if options.patient else 0.0
+    with closing(
+        OutputFolder(options.output_dir, patience=patience, stop_requested=stop_requested, note=note)
+    ) as folder:
         checkpoints = CheckpointStore(folder.path / CHECKPOINTS, mathematics(job.spec), job.spec.checkpoint.keep)
         checkpoints.sweep()
         saved = checkpoints.load_latest(note) if options.resume else None
@@ -131,9 +138,12 @@ def _history(folder: OutputFolder, saved: Saved | None, sinks: Sequence[Sink]) -
         publish(sinks, Note(f"an earlier run was here; it is kept in {aside}"))
     try:
         yield history
-    finally:
-        with reported_as_checkpoint_error():
+    except BaseException:
+        with suppress(OSError):  # the error that ends the run says more
             history.close()
+        raise
+    with reported_as_checkpoint_error():
+        history.close()
 
 
 def _planned(most: int | None) -> Callable[[Plan, Position], int]:
@@ -189,7 +199,7 @@ def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None
 
 def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Trained) -> dict[str, Any]:
     if trained.snapshot is not None:
-        run.save(trained.snapshot)
+        run.save_last(trained.snapshot)
     if trained.snapshot is None or not run.plan.is_done(trained.snapshot.position):
         run.check_saved()
         if not run.saved_update:
@@ -199,8 +209,9 @@ def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Tra
             "and --resume continues from it"
         )
     run.check_saved()
-    folder.write(WEIGHTS_FILE, save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()}))
+    weights = save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()})
+    storage.retried(lambda: folder.write(WEIGHTS_FILE, weights), storage.LAST_SECONDS, run.note)
     summary = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))
-    folder.write_summary(summary)
+    storage.retried(lambda: folder.write_summary(summary), storage.LAST_SECONDS, run.note)
     run.publish(Finished(summary["weightsSha256"]))
     return summary

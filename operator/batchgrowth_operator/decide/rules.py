@@ -11,7 +11,7 @@ from batchgrowth_operator.decide.situation import Mode, Situation, condition
 from batchgrowth_operator.seen.diagnosis import trainer_problem
 from batchgrowth_operator.seen.scheduler import is_ready
 from batchgrowth_operator.seen.timestamps import seconds_since
-from batchgrowth_operator.seen.trainer_outcome import last_exit, truncated, unreachable_pod
+from batchgrowth_operator.seen.trainer_outcome import last_exit, num_retries, truncated, unreachable_pod
 
 DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""
@@ -84,7 +84,8 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     if unreachable is not None:
         lost = f"The node of pod {unreachable} does not answer; training goes on when it does or is deleted."
         return Verdict("False", "TrainerUnreachable", lost)
-    if status.get("failed", 0) > 0 and not status.get("ready", 0):
+    ended = status.get("failed", 0) or num_retries(s.seen)  # the Job itself does not count retries
+    if ended and not status.get("ready", 0):
         restart, cause = "The trainer restarts from its last checkpoint", last_exit(s.seen)
         return Verdict("False", "TrainerRestarting", truncated(f"{restart}: {cause}" if cause else f"{restart}."))
     if s.update:

@@ -292,6 +292,7 @@ def test_every_error_has_its_exit_code() -> None:
         "WorkloadError": 3,
         "DataError": 4,
         "CheckpointError": 5,
+        "StorageError": 75,
         "PortError": 6,
         "ClusterError": 75,
         "Interrupted": 130,

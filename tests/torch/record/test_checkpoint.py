@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.errors import CheckpointError
+from batchgrowth.errors import CheckpointError, StorageError
 from batchgrowth.plan import Position
 from batchgrowth.spec import mathematics
-from batchgrowth_trainer.record import checkpoint
+from batchgrowth_trainer.record import checkpoint, storage
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.snapshot import Snapshot, weights_sha256
 
@@ -221,6 +221,62 @@ def test_where_none_is_whole_that_is_an_error_and_stays_one(store: CheckpointSto
     for _ in range(2):
         with pytest.raises(CheckpointError, match=r"no checkpoint is whole \(update-0000000002: .*update-0000000001: "):
             store.load_latest(lambda note: None)
+
+
+# --- unreadable ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, str, int], None]:
+    """A function: from now on a call that reads fails for paths with that word, by that error."""
+    monkeypatch.setattr(storage, "READ_SECONDS", 0.0)
+
+    def set_up(owner: Any, call: str, word: str, number: int) -> None:
+        read = getattr(owner, call)
+
+        def guarded(path: Path, *given: Any) -> Any:
+            if word in str(path):
+                raise OSError(number, os.strerror(number), str(path))
+            return read(path, *given)
+
+        monkeypatch.setattr(owner, call, guarded)
+
+    return set_up
+
+
+@pytest.mark.fault("D10")
+def test_one_that_cannot_be_read_is_left_for_the_one_before_it(store: CheckpointStore, failing: Any) -> None:
+    store.save(snapshot(1), STORY)
+    store.save(snapshot(2), STORY)
+    failing(Path, "read_bytes", "update-0000000002/state", errno.EIO)
+    notes: list[str] = []
+    saved = store.load_latest(notes.append)
+    assert saved is not None
+    assert 1 == saved.snapshot.position.update
+    assert "state.safetensors cannot be read (Input/output error)" in notes[0]
+
+
+@pytest.mark.fault("D08")
+def test_if_none_can_be_read_but_may_be_later_that_is_no_end(store: CheckpointStore, failing: Any) -> None:
+    store.save(snapshot(1), STORY)
+    store.save(snapshot(2), STORY)
+    truncate(newest(store))
+    failing(Path, "read_bytes", "update-0000000001/manifest", errno.ESTALE)
+    with pytest.raises(StorageError, match=r"no checkpoint is whole .*cannot be read \(Stale file handle\)"):
+        store.load_latest(lambda note: None)
+    assert 2 == len(names(store)), "none was set aside"
+
+
+@pytest.mark.fault("D08")
+@pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StorageError), (errno.EACCES, CheckpointError)])
+def test_a_folder_that_cannot_be_listed_is_not_a_new_beginning(
+    store: CheckpointStore, failing: Any, number: int, kind: type[Exception]
+) -> None:
+    store.save(snapshot(1), STORY)
+    failing(os, "listdir", "checkpoints", number)
+    with pytest.raises(CheckpointError, match=r"checkpoints cannot be read") as raised:
+        store.load_latest(lambda note: None)
+    assert kind is type(raised.value)
 
 
 # --- foreign ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """history.csv and evaluations.csv: appended, truncated, read back, and whole after a crash."""
 
+import collections
 import dataclasses
 import errno
 import math
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from batchgrowth.errors import CheckpointError, DataError
+from batchgrowth_trainer.record import rows
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.runs import read_run
 from hypothesis import HealthCheck, given, settings
@@ -172,10 +174,53 @@ def test_other_metrics_than_the_file_has_are_refused(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_oserror_that_names_the_file_and_loses_no_row(tmp_path: Path) -> None:
     with closing(History(tmp_path)) as history:
         history.append(row(1))
-        with largest_file(bytes_=10), pytest.raises(OSError, match=r"history\.csv"):
-            history.flush()
         history.append(row(2))
-    assert (row(1), row(2)) == read_run(tmp_path).history
+        torn = (tmp_path / "history.csv").stat().st_size + 10
+        with largest_file(torn), pytest.raises(OSError, match=r"history\.csv"):
+            history.flush()
+        assert torn == (tmp_path / "history.csv").stat().st_size
+        assert [1] == updates_in(tmp_path)
+        history.append(row(3))
+    assert (row(1), row(2), row(3)) == read_run(tmp_path).history
+
+
+@pytest.mark.fault("D08")
+def test_rows_wait_in_memory_for_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many: an endless wait would end in a lack of memory."""
+    monkeypatch.setattr(rows, "_BUFFER_BYTES", 200)
+    with closing(History(tmp_path)) as history:
+        history.append(row(1))
+        with largest_file((tmp_path / "history.csv").stat().st_size + 1):
+            for update in range(2, 50):
+                history.append(row(update))
+            monkeypatch.setattr(rows, "_MOST_WAITING_BYTES", 5000)
+            with pytest.raises(OSError, match=r"history\.csv"):
+                collections.deque(map(history.append, map(row, range(50, 100))))
+        assert [1] == updates_in(tmp_path)
+        last = history.last_update
+    assert list(range(1, last + 1)) == updates_in(tmp_path)
+
+
+def test_a_missing_right_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*given: object, **named: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with closing(History(tmp_path)) as history:
+        monkeypatch.setattr(Path, "open", forbidden)
+        with pytest.raises(PermissionError, match=r"history\.csv"):
+            history.append(row(1))
+        monkeypatch.undo()
+
+
+def test_every_file_is_closed_even_if_one_cannot_be_written(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    for update in (1, 2):
+        history.append(row(update))
+        history.append_evaluation(evaluation(update))
+    with largest_file((tmp_path / "history.csv").stat().st_size), pytest.raises(OSError, match=r"history\.csv"):
+        history.close()
+    history.close()
+    assert [1] == updates_in(tmp_path)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from batchgrowth.errors import CheckpointError
+from batchgrowth.errors import CheckpointError, Interrupted, StorageError
+from batchgrowth_trainer.record import output
 from batchgrowth_trainer.record.output import OutputFolder
 
 
@@ -20,12 +21,57 @@ def test_a_folder_is_one_runs_at_a_time(tmp_path: Path) -> None:
     OutputFolder(tmp_path / "run").close()
 
 
+@pytest.mark.fault("D13")
+def test_a_lock_that_another_run_holds_may_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_LOCK_RETRY_SECONDS", 0.01)
+    other, notes = OutputFolder(tmp_path), list[str]()
+    looks = iter([False, False, True])
+
+    def ended() -> bool:
+        if next(looks):
+            other.close()
+        return False
+
+    OutputFolder(tmp_path, patience=60, stop_requested=ended, note=notes.append).close()
+    assert [f"--output-dir {tmp_path}: another run is writing there; waiting up to 60 s for its end"] == notes
+
+
+@pytest.mark.fault("D13")
+def test_a_lock_that_stays_held_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_LOCK_RETRY_SECONDS", 0.01)
+    with closing(OutputFolder(tmp_path)), pytest.raises(StorageError, match="another run is writing there"):
+        OutputFolder(tmp_path, patience=0.05)
+
+
+def test_a_requested_stop_ends_the_wait(tmp_path: Path) -> None:
+    with closing(OutputFolder(tmp_path)), pytest.raises(Interrupted, match="stopped while waiting for the other run"):
+        OutputFolder(tmp_path, patience=60, stop_requested=lambda: True)
+
+
+@pytest.mark.fault("D08")
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOLCK, StorageError), (errno.ESTALE, StorageError), (errno.EACCES, CheckpointError)],
+)
+def test_a_folder_that_cannot_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    def fail(descriptor: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(output.fcntl, "flock", fail)
+    with pytest.raises(CheckpointError, match=f"cannot be locked .{os.strerror(number)}") as raised:
+        OutputFolder(tmp_path)
+    assert kind is type(raised.value)
+
+
 def test_a_file_in_its_place_is_told(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
     with pytest.raises(CheckpointError, match=r"--output-dir .*run: .*; give a folder that can be written"):
         OutputFolder(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="Not a directory"):
+    with pytest.raises(CheckpointError, match="Not a directory") as raised:
         OutputFolder(tmp_path / "run" / "below")
+    assert not isinstance(raised.value, StorageError)
 
 
 def test_what_an_earlier_run_left_is_set_aside_whole_and_again_and_again(tmp_path: Path) -> None:
@@ -58,7 +104,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     with closing(OutputFolder(tmp_path)) as folder:
         folder.write("model.safetensors", b"old")
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(CheckpointError, match=r"could not be written \(No space left on device\)"):
+        with pytest.raises(StorageError, match=r"could not be written \(No space left on device\)"):
             folder.write("model.safetensors", b"new")
     assert b"old" == (tmp_path / "model.safetensors").read_bytes()
     assert [".lock", "model.safetensors"] == sorted(p.name for p in tmp_path.iterdir())

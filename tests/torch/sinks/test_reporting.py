@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.decisions import Decision
-from batchgrowth.errors import PlanError
+from batchgrowth.errors import CheckpointError, PlanError
 from batchgrowth.forecast import Forecast
 from batchgrowth.names import LAST_START
 from batchgrowth.plan import Position, make_plan
@@ -340,10 +340,16 @@ def test_the_trainer_of_a_pod(tmp_path: Path, small_job: MakeJob) -> None:
     told = Progress.from_json((tmp_path / "checkpoints" / "progress.json").read_text())
     assert make_plan(job.spec).updates == told.update
     assert (tmp_path / "checkpoints" / "summary.json").exists()
+
+    def refused(code: int, text: str) -> None:
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert code == ended.returncode
+        assert text in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+    command[command.index("checkpoints")] = "job.json"
+    refused(CheckpointError.exit_code, "--output-dir job.json: ")
     (tmp_path / "plan.json").write_text("{}")
-    refused = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert PlanError.exit_code == refused.returncode
-    assert "another plan" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    refused(PlanError.exit_code, "another plan")

@@ -11,14 +11,15 @@ from typing import Any
 
 from batchgrowth.course import Course
 from batchgrowth.decisions import Decision
-from batchgrowth.errors import CheckpointError, ClusterError
+from batchgrowth.errors import ClusterError
 from batchgrowth.forecast import expected_plan, forecast_of
 from batchgrowth.plan import Plan, Position, evaluation_due
 
+from batchgrowth_trainer.drivers.saves import Saves
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
-from batchgrowth_trainer.record.output import reported_as_checkpoint_error
 from batchgrowth_trainer.record.snapshot import Snapshot
+from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
 from batchgrowth_trainer.sinks import events
 from batchgrowth_trainer.sinks.recorder import Recorder
 from batchgrowth_trainer.worker.messages import UpdateRow
@@ -60,8 +61,7 @@ class Run:
         self._history, self._checkpoints, self._sinks = history, checkpoints, (Recorder(history), *sinks)
         self._before = float(saved.story["seconds"]) if saved else 0.0  # seconds of training before a resume
         self._began: float | None = None  # wall-clock time at which the first update since then began
-        self._saved_at, self._save_failed = time.monotonic(), ""
-        self.saved_update = self.position.update
+        self._saves = Saves(self._write, self.spec.checkpoint.every_seconds, self.publish, self.position.update)
         self._seconds = 0.0
         self._recovered_at, self._fruitless = -1, 0
         self._waiting_for = ""
@@ -170,27 +170,29 @@ class Run:
             self.publish(events.Waiting(cause))
 
     def checkpoint_due(self) -> bool:
-        """Whether checkpoint.everySeconds have passed since the last checkpoint."""
-        return time.monotonic() - self._saved_at >= self.spec.checkpoint.every_seconds
+        """See Saves.due."""
+        return self._saves.due()
 
     def save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint. A failure is published, and training goes on: the next one may succeed."""
-        self._saved_at = time.monotonic()
-        began = time.perf_counter()
-        try:
-            self.flush()
-            size = self._checkpoints.save(snapshot, self.story_json())
-        except (CheckpointError, OSError) as error:
-            self._save_failed = str(error)
-            self.publish(events.CheckpointFailed(str(error)))
-            return
-        self._save_failed, self.saved_update = "", snapshot.position.update
-        self.publish(events.CheckpointSaved(self.saved_update, time.perf_counter() - began, size))
+        """See Saves.save."""
+        self._saves.save(snapshot)
+
+    def save_last(self, snapshot: Snapshot) -> None:
+        """See Saves.save_last."""
+        self._saves.save_last(snapshot)
 
     def check_saved(self) -> None:
-        """Raise CheckpointError if the last checkpoint failed."""
-        if self._save_failed:
-            raise CheckpointError(self._save_failed)
+        """See Saves.check."""
+        self._saves.check()
+
+    @property
+    def saved_update(self) -> int:
+        """Updates that the newest whole checkpoint holds."""
+        return self._saves.update
+
+    def _write(self, snapshot: Snapshot) -> int:
+        self.flush()
+        return self._checkpoints.save(snapshot, self.story_json())
 
     def checkpoint_after(self, update: int) -> Saved | None:
         """The newest whole checkpoint if it is ahead of `update`, else None."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batchgrowth.errors import CheckpointError
+from batchgrowth.errors import CheckpointError, StorageError
 from batchgrowth.plan import Position
 from batchgrowth.spec import differences
 from safetensors import SafetensorError
@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 
 from batchgrowth_trainer.record.files import flush_folder, write_file
 from batchgrowth_trainer.record.snapshot import Snapshot
+from batchgrowth_trainer.record.storage import read_patiently, reported_as_checkpoint_error, storage_error
 
 FORMAT = 1
 _STATE, _MANIFEST = "state.safetensors", "manifest.json"
@@ -45,7 +46,8 @@ class CheckpointStore:
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
         """Write a checkpoint, delete those beyond `keep`, and return the bytes of its state.
 
-        Raises CheckpointError if it cannot be written; earlier checkpoints are then untouched.
+        Raises CheckpointError if it cannot be written, a StorageError if it may be later; earlier checkpoints are then
+        untouched.
         """
         name = f"{_PREFIX}{snapshot.position.update:010d}"
         unfinished = self.directory / f"{_UNFINISHED}{os.getpid()}-{snapshot.position.update:010d}"
@@ -59,9 +61,10 @@ class CheckpointStore:
             flush_folder(self.directory)
         except OSError as error:
             shutil.rmtree(unfinished, ignore_errors=True)
-            raise CheckpointError(
+            raise storage_error(
                 f"{self.directory}: the checkpoint of update {snapshot.position.update} could not be written "
-                f"({error.strerror or error}). Earlier checkpoints are intact; make room or give another --output-dir."
+                f"({error.strerror or error}). Earlier checkpoints are intact; make room or give another --output-dir.",
+                error,
             ) from error
         self._drop_old(target)
         return size
@@ -69,29 +72,32 @@ class CheckpointStore:
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
         """The newest whole checkpoint, None if there is no checkpoint; `note` is called for each damaged one.
 
-        Raises CheckpointError if a checkpoint belongs to another job, or if every checkpoint is damaged.
+        Raises CheckpointError if a checkpoint belongs to another job, or if every checkpoint is damaged, and
+        StorageError if none can be read and one might be later.
         """
         folders = self._folders()
         damage: list[str] = []
+        kind = CheckpointError
         for folder in reversed(folders):
             try:
                 saved = self._read(folder)
             except _Damaged as error:
                 damage.append(f"{folder.name}: {error}")
+                kind = StorageError if isinstance(error.__cause__, StorageError) else kind
                 note(f"checkpoint {damage[-1]}; trying the one before it")
             else:
                 self._set_aside(folders[len(folders) - len(damage) :])
                 return saved
         if not folders:
             return None
-        raise CheckpointError(
+        raise kind(
             f"{self.directory}: no checkpoint is whole ({'; '.join(damage)}). "
             "Restore one from a copy, or start over in another --output-dir."
         )
 
     def sweep(self) -> None:
         """Delete checkpoints that a crash left unfinished."""
-        for folder in self.directory.glob(f"{_UNFINISHED}*"):
+        for folder in self._folders(_UNFINISHED):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, folder: Path, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
@@ -115,10 +121,7 @@ class CheckpointStore:
         manifest = _read_manifest(folder / _MANIFEST)
         self._check_belongs(folder, manifest)
         path = folder / _STATE
-        try:
-            state = path.read_bytes()
-        except OSError as error:
-            raise _Damaged(f"{_STATE} cannot be read ({error.strerror})") from error
+        state = _read_whole(path)
         if hashlib.sha256(state).hexdigest() != manifest["sha256"]:
             raise _Damaged(
                 f"{_STATE} is not what was written ({len(state)} of {manifest['bytes']} bytes, other digest)"
@@ -137,8 +140,13 @@ class CheckpointStore:
                 "undo the change, or start over in another --output-dir."
             )
 
-    def _folders(self) -> list[Path]:
-        return sorted(self.directory.glob(f"{_PREFIX}*"))
+    def _folders(self, prefix: str = _PREFIX) -> list[Path]:
+        """The folders of that prefix, sorted. Raises CheckpointError: if none were seen, training would start over."""
+        try:
+            found = read_patiently(str(self.directory), lambda: os.listdir(self.directory))
+        except FileNotFoundError:
+            return []
+        return sorted(self.directory / name for name in found if name.startswith(prefix))
 
     def _free(self, name: str) -> Path:
         """A path for the checkpoint `name` that is free even if the same update was saved before."""
@@ -157,7 +165,8 @@ class CheckpointStore:
         for folder in damaged:
             aside = folder.with_name(_DAMAGED + folder.name)
             shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
+            with reported_as_checkpoint_error():
+                folder.rename(aside)
 
 
 class _Damaged(Exception):
@@ -165,10 +174,9 @@ class _Damaged(Exception):
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
+    data = _read_whole(path)
     try:
-        manifest = json.loads(path.read_bytes())
-    except OSError as error:
-        raise _Damaged(f"{_MANIFEST} cannot be read ({error.strerror})") from error
+        manifest = json.loads(data)
     except ValueError as error:
         raise _Damaged(f"{_MANIFEST} is not JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
@@ -176,6 +184,15 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if manifest.pop("digest", None) != _digest(manifest):
         raise _Damaged(f"{_MANIFEST} is not what was written (other digest)")
     return manifest
+
+
+def _read_whole(path: Path) -> bytes:
+    try:
+        return read_patiently(path.name, path.read_bytes)
+    except FileNotFoundError as error:
+        raise _Damaged(f"{path.name} cannot be read ({error.strerror})") from error
+    except CheckpointError as error:
+        raise _Damaged(str(error)) from error
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

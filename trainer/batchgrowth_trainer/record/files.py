@@ -1,7 +1,20 @@
 """Files that are whole or absent: a crash at any byte leaves the old file or the new one, never half of either."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Give an OSError raised inside the block the name of the file; one of an open file has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -18,7 +31,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Writes `data` to the file, and flushes it to the disk if `durable`. Raises OSError."""
-    with path.open("wb") as file:
+    with named(path), path.open("wb") as file:
         file.write(data)
         file.flush()
         if durable:

@@ -7,6 +7,7 @@ An OSError, such as a full disk, is raised to the caller, who decides whether tr
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -138,9 +139,10 @@ class History:
             file.flush()
 
     def close(self) -> None:
-        """Flushes and closes the files; a second call does nothing."""
-        for file in self._files:
-            file.close()
+        """Flushes and closes the files; a second call does nothing. Raises OSError naming a file, with all closed."""
+        with ExitStack() as stack:
+            for file in self._files:
+                stack.callback(file.close)
 
     @property
     def _files(self) -> tuple[RowFile, RowFile, RowFile]:

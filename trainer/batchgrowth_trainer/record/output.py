@@ -3,18 +3,19 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from batchgrowth.errors import CheckpointError
+from batchgrowth.errors import CheckpointError, Interrupted, StorageError
 from batchgrowth.spec import BatchGrowthJob
 
 from batchgrowth_trainer.record.files import replace_file
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE
 from batchgrowth_trainer.record.replay import JOB_FILE, manifest_text
 from batchgrowth_trainer.record.runs import SUMMARY_FILE, read_summary
+from batchgrowth_trainer.record.storage import storage_error
 
 CHECKPOINTS, EARLIER, WEIGHTS_FILE = "checkpoints", "earlier", "model.safetensors"
 _OF_A_RUN = (
@@ -28,39 +29,59 @@ _OF_A_RUN = (
     "plot.png",
     "plot.html",
 )
-
-
-@contextmanager
-def reported_as_checkpoint_error() -> Iterator[None]:
-    """Turn an OSError raised inside the block, for a file that a run writes, into a CheckpointError."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"{error.filename} could not be written ({error.strerror}); make room, or give another --output-dir. "
-            "The checkpoints are intact, and --resume continues from the newest."
-        ) from error
+_LOCK_RETRY_SECONDS = 0.5
 
 
 class OutputFolder:
-    """The folder, locked for one run. Raises CheckpointError if it cannot be written or another run holds it."""
+    """The folder, locked for one run; a lock that another run holds is waited for, up to `patience` seconds.
 
-    def __init__(self, path: Path) -> None:
+    `note` is called once if that takes time. Raises StorageError if the lock stays held, CheckpointError if the folder
+    cannot be written, and Interrupted if a stop is requested before.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        patience: float = 0.0,
+        stop_requested: Callable[[], bool] = lambda: False,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.path = path
+        make_folder(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise CheckpointError(
-                f"--output-dir {path}: {error.strerror}; give a folder that can be written"
-            ) from error
+            raise _cannot_write(path, error) from error
+        try:
+            self._wait_for_lock(patience, stop_requested, note)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for_lock(self, patience: float, stop_requested: Callable[[], bool], note: Callable[[str], None]) -> None:
+        ends, held = time.monotonic() + patience, f"--output-dir {self.path}: another run is writing there"
+        waits = False
+        while not self._is_locked():
+            if time.monotonic() >= ends:
+                raise StorageError(f"{held}; wait for it or give another folder")
+            if stop_requested():
+                raise Interrupted(f"stopped while waiting for the other run that writes to {self.path}")
+            if not waits:
+                waits = True
+                note(f"{held}; waiting up to {patience:.0f} s for its end")
+            time.sleep(_LOCK_RETRY_SECONDS)
+
+    def _is_locked(self) -> bool:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise CheckpointError(
-                f"--output-dir {path}: another run is writing there; wait for it or give another folder"
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise storage_error(
+                f"--output-dir {self.path}: cannot be locked ({error.strerror}); give a folder that can", error
             ) from error
+        return True
 
     def close(self) -> None:
         """Unlock the folder."""
@@ -91,8 +112,8 @@ class OutputFolder:
         try:
             replace_file(target, data)
         except OSError as error:
-            raise CheckpointError(
-                f"{target} could not be written ({error.strerror}); make room and --resume"
+            raise storage_error(
+                f"{target} could not be written ({error.strerror}); make room and --resume", error
             ) from error
         return target
 
@@ -103,3 +124,15 @@ class OutputFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         """Write summary.json, whose presence marks the run as finished."""
         return self.write(SUMMARY_FILE, (json.dumps(summary, indent=2) + "\n").encode())
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder and those above it. Raises CheckpointError, or StorageError if a retry may help."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> CheckpointError:
+    return storage_error(f"--output-dir {path}: {error.strerror}; give a folder that can be written", error)

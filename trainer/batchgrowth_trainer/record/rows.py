@@ -1,12 +1,15 @@
 """A CSV file of numbers, one row per update, that survives crashes: rows are appended, truncation is atomic."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
-from typing import TextIO
 
-from batchgrowth_trainer.record.files import replace_file
+from batchgrowth_trainer.record.files import named, replace_file
+from batchgrowth_trainer.record.storage import passes
 
 _BUFFER_BYTES = 1 << 16
+_MOST_WAITING_BYTES = 1 << 24
+"""The most that waits in memory for a full disk, about 100,000 rows."""
 
 
 class RowFile:
@@ -15,7 +18,8 @@ class RowFile:
     def __init__(self, path: Path) -> None:
         """Reads the last update of an existing file and removes a torn last line. Raises OSError."""
         self._path = path
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
+        self._buffer, self._write_at = bytearray(), 0  # the number of bytes in the buffer at which they are written
         self._header: tuple[str, ...] = ()
         self.last = 0
         if path.exists():
@@ -29,19 +33,25 @@ class RowFile:
         self.last = _update(lines[-1]) if len(lines) > 1 else 0
 
     def append(self, header: tuple[str, ...], update: int, cells: Sequence[int | float]) -> None:
-        """Appends a row to the buffer. Raises ValueError if the file has other columns."""
-        file = self._file or self._open(header)
+        """Appends a row to the buffer. Raises ValueError if the file has other columns, and OSError naming the file."""
+        if not self._header:
+            self._header = header
+            self._buffer += f"{','.join(header)}\n".encode()
         if header != self._header:
             raise ValueError(f"{self._path} has columns {','.join(self._header)}, not {','.join(header)}")
-        self._named(lambda: file.write(",".join(map(str, cells)) + "\n"))
+        self._buffer += f"{','.join(map(str, cells))}\n".encode()
         self.last = update
+        if len(self._buffer) >= self._write_at:
+            self._write_if_possible()
 
-    def _open(self, header: tuple[str, ...]) -> TextIO:
-        self._file = self._path.open("a", buffering=_BUFFER_BYTES, encoding="utf-8", newline="")
-        if not self._header:
-            self._file.write(",".join(header) + "\n")
-            self._header = header
-        return self._file
+    def _write_if_possible(self) -> None:
+        """Writes the buffer, or leaves in it what a disk does not take that may have room later."""
+        try:
+            self.flush()
+        except OSError as error:
+            if not passes(error) or len(self._buffer) > _MOST_WAITING_BYTES:
+                raise
+            self._write_at = len(self._buffer) + _BUFFER_BYTES
 
     def truncate(self, update: int) -> None:
         """Drops the rows after `update` by replacing the file as a whole. Raises OSError."""
@@ -55,21 +65,24 @@ class RowFile:
         self._resume_after([header, *kept] if header else [])
 
     def flush(self) -> None:
-        """Writes the buffer. Raises OSError naming the file."""
-        if self._file is not None:
-            self._named(self._file.flush)
+        """Writes the buffer; what was not written stays in it. Raises OSError naming the file."""
+        with named(self._path):
+            while self._buffer:
+                self._file = self._file or self._path.open("ab", buffering=0)
+                del self._buffer[: self._file.write(self._buffer)]
+        self._write_at = _BUFFER_BYTES
 
     def close(self) -> None:
         """Writes the buffer and closes the file. Raises OSError naming the file."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            self._named(file.close)
-
-    def _named(self, act: Callable[[], object]) -> None:
         try:
-            act()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
+            self.flush()
+        finally:
+            file, self._file = self._file, None
+            self._buffer.clear()
+            self._write_at = 0
+            if file is not None:
+                with named(self._path):
+                    file.close()
 
 
 def whole_lines(path: Path) -> list[str]:

@@ -19,6 +19,7 @@ from batchgrowth_trainer.record.history import (
 )
 from batchgrowth_trainer.record.replay import measured_quantity, read_looks
 from batchgrowth_trainer.record.rows import whole_lines
+from batchgrowth_trainer.record.storage import storage_error
 
 SUMMARY_FILE = "summary.json"
 _COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
@@ -79,12 +80,14 @@ def _evaluation(cells: list[str], metrics: list[str]) -> EvaluationRow:
 
 
 def read_summary(directory: Path) -> dict[str, Any] | None:
-    """The content of summary.json, None if it is missing. Raises CheckpointError if it is damaged."""
+    """The content of summary.json, None if it is missing. Raises CheckpointError if it is damaged or unreadable."""
     path = directory / SUMMARY_FILE
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise storage_error(f"{path} cannot be read ({error.strerror}); try again", error) from error
     except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); delete it or run the job again") from error
     if not isinstance(summary, dict):

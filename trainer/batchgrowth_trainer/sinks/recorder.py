@@ -1,7 +1,7 @@
 """The sink that writes the history; the first of all, so that the others receive only recorded rows."""
 
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
-from batchgrowth_trainer.record.output import reported_as_checkpoint_error
+from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
 from batchgrowth_trainer.sinks.events import Event, Looked
 
 

@@ -4,15 +4,19 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.errors import ClusterError, Interrupted
+from batchgrowth.errors import ClusterError, Interrupted, StorageError
 from batchgrowth_operator.decide.restarts import MOST_FRUITLESS_RETRIES
 
 
-def ends(world: Any, times: int, code: int = ClusterError.exit_code, **status: Any) -> Any:
+def ends(world: Any, times: int, code: int = ClusterError.exit_code, text: str = "", **status: Any) -> Any:
     """That many more trainer pods end, one after the other, each seen by the operator."""
     for _ in range(times):
         number = len(world.pods)
-        ending = {"exitCode": code, "message": f"workers were lost, {number}", "finishedAt": f"2026-11-20T10:{number}Z"}
+        ending = {
+            "exitCode": code,
+            "message": text or f"workers were lost, {number}",
+            "finishedAt": f"2026-11-20T10:{number}Z",
+        }
         state = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ending}}]}
         labels = names.labels("digits", "trainer")
         world.pods.append(
@@ -28,6 +32,10 @@ def at_update_60(training_world: Any) -> Any:
     return world
 
 
+def message(world: Any, kind: str) -> str:
+    return str(next(one["message"] for one in world.status["conditions"] if one["type"] == kind))
+
+
 def is_failed(world: Any) -> bool:
     return ("False", "RetriesFruitless") == world.condition("Succeeded")
 
@@ -38,11 +46,27 @@ def test_the_tenth_end_without_progress_fails_the_job(training_world: Any) -> No
     ends(world, 1)
     assert is_failed(world)
     assert "Failed" == world.status["phase"]
-    failed = next(one["message"] for one in world.status["conditions"] if one["type"] == "Succeeded")
-    assert failed == (
+    assert message(world, "Succeeded") == (
         "The trainer ended 10 times without getting past update 60; last: exit code 75: workers were lost, 9"
     )
     assert world.trainer["spec"]["suspend"], "Kubernetes must not start another pod"
+
+
+@pytest.mark.fault("D08")
+def test_a_full_disk_is_a_restart_with_its_cause_until_it_was_tried_too_often(training_world: Any) -> None:
+    """The Job ignores these ends, so its own status counts none of them."""
+    world = ends(at_update_60(training_world), 1, StorageError.exit_code, "/checkpoints: No space left on device")
+    assert ("Unknown", "InProgress") == world.condition("Succeeded")
+    world.trainer["status"] = {"active": 1, "ready": 0}
+    world.settle()
+    assert ("False", "TrainerRestarting") == world.condition("Training")
+    assert "exit code 75: /checkpoints: No space left on device" in message(world, "Training")
+    world.trainer["status"] = {"active": 1, "ready": 1}
+    world.settle()
+    assert ("True", "UpdatesCommitted") == world.condition("Training")
+    ends(world, MOST_FRUITLESS_RETRIES - 1, StorageError.exit_code, "/checkpoints: No space left on device")
+    assert is_failed(world)
+    assert message(world, "Succeeded").endswith("last: exit code 75: /checkpoints: No space left on device")
 
 
 def test_a_job_that_never_began_fails_too(make_world: Any) -> None:

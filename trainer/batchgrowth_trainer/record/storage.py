@@ -1,0 +1,76 @@
+"""Trouble with the storage of a run: what may pass is tried again for a while, what would come again is not.
+
+A StorageError may pass: no space is left, a disk or its server fails, another run still holds the lock.
+A CheckpointError would come again: a right is missing, a path is not a folder, a name is too long.
+"""
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from batchgrowth.errors import CheckpointError, StorageError
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential
+
+from batchgrowth_trainer.blame import may_pass
+
+READ_SECONDS = 30.0
+"""The longest that one file is tried to be read."""
+LAST_SECONDS = 60.0
+"""The longest that the results of a run are tried to be written, at its end or a stop; half of a pod's grace period."""
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 10.0
+
+_T = TypeVar("_T")
+
+
+def passes(error: OSError) -> bool:
+    """Whether writing may succeed later; a file system that failed is read-only until a new pod mounts it."""
+    return may_pass(error) or error.errno == errno.EROFS
+
+
+def storage_error(text: str, error: OSError) -> CheckpointError:
+    """The error of this text: a StorageError if the OSError may pass."""
+    return StorageError(text) if passes(error) else CheckpointError(text)
+
+
+@contextmanager
+def reported_as_checkpoint_error() -> Iterator[None]:
+    """Turn an OSError raised inside the block, for a file that a run writes, into a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(
+            f"{error.filename} could not be written ({error.strerror}); make room, or give another --output-dir. "
+            "The checkpoints are intact, and --resume continues from the newest.",
+            error,
+        ) from error
+
+
+def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] = lambda _: None) -> _T:
+    """What `act` returns, called again for up to `seconds` while it raises StorageErrors, which go to `note`."""
+
+    def report(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        note(f"{str(error).rstrip('.')}; trying again, for up to {seconds:.0f} s")
+
+    return Retrying(
+        retry=retry_if_exception_type(StorageError),
+        stop=stop_before_delay(seconds),
+        wait=wait_exponential(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS),
+        before_sleep=report,
+        reraise=True,
+    )(act)
+
+
+def read_patiently(name: str, read: Callable[[], _T]) -> _T:
+    """What `read` returns, tried for READ_SECONDS. Raises StorageError and CheckpointError, but FileNotFoundError."""
+
+    def attempt() -> _T:
+        try:
+            return read()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise storage_error(f"{name} cannot be read ({error.strerror})", error) from error
+
+    return retried(attempt, READ_SECONDS)
