@@ -55,7 +55,7 @@ format: $(INSTALLED) ## put the code into the one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED) ## our exchanges beside torch DDP, side by side, and the pauses (about eight minutes)
+bench: $(INSTALLED) ## our exchanges beside torch DDP, side by side, and the pauses (about a quarter of an hour)
 	@$(BIN)/python -m bench
 
 generate: $(INSTALLED) ## write crds/, the generated pages and tables of docs/ and README.md, and the chart's generated files

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bench import computing
+
 ROOT = Path(__file__).parents[2]
 SYSTEMS = [
     "torch DDP",
@@ -103,6 +105,12 @@ def test_markdown_of_an_earlier_run(quick):
     assert done.returncode == 0, done.stderr
     assert "| torch DDP | - |" in done.stdout
     assert "**Targets (medians over the rounds)**" in done.stdout
+
+
+def test_computing_with_and_without_measuring(capsys):
+    computing.main(updates=2)
+    shown = capsys.readouterr().out
+    assert all(system in shown for system in PAIRS["measuring"])
 
 
 def test_an_unknown_case_is_refused():
