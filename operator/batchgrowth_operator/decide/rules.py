@@ -38,7 +38,7 @@ def counted(number: int, noun: str) -> str:
 
 def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     """True unless its pods are refused: a situation has a plan, whose stages are known if nothing is measured."""
-    refused = pods_refused(s)
+    refused = s.once(pods_refused)
     if refused is not None:
         return Verdict("False", PODS_NOT_ALLOWED, truncated(str(refused)))
     if s.quantity:
