@@ -3,6 +3,8 @@
 import asyncio
 import copy
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from batchgrowth_operator.decide.decision import Decision, Event
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.seen.diagnosis import LONGEST_EVENT_AGE_SECONDS
 from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
+from batchgrowth_operator.server import observe
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
 from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, Observer
@@ -23,6 +26,7 @@ KEY = Key("default", "digits")
 JOB = Ref("BatchGrowthJob", "digits")
 SECRET = Ref("Secret", "digits-tls")
 PLAN = Ref("ConfigMap", "digits-plan")
+WORKERS = Ref("Deployment", "digits-workers")
 
 
 @dataclass
@@ -80,6 +84,7 @@ class Setting:
     api: FakeApi
     store: Store
     telemetry: Telemetry
+    observer: Observer
     make_pass: Any
 
     def once(self, failures: tuple[Failure, ...] = ()) -> Result:
@@ -93,8 +98,9 @@ def setting(make_world: Any) -> Setting:
     job["metadata"]["resourceVersion"] = "1"
     api.objects[JOB] = job
     store.update(job)
-    make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image="example/trainer:1"), telemetry)  # type: ignore[arg-type]
-    return Setting(api, store, telemetry, make_pass)
+    observer = Observer(api, store)  # type: ignore[arg-type]
+    make_pass = passes_of(observer, Writer(api, store), Defaults(image="example/trainer:1"), telemetry)  # type: ignore[arg-type]
+    return Setting(api, store, telemetry, observer, make_pass)
 
 
 def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> None:
@@ -687,3 +693,67 @@ def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
     assert {SECRET} == set(setting.store.refs(KEY))
     assert None is asyncio.run(observer.observe(KEY, ()))
     assert ({}, {}) == (setting.store._objects, setting.store._gone)
+
+
+# --- what others change again and again -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.now(UTC)
+    monkeypatch.setattr(observe, "datetime", SimpleNamespace(now=lambda _: now))
+
+
+def rewrite(setting: Setting, replicas: int) -> None:
+    """An autoscaler scales the workers; the operator's watch reports it."""
+    setting.api.version += 1
+    found = setting.api.objects[WORKERS]
+    managed = [{"manager": "hpa", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]
+    metadata = found["metadata"] | {"resourceVersion": str(setting.api.version), "managedFields": managed}
+    setting.api.objects[WORKERS] = {**found, "metadata": metadata, "spec": found["spec"] | {"replicas": replicas}}
+    setting.store.update(setting.api.objects[WORKERS])
+
+
+@pytest.mark.fault("B21")
+@pytest.mark.usefixtures("stopped_clock")
+def test_an_autoscaler_does_not_cost_a_write_per_pass(setting: Setting) -> None:
+    setting.once()
+    before = len(setting.api.writes())
+
+    for _ in range(20):
+        rewrite(setting, 9)
+        setting.once()
+
+    written = setting.api.writes()[before:]
+    assert [("apply", WORKERS)] * 5 == [write for write in written if write[1] == WORKERS]
+    assert 1 == written.count(("post", Ref("Event", "ChildRewritten")))
+    [contested] = [c for c in setting.api.objects[JOB]["status"]["conditions"] if c["type"] == "Contested"]
+    assert contested["message"].startswith("hpa changes spec.replicas of the Deployment digits-workers")
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_a_refused_repair_is_no_fight(setting: Setting) -> None:
+    """It has a back-off and a condition of its own."""
+    setting.once()
+    setting.api.refused[WORKERS] = Refused(422, "no")
+    rewrite(setting, 9)
+    failures: tuple[Failure, ...] = ()
+
+    for _ in range(8):
+        failures = setting.once(failures).failures
+        assert [WORKERS] == [failure.ref for failure in failures]
+
+    conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
+    assert ("ChildRefused", "ChildrenKept") == (conditions["ClusterReady"], conditions["Contested"])
+
+
+def test_a_fight_is_forgotten_with_its_job(setting: Setting) -> None:
+    setting.once()
+    rewrite(setting, 9)
+    setting.once()
+    assert {WORKERS} == set(setting.observer._put_backs[KEY])
+
+    setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
+
+    assert setting.once().gone
+    assert {} == setting.observer._put_backs
