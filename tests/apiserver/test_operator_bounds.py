@@ -218,6 +218,22 @@ def test_events_about_other_things(field: Field, tries: Tried) -> None:
     assert refused(done, "events about a BatchGrowthJob"), done.stderr
 
 
+def test_an_event_of_others_is_not_changed(field: Field, tries: Tried, apiserver: ApiServer) -> None:
+    """Its own are, to count them again."""
+    about = {"kind": "BatchGrowthJob", "name": "digits", "namespace": "bounds"}
+    for name, component in (("theirs", "kubelet"), ("ours", "batchgrowth-operator")):
+        metadata = {"name": name, "namespace": "bounds"}
+        event = {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "reportingComponent": component}
+        made = apiserver.kubectl("create", "-f", "-", given=json.dumps(event | {"involvedObject": about}))
+        assert 0 == made.returncode, made.stderr
+    patch = ("--namespace=bounds", "--type=merge", "-p", '{"count": 7, "reportingComponent": "batchgrowth-operator"}')
+
+    done = tries("patch", "event", "theirs", *patch)
+    assert refused(done, "its own events"), done.stderr
+    repeated = tries("patch", "event", "ours", *patch)
+    assert 0 == repeated.returncode, repeated.stderr
+
+
 def test_another_lease(apiserver: ApiServer, field: Field, tmp_path: Path) -> None:
     """RBAC cannot bind the right to create to a name."""
     grant(apiserver, rendered(tmp_path, "--set", "replicaCount=2"))

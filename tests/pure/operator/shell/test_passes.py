@@ -15,6 +15,7 @@ from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
 from batchgrowth_operator.server import observe
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.correlator import BURST
 from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, Observer
 from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.shell import passes
@@ -37,6 +38,7 @@ class FakeApi:
     refused: dict[Ref, Refused] = field(default_factory=dict)
     happened: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, Ref]] = field(default_factory=list)
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: int = 100
 
     def get(self, ref: Ref, namespace: str) -> Any:
@@ -70,8 +72,16 @@ class FakeApi:
 
     def post_event(self, namespace: str, event: Any) -> None:
         self.asked.append(("post", Ref("Event", event["reason"])))
+        self.events[event["metadata"]["name"]] = event
         if Ref("Event", event["reason"]) in self.refused:
             raise self.refused[Ref("Event", event["reason"])]
+
+    def repeat_event(self, namespace: str, name: str, change: Any) -> bool:
+        found = self.events.get(name)
+        self.asked.append(("patch", Ref("Event", found["reason"] if found else name)))
+        if found is not None:
+            found |= change
+        return found is not None
 
     def writes(self) -> list[tuple[str, Ref]]:
         return [(verb, ref) for verb, ref in self.asked if verb not in ("get", "list")]
@@ -85,6 +95,7 @@ class Setting:
     store: Store
     telemetry: Telemetry
     observer: Observer
+    writer: Writer
     make_pass: Any
 
     def once(self, failures: tuple[Failure, ...] = ()) -> Result:
@@ -99,8 +110,9 @@ def setting(make_world: Any) -> Setting:
     api.objects[JOB] = job
     store.update(job)
     observer = Observer(api, store)  # type: ignore[arg-type]
-    make_pass = passes_of(observer, Writer(api, store), Defaults(image="example/trainer:1"), telemetry)  # type: ignore[arg-type]
-    return Setting(api, store, telemetry, observer, make_pass)
+    writer = Writer(api, store)  # type: ignore[arg-type]
+    make_pass = passes_of(observer, writer, Defaults(image="example/trainer:1"), telemetry)
+    return Setting(api, store, telemetry, observer, writer, make_pass)
 
 
 def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> None:
@@ -757,3 +769,71 @@ def test_a_fight_is_forgotten_with_its_job(setting: Setting) -> None:
 
     assert setting.once().gone
     assert {} == setting.observer._put_backs
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def flap(setting: Setting, ready: int) -> None:
+    """The workers' pod becomes ready, or is not any more."""
+    setting.api.version += 1
+    found = setting.api.objects[WORKERS]
+    metadata = found["metadata"] | {"resourceVersion": str(setting.api.version)}
+    setting.api.objects[WORKERS] = {**found, "metadata": metadata, "status": {"readyReplicas": ready}}
+    setting.store.update(setting.api.objects[WORKERS])
+    setting.once()
+
+
+@pytest.mark.fault("B29")
+def test_a_flapping_pod_makes_one_event_per_message(setting: Setting) -> None:
+    """With a count, and the times of the first and the last."""
+    setting.once()
+    for _ in range(5):
+        flap(setting, 1)
+        flap(setting, 0)
+
+    made = {(e["reason"], e["message"]): e["count"] for e in setting.api.events.values()}
+    assert len(made) == len(setting.api.events)
+    assert 6 == made["ScalingUp", "Requested 1 worker; 0 joined so far."]
+    assert 5 == made["AtTarget", "The requested worker has joined."]
+
+
+@pytest.mark.fault("B29")
+def test_a_pod_that_flaps_for_long_makes_few_writes_of_events(setting: Setting) -> None:
+    """And what is new is posted all the same."""
+    setting.once()
+    for _ in range(100):
+        flap(setting, 1)
+        flap(setting, 0)
+    about_events = [ref.name for verb, ref in setting.api.writes() if ref.kind == "Event"]
+    assert BURST <= len(about_events) <= BURST + 3
+
+    job = setting.api.objects[JOB]
+    setting.store.update(
+        {**job, "metadata": job["metadata"] | {"resourceVersion": "9000"}, "spec": job["spec"] | {"suspend": True}}
+    )
+    setting.once()
+
+    assert {"BySpec"} < {event["reason"] for event in setting.api.events.values()}
+
+
+def test_an_event_that_expired_is_posted_again(setting: Setting) -> None:
+    setting.once()
+    flap(setting, 1)
+    flap(setting, 0)
+    setting.api.events.clear()
+
+    flap(setting, 1)
+
+    [event] = setting.api.events.values()
+    assert ("AtTarget", 2) == (event["reason"], event["count"])
+
+
+def test_the_events_of_a_deleted_job_are_forgotten(setting: Setting) -> None:
+    setting.once()
+    assert {KEY} == set(setting.writer.correlator._jobs)
+    setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
+
+    setting.once()
+
+    assert {} == setting.writer.correlator._jobs
