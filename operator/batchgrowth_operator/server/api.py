@@ -129,9 +129,9 @@ class Api:
 
     def repeat_event(self, namespace: str, name: str, change: Object) -> bool:
         """Changes the fields of an event; False if it does not exist."""
-        merge = {"body": change, "content_type": "application/merge-patch+json", "field_manager": names.FIELD_MANAGER}
+        path, merge = EVENTS.path(namespace, name), "application/merge-patch+json"
         try:
-            self._send("patch", EVENTS, EVENTS.path(namespace, name), **merge)
+            self._send("patch", EVENTS, path, body=change, content_type=merge, field_manager=names.FIELD_MANAGER)
         except Refused as refused:
             if refused.code != GONE:
                 raise

@@ -226,3 +226,18 @@ def test_the_manager_of_the_field_is_named(training_world: MakeWorld, fields: An
     fight(world, rewrite, 8)
 
     assert message(world).startswith(manager), json.dumps(fields)
+
+
+def test_the_manager_of_a_list_is_named(training_world: MakeWorld) -> None:
+    """It owns the list's entries, by a key of theirs."""
+
+    def adopt(world: Any) -> None:
+        metadata = world.deployment["metadata"]
+        metadata["ownerReferences"] = metadata["ownerReferences"][:1] + [{"uid": "2"}]
+        owned = {"f:ownerReferences": {".": {}, 'k:{"uid":"2"}': {}}}
+        metadata["managedFields"] = [{"manager": "adopter", "fieldsV1": {"f:metadata": owned}}]
+
+    world = training_world()
+    fight(world, adopt, 8)
+
+    assert message(world).startswith("adopter changes metadata.ownerReferences of the Deployment digits-workers")
