@@ -233,7 +233,7 @@ def test_the_manager_of_a_list_is_named(training_world: MakeWorld) -> None:
 
     def adopt(world: Any) -> None:
         metadata = world.deployment["metadata"]
-        metadata["ownerReferences"] = metadata["ownerReferences"][:1] + [{"uid": "2"}]
+        metadata["ownerReferences"] = [*metadata["ownerReferences"][:1], {"uid": "2"}]
         owned = {"f:ownerReferences": {".": {}, 'k:{"uid":"2"}': {}}}
         metadata["managedFields"] = [{"manager": "adopter", "fieldsV1": {"f:metadata": owned}}]
 
