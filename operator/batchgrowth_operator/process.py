@@ -10,6 +10,7 @@ from collections.abc import Callable
 from batchgrowth.logs import LogFormat, LogLevel, configure_logs
 from prometheus_client import start_http_server
 
+from batchgrowth_operator.decide.backoff import backoff_seconds
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.server.api import Api, connect
 from batchgrowth_operator.server.apply import Writer
@@ -20,7 +21,7 @@ from batchgrowth_operator.server.store import Store
 from batchgrowth_operator.server.sweep import Sweep
 from batchgrowth_operator.shell import handlers
 from batchgrowth_operator.shell.framework import kopf
-from batchgrowth_operator.shell.passes import Pass, Passes, backoff_seconds, passes_of
+from batchgrowth_operator.shell.passes import Pass, Passes, passes_of
 from batchgrowth_operator.shell.refusals import RefusalFilter, refusal_message
 from batchgrowth_operator.shell.telemetry import Telemetry
 

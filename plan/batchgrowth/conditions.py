@@ -7,6 +7,7 @@ CONDITIONS = {
     "Resizing": "Workers are being added or removed.",
     "Degraded": "The training goes on with fewer workers than the plan gives the stage.",
     "Stalled": "No update was committed for longer than expected.",
+    "Contested": "Another process changes a field of the job's objects again and again, against the operator.",
     "Suspended": "The job holds no workers because spec.suspend is true.",
     "Succeeded": "True when every update is done, False when the job failed, Unknown until then.",
 }
@@ -65,6 +66,12 @@ REASONS = {
         "ReportRefused": "The trainer's report is not one that this job can make, so it is not used; the message names "
         "the field. Code of the workload may have written it.",
         "ProgressSeen": "Updates arrive as expected.",
+    },
+    "Contested": {
+        "ChildRewritten": "An autoscaler, a webhook or a script changes a field that the operator owns again and "
+        "again. The message names the object, the field, and the other if the object does. The operator puts the field "
+        "back five times at once, then after a wait that doubles up to five minutes; changes of the job apply at once.",
+        "ChildrenKept": "No field is changed again and again.",
     },
     "Suspended": {
         "BySpec": "spec.suspend is true.",

@@ -34,7 +34,15 @@ class Condition(Model):
     """One condition, in the form of metav1.Condition."""
 
     type: Literal[
-        "Accepted", "ClusterReady", "Training", "Resizing", "Degraded", "Stalled", "Suspended", "Succeeded"
+        "Accepted",
+        "ClusterReady",
+        "Training",
+        "Resizing",
+        "Degraded",
+        "Stalled",
+        "Contested",
+        "Suspended",
+        "Succeeded",
     ] = Field(description="Its type. " + " ".join(f"{name}: {text}" for name, text in CONDITIONS.items()))
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
     reason: str = Field(

@@ -10,7 +10,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth_operator.seen.observed import Ref
 from batchgrowth_operator.seen.scheduler import SETTLED_AFTER_SECONDS
-from batchgrowth_operator.server.kinds import KINDS
+from batchgrowth_operator.server.kinds import EVENTS, KINDS
 from operator_field import CHILDREN, CLUSTER, JOB, PLAN, TRAINER, WORKERS, Field, until
 
 SERVICES = KINDS["Service"]
@@ -123,6 +123,44 @@ def test_a_child_that_is_changed_or_loses_its_label_is_repaired(ground: Field) -
     until(ground.replicas, 1)
     until(lambda: ground.get(WORKERS)["metadata"]["labels"].get(names.JOB_LABEL), "digits")
     until(lambda: json.loads(ground.get(PLAN)["data"][names.PLAN_KEY]) != {})
+
+
+@pytest.mark.fault("B21")
+def test_an_autoscaler_of_the_workers(ground: Field) -> None:
+    """The API server records who scaled; a change of the job is written at once all the same."""
+    ground.apply()
+    until(ground.is_complete)
+    scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 9}}
+    path = KINDS["Deployment"].path(ground.namespace, WORKERS.name, "scale")
+    merge = {"content_type": "application/merge-patch+json", "field_manager": "autoscaler"}
+
+    def scaled() -> tuple[str, str]:
+        ground.api._send("patch", KINDS["Deployment"], path, body=scale, **merge)
+        return ground.condition("Contested")
+
+    until(scaled, ("True", "ChildRewritten"))
+    [contested] = [c for c in ground.get(JOB)["status"]["conditions"] if c["type"] == "Contested"]
+    assert contested["message"].startswith("autoscaler (scale) changes spec.replicas of the Deployment digits-workers")
+    ground.report(440)
+    until(ground.replicas, 4)
+
+
+@pytest.mark.fault("B29")
+def test_a_flapping_pod(ground: Field) -> None:
+    """The API server keeps one event with a count."""
+    ground.apply()
+    until(ground.is_complete)
+    for _ in range(3):
+        ground.workers_come()
+        until(lambda: ground.condition("Resizing"), ("False", "AtTarget"))
+        ground.patch(WORKERS, {"status": {"readyReplicas": 0}}, "status")
+        until(lambda: ground.condition("Resizing"), ("True", "ScalingUp"))
+
+    def counts() -> list[int]:
+        found = ground.api._send("get", EVENTS, EVENTS.path(ground.namespace))["items"]
+        return [event["count"] for event in found if event["reason"] == "ScalingUp"]
+
+    until(counts, [4])
 
 
 @pytest.mark.fault("A12")

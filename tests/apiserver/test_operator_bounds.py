@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.server.api import Refused, connect
 from batchgrowth_operator.server.kinds import KINDS
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
 from operator_field import CHILDREN, CLUSTER, TRAINER, WORKERS, Field, until
@@ -47,8 +48,6 @@ def account(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def field(apiserver: ApiServer, account: Path, dask_crds: list[Path], preloaded: None) -> Iterator[Field]:
     """A namespace in which the operator, with its token, has made the children of the digits job, and has stopped."""
-    from batchgrowth_operator.server.api import connect
-
     created = apiserver.kubectl("create", "namespace", "bounds")
     assert 0 == created.returncode, created.stderr
     made = Field(connect(apiserver.kubeconfig, lambda *_: None), account, "bounds")
@@ -216,6 +215,22 @@ def test_events_about_other_things(field: Field, tries: Tried) -> None:
     }
     done = tries("create", "-f", "-", given=json.dumps(event))
     assert refused(done, "events about a BatchGrowthJob"), done.stderr
+
+
+def test_an_event_of_others_is_not_changed(field: Field, account: Path, apiserver: ApiServer) -> None:
+    """The operator's own are, to count them again."""
+    about = {"kind": "BatchGrowthJob", "name": "digits", "namespace": "bounds"}
+    for name, component in (("theirs", "kubelet"), ("ours", "batchgrowth-operator")):
+        metadata = {"name": name, "namespace": "bounds"}
+        event = {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "reportingComponent": component}
+        made = apiserver.kubectl("create", "-f", "-", given=json.dumps(event | {"involvedObject": about}))
+        assert 0 == made.returncode, made.stderr
+    api, change = connect(account, lambda *_: None), {"count": 7, "reportingComponent": "batchgrowth-operator"}
+
+    with pytest.raises(Refused, match="its own events"):
+        api.repeat_event("bounds", "theirs", change)
+    assert api.repeat_event("bounds", "ours", change)
+    assert not api.repeat_event("bounds", "none", change)
 
 
 def test_another_lease(apiserver: ApiServer, field: Field, tmp_path: Path) -> None:

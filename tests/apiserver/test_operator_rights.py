@@ -79,7 +79,7 @@ def test_each_right_is_used_and_each_call_is_granted(
 
 
 def live_through_everything(ground: Field) -> None:
-    """Growth, a pending pod, another image, the end, and the time to live after it."""
+    """A flapping pod, growth, a pending pod, another image, the end, and the time to live after it."""
     ground.apply(ttlSecondsAfterFinished=5)
     until(ground.is_complete)
     owner = {
@@ -94,7 +94,9 @@ def live_through_everything(ground: Field) -> None:
         "spec": {"containers": [{"name": "worker", "image": "none"}]},
     }
     ground.api._send("post", KINDS["Pod"], KINDS["Pod"].path(ground.namespace), body=pod)
-    ground.workers_come()
+    for ready in (1, 0, 1):
+        ground.patch(WORKERS, {"status": {"replicas": 1, "readyReplicas": ready}}, "status")
+        until(lambda ready=ready: ground.condition("Resizing")[0], str(ready == 0))
     ground.report(440)
     until(ground.replicas, 4)
     before = [ground.get(ref)["metadata"]["uid"] for ref in (CLUSTER, TRAINER)]

@@ -51,7 +51,7 @@ def needed() -> set[Grant]:
     released = {name: kind for name, kind in (JOBS | children).items() if kind.plural in RELEASED}
     [job] = JOBS.values()
     rules = {(job.group, f"{job.plural}/status", "patch")}
-    rules |= {(EVENTS.group, EVENTS.plural, verb) for verb in ("create", "list")}
+    rules |= {(EVENTS.group, EVENTS.plural, verb) for verb in ("create", "list", "patch")}
     return each(JOBS | WATCHED, read) | each(children | UNWATCHED, written) | each(released, {"delete"}) | rules
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import starmap
@@ -21,7 +22,7 @@ from batchgrowth_operator.decide.decision import Decision
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.reconcile import reconcile
 from batchgrowth_operator.decide.standing import job_text, spec_of
-from batchgrowth_operator.seen.observed import Credentials, Failure, Observed, Ref
+from batchgrowth_operator.seen.observed import Credentials, Failure, Observed, PutBack, Ref
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # so that the tests can import docs.generate
@@ -39,6 +40,7 @@ class World:
     pods: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     failures: tuple[Failure, ...] = ()
+    put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
     now: datetime = START
     events: list[Any] = field(default_factory=list)
     job_deleted: bool = False
@@ -65,6 +67,7 @@ class World:
             credentials=None if secret in self.children else Credentials(pem=pem),
             failures=self.failures,
             warnings=tuple(copy.deepcopy(self.warnings)),
+            put_backs=self.put_backs,
         )
 
     def decide(self) -> Decision:
@@ -74,6 +77,7 @@ class World:
         decision = self.decide()
         for write in self.writes(decision):
             write()
+        self.put_backs = decision.put_backs
         return decision
 
     def settle(self, passes: int = 6) -> None:

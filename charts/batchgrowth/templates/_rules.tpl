@@ -38,7 +38,7 @@
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [list, create]
+  verbs: [list, create, patch]
 # To notice missing parts of the scheduler that the Dask operator created.
 - apiGroups: [""]
   resources: [services]

@@ -1,9 +1,10 @@
 """The writes that one pass decides on."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.seen.observed import PutBack, Ref
 
 Manifest = dict[str, Any]
 
@@ -23,7 +24,7 @@ class Decision:
 
     The status comes first because it records what was decided: if the pass dies after it, the next pass completes the
     rest. `status` is None if it does not change, `requeue_after_seconds` None if only an event can change the decision.
-    `renewed` are those of `delete` that a later pass makes again.
+    `renewed` are those of `delete` that a later pass makes again. `put_backs` are an input of the next decision.
     """
 
     status: Manifest | None = None
@@ -33,6 +34,7 @@ class Decision:
     events: tuple[Event, ...] = ()
     delete_job: bool = False
     requeue_after_seconds: float | None = None
+    put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:

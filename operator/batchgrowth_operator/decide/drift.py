@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,9 @@ from batchgrowth_operator.seen.observed import Object, annotations_of
 
 MOST_REMEMBERED = 2**15
 """Objects whose comparison is remembered: those of three thousand jobs."""
+
+Path = tuple[str | tuple[str, Any], ...]
+"""A field of an object: the names that lead to it, and for an entry of a list its key and the key's value."""
 
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([eE][-+]?\d+)|(m|k|[KMGTPE]i?)?)")
 _SUFFIXES = {"m": Fraction(1, 1000), "k": Fraction(1000)} | {
@@ -57,31 +60,53 @@ def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: A
     return []
 
 
-def covers(found: Any, wanted: Any, key: str = "") -> bool:
+def covers(found: Any, wanted: Any) -> bool:
     """Whether `found` has every field of `wanted`; fields added by the API server or others are ignored.
 
     Quantities compare by value, since the API server normalizes them; a missing field equals an empty one.
     """
+    return next(drifted(found, wanted), None) is None
+
+
+def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
+    """The fields of `wanted` that `found` lacks or has otherwise."""
     if isinstance(wanted, Mapping):
-        other = found if isinstance(found, Mapping) else {}
-        return (found is None or isinstance(found, Mapping)) and all(
-            covers(other.get(name), value, name) for name, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        return _covers_list(found or [], wanted, key)
-    if wanted in (None, "", False, 0) and found in (None, "", False, 0):
-        return True
-    return bool(found == wanted) or _same_quantity(found, wanted)
+        if found is None or isinstance(found, Mapping):
+            for name, value in wanted.items():
+                yield from drifted((found or {}).get(name), value, (*path, name))
+        else:
+            yield path
+    elif isinstance(wanted, list):
+        yield from _drifted_list(found or [], wanted, path)
+    elif not (_is_empty(wanted) and _is_empty(found)) and found != wanted and not _same_quantity(found, wanted):
+        yield path
 
 
-def _covers_list(found: Any, wanted: list[Any], key: str) -> bool:
+def _is_empty(value: Any) -> bool:
+    return value in (None, "", False, 0)
+
+
+def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
+    field = MERGE_KEYS.get(str(path[-1])) if path else None
     if not isinstance(found, list):
-        return False
-    field = MERGE_KEYS.get(key)
-    if field is None or not all(isinstance(entry, Mapping) and field in entry for entry in wanted):
-        return len(found) == len(wanted) and all(map(covers, found, wanted))
-    by_key = {entry.get(field): entry for entry in found if isinstance(entry, Mapping)}
-    return all(covers(by_key.get(entry[field]), entry) and entry[field] in by_key for entry in wanted)
+        yield path
+    elif field is None or not all(isinstance(entry, Mapping) and field in entry for entry in wanted):
+        if len(found) != len(wanted) or not all(map(covers, found, wanted)):
+            yield path
+    else:
+        by_key = {entry.get(field): entry for entry in found if isinstance(entry, Mapping)}
+        for entry in wanted:
+            yield from drifted(by_key.get(entry[field]), entry, (*path, (field, entry[field])))
+
+
+def shown(path: Path) -> str:
+    """The field as people write it: spec.template.spec.containers[worker].image."""
+    text = "".join(f"[{step[1]}]" if isinstance(step, tuple) else _shown_name(step) for step in path)
+    return text.removeprefix(".")
+
+
+def _shown_name(name: str) -> str:
+    return f"[{name}]" if "." in name or "/" in name else f".{name}"
 
 
 def _same_quantity(one: Any, other: Any) -> bool:

@@ -10,10 +10,18 @@ from batchgrowth_operator.decide.decision import Event
 from batchgrowth_operator.decide.rules import counted
 from batchgrowth_operator.decide.situation import condition
 
-BAD = {("Accepted", "False"), ("Degraded", "True"), ("Stalled", "True"), ("Stalled", "Unknown"), ("Succeeded", "False")}
+BAD = {
+    ("Accepted", "False"),
+    ("Degraded", "True"),
+    ("Stalled", "True"),
+    ("Stalled", "Unknown"),
+    ("Succeeded", "False"),
+    ("Contested", "True"),
+}
 QUIET = {"WaitingForWorkers", "WaitingForScheduler", "InProgress", "NotStarted", "Released", "Ended", "Paused"}
 """Reasons without an event: they only say that a job is on its way, or repeat another event."""
 RECOVERIES = {
+    "ChildrenKept": "No field of the job's objects is changed again and again any more.",
     "FullStrength": "No worker of the stage is missing any more.",
     "NotSuspended": "The job was resumed.",
     "ProgressSeen": "Updates are being committed again.",

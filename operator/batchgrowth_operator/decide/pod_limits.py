@@ -13,7 +13,7 @@ PODS_NOT_ALLOWED = "PodsNotAllowed"
 
 def pods_refused(s: Situation) -> PodLimitError | None:
     """What in the workers' pods exceeds the limits; None if nothing does."""
-    faults = pod_faults(s.spec, worker_template(s), s.defaults.pods)
+    faults = pod_faults(s.spec, s.once(worker_template), s.defaults.pods)
     return PodLimitError(faults) if faults else None
 
 
@@ -24,4 +24,4 @@ def held_by(s: Situation) -> PodLimitError | None:
     """
     has_workers = s.seen.child("Deployment", names.workers(s.seen.name)) is not None
     needs_pods = s.mode is Mode.ACTIVE or (s.mode is Mode.SUSPENDED and not has_workers)
-    return pods_refused(s) if needs_pods else None
+    return s.once(pods_refused) if needs_pods else None

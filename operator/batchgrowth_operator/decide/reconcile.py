@@ -20,6 +20,7 @@ from batchgrowth_operator.decide.children.guards import (
 from batchgrowth_operator.decide.children.pods import inputs_found
 from batchgrowth_operator.decide.children.trainer import trainer_job
 from batchgrowth_operator.decide.children.workers import worker_deployment
+from batchgrowth_operator.decide.contention import contention
 from batchgrowth_operator.decide.decision import Decision, Manifest
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.drift import digest, is_in_place
@@ -60,22 +61,25 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
     if refused is not None:
         return _reported(s.previous, rejected_status(seen, refused))
     w = workforce(s)
-    status, until_report = throttled(next_status(s, w), s.previous, seen.now, defaults.report_seconds)
+    manifests = [manifest for manifest in _wanted(s, w) if not _is_terminating(seen.children.get(ref_of(manifest)))]
+    changed = [m for m in manifests if not (_needs_recreation(m, seen) or _is_in_place(m, seen))]
+    fights = contention(seen, changed)
+    status, until_report = throttled(next_status(s, w, fights), s.previous, seen.now, defaults.report_seconds)
     left = _seconds_to_live(s, status)
     if left is not None and left <= 0:
         return Decision(delete_job=True)
-    manifests = [manifest for manifest in _wanted(s, w) if not _is_terminating(seen.children.get(ref_of(manifest)))]
     reported = _reported(s.previous, status, s.quantity)
     return Decision(
         status=reported.status,
         events=reported.events,
         apply=(
-            *(m for m in manifests if not (_needs_recreation(m, seen) or _is_in_place(m, seen))),
+            *(manifest for manifest in changed if ref_of(manifest) not in fights.held),
             *scheduler_retry(seen),
         ),
         delete=tuple(_unwanted(s, manifests)),
         renewed=frozenset(ref_of(manifest) for manifest in manifests if _needs_recreation(manifest, seen)),
-        requeue_after_seconds=_soonest(left, until_report, *_waits(s, w)),
+        requeue_after_seconds=_soonest(left, until_report, fights.due_seconds, *_waits(s, w)),
+        put_backs=fights.put_backs,
     )
 
 

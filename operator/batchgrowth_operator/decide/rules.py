@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from batchgrowth import names
 
+from batchgrowth_operator.decide.contention import Contention, contested_field
 from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED, pods_refused
 from batchgrowth_operator.decide.scaling import Workforce
 from batchgrowth_operator.decide.situation import Mode, Situation, condition
@@ -28,6 +29,12 @@ class Verdict(NamedTuple):
     message: str
 
 
+REMEDIES = {
+    ("Deployment", "spec.replicas"): "Remove the HorizontalPodAutoscaler from the Deployment; an autoscaler of the job "
+    "itself sets spec.workers.maximum."
+}
+"""What would end a fight over that field of that kind."""
+
 Rule = Callable[[Situation, Workforce], Verdict]
 
 
@@ -38,7 +45,7 @@ def counted(number: int, noun: str) -> str:
 
 def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     """True unless its pods are refused: a situation has a plan, whose stages are known if nothing is measured."""
-    refused = pods_refused(s)
+    refused = s.once(pods_refused)
     if refused is not None:
         return Verdict("False", PODS_NOT_ALLOWED, truncated(str(refused)))
     if s.quantity:
@@ -123,6 +130,22 @@ def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
         return Verdict("False", "ProgressSeen", "No update is overdue.")
     cause = f" The trainer waits for {s.report.waiting_for}." if s.report and s.report.waiting_for else ""
     return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.{cause}"[:1024])
+
+
+def contested(contention: Contention) -> Verdict:
+    """Whether others change a field of a child again and again."""
+    fights = contention.fights
+    if not fights:
+        return Verdict("False", "ChildrenKept", "No field is changed again and again.")
+    (kind, name), put_back = next(iter(fights.items()))
+    field = contested_field(put_back)
+    by = f"{put_back.manager} changes" if put_back.manager else "A webhook or another controller changes"
+    others = f" So it is with {counted(len(fights) - 1, 'other object')}." if fights.keys() - {(kind, name)} else ""
+    remedy = REMEDIES.get(
+        (kind, field), "Remove what changes it, or exempt objects with the label batchgrowth.dev/job."
+    )
+    text = f"{by} {field} of the {kind} {name} again and again; the operator puts it back ever less often. {remedy}"
+    return Verdict("True", "ChildRewritten", truncated(f"{text}{others}"))
 
 
 def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001

@@ -1,8 +1,10 @@
 """From the observed state to its meaning: the spec and its plan, the position, and whether the job is over."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import Any, TypeVar
 
 from batchgrowth import names
 from batchgrowth.decisions import Decision
@@ -21,6 +23,8 @@ from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.seen.problems import Problem
 from batchgrowth_operator.seen.timestamps import seconds_since
 from batchgrowth_operator.seen.trainer_outcome import Outcome, is_running, outcome_of
+
+T = TypeVar("T")
 
 
 class Mode(Enum):
@@ -67,6 +71,17 @@ class Situation:
     update: int
     outcome: Outcome | None
     retries: RetriesStatus
+    _derived: dict[Callable[..., Any], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, derive: Callable[["Situation"], T]) -> T:
+        """What `derive` makes of this situation, computed at its first use; the caller does not change it.
+
+        For modules that know the situation; what follows from it alone is a property.
+        """
+        if derive not in self._derived:
+            self._derived[derive] = derive(self)
+        result: T = self._derived[derive]
+        return result
 
     @property
     def spec(self) -> JobSpec:

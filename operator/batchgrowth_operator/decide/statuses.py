@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from batchgrowth import names
+from batchgrowth.conditions import CONDITIONS
 from batchgrowth.errors import BatchGrowthError, PlanError, PodLimitError
 from batchgrowth.progress import Progress
 from batchgrowth.status import (
@@ -16,9 +17,10 @@ from batchgrowth.status import (
     WorkersStatus,
 )
 
+from batchgrowth_operator.decide.contention import Contention
 from batchgrowth_operator.decide.history import next_history
 from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED
-from batchgrowth_operator.decide.rules import RULES, Verdict
+from batchgrowth_operator.decide.rules import RULES, Verdict, contested
 from batchgrowth_operator.decide.scaling import Workforce, selector
 from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation, condition, stored_status
 from batchgrowth_operator.seen.observed import Observed
@@ -31,9 +33,10 @@ LONGEST_SECONDS = 2.0**53
 """The longest remaining time that the status can store."""
 
 
-def next_status(s: Situation, w: Workforce) -> JobStatus:
+def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus:
     """The complete status of a job that has a plan."""
-    conditions = tuple(_condition(s.seen, s.previous, kind, rule(s, w)) for kind, rule in RULES.items())
+    verdicts = {kind: rule(s, w) for kind, rule in RULES.items()} | {"Contested": contested(contention)}
+    conditions = tuple(_condition(s.seen, s.previous, kind, verdicts[kind]) for kind in CONDITIONS)
     trainer = s.seen.child("Job", names.trainer(s.seen.name))
     failed = int(((trainer or {}).get("status") or {}).get("failed", 0))
     return JobStatus(
@@ -67,7 +70,7 @@ def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
         update={
             "observed_generation": seen.generation,
             "phase": previous.phase if previous.completion_time else "Rejected",
-            "conditions": tuple(by_type[kind] for kind in RULES if kind in by_type),
+            "conditions": tuple(by_type[kind] for kind in CONDITIONS if kind in by_type),
         }
     )
 

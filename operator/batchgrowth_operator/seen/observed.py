@@ -35,12 +35,28 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PutBack:
+    """The last time that the operator put fields of a child back which others had changed.
+
+    `uid` is the child's, `manifest` the digest of what was written, and `rounds` how often each field was put back.
+    `manager` is the other that had changed such a field, or empty if the child does not say.
+    """
+
+    uid: str
+    manifest: str
+    rounds: Mapping[str, int]
+    at: datetime
+    manager: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """All inputs of a decision.
 
     `children` are the objects owned by the job, `parts` those owned by its DaskCluster, and `pods` those with the job's
     label. `credentials` is set if the Secret is missing or about to expire. `failures` are the refused writes of the
     last pass; `warnings` are the Warning events about objects whose status does not explain why they are pending.
+    `put_backs` are what the decision before returned: the children that others changed lately.
     """
 
     job: Object
@@ -51,6 +67,7 @@ class Observed:
     credentials: Credentials | None = None
     failures: tuple[Failure, ...] = ()
     warnings: tuple[Object, ...] = ()
+    put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

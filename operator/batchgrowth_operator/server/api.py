@@ -21,6 +21,7 @@ from batchgrowth_operator.server.kinds import EVENTS, KINDS, LEASES, Kind
 CONNECTIONS = 16
 TIMEOUT_SECONDS = 30
 LEASE_TIMEOUT_SECONDS = 5
+GONE = 404
 PAGE = 250
 """Objects per page of a list."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -113,7 +114,7 @@ class Api:
         try:
             self._send("delete", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name), body=body)
         except Refused as refused:
-            if refused.code not in (404, 409):
+            if refused.code not in (GONE, 409):
                 raise
 
     def warnings(self, namespace: str, uid: str) -> list[dict[str, Any]]:
@@ -125,6 +126,17 @@ class Api:
     def post_event(self, namespace: str, event: Object) -> None:
         """Creates an event."""
         self._send("post", EVENTS, EVENTS.path(namespace), body=event, field_manager=names.FIELD_MANAGER)
+
+    def repeat_event(self, namespace: str, name: str, change: Object) -> bool:
+        """Changes the fields of an event; False if it does not exist."""
+        path, merge = EVENTS.path(namespace, name), "application/merge-patch+json"
+        try:
+            self._send("patch", EVENTS, path, body=change, content_type=merge, field_manager=names.FIELD_MANAGER)
+        except Refused as refused:
+            if refused.code != GONE:
+                raise
+            return False
+        return True
 
     def get_lease(self, namespace: str, name: str) -> Object | None:
         """The Lease, or None if it does not exist."""
@@ -143,7 +155,7 @@ class Api:
         try:
             return self._send("get", kind, path, **options)
         except Refused as refused:
-            if refused.code == 404:
+            if refused.code == GONE:
                 return None
             raise
 

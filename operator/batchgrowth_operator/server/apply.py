@@ -3,7 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchgrowth import names
 from batchgrowth.spec import API_VERSION, KIND
@@ -12,7 +12,8 @@ from batchgrowth_operator.decide.decision import Decision, Event, Manifest
 from batchgrowth_operator.seen.observed import Failure, Object, Observed, Ref, is_owned_by, ref_of
 from batchgrowth_operator.seen.timestamps import timestamp, timestamp_ms
 from batchgrowth_operator.server.api import Api, Refused
-from batchgrowth_operator.server.store import Store, key_of
+from batchgrowth_operator.server.correlator import Correlator, Series
+from batchgrowth_operator.server.store import Key, Store, key_of
 
 CONFLICT = 409
 GONE = 404
@@ -35,6 +36,7 @@ class Writer:
     api: Api
     store: Store
     may_write: Callable[[], bool] = lambda: True
+    correlator: Correlator = field(default_factory=Correlator)
 
     def _writing(self) -> Api:
         """The API. Raises NotLeading if this process, which may have been paused for long, must not write."""
@@ -102,25 +104,44 @@ class Writer:
         propagation = "Foreground" if ref.kind == "Job" else "Background"
         self._writing().delete(ref, seen.namespace, found["metadata"]["uid"], propagation)
 
+    def forget(self, key: Key) -> None:
+        """Forgets the events of a job that is gone."""
+        self.correlator.forget(key)
+
     def _post(self, seen: Observed, event: Event) -> None:
-        job = {"apiVersion": API_VERSION, "kind": KIND, "name": seen.name, "namespace": seen.namespace, "uid": seen.uid}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{seen.name}.{secrets.token_hex(8)}", "namespace": seen.namespace},
-            "involvedObject": job,
-            "type": event.type,
-            "reason": event.reason,
-            "message": event.message,
-            "action": "Reconcile",
-            "firstTimestamp": timestamp(seen.now),
-            "lastTimestamp": timestamp(seen.now),
-            "eventTime": timestamp_ms(seen.now).replace("Z", "000Z"),
-            "reportingComponent": names.FIELD_MANAGER,
-            "reportingInstance": names.FIELD_MANAGER,
-            "count": 1,
-        }
+        """Creates an event or counts it in the one that exists; see the correlator."""
+        name = f"{seen.name}.{secrets.token_hex(8)}"
+        series = self.correlator.observe(key_of(seen.job), seen.uid, event, seen.now, name)
+        if series is None:
+            return
         try:
-            self._writing().post_event(seen.namespace, body)
+            if not series.is_posted or not self._repeat(seen, series):
+                self._writing().post_event(seen.namespace, _event(seen, event, series))
+            series.is_posted = True
         except Refused as refused:
             log.warning("%s/%s: cannot post the event %s: %s", *key_of(seen.job), event.reason, refused)
+
+    def _repeat(self, seen: Observed, series: Series) -> bool:
+        """Whether the event still existed, to count this one; the API server drops events after an hour."""
+        change = {"message": series.message, "count": series.count, "lastTimestamp": timestamp(series.last)}
+        return self._writing().repeat_event(seen.namespace, series.name, change)
+
+
+def _event(seen: Observed, event: Event, series: Series) -> Manifest:
+    job = {"apiVersion": API_VERSION, "kind": KIND, "name": seen.name, "namespace": seen.namespace, "uid": seen.uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": series.name, "namespace": seen.namespace},
+        "involvedObject": job,
+        "type": event.type,
+        "reason": event.reason,
+        "message": series.message,
+        "action": "Reconcile",
+        "firstTimestamp": timestamp(series.first),
+        "lastTimestamp": timestamp(series.last),
+        "eventTime": timestamp_ms(series.first).replace("Z", "000Z"),
+        "reportingComponent": names.FIELD_MANAGER,
+        "reportingInstance": names.FIELD_MANAGER,
+        "count": series.count,
+    }

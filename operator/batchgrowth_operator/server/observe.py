@@ -12,7 +12,16 @@ from batchgrowth import names
 from batchgrowth.spec import KIND
 
 from batchgrowth_operator.seen.diagnosis import seconds_between_event_reads, unexplained
-from batchgrowth_operator.seen.observed import Credentials, Failure, Object, Observed, Ref, is_owned_by, is_pod_of
+from batchgrowth_operator.seen.observed import (
+    Credentials,
+    Failure,
+    Object,
+    Observed,
+    PutBack,
+    Ref,
+    is_owned_by,
+    is_pod_of,
+)
 from batchgrowth_operator.server import tls
 from batchgrowth_operator.server.api import Api, Refused
 from batchgrowth_operator.server.store import Key, Store
@@ -32,6 +41,7 @@ class Observer:
     api: Api
     store: Store
     _secret_read: dict[Key, float] = field(default_factory=dict)
+    _put_backs: dict[Key, Mapping[Ref, PutBack]] = field(default_factory=dict)
     _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
@@ -42,6 +52,7 @@ class Observer:
         if job is None:
             self._secret_read.pop(key, None)
             self._warned.pop(key, None)
+            self._put_backs.pop(key, None)
             self.store.discard(key, _secret(key))  # Secrets are not watched, so no event removes it
             return None
         now, uid = datetime.now(UTC), job["metadata"]["uid"]
@@ -56,8 +67,17 @@ class Observer:
             pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
             credentials=_credentials(key, children.get(_secret(key)), now),
             failures=failures,
+            put_backs=self._put_backs.get(key, {}),
         )
         return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed))
+
+    def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
+        """Keeps what a decision returned for the next one; what the API server refused to put back does not count."""
+        kept = {ref: known for ref, known in put_backs.items() if ref not in {failure.ref for failure in refused}}
+        if kept:
+            self._put_backs[key] = kept
+        else:
+            self._put_backs.pop(key, None)
 
     def resync_seconds(self, key: Key) -> float:
         """The longest time until the job's next pass."""

@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ POD_METADATA = frozenset(
 POD_STATUS = frozenset({"phase", "reason", "message", "startTime", "conditions"})
 CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 CONTAINER_STATUS = frozenset({"name", "ready", "restartCount", "state", "lastState"})
+MANAGED = frozenset({"manager", "subresource", "fieldsV1"})
 
 
 class Key(NamedTuple):
@@ -157,8 +158,17 @@ def _stored(body: Object) -> Stored:
     if body["kind"] == "Pod":
         return Summary(version_of(body), _summary(body))
     metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    if others := [*_others(body)]:
+        metadata["managedFields"] = others
     text = json.dumps({**body, "metadata": metadata}, separators=(",", ":")).encode()
     return Packed(version_of(body), zlib.compress(text, 1))
+
+
+def _others(body: Object) -> Iterator[Object]:
+    """What others than the operator manage of an object, its status aside: who changes a field against the operator."""
+    for entry in body["metadata"].get("managedFields") or () if body["kind"] != KIND else ():
+        if entry.get("manager") != names.FIELD_MANAGER and entry.get("subresource") != "status":
+            yield _only(MANAGED, entry)
 
 
 def _summary(pod: Object) -> Object:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from batchgrowth_operator.decide.backoff import backoff_seconds
 from batchgrowth_operator.decide.decision import Decision
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.reconcile import reconcile
@@ -22,10 +23,6 @@ DEBOUNCE_SECONDS = 0.05
 handled at once."""
 OUTDATED_SECONDS = 0.2
 """Delay of the pass that follows an outdated one."""
-FIRST_BACKOFF_SECONDS = 1.0
-LONGEST_BACKOFF_SECONDS = 30.0
-MOST_DOUBLINGS = 5
-"""Doublings of the first back-off that reach the longest; a larger exponent would overflow."""
 MOST_CONCURRENT = 16
 """Passes that run at the same time."""
 
@@ -119,11 +116,6 @@ class Passes:
             await asyncio.sleep(max(0.0, since + DEBOUNCE_SECONDS - time.monotonic()))
 
 
-def backoff_seconds(failures: int) -> float:
-    """The wait after that many failures in a row, at least one: exponential, up to LONGEST_BACKOFF_SECONDS."""
-    return min(FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS), LONGEST_BACKOFF_SECONDS)
-
-
 def passes_of(
     observer: Observer, writer: Writer, defaults: Defaults, telemetry: Telemetry, operator_class: str = ""
 ) -> Pass:
@@ -133,6 +125,7 @@ def passes_of(
         seen = await observer.observe(key, failures)
         if seen is None:
             telemetry.forget(key)
+            writer.forget(key)
             return Result(gone=True)
         if seen.operator_class != operator_class:
             telemetry.forget(key)
@@ -141,9 +134,11 @@ def passes_of(
         requeue = min(observer.resync_seconds(key), decision.requeue_after_seconds or math.inf)
         telemetry.decided(key, seen, decision)
         if decision.is_empty:
+            observer.remember(key, decision.put_backs)
             return Result(requeue_after_seconds=requeue)
         log.info("%s/%s: %s", *key, summary(decision))
         refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
+        observer.remember(key, decision.put_backs, refused)
         if refused != failures:
             return Result(failures=refused, requeue_after_seconds=DEBOUNCE_SECONDS, backs_off=bool(refused))
         return Result(failures=refused, requeue_after_seconds=requeue, backs_off=bool(refused))

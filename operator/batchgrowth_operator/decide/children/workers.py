@@ -32,7 +32,7 @@ def worker_deployment(s: Situation, replicas: int) -> Manifest:
         "replicas": replicas,
         "selector": {"matchLabels": {names.JOB_LABEL: s.seen.name, names.ROLE_LABEL: CONTAINER}},
         "revisionHistoryLimit": 1,
-        "template": worker_template(s),
+        "template": s.once(worker_template),
     }
     retry = retry_annotation(s.seen.child("Deployment", names.workers(s.seen.name)), s.seen.now)
     annotations = {names.RETRIED: retry} if retry else {}

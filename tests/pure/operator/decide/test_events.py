@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from batchgrowth.conditions import REASONS, STAGE_BEGAN
 from batchgrowth_operator.decide import situation as situations
+from batchgrowth_operator.decide.children import workers
 from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any
@@ -99,3 +100,13 @@ def test_what_a_situation_derives_is_derived_once_a_pass(
     world.decide()
 
     assert ["cluster_problem", "is_running"] == sorted(calls)
+
+
+def test_the_workers_template_is_made_once_a_pass(training_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of the installation, the condition Accepted and the Deployment all need it."""
+    world, made, merged = training_world(), [], workers.merged
+    monkeypatch.setattr(workers, "merged", lambda base, overlay: made.append(overlay) or merged(base, overlay))
+
+    world.decide()
+
+    assert 1 == len(made)

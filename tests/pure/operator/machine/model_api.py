@@ -166,6 +166,10 @@ class Client:
         self._before_write("post", Ref("Event", event["reason"]), event)
         self._cut_if_due()
 
+    def repeat_event(self, namespace: str, name: str, change: Body) -> bool:
+        self.post_event(namespace, {"reason": name, **change})
+        return True
+
     def apply(self, manifest: Body, subresource: str = "") -> Body:
         ref = ref_of(manifest)
         self.requests += 1

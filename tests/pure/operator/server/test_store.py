@@ -110,6 +110,21 @@ def test_fields_that_no_decision_needs_are_not_kept() -> None:
     assert "managedFields" not in kept[Ref("Deployment", "digits-workers")]["metadata"]
 
 
+def test_what_others_manage_is_kept() -> None:
+    """For the name of whoever changes a field against the operator; their status, and what is ours, is not."""
+    store, fields = Store(), {"f:spec": {"f:replicas": {}}}
+    body = child(1)
+    body["metadata"]["managedFields"] = [
+        {"manager": "batchgrowth-operator", "operation": "Apply", "fieldsV1": fields},
+        {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status", "fieldsV1": {}},
+        {"manager": "hpa", "operation": "Update", "subresource": "scale", "fieldsV1": fields, "time": "now"},
+    ]
+    store.update(body)
+
+    [kept] = store.children(KEY).values()
+    assert [{"manager": "hpa", "subresource": "scale", "fieldsV1": fields}] == kept["metadata"]["managedFields"]
+
+
 def test_stored_objects_are_compressed() -> None:
     """And each caller gets its own copy."""
     store = Store()

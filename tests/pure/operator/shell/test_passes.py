@@ -3,6 +3,8 @@
 import asyncio
 import copy
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from batchgrowth_operator.decide.decision import Decision, Event
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.seen.diagnosis import LONGEST_EVENT_AGE_SECONDS
 from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
+from batchgrowth_operator.server import observe
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.correlator import BURST
 from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, Observer
 from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.shell import passes
@@ -23,6 +27,7 @@ KEY = Key("default", "digits")
 JOB = Ref("BatchGrowthJob", "digits")
 SECRET = Ref("Secret", "digits-tls")
 PLAN = Ref("ConfigMap", "digits-plan")
+WORKERS = Ref("Deployment", "digits-workers")
 
 
 @dataclass
@@ -33,6 +38,7 @@ class FakeApi:
     refused: dict[Ref, Refused] = field(default_factory=dict)
     happened: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, Ref]] = field(default_factory=list)
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: int = 100
 
     def get(self, ref: Ref, namespace: str) -> Any:
@@ -66,8 +72,16 @@ class FakeApi:
 
     def post_event(self, namespace: str, event: Any) -> None:
         self.asked.append(("post", Ref("Event", event["reason"])))
+        self.events[event["metadata"]["name"]] = event
         if Ref("Event", event["reason"]) in self.refused:
             raise self.refused[Ref("Event", event["reason"])]
+
+    def repeat_event(self, namespace: str, name: str, change: Any) -> bool:
+        found = self.events.get(name)
+        self.asked.append(("patch", Ref("Event", found["reason"] if found else name)))
+        if found is not None:
+            found |= change
+        return found is not None
 
     def writes(self) -> list[tuple[str, Ref]]:
         return [(verb, ref) for verb, ref in self.asked if verb not in ("get", "list")]
@@ -80,6 +94,8 @@ class Setting:
     api: FakeApi
     store: Store
     telemetry: Telemetry
+    observer: Observer
+    writer: Writer
     make_pass: Any
 
     def once(self, failures: tuple[Failure, ...] = ()) -> Result:
@@ -93,8 +109,10 @@ def setting(make_world: Any) -> Setting:
     job["metadata"]["resourceVersion"] = "1"
     api.objects[JOB] = job
     store.update(job)
-    make_pass = passes_of(Observer(api, store), Writer(api, store), Defaults(image="example/trainer:1"), telemetry)  # type: ignore[arg-type]
-    return Setting(api, store, telemetry, make_pass)
+    observer = Observer(api, store)  # type: ignore[arg-type]
+    writer = Writer(api, store)  # type: ignore[arg-type]
+    make_pass = passes_of(observer, writer, Defaults(image="example/trainer:1"), telemetry)
+    return Setting(api, store, telemetry, observer, writer, make_pass)
 
 
 def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> None:
@@ -687,3 +705,135 @@ def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
     assert {SECRET} == set(setting.store.refs(KEY))
     assert None is asyncio.run(observer.observe(KEY, ()))
     assert ({}, {}) == (setting.store._objects, setting.store._gone)
+
+
+# --- what others change again and again -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.now(UTC)
+    monkeypatch.setattr(observe, "datetime", SimpleNamespace(now=lambda _: now))
+
+
+def rewrite(setting: Setting, replicas: int) -> None:
+    """An autoscaler scales the workers; the operator's watch reports it."""
+    setting.api.version += 1
+    found = setting.api.objects[WORKERS]
+    managed = [{"manager": "hpa", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]
+    metadata = found["metadata"] | {"resourceVersion": str(setting.api.version), "managedFields": managed}
+    setting.api.objects[WORKERS] = {**found, "metadata": metadata, "spec": found["spec"] | {"replicas": replicas}}
+    setting.store.update(setting.api.objects[WORKERS])
+
+
+@pytest.mark.fault("B21")
+@pytest.mark.usefixtures("stopped_clock")
+def test_an_autoscaler_does_not_cost_a_write_per_pass(setting: Setting) -> None:
+    setting.once()
+    before = len(setting.api.writes())
+
+    for _ in range(20):
+        rewrite(setting, 9)
+        setting.once()
+
+    written = setting.api.writes()[before:]
+    assert [("apply", WORKERS)] * 5 == [write for write in written if write[1] == WORKERS]
+    assert 1 == written.count(("post", Ref("Event", "ChildRewritten")))
+    [contested] = [c for c in setting.api.objects[JOB]["status"]["conditions"] if c["type"] == "Contested"]
+    assert contested["message"].startswith("hpa changes spec.replicas of the Deployment digits-workers")
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_a_refused_repair_is_no_fight(setting: Setting) -> None:
+    """It has a back-off and a condition of its own."""
+    setting.once()
+    setting.api.refused[WORKERS] = Refused(422, "no")
+    rewrite(setting, 9)
+    failures: tuple[Failure, ...] = ()
+
+    for _ in range(8):
+        failures = setting.once(failures).failures
+        assert [WORKERS] == [failure.ref for failure in failures]
+
+    conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
+    assert ("ChildRefused", "ChildrenKept") == (conditions["ClusterReady"], conditions["Contested"])
+
+
+def test_a_fight_is_forgotten_with_its_job(setting: Setting) -> None:
+    setting.once()
+    rewrite(setting, 9)
+    setting.once()
+    assert {WORKERS} == set(setting.observer._put_backs[KEY])
+
+    setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
+
+    assert setting.once().gone
+    assert {} == setting.observer._put_backs
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def flap(setting: Setting, ready: int) -> None:
+    """The workers' pod becomes ready, or is not any more."""
+    setting.api.version += 1
+    found = setting.api.objects[WORKERS]
+    metadata = found["metadata"] | {"resourceVersion": str(setting.api.version)}
+    setting.api.objects[WORKERS] = {**found, "metadata": metadata, "status": {"readyReplicas": ready}}
+    setting.store.update(setting.api.objects[WORKERS])
+    setting.once()
+
+
+@pytest.mark.fault("B29")
+def test_a_flapping_pod_makes_one_event_per_message(setting: Setting) -> None:
+    """With a count, and the times of the first and the last."""
+    setting.once()
+    for _ in range(5):
+        flap(setting, 1)
+        flap(setting, 0)
+
+    made = {(e["reason"], e["message"]): e["count"] for e in setting.api.events.values()}
+    assert len(made) == len(setting.api.events)
+    assert 6 == made["ScalingUp", "Requested 1 worker; 0 joined so far."]
+    assert 5 == made["AtTarget", "The requested worker has joined."]
+
+
+@pytest.mark.fault("B29")
+def test_a_pod_that_flaps_for_long_makes_few_writes_of_events(setting: Setting) -> None:
+    """And what is new is posted all the same."""
+    setting.once()
+    for _ in range(100):
+        flap(setting, 1)
+        flap(setting, 0)
+    about_events = [ref.name for verb, ref in setting.api.writes() if ref.kind == "Event"]
+    assert BURST <= len(about_events) <= BURST + 3
+
+    job = setting.api.objects[JOB]
+    setting.store.update(
+        {**job, "metadata": job["metadata"] | {"resourceVersion": "9000"}, "spec": job["spec"] | {"suspend": True}}
+    )
+    setting.once()
+
+    assert {"BySpec"} < {event["reason"] for event in setting.api.events.values()}
+
+
+def test_an_event_that_expired_is_posted_again(setting: Setting) -> None:
+    setting.once()
+    flap(setting, 1)
+    flap(setting, 0)
+    setting.api.events.clear()
+
+    flap(setting, 1)
+
+    [event] = setting.api.events.values()
+    assert ("AtTarget", 2) == (event["reason"], event["count"])
+
+
+def test_the_events_of_a_deleted_job_are_forgotten(setting: Setting) -> None:
+    setting.once()
+    assert {KEY} == set(setting.writer.correlator._jobs)
+    setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
+
+    setting.once()
+
+    assert {} == setting.writer.correlator._jobs
