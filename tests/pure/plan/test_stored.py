@@ -85,7 +85,7 @@ def test_other_faults_are_still_faults() -> None:
         ("workers.spot", True),
         ("checkpoint.uri", True),
         ("evaluation.keepBest", True),
-        ("exchange.encryption", True),
+        ("exchange.compression", True),
         ("precision", False),
         ("batch.warm", False),
         ("learningRate.restart", False),

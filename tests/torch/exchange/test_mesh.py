@@ -188,7 +188,7 @@ def test_a_member_that_cannot_be_dialled_is_an_error_at_once(doors: list[Door]) 
 
 @pytest.mark.fault("C10")
 def test_connections_without_the_token_are_closed(doors: list[Door], encryption: Encryption | None) -> None:
-    """They connect before the members do: with other bytes, with none, and one that disconnects; they delay nobody."""
+    """They connect before the members do, which they do not delay: with other bytes, with none, and one disconnects."""
     intruders = list[socket.socket]()
     for sent in (b"x" * 64, b"", b"GET /"):
         intruders.append(socket.create_connection(doors[0].address))

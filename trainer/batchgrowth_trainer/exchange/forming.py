@@ -64,7 +64,7 @@ class Door:
         self.address: tuple[str, int] = self._server.getsockname()[:2]
 
     def fileno(self) -> int:
-        """The descriptor, which is readable when somebody has connected. Raises ConnectionError if it is closed."""
+        """The descriptor, which is readable when a process has connected. Raises ConnectionError if it is closed."""
         if self._server.fileno() < 0:
             raise ConnectionError("the run has ended")
         return self._server.fileno()
