@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import runpy
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,6 +64,9 @@ class Field:
         for process in self.operators:
             process.terminate()
             process.join(20)
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGUSR1)  # shows where each of its threads stands
+                process.join(2)
             process.kill()
         self.operators.clear()
 

@@ -4,6 +4,7 @@ Started by tests with `runpy.run_path`, which gives the globals KUBECONFIG, NAME
 name in the lease, empty for none) and CALLS (a file for the method and URL of each request, empty for none).
 """
 
+import faulthandler
 import os
 import signal
 from pathlib import Path
@@ -16,6 +17,7 @@ from batchgrowth_operator.server import api
 from batchgrowth_operator.server.settings import LeaseLock, Settings
 
 given: dict[str, Any] = globals()
+faulthandler.register(signal.SIGUSR1)
 
 
 class Mortal(api.Api):

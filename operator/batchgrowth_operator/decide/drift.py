@@ -19,7 +19,8 @@ MOST_REMEMBERED = 2**15
 Path = tuple[str | tuple[str, Any], ...]
 """A field of an object: the names that lead to it, and for an entry of a list its key and the key's value."""
 
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([eE][-+]?\d+)|(m|k|[KMGTPE]i?)?)")
+# The exponent is short, since some digests read as quantities, such as 1e75204913, whose value would take hours.
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([eE][-+]?\d{1,2})|(m|k|[KMGTPE]i?)?)")
 _SUFFIXES = {"m": Fraction(1, 1000), "k": Fraction(1000)} | {
     letter + binary: Fraction(base**power)
     for power, letter in enumerate("KMGTPE", start=1)
