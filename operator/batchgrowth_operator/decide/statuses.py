@@ -6,6 +6,7 @@ from batchgrowth import names
 from batchgrowth.conditions import CONDITIONS
 from batchgrowth.errors import BatchGrowthError, PlanError, PodLimitError
 from batchgrowth.progress import Progress
+from batchgrowth.redaction import redacted
 from batchgrowth.status import (
     BatchStatus,
     CheckpointStatus,
@@ -105,7 +106,7 @@ def _condition(seen: Observed, previous: JobStatus, kind: str, verdict: Verdict)
             "type": kind,
             "status": verdict.status,
             "reason": verdict.reason,
-            "message": verdict.message,
+            "message": truncated(redacted(verdict.message)),
             "observedGeneration": seen.generation,
             "lastTransitionTime": before.last_transition_time if same and before else timestamp(seen.now),
         }

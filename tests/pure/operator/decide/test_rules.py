@@ -410,3 +410,25 @@ def test_a_trainer_on_a_lost_node(
     unreachable = reason == "TrainerUnreachable"
     message = next(one["message"] for one in world.status["conditions"] if one["type"] == "Training")
     assert unreachable == ("The node of pod digits-trainer-x does not answer" in message)
+
+
+def test_secrets_of_a_workload_are_shown_nowhere(training_world: MakeWorld) -> None:
+    """What its pods, events about them and its reports say reaches neither the status nor an event as it is."""
+    canary = "c4naryHunter2c4naryHunter2"
+    event = {
+        "reason": "FailedMount",
+        "message": f"mount //nas: password={canary}",
+        "lastTimestamp": "2026-11-20T10:00:00Z",
+    }
+    world = training_world()
+    world.report(10, waiting_for=f"s3://me:{canary}@store").step()
+    world.pods = [pod("w-1", phase="Pending", **waiting("CreateContainerError", f"env HF_TOKEN={canary}"))]
+    world.warnings = [{**event, "involvedObject": {"name": "w-1"}}]
+    world.wait(600).settle()
+    world.pods = [pod("t-1", "trainer", **ended(3, f"requests.HTTPError: 401 for Authorization: Bearer {canary}"))]
+    world.trainer_ends("Failed").settle()
+
+    shown = json.dumps(world.status) + repr(world.events)
+    assert "requests.HTTPError: 401 for Authorization: " in message(world, "Succeeded")
+    assert canary not in shown
+    assert shown.count("[redacted]") > 3
