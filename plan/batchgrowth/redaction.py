@@ -1,7 +1,7 @@
 """Secrets in texts that others wrote: the output of a workload, an error of its libraries, an event about its pod.
 
 Such texts are shown in a job's status and events, which more people may read than its logs. What looks like a secret is
-replaced; a secret that looks like any other word cannot be told from one.
+replaced; a secret that looks like any other word is not recognized.
 """
 
 import re
@@ -29,7 +29,7 @@ _SECRETS = [
     (re.compile(r"(://)[^\s/@\"']*:[^\s/@\"']*(@)"), rf"\1{REDACTED}\2"),
     (re.compile(r"\b((?:bearer|basic)\s+)[\w.~+/=-]{16,}", re.IGNORECASE), rf"\1{REDACTED}"),
     (
-        re.compile(rf"((?:{_NAMED})[\"']?\s*[:=]\s*[\"']?)(?!\[redacted)(?:[^\s\"',;&)\]}}]{{4,}})", re.IGNORECASE),
+        re.compile(rf"((?:{_NAMED})[\"']?\s*[:=]\s*[\"']?)(?!\[redacted)(?:[^\s\"',;&)\]}}]{{6,}})", re.IGNORECASE),
         rf"\1{REDACTED}",
     ),
 ]

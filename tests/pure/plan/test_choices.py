@@ -71,7 +71,7 @@ def test_an_implementation_may_be_named() -> None:
         OptimizerEntry(name="Other", summary="an entry of another registry", implementation=None),
         None,
     ],
-    ids=str,
+    ids=lambda entry: entry.summary if entry else "none",
 )
 def test_a_bad_entry_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, entry: object) -> None:
     point = SimpleNamespace(load=lambda: entry, value="their_package.their_module:ENTRY")

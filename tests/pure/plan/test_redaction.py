@@ -47,6 +47,7 @@ def test_secrets_are_replaced(leak: str) -> None:
         "https://example.com:8080/path, tls://digits-scheduler.default.svc:8786",
         "exit code 137: killed; memory 4Gi, limit 4Gi",
         "basic training is over",
+        "automountServiceAccountToken: true; remove it",
     ],
 )
 def test_other_texts_are_left_as_they_are(text: str) -> None:
