@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth_trainer.crew import pulse
 from batchgrowth_trainer.crew.calls import Calls
 from batchgrowth_trainer.crew.crew import Crew
-from batchgrowth_trainer.crew.events import Ready
+from batchgrowth_trainer.crew.events import Ended, Ready
+from batchgrowth_trainer.worker.messages import Prepared
 
 
 @pytest.fixture
@@ -19,10 +21,12 @@ def client() -> Iterator[Any]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     yield SimpleNamespace(loop=SimpleNamespace(asyncio_loop=loop), scheduler_comm=None)
-    asyncio.run_coroutine_threadsafe(cancelled_ones(), loop).result(timeout=10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    try:
+        asyncio.run_coroutine_threadsafe(cancelled_ones(), loop).result(timeout=10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 async def cancelled_ones() -> None:
@@ -71,29 +75,54 @@ def test_what_is_only_started_may_fail_or_never_end(client: Any) -> None:
     calls.close()
 
 
-def test_the_callback_of_a_finished_task_fetches_nothing(client: Any, small_job: Any) -> None:
-    """Dask has one thread for all callbacks; fetching the result of a dead worker would block every later event."""
+def test_results_are_fetched_at_once_and_without_waiting(client: Any, small_job: Any) -> None:
+    """Dask has one thread for all callbacks; waiting there for the result of a dead worker would block the others."""
+    there = threading.Event()
 
-    class Finished:
-        status = "finished"
+    async def gather(futures: list[Any], *, direct: bool) -> list[Any]:
+        assert direct
+        if futures == [hanging]:
+            await asyncio.Event().wait()
+        if futures == [lost]:
+            raise OSError("the worker is gone")
+        while not there.is_set():  # until the callbacks of all have returned
+            await asyncio.sleep(0.01)
+        return [prepared]
 
-        def result(self) -> None:
-            pytest.fail("the result was fetched")
-
-    spec = small_job().spec
-    crew, future = Crew(client, "run", spec, ()), Finished()
-    crew._on_prepared("a", future)  # type: ignore[arg-type]
-    assert Ready("a", future) == crew.events.get_nowait()  # type: ignore[arg-type]
+    client._gather, prepared = gather, Prepared("7", "host", "", ("127.0.0.1", 1))
+    hanging, lost, good = futures = [SimpleNamespace(status="finished", key=key) for key in "abc"]
+    crew = Crew(client, "run", small_job().spec, ())
+    for address, future in zip("abc", futures, strict=True):
+        crew._on_prepared(address, future)  # type: ignore[arg-type]
+    crew.on_outcome("d", 3)(good)  # type: ignore[arg-type]
+    there.set()
+    events = [crew.events.get(timeout=10) for _ in range(3)]
+    assert Ready("b", None) == events[0]
+    assert Ready("c", prepared) in events
+    assert Ended("d", 3, good, prepared) in events  # type: ignore[arg-type]
+    crew.calls.close()
+    assert Ready("a", None) == crew.events.get(timeout=10)
 
 
 def test_only_registered_workers_that_do_not_answer_are_restarted(
     client: Any, small_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = small_job().spec
-    crew, notes, restarted = Crew(client, "run", spec, ()), list[str](), list[str]()
-    crew.calls.registered |= {"a", "b"}
-    monkeypatch.setattr(crew.calls, "ask", lambda _, workers, seconds: {a: True for a in workers if a == "a"})
+    async def run(_: Any, *, workers: list[str], on_error: str) -> dict[str, bool]:
+        if workers == ["b"]:
+            await asyncio.Event().wait()
+        if workers == ["c"] and not tried.is_set():
+            tried.set()
+            return {}  # it could not be reached
+        return dict.fromkeys(workers, True)
+
+    client._run, tried = run, threading.Event()
+    monkeypatch.setattr(pulse, "SHORTEST_SECONDS", 0.0)
+    crew, notes, restarted = Crew(client, "run", small_job().spec, ()), list[str](), list[str]()
+    crew.calls.registered |= {"a", "b", "c", "d"}
+    monkeypatch.setattr(crew, "check_connected", lambda: None)
     monkeypatch.setattr(crew, "restart", restarted.append)
-    crew.restart_unresponsive(["a", "b", "gone"], notes.append)
-    assert ["b"] == restarted
-    assert ["worker b does not answer; restarting it"] == notes
+    crew.restart_unresponsive(["a", "b", "c", "d", "gone"], notes.append)
+    assert "b" in restarted
+    assert "gone" not in restarted
+    assert "worker b does not answer; restarting it" in notes
+    crew.calls.close()

@@ -15,10 +15,10 @@ from batchgrowth.forecast import Forecast
 from batchgrowth.lead import RELEASE_SLACK
 from batchgrowth.plan import Position, make_plan
 from batchgrowth_trainer.drivers import scaling as scaling_module
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import Run, Story
 from batchgrowth_trainer.drivers.scaling import Scaling, shards_of
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
-from batchgrowth_trainer.record.history import History
+from batchgrowth_trainer.record.history import History, ResizeRow
 from batchgrowth_trainer.replica.replica import Committed
 from batchgrowth_trainer.sinks.events import Event, Looked
 from batchgrowth_trainer.worker.messages import UpdateRow
@@ -55,7 +55,7 @@ def run(small_job: Any) -> Any:
     waits: list[str] = []
     return SimpleNamespace(
         spec=job.spec, plan=plan, position=Position(), wanted=partial(shards_of, plan), stop_requested=lambda: False,
-        publish=lambda event: None, wait_for=waits.append, waits=waits,
+        publish=lambda event: None, wait_for=waits.append, waits=waits, story=Story(),
     )  # fmt: skip
 
 
@@ -98,6 +98,27 @@ def test_newcomers_join_together(run: Any) -> None:
     while not scaling.regroup_due(["a", "b"]):  # a slow newcomer does not hold up the others
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_resizes_are_apart_while_more_workers_are_to_come(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand workers that arrive one by one cost a pause for every ten pauses of training, not one each."""
+    crew, seconds = Crew(), [0.0]
+    monkeypatch.setattr(scaling_module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
+    run.position = run.plan.position_at(run.plan.stages[-1].first_update)
+    wanted = scaling.wanted()
+    names = [f"w{i}" for i in range(wanted)]
+    joined(crew, *names[:2])
+    members = scaling.gather(lambda _: None, {})
+    run.story.resizes.append(ResizeRow(1, 1, 2, 3.0))
+    joined(crew, names[2])
+    seconds[0] = 29.0
+    assert not scaling.regroup_due(members)
+    seconds[0] = 31.0
+    assert scaling.regroup_due(members)
+    seconds[0] = 29.0
+    joined(crew, *names)  # all that are wanted: there is no reason to wait
+    assert scaling.regroup_due(members)
 
 
 def test_a_leaving_worker_ends_its_group(run: Any) -> None:

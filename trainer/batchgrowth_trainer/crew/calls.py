@@ -21,6 +21,7 @@ from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
 
 CALL_SECONDS = 60.0  # the default timeout
 _POLL_SECONDS = 0.02
+_RETRY_SECONDS = 1.0
 
 Answer = TypeVar("Answer")
 
@@ -93,6 +94,29 @@ class Calls:
     def notify(self, function: Callable[..., Any], *arguments: Any, worker: str) -> None:
         """Call a coroutine function on the event loop of this worker, without waiting for it."""
         self.start(self._client._run(function, *arguments, workers=[worker], on_error="ignore"))
+
+    async def reach(self, function: Callable[..., Any], worker: str) -> None:
+        """Call a coroutine function on the event loop of this worker, again until it answers or leaves.
+
+        A coroutine for the client's event loop.
+        """
+        while worker in self.registered and not await self._client._run(function, workers=[worker], on_error="ignore"):
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def fetch(self, future: Future, take: Callable[[Any | None], None]) -> None:
+        """Call `take`, on the client's event loop, with a finished task's result once it is here; with None if lost.
+
+        Does not wait, so that the results of many workers are on their way at once.
+        """
+
+        async def fetched() -> None:
+            answer = None
+            try:
+                [answer] = await self._client._gather([future], direct=True)
+            finally:
+                take(answer)
+
+        self.start(fetched())
 
     def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
         """The future of a task on exactly this worker; Dask does not retry it elsewhere. Raises SchedulerLost."""

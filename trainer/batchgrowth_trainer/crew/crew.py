@@ -4,6 +4,7 @@ The only place that reads Dask's membership. Every event arrives in one queue, s
 """
 
 import queue
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -15,13 +16,15 @@ from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.calls import CALL_SECONDS, Calls
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
 from batchgrowth_trainer.crew.events import Ended, Event, Ready, Unready
+from batchgrowth_trainer.crew.pulse import Pulse
 from batchgrowth_trainer.crew.roll import Roll
 from batchgrowth_trainer.crew.suspects import Suspects
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, Prepared, decode
 
-_ANSWER_SECONDS = 5.0  # after which a worker or scheduler that has not answered counts as unresponsive
+_ANSWER_SECONDS = 5.0  # after which a scheduler that has not answered counts as unresponsive
+_POLL_SECONDS = 0.02
 
 
 class Crew:
@@ -47,6 +50,7 @@ class Crew:
         self._suspects = Suspects()
         self._held: dict[str, Prepared] = {}  # suspects that are ready
         self.calls = Calls(client, self.check_connected)
+        self._pulse = Pulse(self.calls)
         self._roll = Roll(client, self.calls, self.events.put)
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
 
@@ -97,7 +101,7 @@ class Crew:
             self._held.pop(event.address, None)
             self._follow_departure(event)
         elif isinstance(event, Ready) and self._preparing.pop(event.address, None) is not None:
-            self._fetch_prepared(event)
+            self._take_prepared(event)
         elif isinstance(event, Unready):
             self._preparing.pop(event.address, None)
             if isinstance(event.error, WorkerFault):
@@ -152,12 +156,23 @@ class Crew:
 
         return sorted(self.ready, key=place)
 
-    def restart_unresponsive(self, addresses: Sequence[str], note: Callable[[str], None]) -> None:
-        """Restart the registered workers among these that do not answer; `note` is called with a line for each."""
-        for address in [address for address in addresses if address in self.registered]:
-            if not self.calls.ask(service.ping, workers=[address], seconds=_ANSWER_SECONDS):
-                note(f"worker {address} does not answer; restarting it")
-                self.restart(address)
+    def ask_whether_alive(self, addresses: Collection[str]) -> None:
+        """Ask these workers, and those that are ready, without waiting for their answers; see `restart_hung`."""
+        self._pulse.ask({*addresses, *self.ready})
+
+    def restart_hung(self, note: Callable[[str], None]) -> None:
+        """Restart the workers that hang, rather than being slow; `note` is called with a line for each."""
+        for address in self._pulse.hung(stopping=self._stop_requested()):
+            note(f"worker {address} does not answer; restarting it")
+            self.restart(address)
+
+    def restart_unresponsive(self, addresses: Collection[str], note: Callable[[str], None]) -> None:
+        """Wait until each of these that is registered has answered, or is restarted since it hangs."""
+        self.ask_whether_alive(addresses)
+        while self._pulse.silent().intersection(addresses):
+            self.check_connected()
+            self.restart_hung(note)
+            time.sleep(_POLL_SECONDS)
 
     def restart(self, address: str) -> None:
         """Have the worker's nanny restart it; without a nanny, just stop counting on it."""
@@ -168,6 +183,17 @@ class Crew:
     def on_end(self, address: str, generation: int) -> Callable[[Future], None]:
         """A callback that queues the end of this worker's task."""
         return lambda done: self.events.put(Ended(address, generation, done))
+
+    def on_outcome(self, address: str, generation: int) -> Callable[[Future], None]:
+        """A callback that queues the end of this worker's task together with its outcome."""
+
+        def ended(done: Future) -> None:
+            if done.status == "finished":
+                self.calls.fetch(done, lambda outcome: self.events.put(Ended(address, generation, done, outcome)))
+            else:
+                self.events.put(Ended(address, generation, done))
+
+        return ended
 
     def _follow_departure(self, event: Left | Leaving) -> None:
         if isinstance(event, Left):
@@ -185,18 +211,17 @@ class Crew:
         self._preparing[address] = future
         future.add_done_callback(lambda done: self._on_prepared(address, done))
 
-    def _fetch_prepared(self, event: Ready) -> None:
-        answers = self.calls.gather({event.address: event.future}, _ANSWER_SECONDS)
-        if answers is not None:
-            held = self._suspects.is_suspect(answers[0].name)
-            (self._held if held else self.ready)[event.address] = answers[0]
+    def _take_prepared(self, event: Ready) -> None:
+        if event.prepared is not None:
+            held = self._suspects.is_suspect(event.prepared.name)
+            (self._held if held else self.ready)[event.address] = event.prepared
         elif event.address in self.registered:
             self._prepare(event.address)
 
     def _on_prepared(self, address: str, future: Future) -> None:
-        # Dask has one thread for all callbacks: fetching the result of a dead worker here would block the others.
+        # Dask has one thread for all callbacks: waiting here for the result of a dead worker would block the others.
         if future.status == "finished":
-            self.events.put(Ready(address, future))
+            self.calls.fetch(future, lambda prepared: self.events.put(Ready(address, prepared)))
         elif future.status == "error":
             self.events.put(Unready(address, future.exception()))
 

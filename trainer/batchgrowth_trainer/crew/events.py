@@ -6,15 +6,15 @@ from distributed import Future
 from distributed.scheduler import KilledWorker
 
 from batchgrowth_trainer.blame import WorkerFault
-from batchgrowth_trainer.worker.messages import Message
+from batchgrowth_trainer.worker.messages import Message, Outcome, Prepared
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker's member can join; the result of `future` is its Prepared."""
+    """A worker's member can join; `prepared` is None if that was lost on its way."""
 
     address: str
-    future: Future
+    prepared: Prepared | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,15 @@ class Unready:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A member's task of a generation ended; the result of `future` is its Outcome or its Gradients."""
+    """A member's task of a generation ended, or was lost with its worker.
+
+    `outcome` is the result of a task that trained; None if it was lost on its way, and for a task of another kind.
+    """
 
     address: str
     generation: int
     future: Future
+    outcome: Outcome | None = None
 
     def fault(self) -> WorkerFault | None:
         """The fault of this worker that ended the task; None if it ended otherwise."""

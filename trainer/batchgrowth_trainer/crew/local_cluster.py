@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import tempfile
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
@@ -20,6 +21,8 @@ _PRELOADED = (
     "batchgrowth_trainer.worker.service",
 )
 _CLOSE_SECONDS = 5.0
+_IDLE_SECONDS = 2.0  # after which a nanny that has no process is not just restarting it
+_IDLE_SECONDS_EACH = 1.0  # for each nanny that has none
 LOOPBACK = "127.0.0.1"
 
 
@@ -28,7 +31,7 @@ class LocalScaler:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
-        self._suspects: set[object] = set()
+        self._idle_since: dict[object, float] = {}  # workers without a process
 
     def scale(self, count: int, keep: Collection[str]) -> None:
         """See Scaler. Dask's own choice of workers to close might hit one that trains."""
@@ -45,9 +48,12 @@ class LocalScaler:
 
     async def _repair(self) -> None:
         workers = self._cluster.workers
+        now = time.monotonic()
         idle = {name for name, nanny in workers.items() if not nanny.is_alive()}
-        given_up = [workers.pop(name) for name in idle & self._suspects]
-        self._suspects = idle  # idle twice in a row: it is not just restarting its worker
+        self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
+        # Those that only wait for their turn to start are given time.
+        patience = max(_IDLE_SECONDS, _IDLE_SECONDS_EACH * len(idle))
+        given_up = [workers.pop(name) for name, since in self._idle_since.items() if now - since > patience]
         if given_up:
             self._cluster.scale(len(self._cluster.worker_spec))
         for nanny in given_up:

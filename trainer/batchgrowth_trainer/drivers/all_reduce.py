@@ -6,6 +6,7 @@ Losing a worker costs the update under way; losing all of them, the updates sinc
 """
 
 import time
+from dataclasses import replace
 
 from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.crew import Crew
@@ -64,11 +65,12 @@ class AllReduceDriver:
         by_nccl = backend_of([self._crew.ready[address] for address in members]) == "nccl"
         self._rendezvous = Rendezvous(self._host) if by_nccl else None
         try:
+            first = self._order()
             for rank, address in enumerate(members):
-                order = self._crew.run_id, self._order(rank)
+                order = self._crew.run_id, replace(first, seat=replace(first.seat, rank=rank))
                 future = self._crew.calls.submit(address, service.train_generation, *order)
                 present.futures[address] = future
-                future.add_done_callback(self._crew.on_end(address, self._number))
+                future.add_done_callback(self._crew.on_outcome(address, self._number))
             while not present.over:
                 self._handle_events(_TICK_SECONDS)
                 self._supervise(present)
@@ -78,11 +80,12 @@ class AllReduceDriver:
         self._ended_at = time.monotonic()
         self._conclude(present)
 
-    def _order(self, rank: int) -> Order:
+    def _order(self) -> Order:
+        """The order for the member of rank 0; the others' differ by their rank."""
         assert self._now is not None
         members, meeting = self._now.members, self._rendezvous
         seat = Seat(
-            rank=rank, doors=tuple(self._crew.ready[address].door for address in members), token=self._now.token,
+            rank=0, doors=tuple(self._crew.ready[address].door for address in members), token=self._now.token,
             timeout_seconds=self._run.spec.exchange.timeout_seconds,
             store=(meeting.host, meeting.port) if meeting else None,
         )  # fmt: skip
@@ -99,7 +102,8 @@ class AllReduceDriver:
             self._states.save(present.members[0])
         if time.monotonic() - present.heard_at > _SILENCE_SECONDS:
             present.heard_at = time.monotonic()
-            self._crew.restart_unresponsive([m for m in present.members if m not in present.outcomes], self._run.note)
+            self._crew.ask_whether_alive(present.members)
+        self._crew.restart_hung(self._run.note)
 
     def _should_stop(self, present: Generation) -> bool:
         return self._run.stop_requested() or self._scaling.regroup_due(present.members)
@@ -124,9 +128,7 @@ class AllReduceDriver:
 
     def _on_ended(self, event: Ended) -> None:
         if self._now is not None and event.generation == self._now.number:
-            lost, result = event.is_lost(), {event.address: event.future}
-            answers = None if lost else self._crew.calls.gather(result, _SILENCE_SECONDS)
-            self._end(self._now, event.address, answers[0] if answers else None)
+            self._end(self._now, event.address, None if event.is_lost() else event.outcome)
 
     def _end(self, present: Generation, address: str, outcome: Outcome | None) -> None:
         present.heard_at = time.monotonic()

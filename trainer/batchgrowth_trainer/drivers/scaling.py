@@ -22,6 +22,8 @@ _REPAIR_SECONDS = 3.0
 _FIRST_LEAD_SECONDS = 10.0
 _TICK_SECONDS = 0.05  # between two ticks: one takes a millisecond for a plan of many stages, as long as an update
 _TOGETHER_SECONDS = 1.0  # how long newcomers wait for workers that are about to be ready, as each resize is a pause
+_PAUSES = 10.0  # between two resizes while more workers are to come, in pauses of the last, so that training goes on
+_LONGEST_APART_SECONDS = 60.0
 _REPORT_SECONDS = 1.0  # the shortest wait for a worker that is reported
 
 
@@ -50,6 +52,7 @@ class Scaling:
         self._num_ready = 0
         self._waited_in = -1  # the stage that has waited for its workers, as each does once
         self._newcomers_since: float | None = None
+        self._grouped_at = 0.0
         self._ticked_at = -_TICK_SECONDS
         self._pace = _Pace()
 
@@ -75,10 +78,18 @@ class Scaling:
         if min(wanted, len(self._crew.ready)) <= len(members):
             self._newcomers_since = None
             return False
+        now = time.monotonic()
         if self._newcomers_since is None:
-            self._newcomers_since = time.monotonic()
-        enough = wanted <= len(self._crew.ready) or not self._crew.is_preparing
-        return enough or time.monotonic() - self._newcomers_since > _TOGETHER_SECONDS
+            self._newcomers_since = now
+        if wanted <= len(self._crew.ready):
+            return True
+        together = not self._crew.is_preparing or now - self._newcomers_since > _TOGETHER_SECONDS
+        return together and now - self._grouped_at > self._seconds_apart()
+
+    def _seconds_apart(self) -> float:
+        """The shortest time between two resizes while more workers are to come."""
+        resizes = self._run.story.resizes
+        return min(_PAUSES * resizes[-1].pause_seconds, _LONGEST_APART_SECONDS) if resizes else 0.0
 
     def tick(self, members: Sequence[str]) -> None:
         """Request the workers needed now or before a new one could be ready; `members` train and are kept."""
@@ -125,7 +136,7 @@ class Scaling:
             self.tick(members)
             waited = time.monotonic() - began
             if len(members) >= (self._expected() if waited < patience else 1):
-                self._waited_in, self._newcomers_since = stage, None
+                self._waited_in, self._newcomers_since, self._grouped_at = stage, None, time.monotonic()
                 return members
             if not members:
                 self._report_waiting(waited)

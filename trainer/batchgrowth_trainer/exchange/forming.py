@@ -18,7 +18,7 @@ from typing import Any
 
 _TOKEN_BYTES, _RANK_BYTES = 16, 4
 _POLL_SECONDS = 0.1  # between two checks that the generation is not over
-_GREETING_SECONDS = 3.0  # the longest that a connection may take for its handshake, token and rank
+_GREETING_SHARE = 0.3  # of the time for forming, which one connection may take for its handshake, token and rank
 _MOST_GREETED = 64  # connections at once
 _BACKLOG = 1024
 
@@ -91,15 +91,16 @@ def connect_all(
 
     Raises OSError if one does not connect within `seconds`, and as soon as `is_over()`.
     """
-    with _Forming(seat, encryption, time.monotonic() + seconds) as forming:
+    with _Forming(seat, encryption, seconds) as forming:
         return forming.connected(door, is_over)
 
 
 class _Forming:
     """The connections of a member while its group forms. Its threads close whatever they have when it is over."""
 
-    def __init__(self, seat: Seat, encryption: Encryption | None, ends: float) -> None:
-        self._seat, self._encryption, self._ends = seat, encryption, ends
+    def __init__(self, seat: Seat, encryption: Encryption | None, seconds: float) -> None:
+        self._seat, self._encryption, self._ends = seat, encryption, time.monotonic() + seconds
+        self._greeting_seconds = _GREETING_SHARE * seconds
         self._lock = threading.Lock()
         self._peers: dict[int, socket.socket] = {}
         self._failed: OSError | None = None
@@ -142,7 +143,7 @@ class _Forming:
             threading.Thread(target=self._greet, args=(connection,), name="greet", daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
-        seconds = min(_GREETING_SECONDS, max(self._ends - time.monotonic(), _POLL_SECONDS))
+        seconds = min(self._greeting_seconds, max(self._ends - time.monotonic(), _POLL_SECONDS))
         try:
             connection.settimeout(seconds)
             if self._encryption:

@@ -20,7 +20,8 @@ from batchgrowth_trainer.exchange.mesh import Mesh
 # have no type declarations.
 c10d: Any = torch.distributed
 
-_FORMING_SECONDS = 10.0  # the longest that forming a group may take; usually milliseconds, as every member is idle
+_FORMING_SECONDS = 10.0  # the longest that forming a group of a few may take; usually milliseconds, as all are idle
+_FORMING_SECONDS_EACH = 0.5  # for each member of a larger group, which may share its cores with others
 
 
 class PeerLost(Exception):
@@ -137,7 +138,7 @@ def send_state(group: Group, source: int, behind: Sequence[int], vectors: Sequen
 
 def _forming(seat: Seat) -> timedelta:
     """The timeout of forming a group; connecting to a dead peer or a closed store blocks for all of it."""
-    return timedelta(seconds=min(_FORMING_SECONDS, seat.timeout_seconds))
+    return timedelta(seconds=min(max(_FORMING_SECONDS, _FORMING_SECONDS_EACH * seat.size), seat.timeout_seconds))
 
 
 def _store(seat: Seat) -> Any:

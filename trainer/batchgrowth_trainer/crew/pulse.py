@@ -1,0 +1,64 @@
+"""Which workers do not answer: all are asked at once, and those that may only be slow are given time.
+
+Under load every answer is late. So a worker counts as hung by what the others show: after a few of the round trips
+that were measured, if most of the others have answered; after a minute if most have not; and after five minutes, as in
+Dask's own worker-ttl, if none has, since they alone hold the newest state.
+"""
+
+import time
+from collections.abc import Callable, Collection
+
+from batchgrowth_trainer.crew.calls import Calls
+from batchgrowth_trainer.worker import service
+
+SHORTEST_SECONDS = 5.0
+MOST_SILENT_SECONDS = 60.0
+ALL_SILENT_SECONDS = 300.0
+STOPPING_SECONDS = 20.0  # a pod that stops has two minutes, in which another worker's state can still be saved
+_ROUND_TRIPS = 10
+_FORGET = 0.9  # what is left of the longest round trip after each further one
+
+
+class Pulse:
+    """Asks workers whether they live; `clock` gives seconds."""
+
+    def __init__(self, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
+        self._calls, self._clock = calls, clock
+        self._asked: set[str] = set()  # in the last round
+        self._waiting: dict[str, float] = {}  # worker that has not answered yet -> when it was asked
+        self._longest = 0.0  # round trip, in seconds
+
+    def ask(self, addresses: Collection[str]) -> None:
+        """Ask all of these that are registered, and not being asked already; a new round."""
+        self._asked = self._calls.registered.intersection(addresses)
+        self._waiting = {address: at for address, at in self._waiting.items() if address in self._asked}
+        for address in self._asked.difference(self._waiting):
+            self._waiting[address] = self._clock()
+            self._calls.start(self._ask(address))
+
+    def silent(self) -> set[str]:
+        """Those of the last round that have not answered yet, and are still registered."""
+        return self._calls.registered.intersection(self._waiting)
+
+    def hung(self, *, stopping: bool = False) -> set[str]:
+        """The silent ones that have had time enough, each of them only once; `stopping` leaves them less."""
+        silent = self.silent()
+        patience = min(self._patience(len(silent)), STOPPING_SECONDS if stopping else ALL_SILENT_SECONDS)
+        hung = {address for address in silent if self._clock() - self._waiting[address] > patience}
+        for address in hung:
+            del self._waiting[address]
+        return hung
+
+    def _patience(self, silent: int) -> float:
+        asked = len(self._calls.registered & self._asked)
+        if silent >= asked:
+            return ALL_SILENT_SECONDS
+        if silent > asked / 2:
+            return MOST_SILENT_SECONDS
+        return min(max(SHORTEST_SECONDS, _ROUND_TRIPS * self._longest), MOST_SILENT_SECONDS)
+
+    async def _ask(self, address: str) -> None:
+        await self._calls.reach(service.ping, address)
+        asked_at = self._waiting.pop(address, None)
+        if asked_at is not None:
+            self._longest = max(self._clock() - asked_at, _FORGET * self._longest)
