@@ -41,7 +41,7 @@ built: $(INSTALLED)
 	@if command -v go > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m cluster packages; fi
 
 test: $(INSTALLED) ## every tier that this machine can carry, without its longest tests; what is skipped says why
-	$(BIN)/pytest -m "not long" tests/pure --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest -m "not long" -n 2 --dist worksteal tests/pure --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	@$(MAKE) --no-print-directory built
 	$(BIN)/pytest -m "not long" tests/apiserver tests/chart tests/torch tests/dask tests/gpu tests/cluster
 
@@ -49,7 +49,7 @@ test-long: built ## the longest tests, which `make test` leaves out: more faults
 	$(BIN)/pytest -m long tests
 
 test-pure: $(INSTALLED) ## the plan and the operator's decisions alone, in minutes
-	$(BIN)/pytest -m "not long" tests/pure
+	$(BIN)/pytest -m "not long" -n 2 --dist worksteal tests/pure
 
 format: $(INSTALLED) ## put the code into the one format
 	$(BIN)/ruff format .

@@ -118,6 +118,7 @@ def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, l
 
 
 @pytest.mark.fault("B19", "C03")
+@pytest.mark.long
 def test_the_scheduler_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) -> None:
     digits = job(example("scheduler-deleted", **checkpointed(claim)))
     digits.reaches(SECOND + 50)
@@ -207,6 +208,7 @@ def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> No
 
 
 @pytest.mark.fault("A26", "C17")
+@pytest.mark.long
 def test_the_most_workers_are_changed_twice(job: MakeJob, undisturbed: str) -> None:
     """Down to one and up to three while it trains."""
     digits = job(example("bounds"))

@@ -204,7 +204,8 @@ def test_a_quota_leaves_too_few_workers(job: MakeJob, quota: Callable[[int], Non
 
 
 @pytest.mark.fault("B19")
-@pytest.mark.parametrize("kind", ["service", pytest.param("deployment", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["service", "deployment"])
 def test_a_part_of_the_scheduler_is_deleted(job: MakeJob, kind: str) -> None:
     """The Dask operator recreates it, and training completes."""
     robbed = job(example("robbed", epochs=60))

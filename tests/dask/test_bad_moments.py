@@ -65,12 +65,14 @@ def test_a_workload_that_raises_in_its_forward(start: Start, manifest: Any, any_
 
 
 @pytest.mark.fault("D01")
+@pytest.mark.sampled(1)
 def test_a_workload_that_produces_nan(start: Start, manifest: Any, any_exchange: str) -> None:
     run = start(manifest("faulty:nan"), "--exchange", any_exchange)
     refused(run, WorkloadError, "is not finite: loss nan", "lower learningRate.initial")
 
 
 @pytest.mark.fault("A18")
+@pytest.mark.sampled(1)
 def test_a_workload_that_returns_the_wrong_thing(start: Start, manifest: Any, any_exchange: str) -> None:
     refused(start(manifest("faulty:wrong"), "--exchange", any_exchange), WorkloadError, "returned a dict", "Workload(")
 

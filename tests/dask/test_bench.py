@@ -10,6 +10,7 @@ import pytest
 
 from bench import computing
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 SYSTEMS = [
     "torch DDP",

@@ -103,6 +103,7 @@ def check(folder: Path, job: BatchGrowthJob, summary: dict[str, Any], expected: 
 
 
 @pytest.mark.fault("C01")
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_kill_9_of_any_worker_at_any_moment(
     digits_job: Any, tmp_path: Path, expected: str, exchange: str, seed: int

@@ -67,6 +67,7 @@ def workers() -> Any:
     asked.close()
 
 
+@pytest.mark.fault("C09")
 def test_one_that_is_silent_while_the_others_answer_hangs(workers: Workers) -> None:
     workers.pulse.ask(EVERYONE)
     workers.answer(*EVERYONE[1:], after=0.01)
@@ -82,12 +83,14 @@ def test_patience_follows_the_measured_round_trip(workers: Workers, trip: float)
     assert {"w0"} == workers.hung_after(10 * trip)
 
 
+@pytest.mark.fault("C09", "C12")
 def test_no_worker_hangs_while_most_are_silent(workers: Workers) -> None:
     workers.pulse.ask(EVERYONE)
     workers.answer(*EVERYONE[60:], after=0.01)
     assert set(EVERYONE[:60]) == workers.hung_after(MOST_SILENT_SECONDS)
 
 
+@pytest.mark.fault("C02", "C12")
 @pytest.mark.parametrize("asked", [1, 2, 100])
 def test_the_last_holders_of_the_newest_state_are_given_the_longest(workers: Workers, asked: int) -> None:
     workers.pulse.ask(EVERYONE[:asked])
