@@ -28,6 +28,10 @@ _SUFFIXES = {"m": Fraction(1, 1000), "k": Fraction(1000)} | {
 }
 
 
+_QUANTITIES = frozenset({"requests", "limits", "overhead", "sizeLimit", "divisor"})
+"""Fields of pods that are quantities or maps of them. Elsewhere, as in an environment variable, 1 is not 1.0."""
+
+
 def digest(value: Any) -> str:
     """Twelve hexadecimal digits that change when the JSON value does."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -64,7 +68,7 @@ def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: A
 def covers(found: Any, wanted: Any) -> bool:
     """Whether `found` has every field of `wanted`; fields added by the API server or others are ignored.
 
-    Quantities compare by value, since the API server normalizes them; a missing field equals an empty one.
+    Quantities of resources compare by value, since the API server normalizes them; a missing field equals an empty one.
     """
     return next(drifted(found, wanted), None) is None
 
@@ -79,8 +83,12 @@ def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
             yield path
     elif isinstance(wanted, list):
         yield from _drifted_list(found or [], wanted, path)
-    elif not (_is_empty(wanted) and _is_empty(found)) and found != wanted and not _same_quantity(found, wanted):
+    elif not (_same(found, wanted) or (not _QUANTITIES.isdisjoint(path[-2:]) and _same_quantity(found, wanted))):
         yield path
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    return bool(found == wanted) or (_is_empty(found) and _is_empty(wanted))
 
 
 def _is_empty(value: Any) -> bool:
@@ -92,7 +100,8 @@ def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
     if not isinstance(found, list):
         yield path
     elif field is None or not all(isinstance(entry, Mapping) and field in entry for entry in wanted):
-        if len(found) != len(wanted) or not all(map(covers, found, wanted)):
+        differing = (drifted(one, other, path) for one, other in zip(found, wanted, strict=False))
+        if len(found) != len(wanted) or any(True for fields in differing for _ in fields):
             yield path
     else:
         by_key = {entry.get(field): entry for entry in found if isinstance(entry, Mapping)}

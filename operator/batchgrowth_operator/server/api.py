@@ -21,6 +21,7 @@ from batchgrowth_operator.server.kinds import EVENTS, KINDS, LEASES, Kind
 CONNECTIONS = 16
 TIMEOUT_SECONDS = 30
 LEASE_TIMEOUT_SECONDS = 5
+CONFLICT = 409
 GONE = 404
 PAGE = 250
 """Objects per page of a list."""
@@ -114,7 +115,7 @@ class Api:
         try:
             self._send("delete", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name), body=body)
         except Refused as refused:
-            if refused.code not in (GONE, 409):
+            if refused.code not in (GONE, CONFLICT):
                 raise
 
     def warnings(self, namespace: str, uid: str) -> list[dict[str, Any]]:

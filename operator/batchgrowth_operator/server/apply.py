@@ -11,12 +11,9 @@ from batchgrowth.spec import API_VERSION, KIND
 from batchgrowth_operator.decide.decision import Decision, Event, Manifest
 from batchgrowth_operator.seen.observed import Failure, Object, Observed, Ref, is_owned_by, ref_of
 from batchgrowth_operator.seen.timestamps import timestamp, timestamp_ms
-from batchgrowth_operator.server.api import Api, Refused
+from batchgrowth_operator.server.api import CONFLICT, GONE, Api, Refused
 from batchgrowth_operator.server.correlator import Correlator, Series
 from batchgrowth_operator.server.store import Key, Store, key_of
-
-CONFLICT = 409
-GONE = 404
 
 log = logging.getLogger(__name__)
 

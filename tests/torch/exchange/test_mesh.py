@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 HOST = "127.0.0.1"
-TOKEN = "5a" * 16
+TOKEN = b"Z" * 16
 MANY = 3 << 20  # more bytes than the kernel buffers for one connection at first
 
 
@@ -38,7 +38,7 @@ def together(size: int, act: Callable[[int], Any]) -> list[Any]:
     return results
 
 
-def seats(doors: list[Door], token: str = TOKEN) -> list[Seat]:
+def seats(doors: list[Door], token: bytes = TOKEN) -> list[Seat]:
     addresses = tuple(door.address for door in doors)
     return [Seat(rank, addresses, token, 10.0) for rank in range(len(doors))]
 
@@ -208,8 +208,8 @@ def test_ranks_are_checked(doors: list[Door], token: str) -> None:
     places, strangers = seats(doors), list[socket.socket]()
     for rank in (0, 2, 2**32 - 1) if token == "right" else (1,):
         strangers.append(socket.create_connection(doors[0].address))
-        begins = TOKEN if token == "right" else "00" * 16
-        strangers[-1].sendall(bytes.fromhex(begins) + rank.to_bytes(4, "big"))
+        begins = TOKEN if token == "right" else bytes(16)
+        strangers[-1].sendall(begins + rank.to_bytes(4, "big"))
     first, second = together(2, lambda rank: Mesh(connect_all(places[rank], doors[rank], None, never, 10.0)))
     arrives(second, first, 0)
     for stranger in strangers:
@@ -260,7 +260,7 @@ def test_what_travels_is_encrypted(doors: list[Door], certificate: Security) -> 
     arrives(second, first, 0, secret)
     assert len(seen) > len(secret)
     assert secret not in seen
-    assert bytes.fromhex(TOKEN) not in seen
+    assert TOKEN not in seen
     first.close()
     second.close()
     relaying.join()

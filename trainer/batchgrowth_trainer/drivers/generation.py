@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from batchgrowth.errors import BatchGrowthError
 from distributed import Future
 
+from batchgrowth_trainer.exchange.forming import TOKEN_BYTES
 from batchgrowth_trainer.worker.messages import Outcome, Prepared
 
 
@@ -18,7 +19,7 @@ class Generation:
 
     number: int
     members: list[str]
-    token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES), repr=False)
     cancelled: bool = False
     heard_at: float = field(default_factory=time.monotonic)  # when a member last reported or ended
     futures: dict[str, Future] = field(default_factory=dict)

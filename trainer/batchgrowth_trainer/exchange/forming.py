@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-_TOKEN_BYTES, _RANK_BYTES = 16, 4
+TOKEN_BYTES, _RANK_BYTES = 16, 4
 _POLL_SECONDS = 0.1  # between two checks that the generation is not over
 _GREETING_SHARE = 0.3  # of the time for forming, which one connection may take for its handshake, token and rank
 _MOST_GREETED = 64  # connections at once
@@ -25,14 +25,14 @@ _BACKLOG = 1024
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A member's place in one generation: its rank, the door of each member by rank, and the token, as hex digits.
+    """A member's place in one generation: its rank, the door of each member by rank, and the token.
 
     `store` is the address of the driver's torch store, for members with GPUs only.
     """
 
     rank: int
     doors: tuple[tuple[str, int], ...]
-    token: str = field(repr=False)
+    token: bytes = field(repr=False)
     timeout_seconds: float
     store: tuple[str, int] | None = None
 
@@ -148,7 +148,10 @@ class _Forming:
             connection.settimeout(seconds)
             if self._encryption:
                 connection = self._encryption.greets.wrap_socket(connection, server_side=True)
-            self._keep(_rank_of(connection, bytes.fromhex(self._seat.token)), connection)
+            rank = _rank_of(connection, self._seat.token)
+            if rank is None or not self._seat.rank < rank < self._seat.size:
+                raise ConnectionError("a stranger, or a rank that should not dial")
+            self._keep(rank, connection)
         except OSError:
             connection.close()
         finally:
@@ -157,7 +160,7 @@ class _Forming:
     def _dial_all(self) -> None:
         try:
             for peer in range(self._seat.rank):
-                self._keep(peer, self._dial(peer), of_lower_rank=True)
+                self._keep(peer, self._dial(peer))
         except OSError as error:
             self._failed = error
             self._tell()
@@ -167,17 +170,16 @@ class _Forming:
         try:
             if self._encryption:
                 connection = self._encryption.dials.wrap_socket(connection)
-            connection.sendall(bytes.fromhex(self._seat.token) + self._seat.rank.to_bytes(_RANK_BYTES, "big"))
+            connection.sendall(self._seat.token + self._seat.rank.to_bytes(_RANK_BYTES, "big"))
         except OSError:
             connection.close()
             raise
         return connection
 
-    def _keep(self, peer: int | None, connection: socket.socket, *, of_lower_rank: bool = False) -> None:
-        """Keep the connection, unless it is a stranger's, a second one of the same rank, or too late."""
+    def _keep(self, peer: int, connection: socket.socket) -> None:
+        """Keep the connection, unless it is a second one of the same rank, or too late."""
         with self._lock:
-            expected = peer is not None and (of_lower_rank or self._seat.rank < peer < self._seat.size)
-            if self._is_done or peer is None or not expected or peer in self._peers:
+            if self._is_done or peer in self._peers:
                 connection.close()
                 return
             self._peers[peer] = connection
@@ -199,14 +201,14 @@ def _readable(sources: list[Any], seconds: float) -> list[Any]:
 def _rank_of(connection: socket.socket, token: bytes) -> int | None:
     """The rank that the connection sends; None unless it sends the token first."""
     greeting = b""
-    while len(greeting) < _TOKEN_BYTES + _RANK_BYTES:
-        more = connection.recv(_TOKEN_BYTES + _RANK_BYTES - len(greeting))
+    while len(greeting) < TOKEN_BYTES + _RANK_BYTES:
+        more = connection.recv(TOKEN_BYTES + _RANK_BYTES - len(greeting))
         if not more:
             return None
         greeting += more
-    if not secrets.compare_digest(greeting[:_TOKEN_BYTES], token):
+    if not secrets.compare_digest(greeting[:TOKEN_BYTES], token):
         return None
-    return int.from_bytes(greeting[_TOKEN_BYTES:], "big")
+    return int.from_bytes(greeting[TOKEN_BYTES:], "big")
 
 
 def _left(ends: float) -> float:
