@@ -28,7 +28,8 @@ CLUSTER = Ref("DaskCluster", "digits")
 PLAN = Ref("ConfigMap", "digits-plan")
 CHILDREN = [
     PLAN, Ref("ConfigMap", "digits-progress"), Ref("Secret", "digits-authority"), Ref("Secret", "digits-tls"),
-    Ref("ServiceAccount", "digits-trainer"), Ref("Role", "digits-progress"), Ref("RoleBinding", "digits-progress"), Ref("NetworkPolicy", "digits"),
+    Ref("ServiceAccount", "digits-trainer"),
+    Ref("Role", "digits-progress"), Ref("RoleBinding", "digits-progress"), Ref("NetworkPolicy", "digits"),
     CLUSTER, WORKERS, TRAINER,
 ]  # fmt: skip
 PATIENCE_SECONDS = 30

@@ -36,7 +36,9 @@ def settings(folder: Path) -> dict[str, Any]:
     """Dask's configuration in a pod."""
     files = {"cert": str(folder / "tls.crt"), "key": str(folder / "tls.key")}
     prefix = "distributed.comm.tls"
-    roles = {f"{prefix}.{role}.{part}": file for role in ("scheduler", "worker", "client") for part, file in files.items()}
+    roles = {
+        f"{prefix}.{role}.{part}": file for role in ("scheduler", "worker", "client") for part, file in files.items()
+    }
     return {f"{prefix}.ca-file": str(folder / "ca.crt"), "distributed.comm.require-encryption": True} | roles
 
 
@@ -49,7 +51,9 @@ async def until_each_trusts(number: int, *nodes: Any) -> None:
 
 
 @pytest.mark.fault("C21")
-@pytest.mark.parametrize("is_known", [True, False], ids=["with the old authority trusted", "of another authority alone"])
+@pytest.mark.parametrize(
+    "is_known", [True, False], ids=["with the old authority trusted", "of another authority alone"]
+)
 def test_a_worker_with_later_certificates_joins(folder: Path, is_known: bool) -> None:
     old, new = (new_authority("digits", datetime.now(UTC)) for _ in range(2))
     write(folder, old)

@@ -78,7 +78,7 @@ def _trusted(
 def _is_due(
     certificate: x509.Certificate, signs: x509.Certificate, trusted: tuple[x509.Certificate, ...], now: datetime
 ) -> bool:
-    """Whether the certificate must be replaced: at once if it is useless, else when its authority's successor may sign."""
+    """Whether the certificate must be replaced: at once if it is useless, else once the authority may sign."""
     if _ends(certificate, now) or not any(has_issued(authority, certificate) for authority in trusted):
         return True
     is_known = now - (signs.not_valid_before_utc + CLOCK_SKEW) >= TRUSTED_BEFORE_SIGNING
