@@ -216,10 +216,20 @@ def test_a_mix_of_two_jobs_is_repaired(secrets: Secrets) -> None:
     other = Secrets().settle()
     assert secrets.data["tls"]
     assert other.data["tls"]
-    for key in ("ca.crt", "tls.key"):
-        secrets.data["tls"][key] = other.data["tls"][key]
+    for keys in (("tls.crt", "tls.key"), ("ca.crt",), ("tls.key",)):
+        secrets.data["tls"] |= {key: other.data["tls"][key] for key in keys}
         secrets.settle()
         assert secrets.authority == secrets.trusted[0] == secrets.signer
+
+
+@pytest.mark.fault("C21")
+@pytest.mark.parametrize("away", [CERTIFICATE_LIFE, AUTHORITY_LIFE])
+def test_an_operator_that_was_away_for_long_renews_at_once(secrets: Secrets, away: timedelta) -> None:
+    secrets.now += away
+    secrets.settle()
+
+    assert secrets.certificate.not_valid_after_utc == secrets.now + CERTIFICATE_LIFE
+    assert (secrets.authority,) == secrets.trusted == (secrets.signer,)
 
 
 def test_an_authority_that_is_deleted_again_and_again(secrets: Secrets) -> None:
