@@ -54,8 +54,13 @@ def scheduler(job: str) -> str:
     return f"{cluster(job)}-scheduler"
 
 
+def authority(job: str) -> str:
+    """The Secret with the key of the job's certificate authority, which no pod mounts."""
+    return f"{job}-authority"
+
+
 def tls(job: str) -> str:
-    """The Secret with the TLS certificates of scheduler, workers and trainer."""
+    """The Secret with the TLS certificate that scheduler, workers and trainer share, and the authorities they trust."""
     return f"{job}-tls"
 
 

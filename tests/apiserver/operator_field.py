@@ -27,7 +27,8 @@ TRAINER = Ref("Job", "digits-trainer")
 CLUSTER = Ref("DaskCluster", "digits")
 PLAN = Ref("ConfigMap", "digits-plan")
 CHILDREN = [
-    PLAN, Ref("ConfigMap", "digits-progress"), Ref("Secret", "digits-tls"), Ref("ServiceAccount", "digits-trainer"),
+    PLAN, Ref("ConfigMap", "digits-progress"), Ref("Secret", "digits-authority"), Ref("Secret", "digits-tls"),
+    Ref("ServiceAccount", "digits-trainer"),
     Ref("Role", "digits-progress"), Ref("RoleBinding", "digits-progress"), Ref("NetworkPolicy", "digits"),
     CLUSTER, WORKERS, TRAINER,
 ]  # fmt: skip

@@ -47,7 +47,7 @@ def test_every_kind_that_the_operator_writes_is_bound(render: Render) -> None:
 def test_the_names_are_those_of_the_children(render: Render) -> None:
     suffixes = {
         "configmaps": [names.plan(""), names.progress("")],
-        "secrets": [names.tls("")],
+        "secrets": [names.tls(""), names.authority("")],
         "serviceaccounts": [names.trainer("")],
         "deployments": [names.workers("")],
         "jobs": [names.trainer("")],

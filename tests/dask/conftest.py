@@ -21,7 +21,8 @@ from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.progress import Progress
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_operator.server.tls import issue
+from batchgrowth_operator.decide.children.cluster import RELOADS
+from batchgrowth_operator.server.tls import renewed
 from batchgrowth_trainer.training import Options, train
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -160,8 +161,7 @@ class Pods:
             self._port = free.getsockname()[1]
         self.address = f"tls://127.0.0.1:{self._port}"
         self.output = folder / "out"
-        for name, text in issue("digits", "default", datetime.now(UTC), None).pem.items():
-            (folder / name).write_text(text)
+        self.issue()
         files = {"CERT": str(folder / "tls.crt"), "KEY": str(folder / "tls.key")}
         roles = ("SCHEDULER", "WORKER", "CLIENT")
         self._tls = {f"DASK_DISTRIBUTED__COMM__TLS__{role}__{name}": file for role in roles
@@ -169,9 +169,16 @@ class Pods:
         self._tls["DASK_DISTRIBUTED__COMM__TLS__CA_FILE"] = str(folder / "ca.crt")
         self._tls["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] = "true"
 
+    def issue(self) -> None:
+        """Certificates as those of a job whose Secrets were deleted: of an authority that was not known before."""
+        issued = renewed("digits", "default", datetime.now(UTC))
+        assert issued is not None
+        for name, text in issued.tls.items():
+            (self.folder / name).write_text(text)
+
     def scheduler(self) -> Process:
         where = ["--host", "127.0.0.1", "--port", str(self._port), "--dashboard-address", "127.0.0.1:0"]
-        return self._start("distributed.cli.dask_scheduler", "--protocol", "tls", *where)
+        return self._start("distributed.cli.dask_scheduler", "--protocol", "tls", *where, *RELOADS)
 
     def worker(self) -> Process:
         how = ["--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self.folder)]

@@ -71,6 +71,22 @@ def test_a_scheduler_that_dies_and_comes_back(pods: Any, digits_job: Any, expect
     check(pods, expected)
 
 
+@pytest.mark.fault("C21")
+def test_the_certificates_of_a_running_job_are_replaced(pods: Any, digits_job: Any, expected: str) -> None:
+    """By those of another authority: a worker that starts afterwards joins, and trains with the one from before."""
+    pods.scheduler()
+    pods.worker()
+    trainer = pods.trainer(digits_job(*JOB, *SLOW))
+    pods.until(lambda: pods.is_trained_by(1))
+
+    pods.issue()
+    pods.worker()
+
+    pods.until(lambda: pods.is_trained_by(2))
+    assert 0 == trainer.wait(timeout=120)
+    assert 0 == check(pods, expected)["recoveries"]
+
+
 def test_a_trainer_that_waits_can_be_stopped(pods: Any, digits_job: Any) -> None:
     trainer = pods.trainer(digits_job(*JOB))
     pods.until(lambda: pods.waits_for("the Dask scheduler"))

@@ -1,13 +1,11 @@
 """A scheduler with a job's certificate talks to the holders of that job's valid certificates and to no others."""
 
 import asyncio
-import base64
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from batchgrowth_operator.seen.observed import Credentials
-from batchgrowth_operator.server.tls import LIFE, issue
+from batchgrowth_operator.server.certificates import CERTIFICATE_LIFE, Pair, new_authority, new_certificate
 from distributed import Scheduler
 from distributed.comm import connect
 from distributed.security import Security
@@ -15,14 +13,14 @@ from distributed.security import Security
 CONNECT_SECONDS = 3.0
 
 
-def issued(folder: Path, name: str, at: datetime, authority: Credentials | None = None) -> Credentials:
-    """Certificates in files below the folder, made at that time, by an authority of their own or by that of others."""
-    known = {key: base64.b64encode(text.encode()).decode() for key, text in authority.pem.items()} if authority else {}
-    made = issue(name, "default", at, {"data": known} if authority else None)
+def issued(folder: Path, name: str, at: datetime, authority: Pair | None = None) -> Pair:
+    """The authority of the certificate that was made at that time, in files below the folder."""
+    signs = authority or new_authority(name, at)
     (folder / name).mkdir()
-    for file, text in made.pem.items():
+    texts = (signs.pem[0], *new_certificate(name, "default", at, signs).pem)
+    for file, text in zip(("ca.crt", "tls.crt", "tls.key"), texts, strict=True):
         (folder / name / file).write_text(text)
-    return made
+    return signs
 
 
 def security(folder: Path, name: str, authority: str = "") -> Security:
@@ -61,8 +59,7 @@ def test_others_are_refused(tmp_path: Path, client: str) -> None:
     now = datetime.now(UTC)
     ours = issued(tmp_path, "digits", now)
     issued(tmp_path, "other", now)
-    old = issued(tmp_path, "old", now - LIFE - timedelta(days=1), ours)
-    assert ours.pem["ca.crt"] == old.pem["ca.crt"], "the authority is valid, and the certificate was"
+    issued(tmp_path, "old", now - CERTIFICATE_LIFE - timedelta(days=1), ours)
     theirs = {
         "another job's": security(tmp_path, "other"),
         "expired": security(tmp_path, "old"),
@@ -77,7 +74,7 @@ def test_others_are_refused(tmp_path: Path, client: str) -> None:
 def test_an_expired_scheduler_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     now = datetime.now(UTC)
     ours = issued(tmp_path, "digits", now)
-    issued(tmp_path, "old", now - LIFE - timedelta(days=1), ours)
+    issued(tmp_path, "old", now - CERTIFICATE_LIFE - timedelta(days=1), ours)
     with pytest.raises(OSError, match="TLS certificate does not match"):
         asyncio.run(answer(security(tmp_path, "old"), security(tmp_path, "digits")))
     assert "certificate expired" in caplog.text

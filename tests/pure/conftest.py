@@ -57,14 +57,15 @@ class World:
     def observed(self) -> Observed:
         """What the operator observes, as deep copies, so that no test can change the world through them."""
         secret = Ref("Secret", names.tls(self.name))
-        pem = {"ca.crt": "A", "ca.key": "B", "tls.crt": "C", "tls.key": "D"}
+        pem = {"ca.crt": "A", "tls.crt": "C", "tls.key": "D"}
+        issued = Credentials(authority={"ca.crt": "A", "ca.key": "B"}, tls=pem)
         return Observed(
             job=copy.deepcopy(self.job),
             now=self.now,
             children=copy.deepcopy(self.children),
             parts=copy.deepcopy(self.parts) if (self.cluster or {}).get("status") else {},  # the Dask operator's
             pods=tuple(copy.deepcopy(self.pods)),
-            credentials=None if secret in self.children else Credentials(pem=pem),
+            credentials=None if secret in self.children else issued,
             failures=self.failures,
             warnings=tuple(copy.deepcopy(self.warnings)),
             put_backs=self.put_backs,

@@ -13,6 +13,7 @@ exit_when_asked()
 from batchgrowth.logs import Logs  # noqa: E402
 from distributed import Worker  # noqa: E402
 
+from batchgrowth_trainer.worker import certificates  # noqa: E402
 from batchgrowth_trainer.worker.addresses import until_it_listens  # noqa: E402
 from batchgrowth_trainer.worker.logs import set_up_logs  # noqa: E402
 from batchgrowth_trainer.worker.service import LEAVE  # noqa: E402
@@ -23,9 +24,11 @@ set_up_logs(Logs.of(os.environ))
 async def dask_setup(worker: Worker) -> None:
     """Called by Dask before the worker registers."""
     LEAVE.on_sigterm(worker)
+    await certificates.dask_setup(worker)
     await until_it_listens(worker.scheduler.address)
 
 
-async def dask_teardown(_worker: Worker) -> None:
+async def dask_teardown(worker: Worker) -> None:
     """Called by Dask when the worker closes."""
+    await certificates.dask_teardown(worker)
     LEAVE.close()

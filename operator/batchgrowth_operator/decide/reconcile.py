@@ -10,7 +10,7 @@ from batchgrowth.errors import PlanError, SpecError
 from batchgrowth.status import JobStatus
 
 from batchgrowth_operator.decide.children.cluster import dask_cluster
-from batchgrowth_operator.decide.children.documents import plan_config_map, progress_config_map, tls_secret
+from batchgrowth_operator.decide.children.documents import plan_config_map, progress_config_map, secrets
 from batchgrowth_operator.decide.children.guards import (
     network_policy,
     progress_role,
@@ -92,7 +92,7 @@ def _wanted(s: Situation, w: Workforce) -> Iterator[Manifest]:
     if s.mode is not Mode.OVER:
         yield plan_config_map(s)
         if s.seen.credentials is not None:
-            yield tls_secret(s, s.seen.credentials)
+            yield from secrets(s, s.seen.credentials)
         yield progress_config_map(s)
         yield service_account(s)
         yield progress_role(s)

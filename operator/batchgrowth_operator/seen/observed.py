@@ -29,9 +29,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Newly issued certificates and keys: PEM texts by the keys of the TLS Secret."""
+    """What to write to the Secret of the authority and to the one that pods mount: PEM texts by key.
 
-    pem: Mapping[str, str]
+    Empty for a Secret that stays as it is.
+    """
+
+    authority: Mapping[str, str] = field(default_factory=dict)
+    tls: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,7 @@ class Observed:
     """All inputs of a decision.
 
     `children` are the objects owned by the job, `parts` those owned by its DaskCluster, and `pods` those with the job's
-    label. `credentials` is set if the Secret is missing or about to expire. `failures` are the refused writes of the
+    label. `credentials` is set if a Secret is missing or a certificate is due. `failures` are the refused writes of the
     last pass; `warnings` are the Warning events about objects whose status does not explain why they are pending.
     `put_backs` are what the decision before returned: the children that others changed lately.
     """

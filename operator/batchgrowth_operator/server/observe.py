@@ -13,7 +13,6 @@ from batchgrowth.spec import KIND
 
 from batchgrowth_operator.seen.diagnosis import seconds_between_event_reads, unexplained
 from batchgrowth_operator.seen.observed import (
-    Credentials,
     Failure,
     Object,
     Observed,
@@ -29,7 +28,7 @@ from batchgrowth_operator.server.store import Key, Store
 RESYNC_SECONDS = 600
 """Longest time between two passes of a job."""
 SECRET_SECONDS = 30
-"""Time between two reads of the Secret of a job with a cluster, which new pods mount."""
+"""Time between two reads of the Secrets of a job with a cluster, one of which new pods mount."""
 
 log = logging.getLogger(__name__)
 
@@ -40,20 +39,21 @@ class Observer:
 
     api: Api
     store: Store
-    _secret_read: dict[Key, float] = field(default_factory=dict)
+    _secrets_read: dict[Key, float] = field(default_factory=dict)
     _put_backs: dict[Key, Mapping[Ref, PutBack]] = field(default_factory=dict)
     _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
         """The job's current state; None if the job does not exist."""
         if Ref(KIND, key.name) in self.store.refs(key):
-            await asyncio.to_thread(self._read_secret_if_due, key)
+            await asyncio.to_thread(self._read_secrets_if_due, key)
         job = self.store.job(key)
         if job is None:
-            self._secret_read.pop(key, None)
+            self._secrets_read.pop(key, None)
             self._warned.pop(key, None)
             self._put_backs.pop(key, None)
-            self.store.discard(key, _secret(key))  # Secrets are not watched, so no event removes it
+            for secret in _secrets(key):
+                self.store.discard(key, secret)  # Secrets are not watched, so no event removes them
             return None
         now, uid = datetime.now(UTC), job["metadata"]["uid"]
         seen = self.store.children(key)
@@ -65,7 +65,7 @@ class Observer:
             children=children,
             parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), seen),
             pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
-            credentials=_credentials(key, children.get(_secret(key)), now),
+            credentials=tls.renewed(key.name, key.namespace, now, *map(children.get, _secrets(key))),
             failures=failures,
             put_backs=self._put_backs.get(key, {}),
         )
@@ -83,12 +83,13 @@ class Observer:
         """The longest time until the job's next pass."""
         return SECRET_SECONDS if self._has_cluster(key) else RESYNC_SECONDS
 
-    def _read_secret_if_due(self, key: Key) -> None:
-        age = time.monotonic() - self._secret_read.get(key, -math.inf)
+    def _read_secrets_if_due(self, key: Key) -> None:
+        age = time.monotonic() - self._secrets_read.get(key, -math.inf)
         due = age >= (SECRET_SECONDS if self._has_cluster(key) else RESYNC_SECONDS)
-        if due or _secret(key) not in self.store.refs(key):
-            self._read_secret(key)
-            self._secret_read[key] = time.monotonic()
+        if due or not {*_secrets(key)} <= {*self.store.refs(key)}:
+            for ref in _secrets(key):
+                self._read_secret(key, ref)
+            self._secrets_read[key] = time.monotonic()
 
     def _has_cluster(self, key: Key) -> bool:
         return Ref("DaskCluster", names.cluster(key.name)) in self.store.refs(key)
@@ -111,10 +112,10 @@ class Observer:
             self._warned[key] = time.monotonic(), found
         return found
 
-    def _read_secret(self, key: Key) -> None:
-        found = self.api.get(_secret(key), key.namespace)
+    def _read_secret(self, key: Key, ref: Ref) -> None:
+        found = self.api.get(ref, key.namespace)
         if found is None:
-            self.store.discard(key, _secret(key))
+            self.store.discard(key, ref)
         else:
             self.store.refresh(key, found)
 
@@ -124,11 +125,6 @@ def _parts(cluster: Object | None, seen: Mapping[Ref, Object]) -> Mapping[Ref, O
     return {ref: body for ref, body in seen.items() if is_owned_by(body, uid)}
 
 
-def _secret(key: Key) -> Ref:
-    return Ref("Secret", names.tls(key.name))
-
-
-def _credentials(key: Key, secret: Object | None, now: datetime) -> Credentials | None:
-    if secret is not None and tls.is_fresh(secret, now):
-        return None
-    return tls.issue(key.name, key.namespace, now, secret)
+def _secrets(key: Key) -> tuple[Ref, Ref]:
+    """The Secret of the authority, and the one that pods mount."""
+    return Ref("Secret", names.authority(key.name)), Ref("Secret", names.tls(key.name))

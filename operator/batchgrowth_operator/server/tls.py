@@ -1,121 +1,103 @@
-"""A certificate authority for each job, and one certificate that its scheduler, workers and trainer share."""
+"""The certificates of a job over time: an authority and a certificate, and their successors before they expire.
+
+Two Secrets: pods mount the one with the certificate and with every authority that they should trust; the key of the
+authority is in the other. What to do follows from the two and the clock alone. A successor of the authority is first
+only trusted; it signs when the next certificate is due, a day later or more, when every pod has reloaded.
+"""
 
 import base64
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from batchgrowth import names
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from batchgrowth_operator.seen.observed import Credentials, Object
+from batchgrowth_operator.server.certificates import (
+    CLOCK_SKEW,
+    Pair,
+    has_issued,
+    new_authority,
+    new_certificate,
+    pem,
+    read_certificates,
+    read_pair,
+)
 
-LIFE = timedelta(days=730)
-"""Validity of a certificate: twice the longest active deadline of a job."""
-RENEWED_BEFORE_END = timedelta(days=90)
-CLOCK_SKEW = timedelta(hours=1)
-"""Largest difference between two machines' clocks."""
-KEYS = ("ca.crt", "ca.key", "tls.crt", "tls.key")
-
-PrivateKey = ec.EllipticCurvePrivateKey
-
-
-def issue(job: str, namespace: str, now: datetime, previous: Object | None = None) -> Credentials:
-    """A new certificate, signed by the previous Secret's authority if that is valid long enough, else by a new one.
-
-    With the same authority, processes with the old certificate can still talk to those with the new one.
-    """
-    authority = _authority_of(previous, now) or _new_authority(job, now)
-    key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _certificate(job, namespace, now, key, authority)
-    pem = {
-        "ca.crt": _pem(authority[0]),
-        "ca.key": _key_pem(authority[1]),
-        "tls.crt": _pem(certificate),
-        "tls.key": _key_pem(key),
-    }
-    return Credentials(pem=pem)
+AUTHORITY_RENEWED_BEFORE_END = timedelta(days=90)
+"""Three lives of a certificate, so that none is cut short by the end of its authority."""
+CERTIFICATE_RENEWED_BEFORE_END = timedelta(days=10)
+TRUSTED_BEFORE_SIGNING = timedelta(days=1)
+"""Time in which pods reload the authorities; kubelet and reload together need about two minutes."""
+MOST_AUTHORITIES = 8
+"""Authorities that pods trust at once. More than two come only from an authority that is deleted again and again."""
+CA, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
 
 
-def is_fresh(secret: Object, now: datetime) -> bool:
-    """Whether the Secret has all keys, and matching certificates that do not expire soon."""
+def renewed(
+    job: str, namespace: str, now: datetime, authority: Object | None = None, tls: Object | None = None
+) -> Credentials | None:
+    """What must be written to the Secrets `authority` and `tls`, given their content; None if nothing."""
+    kept, mounted = _pair(authority, CA, CA_KEY), _decoded(tls)
+    if kept is None or _ends(kept.certificate, now, AUTHORITY_RENEWED_BEFORE_END):
+        signs = _former_authority(tls, kept, now) or new_authority(job, now)
+        written = dict(zip((CA, CA_KEY), signs.pem, strict=True))
+        # Pods trust it from the next pass on, when it is sure to be kept.
+        return Credentials(authority=written, tls={} if tls else _mounted(job, namespace, now, signs, mounted))
+    wanted = _mounted(job, namespace, now, kept, mounted)
+    is_there = all(mounted.get(name) == text.encode() for name, text in wanted.items())
+    return None if is_there and CA_KEY not in mounted else Credentials(tls=wanted)
+
+
+def _former_authority(tls: Object | None, kept: Pair | None, now: datetime) -> Pair | None:
+    """The authority of a job of an older operator, which kept its key in the one Secret that there was."""
+    found = _pair(tls, CA, CA_KEY) if kept is None else None
+    return None if found is None or _ends(found.certificate, now, AUTHORITY_RENEWED_BEFORE_END) else found
+
+
+def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapping[str, bytes]) -> Mapping[str, str]:
+    """The content of the Secret that pods mount: as much as possible of what it has."""
+    pair = read_pair(present.get(CERTIFICATE, b""), present.get(KEY, b""))
+    trusted = _trusted(signs.certificate, read_certificates(present.get(CA, b"")), pair, now)
+    if pair is None or _is_due(pair.certificate, signs.certificate, trusted, now):
+        pair = new_certificate(job, namespace, now, signs)
+    return {CA: "".join(map(pem, trusted)), **dict(zip((CERTIFICATE, KEY), pair.pem, strict=True))}
+
+
+def _trusted(
+    signs: x509.Certificate, present: tuple[x509.Certificate, ...], pair: Pair | None, now: datetime
+) -> tuple[x509.Certificate, ...]:
+    """The authority that signs, and those before it that have not expired: first the certificate's, then the newest."""
+    others = [found for found in dict.fromkeys(present) if found != signs and not _ends(found, now)]
+
+    def rank(found: x509.Certificate) -> tuple[bool, datetime]:
+        return pair is not None and has_issued(found, pair.certificate), found.not_valid_before_utc
+
+    return signs, *sorted(others, key=rank, reverse=True)[: MOST_AUTHORITIES - 1]
+
+
+def _is_due(
+    certificate: x509.Certificate, signs: x509.Certificate, trusted: tuple[x509.Certificate, ...], now: datetime
+) -> bool:
+    """Whether the certificate must be replaced: at once if it is useless, else once the authority may sign."""
+    if _ends(certificate, now) or not any(has_issued(authority, certificate) for authority in trusted):
+        return True
+    is_known = now - (signs.not_valid_before_utc + CLOCK_SKEW) >= TRUSTED_BEFORE_SIGNING
+    return is_known and _ends(certificate, now, CERTIFICATE_RENEWED_BEFORE_END)
+
+
+def _ends(certificate: x509.Certificate, now: datetime, before: timedelta = timedelta()) -> bool:
+    return certificate.not_valid_after_utc <= now + before
+
+
+def _pair(secret: Object | None, certificate: str, key: str) -> Pair | None:
+    data = _decoded(secret)
+    return read_pair(data.get(certificate, b""), data.get(key, b""))
+
+
+def _decoded(secret: Object | None) -> Mapping[str, bytes]:
+    """The Secret's data; empty if it cannot be read."""
+    data = (secret or {}).get("data") or {}
     try:
-        pem = _decoded(secret)
-        authority, certificate = (x509.load_pem_x509_certificate(pem[name]) for name in ("ca.crt", "tls.crt"))
-        certificate.verify_directly_issued_by(authority)
-        key = serialization.load_pem_private_key(pem["tls.key"], None)
-        ends = min(authority.not_valid_after_utc, certificate.not_valid_after_utc)
-    except (KeyError, ValueError, TypeError, InvalidSignature):
-        return False
-    return key.public_key() == certificate.public_key() and now + RENEWED_BEFORE_END < ends
-
-
-def _new_authority(job: str, now: datetime) -> tuple[x509.Certificate, PrivateKey]:
-    key, name = ec.generate_private_key(ec.SECP256R1()), _name(f"batchgrowth {job}")
-    builder = _builder(name, name, key, now).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    return builder.sign(key, hashes.SHA256()), key
-
-
-def _authority_of(secret: Object | None, now: datetime) -> tuple[x509.Certificate, PrivateKey] | None:
-    if secret is None:
-        return None
-    try:
-        pem = _decoded(secret)
-        certificate = x509.load_pem_x509_certificate(pem["ca.crt"])
-        key = serialization.load_pem_private_key(pem["ca.key"], None)
-    except (KeyError, ValueError, TypeError):
-        return None
-    fits = isinstance(key, PrivateKey) and key.public_key() == certificate.public_key()
-    lives = now + RENEWED_BEFORE_END < certificate.not_valid_after_utc
-    return (certificate, key) if fits and lives and isinstance(key, PrivateKey) else None
-
-
-def _certificate(
-    job: str, namespace: str, now: datetime, key: PrivateKey, authority: tuple[x509.Certificate, PrivateKey]
-) -> x509.Certificate:
-    service = f"{names.scheduler(job)}.{namespace}"
-    hosts = [names.scheduler(job), service, f"{service}.svc", f"{service}.svc.cluster.local", "localhost"]
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    return (
-        _builder(_name(job), authority[0].subject, key, now, authority[0].not_valid_after_utc)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts]), critical=False)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .sign(authority[1], hashes.SHA256())
-    )
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: PrivateKey, now: datetime, latest: datetime | None = None
-) -> x509.CertificateBuilder:
-    end = now + LIFE
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(min(end, latest) if latest else end)
-    )
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
-
-
-def _decoded(secret: Object) -> Mapping[str, bytes]:
-    data = secret.get("data") or {}
-    return {name: base64.b64decode(data[name], validate=True) for name in KEYS}
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
-
-
-def _key_pem(key: PrivateKey) -> str:
-    form = serialization.PrivateFormat.PKCS8
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+        return {name: base64.b64decode(value, validate=True) for name, value in data.items()}
+    except (ValueError, TypeError):
+        return {}

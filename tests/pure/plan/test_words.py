@@ -162,7 +162,7 @@ def test_names_fit_and_differ() -> None:
     job = "j" * LONGEST_JOB_NAME
     kinds = {
         "ConfigMap": [names.plan(job), names.progress(job)],
-        "Secret": [names.tls(job)],
+        "Secret": [names.authority(job), names.tls(job)],
         "Service": [names.scheduler(job)],
         "Role": [names.progress_role(job)],
         "Deployment": [names.workers(job)],

@@ -38,7 +38,8 @@ CALLED = [
 READ = ["scheduler_comm", "scheduler", "status", "loop.asyncio_loop", "cluster.worker_spec", "cluster.workers",
         "cluster.loop.add_callback"]  # fmt: skip
 CONFIGURED = ["distributed.nanny.pre-spawn-environ", "distributed.worker.multiprocessing-method",
-              "distributed.worker.memory.terminate", "distributed.admin.log-length"]  # fmt: skip
+              "distributed.worker.memory.terminate", "distributed.client.preload",
+              "distributed.admin.log-length"]  # fmt: skip
 SERVED = ["ncores", "unregister_scheduler_plugin"]
 
 

@@ -5,13 +5,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+import dask
 from batchgrowth.errors import ClusterError, Interrupted
 from distributed import Client
 
+from batchgrowth_trainer.worker import certificates
 from batchgrowth_trainer.worker.addresses import CONNECT_SECONDS, RETRY_SECONDS, host_and_port
 
 _CLIENT_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
+_PRELOAD = "distributed.client.preload"
 
 LOST = (
     "the connection to the Dask scheduler was lost; check that the scheduler still runs, "
@@ -35,7 +38,8 @@ def connect(address: str, patience: float, stop_requested: Callable[[], bool], r
         while not stop_requested():
             try:
                 socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
-                return Client(address, timeout=_CLIENT_SECONDS)
+                with dask.config.set({_PRELOAD: [*dask.config.get(_PRELOAD), certificates.__name__]}):
+                    return Client(address, timeout=_CLIENT_SECONDS)
             except OSError as error:
                 trouble = str(error)
             if time.monotonic() - began > patience:

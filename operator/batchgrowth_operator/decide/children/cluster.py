@@ -20,6 +20,8 @@ from batchgrowth_operator.decide.situation import Situation
 from batchgrowth_operator.seen.scheduler import CREATE_PARTS, lacks_parts, parts_missing_since
 
 DASK = "kubernetes.dask.org/v1"
+RELOADS = ("--preload", "batchgrowth_trainer.worker.certificates")
+"""Reloads renewed certificates; Dask itself reads them once."""
 COMM, HTTP = "tcp-comm", "http-dashboard"
 """Names of the ports: the DaskCluster's schema wants the port of a probe or service to be a string."""
 
@@ -47,7 +49,7 @@ def _scheduler_pod(s: Situation) -> dict[str, Any]:
     scheduler = container(
         s,
         "scheduler",
-        ["dask", "scheduler", "--protocol", "tls", *ports],
+        ["dask", "scheduler", "--protocol", "tls", *ports, *RELOADS],
         env=dask_environment(),
         ports=[{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": HTTP, "containerPort": DASHBOARD_PORT}],
         # Not the TLS port: the scheduler would log a failed handshake every second.

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Iterator
 
 from batchgrowth import names
 from batchgrowth.manifest import VERSION, VERSION_ANNOTATION
@@ -44,7 +45,10 @@ def progress_config_map(s: Situation) -> Manifest:
     return child(s, "v1", "ConfigMap", names.progress(s.seen.name), "progress", annotations)
 
 
-def tls_secret(s: Situation, credentials: Credentials) -> Manifest:
-    """The Secret with the TLS certificates of scheduler, workers and trainer."""
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in sorted(credentials.pem.items())}
-    return child(s, "v1", "Secret", names.tls(s.seen.name), "tls", type="Opaque", data=data)
+def secrets(s: Situation, credentials: Credentials) -> Iterator[Manifest]:
+    """The Secret with the authority's key, and the one with the certificates that pods mount; those that change."""
+    owned = {names.authority(s.seen.name): credentials.authority, names.tls(s.seen.name): credentials.tls}
+    for name, pem in owned.items():
+        if pem:
+            data = {key: base64.b64encode(text.encode()).decode() for key, text in sorted(pem.items())}
+            yield child(s, "v1", "Secret", name, "tls", type="Opaque", data=data)

@@ -111,7 +111,7 @@ def test_the_authority_s_key_is_mounted_nowhere(make_world: MakeWorld) -> None:
 @pytest.mark.fault("A12")
 def test_no_two_jobs_share_the_name_of_an_object(make_world: MakeWorld) -> None:
     """Whatever suffixes their names have, so that no job takes the children of another for its own."""
-    parts = ("", "-plan", "-progress", "-tls", "-trainer", "-workers", "-scheduler", "-default")
+    parts = ("", "-plan", "-progress", "-tls", "-authority", "-trainer", "-workers", "-scheduler", "-default")
     taken: dict[Ref, str] = {}
     for name in {f"digits{one}{other}" for one in parts for other in parts}:
         world = make_world()

@@ -13,6 +13,7 @@ from batchgrowth_operator.seen.observed import Failure, Ref
 MakeWorld = Any
 FIRST = [
     "ConfigMap digits-plan",
+    "Secret digits-authority",
     "Secret digits-tls",
     "ConfigMap digits-progress",
     "ServiceAccount digits-trainer",

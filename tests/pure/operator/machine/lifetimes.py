@@ -26,6 +26,7 @@ MANIFEST = (Path(__file__).parents[4] / "examples" / "digits.yaml").read_text()
 CHILDREN = (
     *MOUNTED,
     PROGRESS,
+    Ref("Secret", names.authority(JOB)),
     Ref("ServiceAccount", names.trainer(JOB)),
     Ref("Role", names.progress_role(JOB)),
     Ref("RoleBinding", names.progress_role(JOB)),

@@ -25,7 +25,7 @@ from prometheus_client import generate_latest
 
 KEY = Key("default", "digits")
 JOB = Ref("BatchGrowthJob", "digits")
-SECRET = Ref("Secret", "digits-tls")
+SECRET, AUTHORITY = Ref("Secret", "digits-tls"), Ref("Secret", "digits-authority")
 PLAN = Ref("ConfigMap", "digits-plan")
 WORKERS = Ref("Deployment", "digits-workers")
 
@@ -119,7 +119,7 @@ def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> N
     assert Result(requeue_after_seconds=RESYNC_SECONDS) == setting.once()
     made = setting.api.writes()
     assert [("apply", JOB)] == made[:1]
-    assert 11 == len([verb for verb, _ in made if verb == "apply"])
+    assert 12 == len([verb for verb, _ in made if verb == "apply"])
 
     setting.once()
 
@@ -150,7 +150,7 @@ def test_a_job_of_the_operators_class_is_served(setting: Setting) -> None:
 
     asyncio.run(make_pass(KEY, ()))
 
-    assert 11 == len([verb for verb, _ in setting.api.writes() if verb == "apply"])
+    assert 12 == len([verb for verb, _ in setting.api.writes() if verb == "apply"])
 
 
 def test_a_deleted_job(setting: Setting) -> None:
@@ -261,7 +261,7 @@ def test_a_write_that_fails_is_repeated(
         outcome = setting.once(failures)
         failures = outcome.failures
     assert (False, ()) == (outcome.backs_off, outcome.failures)
-    assert 11 == len(setting.api.objects), "the job and its ten children"
+    assert 12 == len(setting.api.objects), "the job and its eleven children"
     before = len(setting.api.writes())
     setting.once()
     assert before == len(setting.api.writes())
@@ -301,7 +301,7 @@ def test_the_observer_forgets_a_deleted_job(setting: Setting) -> None:
     setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     assert None is asyncio.run(observer.observe(KEY, ()))
-    assert {} == observer._secret_read
+    assert {} == observer._secrets_read
 
 
 def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
@@ -315,12 +315,12 @@ def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
     asyncio.run(observer.observe(KEY, ()))
     assert [] == setting.api.asked
 
-    observer._secret_read[KEY] -= RESYNC_SECONDS
+    observer._secrets_read[KEY] -= RESYNC_SECONDS
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
     assert seen.credentials is not None
-    assert [("get", SECRET)] == setting.api.asked
+    assert [("get", AUTHORITY), ("get", SECRET)] == setting.api.asked
 
 
 def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> None:
@@ -333,13 +333,41 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
     setting.api.asked.clear()
     del setting.api.objects[SECRET]
 
-    observer._secret_read[KEY] -= SECRET_SECONDS
+    observer._secrets_read[KEY] -= SECRET_SECONDS
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
     assert seen.credentials is not None
-    assert [("get", SECRET)] == setting.api.asked
+    assert [("get", AUTHORITY), ("get", SECRET)] == setting.api.asked
     assert SECRET_SECONDS == observer.resync_seconds(KEY)
+
+
+@pytest.mark.fault("C21")
+@pytest.mark.parametrize("lost", [(SECRET,), (AUTHORITY,), (SECRET, AUTHORITY)], ids=["tls", "authority", "both"])
+def test_lost_secrets_come_back(setting: Setting, lost: tuple[Ref, ...]) -> None:
+    """An authority that cannot be stored is not trusted: the next pass makes another one."""
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    make_pass = passes_of(observer, setting.writer, Defaults(image="example/trainer:1"), setting.telemetry)
+    setting.once()
+    before = setting.api.objects[SECRET]["data"]
+    for ref in lost:
+        del setting.api.objects[ref]
+    setting.api.refused[AUTHORITY] = Refused(503, "no")
+    asyncio.run(make_pass(KEY, ()))
+    assert (SECRET in setting.api.objects) == (AUTHORITY not in lost or SECRET not in lost)
+    if SECRET not in lost:
+        assert before == setting.api.objects[SECRET]["data"]
+
+    setting.api.refused.clear()
+    for _ in range(2):
+        asyncio.run(make_pass(KEY, ()))
+    made = setting.api.writes()
+    asyncio.run(make_pass(KEY, ()))
+
+    assert made == setting.api.writes()
+    assert {"ca.crt", "ca.key"} == setting.api.objects[AUTHORITY]["data"].keys()
+    assert {"ca.crt", "tls.crt", "tls.key"} == setting.api.objects[SECRET]["data"].keys()
+    assert (lost == (AUTHORITY,)) == (before["tls.crt"] == setting.api.objects[SECRET]["data"]["tls.crt"])
 
 
 def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
@@ -403,7 +431,7 @@ def test_many_jobs_at_once(setting: Setting) -> None:
 
     asyncio.run(scene())
     owners = [o["metadata"]["ownerReferences"][0]["uid"] for r, o in setting.api.objects.items() if r.kind != JOB.kind]
-    assert {f"uid of {key.name}": 10 for key in keys} == {uid: owners.count(uid) for uid in {*owners}}
+    assert {f"uid of {key.name}": 11 for key in keys} == {uid: owners.count(uid) for uid in {*owners}}
 
 
 @pytest.mark.fault("A34", "B26")
@@ -419,7 +447,7 @@ def test_one_name_again_and_again(setting: Setting) -> None:
             assert {f"life {life - 1}"} == {o["metadata"]["ownerReferences"][0]["uid"] for o in children(setting)}
             collect(setting)
         assert () == setting.once().failures
-        assert [f"life {life}"] * 10 == [o["metadata"]["ownerReferences"][0]["uid"] for o in children(setting)]
+        assert [f"life {life}"] * 11 == [o["metadata"]["ownerReferences"][0]["uid"] for o in children(setting)]
         for ref in [ref for ref in setting.store.refs(KEY) if ref.kind not in ("Secret", JOB.kind)]:
             setting.store.remove(setting.api.objects[ref] | {"kind": ref.kind})
         gone = setting.store.job(KEY) or job
@@ -696,13 +724,13 @@ def test_a_pod_that_only_has_the_job_s_labels_is_not_observed(setting: Setting, 
 
 @pytest.mark.fault("B26")
 def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
-    """Neither its Secret, which nobody watches, nor the versions of what was deleted."""
+    """Neither its Secrets, which nobody watches, nor the versions of what was deleted."""
     setting.once()
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
     for ref in [ref for ref in setting.store.refs(KEY) if ref.kind != "Secret"]:
         setting.store.remove(setting.api.objects[ref] | {"kind": ref.kind})
-    assert {SECRET} == set(setting.store.refs(KEY))
+    assert {SECRET, AUTHORITY} == set(setting.store.refs(KEY))
     assert None is asyncio.run(observer.observe(KEY, ()))
     assert ({}, {}) == (setting.store._objects, setting.store._gone)
 

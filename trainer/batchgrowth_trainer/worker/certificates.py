@@ -1,0 +1,99 @@
+"""Certificates that change while a process runs: a preload of Dask's scheduler, worker and client that reloads them.
+
+Dask reads its files once. The kubelet replaces those of a pod when the job's Secret changes; from then on new
+connections use them, and those that exist stay. Imports no torch: the scheduler loads this too.
+"""
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from distributed import Client, Scheduler
+
+CHECK_SECONDS = 5.0
+"""Time between two looks at the files."""
+
+log = logging.getLogger(f"distributed.{__name__}")  # below Dask's, the only logger that a scheduler shows
+
+_watches: dict[int, asyncio.Task[None]] = {}
+
+
+class Reloader:
+    """The files of a scheduler, worker or client, and the TLS contexts in which it accepts and dials."""
+
+    def __init__(self, node: Any) -> None:
+        role = "client" if isinstance(node, Client) else "scheduler" if isinstance(node, Scheduler) else "worker"
+        given = node.security.get_tls_config_for_role(role)
+        names = [given["ca_file"], given["cert"], given["key"] or given["cert"]]
+        self._files = [Path(name) for name in names if name and "\n" not in name]  # Dask takes the text of files too
+        self._node = node
+        self._loaded: list[bytes] = []
+        self._refused: list[bytes] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it speaks TLS, with all of its certificates in files."""
+        return len(self._files) == 3 and bool(contexts_of(self._node))
+
+    def check(self) -> bool:
+        """Loads the files if they have changed. Files that do not fit each other are logged, and change nothing."""
+        found: list[bytes] = []
+        try:
+            found = [file.read_bytes() for file in self._files]
+            if found == self._loaded:
+                return False
+            _load(found, contexts_of(self._node))
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            if not found or found != self._refused:
+                log.warning("the certificates in %s stay as they were: %s", self._files[0].parent, error)
+            self._refused = found
+            return False
+        if self._loaded:
+            log.info("the certificates in %s have changed and are used from now on", self._files[0].parent)
+        self._loaded = found
+        return True
+
+
+def contexts_of(node: Any) -> list[ssl.SSLContext]:
+    """The contexts of a node: the one with which it dials, and those of its listeners."""
+    found = [node.connection_args.get("ssl_context")]
+    found += [getattr(listener, "server_args", {}).get("ssl_options") for listener in getattr(node, "listeners", ())]
+    return [context for context in found if context is not None]
+
+
+async def dask_setup(node: Any) -> None:
+    """Called by Dask when the scheduler, worker or client starts."""
+    reloader = Reloader(node)
+    if reloader.is_needed:
+        _watches[id(node)] = asyncio.create_task(_watch(reloader))
+
+
+async def dask_teardown(node: Any) -> None:
+    """Called by Dask when it closes."""
+    watch = _watches.pop(id(node), None)
+    if watch is not None:
+        watch.cancel()
+
+
+async def _watch(reloader: Reloader) -> None:
+    """Checks on the node's own event loop, where its handshakes are: a context must not change during one."""
+    while True:
+        reloader.check()
+        await asyncio.sleep(CHECK_SECONDS)
+
+
+def _load(files: list[bytes], contexts: list[ssl.SSLContext]) -> None:
+    """Adds the authorities to the contexts and replaces their certificate, unless a fresh context refuses them.
+
+    A context keeps the authorities that it had. Raises OSError or ValueError.
+    """
+    authorities, certificate, key = files
+    with NamedTemporaryFile() as pair:  # one file, so that no change of the files comes between the two
+        pair.write(certificate + b"\n" + key)
+        pair.flush()
+        for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *contexts):
+            context.load_verify_locations(cadata=authorities.decode("ascii"))
+            context.load_cert_chain(pair.name, password="")
