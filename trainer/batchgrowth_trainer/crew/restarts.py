@@ -1,4 +1,4 @@
-"""Restarts of workers that did not answer: by their nannies, or by ending their processes, which Kubernetes replaces."""
+"""Restarts of workers that did not answer, by their nannies; without a nanny, the end of those that stay away."""
 
 import asyncio
 import time
