@@ -23,7 +23,7 @@ from safetensors.torch import save
 from batchgrowth_trainer.crew.connection import SchedulerLost, connection
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.local_cluster import LOOPBACK, LocalScaler, local_cluster
-from batchgrowth_trainer.crew.pulse import Pulse
+from batchgrowth_trainer.crew.event_loop import LoopWatch
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
 from batchgrowth_trainer.drivers.workforce import Join, Workforce
@@ -75,7 +75,7 @@ def train(
 
     Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
     """
-    plan, pulse = make_plan(job.spec), Pulse()
+    plan, watch = make_plan(job.spec), LoopWatch()
 
     def note(text: str) -> None:
         publish(sinks, Note(text))
@@ -83,7 +83,7 @@ def train(
     patience = _LOCK_PATIENCE_SECONDS if options.patient else 0.0
     # The endpoint answers the liveness probe, so it opens before the run waits for its folder and reads checkpoints.
     with (
-        closing(Endpoint(CollectorRegistry(), options.metrics_host, options.metrics_port, pulse.trouble)) as endpoint,
+        closing(Endpoint(CollectorRegistry(), options.metrics_host, options.metrics_port, watch.trouble)) as endpoint,
         closing(
             OutputFolder(options.output_dir, patience=patience, stop_requested=stop_requested, note=note)
         ) as folder,
@@ -99,7 +99,7 @@ def train(
                  "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
             return finished
         with _run(job, options, endpoint, folder, checkpoints, saved, sinks, stop_requested) as run:
-            trained = _trained(run, options, pulse)
+            trained = _trained(run, options, watch)
             return _concluded(run, job, folder, trained)
 
 
@@ -162,12 +162,12 @@ def _planned(most: int | None) -> Callable[[Plan, Position], int]:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def _trained(run: Run, options: Options, pulse: Pulse) -> Trained:
+def _trained(run: Run, options: Options, watch: LoopWatch) -> Trained:
     """Train with the job's exchange; if `options.patient`, once more each time the scheduler is lost."""
     train_with: Callable[[Run, Join], Trained] = run.spec.exchange.entry.load()
     while True:
         try:
-            return train_with(run, lambda: _workforce(run, options, pulse))
+            return train_with(run, lambda: _workforce(run, options, watch))
         except SchedulerLost as lost:
             if not options.patient:
                 raise
@@ -175,8 +175,8 @@ def _trained(run: Run, options: Options, pulse: Pulse) -> Trained:
 
 
 @contextmanager
-def _workforce(run: Run, options: Options, pulse: Pulse) -> Iterator[Workforce]:
-    with _cluster(run, options) as (client, scaler, host, patience), pulse.watching(client.loop.asyncio_loop):
+def _workforce(run: Run, options: Options, watch: LoopWatch) -> Iterator[Workforce]:
+    with _cluster(run, options) as (client, scaler, host, patience), watch.watching(client.loop.asyncio_loop):
         crew = Crew(client, uuid.uuid4().hex, run.spec, options.paths, run.stop_requested)
         scaling = Scaling(run, crew, scaler, patience)
         crew.open()

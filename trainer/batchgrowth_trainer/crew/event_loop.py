@@ -10,7 +10,7 @@ HUNG_SECONDS = 300.0
 """The silence after which an event loop counts as hung; Dask waits as long for a silent worker."""
 
 
-class Pulse:
+class LoopWatch:
     """Asks the watched event loop for a sign of life with each look.
 
     Only that loop: without it the driver waits forever, and nothing slow runs on it. The driver's own thread may load

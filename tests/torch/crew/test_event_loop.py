@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from batchgrowth_trainer.crew import pulse as module
-from batchgrowth_trainer.crew.pulse import Pulse
+from batchgrowth_trainer.crew import event_loop as module
+from batchgrowth_trainer.crew.event_loop import LoopWatch
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def until(pulse: Pulse, *, hung: bool) -> None:
-    """Return once the pulse says so."""
+def until(watch: LoopWatch, *, hung: bool) -> None:
+    """Return once the watch says so."""
     ends = time.monotonic() + 30
-    while bool(pulse.trouble()) is not hung:
+    while bool(watch.trouble()) is not hung:
         assert time.monotonic() < ends
         time.sleep(0.005)
 
@@ -35,38 +35,38 @@ def test_a_loop_that_hangs_is_noticed_and_so_is_its_return(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "HUNG_SECONDS", 0.1)
-    pulse, free = Pulse(), threading.Event()
-    with pulse.watching(loop):
+    watch, free = LoopWatch(), threading.Event()
+    with watch.watching(loop):
         loop.call_soon_threadsafe(free.wait)
-        assert "" == pulse.trouble()
-        until(pulse, hung=True)
-        assert "the event loop of the connection to Dask has not turned for 0 s" == pulse.trouble()
+        assert "" == watch.trouble()
+        until(watch, hung=True)
+        assert "the event loop of the connection to Dask has not turned for 0 s" == watch.trouble()
         assert 1 == len(caplog.records), "each probe would push the pod's other last lines out"
         free.set()
-        until(pulse, hung=False)
-    assert "" == pulse.trouble()
+        until(watch, hung=False)
+    assert "" == watch.trouble()
 
 
 @pytest.mark.fault("C24")
 def test_an_idle_loop_and_a_long_time_without_a_look_are_no_trouble(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pulse, answered = Pulse(), threading.Event()
-    with pulse.watching(loop):
-        assert "" == pulse.trouble()
+    watch, answered = LoopWatch(), threading.Event()
+    with watch.watching(loop):
+        assert "" == watch.trouble()
         loop.call_soon_threadsafe(answered.set)
         assert answered.wait(30)
         monkeypatch.setattr(module, "HUNG_SECONDS", 0.0)
-        assert "" == pulse.trouble()
+        assert "" == watch.trouble()
 
 
 @pytest.mark.fault("C24")
 def test_without_a_connection_nothing_is_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     """While data load, the scheduler is waited for, or a lost one is left; a closed loop is one that does not turn."""
     monkeypatch.setattr(module, "HUNG_SECONDS", 0.0)
-    pulse, closed = Pulse(), asyncio.new_event_loop()
+    watch, closed = LoopWatch(), asyncio.new_event_loop()
     closed.close()
-    assert "" == pulse.trouble()
-    with pulse.watching(closed):
-        until(pulse, hung=True)
-    assert "" == pulse.trouble()
+    assert "" == watch.trouble()
+    with watch.watching(closed):
+        until(watch, hung=True)
+    assert "" == watch.trouble()
