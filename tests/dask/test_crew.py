@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.crew import pulse
+from batchgrowth_trainer.crew import pulse, restarts
 from batchgrowth_trainer.crew.calls import Calls
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Ready
+from batchgrowth_trainer.crew.restarts import Restarts
+from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Prepared
 
 
@@ -126,3 +128,51 @@ def test_only_registered_workers_that_do_not_answer_are_restarted(
     assert "gone" not in restarted
     assert "worker b does not answer; restarting it" in notes
     crew.calls.close()
+
+
+@pytest.mark.parametrize(
+    ("nanny", "back", "ended"), [(True, [], []), (False, ["a"], []), (False, [], ["a"]), (False, ["b"], ["a"])]
+)
+def test_only_a_worker_that_no_nanny_restarts_and_that_stays_away_is_ended(
+    nanny: bool, back: list[str], ended: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = list[str]()
+
+    async def restart_workers(addresses: list[str], **_: Any) -> None:
+        if not nanny:
+            raise ValueError(f"Restarting workers requires a nanny to be used. Worker {addresses} has none.")
+
+    async def run(function: Any, _why: str, *, workers: list[str], on_error: str) -> None:
+        assert (service.give_up, "ignore") == (function, on_error)
+        called.extend(workers)
+
+    monkeypatch.setattr(restarts, "STUCK_SECONDS", 0.01)
+    client = SimpleNamespace(_restart_workers=restart_workers, _run=run)
+    asyncio.run(Restarts(client, back.__contains__).restart("a"))  # type: ignore[arg-type]
+    assert ended == called
+
+
+def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not ready just when its first time is over."""
+    times, called = list[float](), list[str]()
+
+    async def restart_workers(*_: Any, **__: Any) -> None:
+        raise ValueError("it has no nanny")
+
+    async def run(*_: Any, workers: list[str], on_error: str) -> None:
+        assert "ignore" == on_error
+        called.extend(workers)
+        times.append(asyncio.get_running_loop().time())
+
+    async def twice() -> float:
+        both = Restarts(SimpleNamespace(_restart_workers=restart_workers, _run=run), lambda _: False)  # type: ignore[arg-type]
+        first = asyncio.create_task(both.restart("a"))
+        await asyncio.sleep(0.1)
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(first, both.restart("a"))
+        return began
+
+    monkeypatch.setattr(restarts, "STUCK_SECONDS", 0.2)
+    began = asyncio.run(twice())
+    assert ["a"] == called
+    assert times[0] - began >= 0.19

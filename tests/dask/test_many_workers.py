@@ -22,6 +22,7 @@ class Notes:
 
 
 @pytest.mark.fault("C09", "C12")
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workers", [40, pytest.param(125, marks=pytest.mark.long)])
 def test_many_workers_on_few_cores(digits_job: Any, tmp_path: Path, workers: int) -> None:
     """One worker, then 5, 25, and all of them: the weights of one process, and no worker is restarted."""

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from batchgrowth_trainer.crew import restarts
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Event
+from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Joined, Left
 from distributed import Client, LocalCluster, Worker
 
@@ -88,7 +90,7 @@ def test_without_any_event(
 def test_a_worker_that_was_given_up_and_answers_again_rejoins(
     cluster: LocalCluster, crew_of: Callable[[Client], Crew]
 ) -> None:
-    """A worker without a nanny that did not answer for a while cannot be restarted; it may answer again."""
+    """A worker without a nanny that did not answer for a while cannot be restarted at once; it may answer again."""
     loop = cluster.loop.asyncio_loop
     here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
     with Client(cluster.scheduler_address, set_as_default=False) as client:
@@ -97,5 +99,24 @@ def test_a_worker_that_was_given_up_and_answers_again_rejoins(
         crew.restart(here.address)
         until(crew, lambda: here.address in crew.registered)
         assert [Joined(here.address), Left(here.address), Joined(here.address)] == events(crew)
+        crew.close()
+    asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)
+
+
+@pytest.mark.fault("C09", "C24")
+def test_a_worker_without_a_nanny_that_is_not_ready_again_is_ended(
+    cluster: LocalCluster, crew_of: Callable[[Client], Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its event loop answers, so nothing else would end its process."""
+    ended, loop = list[str](), cluster.loop.asyncio_loop
+    monkeypatch.setattr(service, "end_when", lambda _over, _code, why: ended.append(why))  # it would end this process
+    monkeypatch.setattr(restarts, "STUCK_SECONDS", 0.2)
+    here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
+    with Client(cluster.scheduler_address, set_as_default=False) as client:
+        crew = crew_of(client)
+        crew.open()
+        crew.restart(here.address)
+        until(crew, lambda: bool(ended))
+        assert ["this worker did not answer, and was not ready again within 0 s"] == ended
         crew.close()
     asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import socket
+import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -181,6 +183,24 @@ def test_a_taken_port_leaves_the_earlier_run_where_it_is(
         train(small_job(), Options(output_dir=tmp_path))
     assert (tmp_path / "summary.json").exists()
     assert not (tmp_path / "earlier").exists()
+
+
+@pytest.mark.fault("C24")
+def test_a_trainer_that_waits_for_its_folder_answers_its_probe(small_job: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    answers = list[bytes]()
+
+    class Probe(Notes):
+        def handle(self, event: Event) -> None:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=5) as answer:
+                answers.append(answer.read())
+
+    other = OutputFolder(tmp_path)
+    options = Options(output_dir=tmp_path, metrics_port=port, patient=True)
+    with closing(other), pytest.raises(Interrupted, match="waiting for the other run"):
+        train(small_job(), options, [Probe()], stop_requested=lambda: bool(answers))
+    assert [b"ok"] == answers
 
 
 def test_a_damaged_newest_checkpoint_costs_only_time(small_job: Any, tmp_path: Path, at_every_update: None) -> None:

@@ -6,6 +6,7 @@ from the newest checkpoint.  docs/exit-codes.md lists the exit codes.
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +22,8 @@ from rich.console import Console
 
 from batchgrowth_trainer.worker.last_resort import end_within
 
-ANYWHERE = "0.0.0.0"  # noqa: S104  (a pod's address is not known before it runs; a NetworkPolicy guards the port)
+# A pod's address, which may be of IPv6 alone, is not known before it runs; a NetworkPolicy guards the port.
+ANYWHERE = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
 
 _END_SECONDS = 5.0
 """The longest the process may take to exit once everything is written; a lost scheduler or a thread can block it."""

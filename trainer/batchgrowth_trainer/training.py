@@ -17,10 +17,12 @@ from batchgrowth.logs import DEFAULT_LOGS, Logs
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob, mathematics
 from distributed import Client
+from prometheus_client import CollectorRegistry
 from safetensors.torch import save
 
 from batchgrowth_trainer.crew.connection import SchedulerLost, connection
 from batchgrowth_trainer.crew.crew import Crew
+from batchgrowth_trainer.crew.event_loop import LoopWatch
 from batchgrowth_trainer.crew.local_cluster import LOOPBACK, LocalScaler, local_cluster
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
@@ -73,15 +75,19 @@ def train(
 
     Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
     """
-    plan = make_plan(job.spec)
+    plan, watch = make_plan(job.spec), LoopWatch()
 
     def note(text: str) -> None:
         publish(sinks, Note(text))
 
     patience = _LOCK_PATIENCE_SECONDS if options.patient else 0.0
-    with closing(
-        OutputFolder(options.output_dir, patience=patience, stop_requested=stop_requested, note=note)
-    ) as folder:
+    # The endpoint answers the liveness probe, so it opens before the run waits for its folder and reads checkpoints.
+    with (
+        closing(Endpoint(CollectorRegistry(), options.metrics_host, options.metrics_port, watch.trouble)) as endpoint,
+        closing(
+            OutputFolder(options.output_dir, patience=patience, stop_requested=stop_requested, note=note)
+        ) as folder,
+    ):
         checkpoints = CheckpointStore(folder.path / CHECKPOINTS, mathematics(job.spec), job.spec.checkpoint.keep)
         checkpoints.sweep()
         saved = checkpoints.load_latest(note) if options.resume else None
@@ -92,8 +98,8 @@ def train(
             note(f"{job.metadata.name} is trained already: {folder.path} has the result. "
                  "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
             return finished
-        with _run(job, options, folder, checkpoints, saved, sinks, stop_requested) as run:
-            trained = _trained(run, options)
+        with _run(job, options, endpoint, folder, checkpoints, saved, sinks, stop_requested) as run:
+            trained = _trained(run, options, watch)
             return _concluded(run, job, folder, trained)
 
 
@@ -101,6 +107,7 @@ def train(
 def _run(
     job: BatchGrowthJob,
     options: Options,
+    endpoint: Endpoint,
     folder: OutputFolder,
     checkpoints: CheckpointStore,
     saved: Saved | None,
@@ -110,10 +117,8 @@ def _run(
     position = saved.snapshot.position if saved else Position()
     course = Course(job.spec, decisions_in(saved.snapshot.tensors) if saved else ())
     plan = course.plan
-    telemetry = Telemetry(plan, position.epoch + position.offset / plan.examples_per_epoch)
+    telemetry = Telemetry(plan, position.epoch + position.offset / plan.examples_per_epoch, endpoint.registry)
     with ExitStack() as stack:
-        endpoint = Endpoint(telemetry.registry, options.metrics_host, options.metrics_port)
-        stack.callback(endpoint.close)
         history = stack.enter_context(_history(folder, saved, sinks))
         run = Run(
             course, history=history, checkpoints=checkpoints, sinks=(telemetry, *sinks),
@@ -157,12 +162,12 @@ def _planned(most: int | None) -> Callable[[Plan, Position], int]:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def _trained(run: Run, options: Options) -> Trained:
+def _trained(run: Run, options: Options, watch: LoopWatch) -> Trained:
     """Train with the job's exchange; if `options.patient`, once more each time the scheduler is lost."""
     train_with: Callable[[Run, Join], Trained] = run.spec.exchange.entry.load()
     while True:
         try:
-            return train_with(run, lambda: _workforce(run, options))
+            return train_with(run, lambda: _workforce(run, options, watch))
         except SchedulerLost as lost:
             if not options.patient:
                 raise
@@ -170,8 +175,8 @@ def _trained(run: Run, options: Options) -> Trained:
 
 
 @contextmanager
-def _workforce(run: Run, options: Options) -> Iterator[Workforce]:
-    with _cluster(run, options) as (client, scaler, host, patience):
+def _workforce(run: Run, options: Options, watch: LoopWatch) -> Iterator[Workforce]:
+    with _cluster(run, options) as (client, scaler, host, patience), watch.watching(client.loop.asyncio_loop):
         crew = Crew(client, uuid.uuid4().hex, run.spec, options.paths, run.stop_requested)
         scaling = Scaling(run, crew, scaler, patience)
         crew.open()

@@ -21,6 +21,10 @@ REASONS = {
 }
 """Exit codes that a restart would only repeat, and their reasons."""
 
+KILLED = 137
+"""The exit code of a container that SIGKILL ended."""
+_KILLED_OTHERWISE = "killed, as a hung container is by its liveness probe: the pod's events say why"
+
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 
 
@@ -115,7 +119,16 @@ def _last_termination(seen: Observed) -> tuple[int | None, str]:
     if not endings:
         return None, ""
     last = max(endings, key=lambda ending: str(ending.get("finishedAt") or ""))
-    return int(last["exitCode"]), str(last.get("message") or "").strip()
+    return int(last["exitCode"]), _said(last)
+
+
+def _said(ending: Object) -> str:
+    """The container's last output; after a kill, which no output explains, what may have killed it at the end."""
+    output = str(ending.get("message") or "").strip()
+    if ending["exitCode"] != KILLED:
+        return output
+    why = "out of memory" if ending.get("reason") == "OOMKilled" else _KILLED_OTHERWISE
+    return f"{output} ({why})" if output else why
 
 
 def _endings(pod: Object) -> Iterator[dict[str, Any]]:

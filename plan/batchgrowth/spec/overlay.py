@@ -2,12 +2,17 @@
 
 from typing import Any
 
-from batchgrowth.spec.template import MERGE_KEYS
+from batchgrowth.spec.template import MERGE_KEYS, PROBE_HANDLERS, PROBES
 
 
 def merged(base: Any, overlay: Any, key: str = "") -> Any:
-    """`overlay` laid over `base`: maps merge by their keys, lists as MERGE_KEYS says; all else is replaced."""
+    """`overlay` laid over `base`: maps merge by their keys, lists as MERGE_KEYS says; all else is replaced.
+
+    A probe's handler replaces one of another kind.
+    """
     if isinstance(base, dict) and isinstance(overlay, dict):
+        if key in PROBES and PROBE_HANDLERS & overlay.keys():
+            base = {name: value for name, value in base.items() if name not in PROBE_HANDLERS - overlay.keys()}
         both = {name: merged(base[name], value, name) for name, value in overlay.items() if name in base}
         return base | overlay | both
     if isinstance(base, list) and isinstance(overlay, list) and key in MERGE_KEYS:

@@ -17,6 +17,9 @@ MERGE_KEYS = {
     "volumes": "name",
 }
 """Lists that merge by a key of their entries, as in a strategic merge patch; other lists are replaced."""
+PROBES = frozenset({"livenessProbe", "readinessProbe", "startupProbe"})
+PROBE_HANDLERS = frozenset({"exec", "grpc", "httpGet", "tcpSocket"})
+"""What a probe may do; the API server refuses one that does two of these."""
 
 OWN_LABELS = frozenset(names.labels("", ""))
 OWN_VOLUMES = frozenset({"batchgrowth", "tmp"})

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from batchgrowth_trainer.workload import Dataset, Workload
 from slow_digits import workload as slow
 
 reading._RETRY_SECONDS = 0.2
-GOOD_SHARDS = {"device": 40, "memory": 0}  # of a process
+GOOD_SHARDS = {"device": 40, "hang": 40, "memory": 0}  # of a process
 FAULTS = {
+    "hang": None,
     "device": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
     "memory": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
     "read": OSError(errno.ESTALE, "Stale file handle"),
@@ -43,7 +45,9 @@ class _Faulty:
     def touch(self) -> None:
         """Raise the error, if this process is one of those that have it."""
         self.broken = self.broken or any(self._claimed(number) for number in range(self.times))
-        if self.broken:
+        if self.broken and self.error is None:
+            time.sleep(3600)
+        elif self.broken:
             raise self.error
 
     def _claimed(self, number: int) -> bool:

@@ -22,6 +22,27 @@ from batchgrowth.spec.overlay import merged
             {"volumeMounts": [{"mountPath": "/data", "name": "data"}]},
             {"volumeMounts": [{"mountPath": "/tmp", "name": "tmp"}, {"mountPath": "/data", "name": "data"}]},
         ),
+        (
+            {"livenessProbe": {"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 20}},
+            {"livenessProbe": {"failureThreshold": 90}},
+            {
+                "livenessProbe": {
+                    "httpGet": {"path": "/health", "port": "health"},
+                    "periodSeconds": 20,
+                    "failureThreshold": 90,
+                }
+            },
+        ),
+        (
+            {"livenessProbe": {"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 20}},
+            {"livenessProbe": {"httpGet": {"path": "/other"}}},
+            {"livenessProbe": {"httpGet": {"path": "/other", "port": "health"}, "periodSeconds": 20}},
+        ),
+        (
+            {"livenessProbe": {"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 20}},
+            {"livenessProbe": {"exec": {"command": ["true"]}}},
+            {"livenessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 20}},
+        ),
     ],
 )
 def test_merging(base: Any, overlay: Any, expected: Any) -> None:

@@ -2,6 +2,7 @@
 
 import socket
 import time
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from batchgrowth.errors import PortError
 from batchgrowth.metrics import TRAINER
 from batchgrowth.plan import make_plan
+from batchgrowth_trainer.__main__ import ANYWHERE
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.events import (
     BytesSent,
@@ -17,7 +19,7 @@ from batchgrowth_trainer.sinks.events import (
     Looked,
     Recovered,
 )
-from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
+from batchgrowth_trainer.sinks.telemetry import LIVENESS_PATH, Endpoint, Telemetry
 from prometheus_client import CollectorRegistry
 
 
@@ -95,6 +97,34 @@ def test_the_endpoint_answers_until_it_is_closed(small_job: Any) -> None:
     endpoint.close()
     with pytest.raises(OSError):
         urllib.request.urlopen(endpoint.url, timeout=5)
+
+
+@pytest.mark.fault("C24")
+def test_the_endpoint_says_what_hangs_and_serves_the_metrics_beside_it(small_job: Any) -> None:
+    hung = [""]
+    endpoint = Endpoint(filled(small_job()).registry, "127.0.0.1", 0, lambda: hung[0])
+    livez = endpoint.url.replace("/metrics", LIVENESS_PATH)
+    with urllib.request.urlopen(livez, timeout=5) as answer:
+        assert (200, b"ok") == (answer.status, answer.read())
+    hung[0] = "the event loop has not turned"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(livez, timeout=5)
+    assert (503, b"the event loop has not turned") == (refused.value.code, refused.value.read())
+    refused.value.close()
+    with urllib.request.urlopen(endpoint.url, timeout=5) as answer:
+        assert "batchgrowth_updates_total 2.0" in answer.read().decode()
+    endpoint.close()
+
+
+@pytest.mark.fault("C24")
+def test_the_endpoint_of_a_pod_answers_over_ipv4_and_ipv6(small_job: Any) -> None:
+    """A pod may have an address of only one of them, and its probe uses that."""
+    endpoint = Endpoint(filled(small_job()).registry, ANYWHERE, 0)
+    port = int(endpoint.url.rpartition(":")[2].split("/")[0])
+    for host in ("127.0.0.1", *(["[::1]"] if socket.has_dualstack_ipv6() else ())):
+        with urllib.request.urlopen(f"http://{host}:{port}{LIVENESS_PATH}", timeout=5) as answer:
+            assert b"ok" == answer.read()
+    endpoint.close()
 
 
 @pytest.mark.fault("D17")

@@ -13,10 +13,11 @@ from batchgrowth.spec import JobSpec
 from distributed import Client, Future
 
 from batchgrowth_trainer.blame import WorkerFault
-from batchgrowth_trainer.crew.calls import CALL_SECONDS, Calls
+from batchgrowth_trainer.crew.calls import Calls
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
 from batchgrowth_trainer.crew.events import Ended, Event, Ready, Unready
 from batchgrowth_trainer.crew.pulse import Pulse
+from batchgrowth_trainer.crew.restarts import Restarts
 from batchgrowth_trainer.crew.roll import Roll
 from batchgrowth_trainer.crew.suspects import Suspects
 from batchgrowth_trainer.worker import service
@@ -52,6 +53,7 @@ class Crew:
         self.calls = Calls(client, self.check_connected)
         self._pulse = Pulse(self.calls)
         self._roll = Roll(client, self.calls, self.events.put)
+        self._restarts = Restarts(client, lambda a: a in self.ready or a in self._held or a in self.leaving)
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
 
     def open(self) -> None:
@@ -175,10 +177,10 @@ class Crew:
             time.sleep(_POLL_SECONDS)
 
     def restart(self, address: str) -> None:
-        """Have the worker's nanny restart it; without a nanny, just stop counting on it."""
+        """Stop counting on the worker until it is ready again, and restart it: see Restarts.restart."""
         self._roll.left(address)
-        # If there is no nanny, or it hangs as well, the exchange's timeout frees the other members.
-        self.calls.start(self.client._restart_workers([address], timeout=CALL_SECONDS, raise_for_error=False))
+        # Until it restarts, the exchange's timeout frees the other members.
+        self.calls.start(self._restarts.restart(address))
 
     def on_end(self, address: str, generation: int) -> Callable[[Future], None]:
         """A callback that queues the end of this worker's task."""

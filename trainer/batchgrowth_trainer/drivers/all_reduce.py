@@ -5,6 +5,7 @@ is ready to join, one is lost, or the run ends; the next begins from the most ad
 Losing a worker costs the update under way; losing all of them, the updates since the checkpoint.
 """
 
+import math
 import time
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from batchgrowth_trainer.worker.messages import EvaluationReport, GenerationBega
 _TICK_SECONDS = 0.05
 _STOP_RETRY_SECONDS = 5.0
 _SILENCE_SECONDS = 10.0  # after which the members of a generation are pinged
+_STUCK_SECONDS = 60.0  # beyond exchange.timeoutSeconds, after which a member that others wait for has to end
 
 
 class AllReduceDriver:
@@ -104,6 +106,16 @@ class AllReduceDriver:
             present.heard_at = time.monotonic()
             self._crew.ask_whether_alive(present.members)
         self._crew.restart_hung(self._run.note)
+        self._restart_stuck(present)
+
+    def _restart_stuck(self, present: Generation) -> None:
+        """Restart members whose thread hangs, though they answer: the others have long ended this generation."""
+        if time.monotonic() - present.cancelled_at > _STUCK_SECONDS + self._run.spec.exchange.timeout_seconds:
+            present.cancelled_at = math.inf
+            for address in present.members:
+                if address not in present.outcomes and address in self._crew.registered:
+                    self._run.note(f"worker {address} does not end its update; restarting it")
+                    self._crew.restart(address)
 
     def _should_stop(self, present: Generation) -> bool:
         return self._run.stop_requested() or self._scaling.regroup_due(present.members)
@@ -141,8 +153,8 @@ class AllReduceDriver:
     def _cancel(self, present: Generation) -> None:
         """Unblock the members that still wait for one that is lost; a group that has formed notices by itself."""
         self._close_rendezvous()
-        if not present.cancelled:
-            present.cancelled = True
+        if present.cancelled_at == math.inf:
+            present.cancelled_at = time.monotonic()
             for address in present.members:
                 if address not in present.outcomes:
                     self._crew.calls.notify(

@@ -20,7 +20,7 @@ class Generation:
     number: int
     members: list[str]
     token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES), repr=False)
-    cancelled: bool = False
+    cancelled_at: float = math.inf  # when those that form it were last requested to stop waiting
     heard_at: float = field(default_factory=time.monotonic)  # when a member last reported or ended
     futures: dict[str, Future] = field(default_factory=dict)
     outcomes: dict[str, Outcome | None] = field(default_factory=dict)

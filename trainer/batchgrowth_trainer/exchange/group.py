@@ -21,7 +21,7 @@ from batchgrowth_trainer.exchange.mesh import Mesh
 c10d: Any = torch.distributed
 
 _FORMING_SECONDS = 10.0  # the longest that forming a group of a few may take; usually milliseconds, as all are idle
-_FORMING_SECONDS_EACH = 0.5  # for each member of a larger group, which may share its cores with others
+_FORMING_SECONDS_EACH = 3.0  # for each member of a larger group, which may share its cores with all others
 
 
 class PeerLost(Exception):

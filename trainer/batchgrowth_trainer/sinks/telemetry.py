@@ -2,8 +2,10 @@
 
 import socket
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
 
 from batchgrowth.errors import PortError
@@ -14,13 +16,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import events
 
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+LIVENESS_PATH = "/livez"
+
 
 class Telemetry:
     """Every metric of the trainer, in a registry of its own, so that two runs in one process do not share any."""
 
-    def __init__(self, plan: Plan, epochs: float = 0.0) -> None:
+    def __init__(self, plan: Plan, epochs: float = 0.0, registry: CollectorRegistry | None = None) -> None:
         """`epochs` were done before a resume; counters begin at 0 all the same, as after any restart."""
-        self.registry = CollectorRegistry()
+        self.registry = registry or CollectorRegistry()
         self._plan = plan
         self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in TRAINER}
         self._epoch = epochs
@@ -78,10 +85,13 @@ class Telemetry:
 
 
 class Endpoint:
-    """Serves a registry at http://HOST:PORT/metrics until it is closed."""
+    """Serves a registry at http://HOST:PORT/metrics until it is closed, and at /livez whether the process lives."""
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
-        """Port 0 takes a free one. Raises PortError if the port is taken."""
+    def __init__(
+        self, registry: CollectorRegistry, host: str, port: int, trouble: Callable[[], str] = lambda: ""
+    ) -> None:
+        """Port 0 takes a free one; `trouble` returns what hangs, if anything. Raises PortError if the port is taken."""
+        self.registry = registry
         self._server: WSGIServer
         self._thread: Thread
         try:
@@ -91,17 +101,30 @@ class Endpoint:
                 f"--metrics-port {port}: {host}:{port} cannot be opened ({error.strerror}). "
                 "Another run may be using it: give another port, or 0 for any free one."
             ) from error
+        self._server.set_app(_with_liveness(self._server.get_app(), trouble))  # type: ignore[arg-type]
         self._address = host, self._server.server_port
-        self.url = f"http://{host}:{self._server.server_port}/metrics"
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
         """Stop serving. The server notices only every half second, or at a connection: so this makes one."""
         ending = Thread(target=self._server.shutdown)
         ending.start()
-        socket.create_connection(self._address, timeout=1).close()
+        with suppress(OSError):
+            socket.create_connection(self._address, timeout=1).close()
         ending.join()
         self._server.server_close()
         self._thread.join()
+
+
+def _with_liveness(metrics: "WSGIApplication", trouble: Callable[[], str]) -> "WSGIApplication":
+    def answer(environ: Any, start_response: Any) -> Any:
+        if environ["PATH_INFO"] != LIVENESS_PATH:
+            return metrics(environ, start_response)
+        hung = trouble()
+        start_response("503 Service Unavailable" if hung else "200 OK", [("Content-Type", "text/plain; charset=utf-8")])
+        return [(hung or "ok").encode()]
+
+    return answer
 
 
 def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:

@@ -13,6 +13,7 @@ from batchgrowth_operator.decide.children.pods import (
     dask_environment,
     files_volume,
     image_inputs,
+    liveness_probe,
     pod_spec,
 )
 from batchgrowth_operator.decide.decision import Manifest
@@ -53,6 +54,7 @@ def _scheduler_pod(s: Situation) -> dict[str, Any]:
         env=dask_environment(),
         ports=[{"name": COMM, "containerPort": SCHEDULER_PORT}, {"name": HTTP, "containerPort": DASHBOARD_PORT}],
         # Not the TLS port: the scheduler would log a failed handshake every second.
+        livenessProbe=liveness_probe("/health", HTTP),
         readinessProbe={"httpGet": {"path": "/health", "port": HTTP}, "periodSeconds": 1},
         resources={"requests": {"cpu": "100m", "memory": "256Mi"}},
         volumeMounts=MOUNTS,

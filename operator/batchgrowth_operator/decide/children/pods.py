@@ -75,6 +75,16 @@ def container(s: Situation, name: str, command: list[str], **parts: Any) -> dict
     }
 
 
+def liveness_probe(path: str, port: str) -> dict[str, Any]:
+    """Restarts a container that answers no GET for five minutes, as long as Dask waits for a silent worker.
+
+    The first five minutes do not count: on a busy node a container may load torch for minutes before it listens.
+    Not a startup probe, which would delay a worker's readiness, and make a starting trainer look unreachable.
+    """
+    patience = {"initialDelaySeconds": 300, "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 15}
+    return {"httpGet": {"path": path, "port": port}, **patience}
+
+
 def pod_spec(
     s: Situation, containers: list[dict[str, Any]], volumes: list[dict[str, Any]], **parts: Any
 ) -> dict[str, Any]:

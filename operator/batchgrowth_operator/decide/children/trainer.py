@@ -14,6 +14,7 @@ from batchgrowth_operator.decide.children.pods import (
     environment,
     files_volume,
     image_inputs,
+    liveness_probe,
     pod_spec,
     scheduler_address,
 )
@@ -97,6 +98,7 @@ def _container(s: Situation) -> dict[str, Any]:
         ["python", "-m", "batchgrowth_trainer"],
         env=[*own, *dask_environment()],
         ports=[{"name": "metrics", "containerPort": METRICS_PORT}],
+        livenessProbe=liveness_probe("/livez", "metrics"),
         resources={"requests": {"cpu": "100m", "memory": "512Mi"}},
         volumeMounts=[*MOUNTS, {"name": "checkpoints", "mountPath": CHECKPOINTS}],
     )

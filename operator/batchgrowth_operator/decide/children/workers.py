@@ -15,6 +15,7 @@ from batchgrowth_operator.decide.children.pods import (
     dask_environment,
     environment,
     files_volume,
+    liveness_probe,
     pod_spec,
     scheduler_address,
 )
@@ -59,6 +60,7 @@ def _pod(s: Situation) -> dict[str, Any]:
         command,
         env=[pod_name, *environment(**worker_environment(s.spec.workers.threads)), *dask_environment()],
         ports=[{"name": "health", "containerPort": HEALTH_PORT}],
+        livenessProbe=liveness_probe("/health", "health"),  # Dask's event loop answers, not the thread that trains
         readinessProbe={"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 1},
         resources={"requests": {"cpu": "100m"}},  # without a request, a busy node serves every other pod first
         volumeMounts=MOUNTS,

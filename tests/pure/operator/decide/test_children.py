@@ -212,6 +212,42 @@ def test_the_template_is_merged_into_the_workers(make_world: MakeWorld) -> None:
     assert "dask" == worker["command"][0]
 
 
+SILENCE_SECONDS = 300  # for as long Dask itself waits for a silent worker
+
+
+@pytest.mark.fault("C24")
+@pytest.mark.parametrize("role", ["scheduler", "trainer", "worker"])
+def test_a_container_that_is_only_slow_outlives_its_probe(make_world: MakeWorld, role: str) -> None:
+    """Whether it starts, or answers late, or not for a while; another container of the pod is not asked."""
+    world = make_world()
+    world.settle()
+    [container] = pod_specs(world)[role]["containers"]
+
+    probe = container["livenessProbe"]
+    ports = {port["name"] for port in container["ports"]}
+
+    assert probe["httpGet"]["port"] in ports
+    assert probe["periodSeconds"] * (probe["failureThreshold"] - 1) + probe["timeoutSeconds"] >= SILENCE_SECONDS - 10
+    assert probe["initialDelaySeconds"] >= SILENCE_SECONDS
+    assert "startupProbe" not in container, "the trainer's pod would not be ready, and look like that of a lost node"
+
+
+@pytest.mark.fault("C24")
+def test_a_template_may_set_the_workers_probe(make_world: MakeWorld) -> None:
+    def probe_with(own: dict[str, Any]) -> dict[str, Any]:
+        worker = {"name": "worker", "livenessProbe": own}
+        world = make_world(workers={"template": {"spec": {"containers": [worker]}}})
+        world.settle()
+        found: dict[str, Any] = pod_specs(world)["worker"]["containers"][0]["livenessProbe"]
+        return found
+
+    patient, other = probe_with({"failureThreshold": 90}), probe_with({"tcpSocket": {"port": "health"}})
+
+    assert (90, {"path": "/health", "port": "health"}) == (patient["failureThreshold"], patient["httpGet"])
+    assert ({"port": "health"}, 20) == (other["tcpSocket"], other["periodSeconds"])
+    assert "httpGet" not in other, "the API server refuses a probe that does two things"
+
+
 @pytest.mark.fault("E02")
 def test_the_trainer_may_patch_its_progress_and_nothing_else(make_world: MakeWorld) -> None:
     world = make_world()

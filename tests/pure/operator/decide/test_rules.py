@@ -134,8 +134,30 @@ def test_how_a_trainer_failed(training_world: MakeWorld, code: int, reason: str)
     world.trainer_ends("Failed").settle()
 
     assert ("False", reason) == world.condition("Succeeded")
-    assert "ValueError: no" == message(world, "Succeeded")
+    assert message(world, "Succeeded").startswith("ValueError: no")
     assert "Failed" == world.status["phase"]
+
+
+@pytest.mark.fault("C05", "C24")
+@pytest.mark.parametrize(
+    ("reason", "output", "words"),
+    [
+        ("OOMKilled", "epoch 3 of 9", "epoch 3 of 9 (out of memory)"),
+        ("Error", "", "killed, as a hung container is by its liveness probe: the pod's events say why"),
+    ],
+)
+def test_what_killed_a_trainer(training_world: MakeWorld, reason: str, output: str, words: str) -> None:
+    """Its output does not say it. It goes on, and the condition says why it had to."""
+    world = training_world()
+    killed = ended(137, output)
+    killed["containerStatuses"][0]["state"]["terminated"]["reason"] = reason
+    world.pods = [pod("t-1", "trainer", **killed)]
+    world.trainer["status"] = {"active": 1, "failed": 1}
+    world.settle()
+
+    said = f"The trainer restarts from its last checkpoint: exit code 137: {words}"
+    assert ("False", "TrainerRestarting") == world.condition("Training")
+    assert said == message(world, "Training")
 
 
 @pytest.mark.parametrize(
