@@ -26,7 +26,6 @@ MANIFEST = (Path(__file__).parents[4] / "examples" / "digits.yaml").read_text()
 CHILDREN = (
     *MOUNTED,
     PROGRESS,
-    Ref("Secret", names.authority(JOB)),
     Ref("ServiceAccount", names.trainer(JOB)),
     Ref("Role", names.progress_role(JOB)),
     Ref("RoleBinding", names.progress_role(JOB)),
@@ -34,6 +33,7 @@ CHILDREN = (
     CLUSTER,
     WORKERS,
     TRAINER,
+    Ref("Secret", names.authority(JOB)),
 )
 PARTS = (Ref("Deployment", SCHEDULER), Ref("Service", SCHEDULER))
 MOST_ROUNDS = 40
