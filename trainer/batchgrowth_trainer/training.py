@@ -20,7 +20,7 @@ from distributed import Client
 from prometheus_client import CollectorRegistry
 from safetensors.torch import save
 
-from batchgrowth_trainer.crew.connection import SchedulerLost, connection
+from batchgrowth_trainer.crew.connection import SchedulerLost, closed_in_time, connection
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.event_loop import LoopWatch
 from batchgrowth_trainer.crew.local_cluster import LOOPBACK, LocalScaler, local_cluster
@@ -189,7 +189,7 @@ def _workforce(run: Run, options: Options, watch: LoopWatch) -> Iterator[Workfor
 @contextmanager
 def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None, str, float]]:
     if options.scheduler is None:
-        with local_cluster(run.spec, options.logs) as cluster, Client(cluster) as client:
+        with local_cluster(run.spec, options.logs) as cluster, closed_in_time(Client(cluster)) as client:
             yield client, LocalScaler(cluster), LOOPBACK, _LOCAL_PATIENCE_SECONDS
         return
     patience, longest = _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS

@@ -55,8 +55,14 @@ def connect(address: str, patience: float, stop_requested: Callable[[], bool], r
 def connection(
     address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]
 ) -> Iterator[Client]:
-    """The client that `connect` makes; closing it times out soon if the scheduler does not answer."""
-    client = connect(address, patience, stop_requested, report)
+    """The client that `connect` makes; see `closed_in_time`."""
+    with closed_in_time(connect(address, patience, stop_requested, report)) as client:
+        yield client
+
+
+@contextmanager
+def closed_in_time(client: Client) -> Iterator[Client]:
+    """The client, which is closed at the end; closing it times out soon if the scheduler does not answer."""
     try:
         yield client
     finally:

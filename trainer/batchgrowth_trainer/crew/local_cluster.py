@@ -12,6 +12,7 @@ from batchgrowth.environment import worker_environment
 from batchgrowth.logs import DEFAULT_LOGS, Logs
 from batchgrowth.spec import JobSpec
 from distributed import LocalCluster
+from distributed.core import Status
 from distributed.utils import get_mp_context
 
 _PRELOADED = (
@@ -21,6 +22,8 @@ _PRELOADED = (
     "batchgrowth_trainer.worker.service",
 )
 _CLOSE_SECONDS = 5.0
+_AT_ONCE = 8  # workers that start together; more would keep the one event loop of them all from its connections
+_GROW_SECONDS = 0.1
 _IDLE_SECONDS = 2.0  # after which a nanny that has no process is not just restarting it
 _IDLE_SECONDS_EACH = 1.0  # for each nanny that has none
 LOOPBACK = "127.0.0.1"
@@ -31,16 +34,33 @@ class LocalScaler:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
+        self._target = 0
+        self._grows = False
         self._idle_since: dict[object, float] = {}  # workers without a process
 
     def scale(self, count: int, keep: Collection[str]) -> None:
         """See Scaler. Dask's own choice of workers to close might hit one that trains."""
         names = list(self._cluster.worker_spec)
         spare = [name for name in reversed(names) if str(name) not in keep]
+        self._target = count
         if count >= len(names):
-            self._cluster.scale(count)
+            self._cluster.loop.add_callback(self._grow)
         else:
             self._cluster.loop.add_callback(self._cluster.scale_down, spare[: len(names) - count])
+
+    async def _grow(self) -> None:
+        """Start workers, a few at a time, until there are as many as requested."""
+        if self._grows:
+            return
+        self._grows = True
+        while self._cluster.status == Status.running and len(self._cluster.worker_spec) < self._target:
+            present = len(self._cluster.worker_spec)
+            starting = present - len(self._cluster.scheduler.workers)
+            more = min(self._target - present, _AT_ONCE - starting)
+            if more > 0:
+                self._cluster.scale(present + more)
+            await asyncio.sleep(_GROW_SECONDS)
+        self._grows = False
 
     def repair(self) -> None:
         """See Scaler. A nanny does not restart a worker that died before it had registered."""
@@ -73,6 +93,8 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
         "distributed.worker.multiprocessing-method": "forkserver",
         "distributed.worker.memory.terminate": False,
         "distributed.admin.log-length": 100,
+        # A process that ends closes its connections at once; one that is silent for long is slow.
+        "distributed.comm.timeouts.tcp": "300s",
         **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in environment.items()},
     }
     with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings):
@@ -94,4 +116,5 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
         try:
             yield cluster
         finally:
-            cluster.close(timeout=20)
+            with suppress(TimeoutError):
+                cluster.close(timeout=20)
