@@ -97,6 +97,15 @@ def test_the_last_holders_of_the_newest_state_are_given_the_longest(workers: Wor
     assert set(EVERYONE[:asked]) == workers.hung_after(ALL_SILENT_SECONDS)
 
 
+def test_one_that_left_says_nothing_of_round_trips(workers: Workers) -> None:
+    workers.pulse.ask(EVERYONE)
+    workers.registered.discard("w1")
+    workers.answer("w1", after=3.0)  # its call fails
+    workers.now = 0.01
+    workers.answer(*EVERYONE[2:])
+    assert {"w0"} == workers.hung_after(SHORTEST_SECONDS)
+
+
 def test_a_run_that_stops_has_less_time(workers: Workers) -> None:
     workers.pulse.ask(EVERYONE)
     assert set(EVERYONE) == workers.hung_after(STOPPING_SECONDS, stopping=True)

@@ -5,6 +5,7 @@ that were measured, if most of the others have answered; after a minute if most 
 Dask's own worker-ttl, if none has, since they alone hold the newest state.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection
 
@@ -25,13 +26,16 @@ class Pulse:
     def __init__(self, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
         self._calls, self._clock = calls, clock
         self._asked: set[str] = set()  # in the last round
-        self._waiting: dict[str, float] = {}  # worker that has not answered yet -> when it was asked
+        # Worker that has not answered yet -> when it was asked. The client's event loop removes those that answer, at
+        # any moment.
+        self._waiting: dict[str, float] = {}
         self._longest = 0.0  # round trip, in seconds
 
     def ask(self, addresses: Collection[str]) -> None:
         """Ask all of these that are registered, and not being asked already; a new round."""
         self._asked = self._calls.registered.intersection(addresses)
-        self._waiting = {address: at for address, at in self._waiting.items() if address in self._asked}
+        for address in set(self._waiting) - self._asked:
+            self._waiting.pop(address, None)
         for address in self._asked.difference(self._waiting):
             self._waiting[address] = self._clock()
             self._calls.start(self._ask(address))
@@ -44,10 +48,8 @@ class Pulse:
         """The silent ones that have had time enough, each of them only once; `stopping` leaves them less."""
         silent = self.silent()
         patience = min(self._patience(len(silent)), STOPPING_SECONDS if stopping else ALL_SILENT_SECONDS)
-        hung = {address for address in silent if self._clock() - self._waiting[address] > patience}
-        for address in hung:
-            del self._waiting[address]
-        return hung
+        overdue = {a for a in silent if self._clock() - self._waiting.get(a, math.inf) > patience}
+        return {address for address in overdue if self._waiting.pop(address, None) is not None}
 
     def _patience(self, silent: int) -> float:
         asked = len(self._calls.registered & self._asked)
@@ -60,5 +62,5 @@ class Pulse:
     async def _ask(self, address: str) -> None:
         await self._calls.reach(service.ping, address)
         asked_at = self._waiting.pop(address, None)
-        if asked_at is not None:
+        if asked_at is not None and address in self._calls.registered:
             self._longest = max(self._clock() - asked_at, _FORGET * self._longest)
