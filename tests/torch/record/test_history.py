@@ -136,11 +136,11 @@ def test_a_failed_truncation_leaves_the_file_as_it_was(tmp_path: Path, monkeypat
     write(tmp_path, range(1, 4))
     before = (tmp_path / "history.csv").read_bytes()
 
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def failing(path: Path, length: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("os.fsync", full)
-    with closing(History(tmp_path)) as history, pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr("os.truncate", failing)
+    with closing(History(tmp_path)) as history, pytest.raises(OSError, match=r"Input/output error.*history\.csv"):
         history.truncate(1)
     assert before == (tmp_path / "history.csv").read_bytes()
     assert ["history.csv"] == [path.name for path in tmp_path.iterdir()]
@@ -156,6 +156,46 @@ def test_a_line_torn_anywhere_is_dropped(tmp_path: Path) -> None:
         assert [1, 2] == updates_in(tmp_path)
     write(tmp_path, range(3, 5))
     assert [1, 2, 3, 4] == updates_in(tmp_path)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    updates=st.lists(st.integers(1, 10**6), max_size=12, unique=True).map(sorted),
+    torn=st.binary(max_size=20).filter(lambda torn: b"," not in torn)
+    | st.sampled_from([b"7", b"1,2,3\n", b"x,1\n", b"\n", b"\x00" * 30]),
+    most=st.integers(0, 10**6) | st.just(math.inf),
+    block=st.integers(20, 60),
+)
+def test_the_end_of_a_file_is_found_from_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: list[int], torn: bytes, most: float, block: int
+) -> None:
+    """Whatever was torn, and wherever the blocks begin that are read."""
+    monkeypatch.setattr(rows, "_BLOCK_BYTES", block)
+    path = tmp_path / "some.csv"
+    kept = b"update,loss\n" + b"".join(b"%d,0.5\n" % update for update in updates if update <= most)
+    path.write_bytes(b"update,loss\n" + b"".join(b"%d,0.5\n" % update for update in updates) + torn)
+    file = rows.RowFile(path)
+    file.truncate(most)  # type: ignore[arg-type]
+    assert max((update for update in updates if update <= most), default=0) == file.last
+    assert kept == path.read_bytes()
+
+
+def test_the_end_alone_of_a_long_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 200_000
+    path, read = tmp_path / "some.csv", list[bytes]()
+    path.write_bytes(b"update,loss\n" + b"".join(b"%d,0.123456789\n" % update for update in range(1, count + 1)))
+
+    def counted(block: bytes, *limits: float) -> tuple[int, int]:
+        read.append(block)
+        return whole_rows(block, *limits)
+
+    whole_rows = rows._whole_rows
+    monkeypatch.setattr(rows, "_whole_rows", counted)
+    file = rows.RowFile(path)
+    assert count == file.last
+    file.truncate(count - 1000)
+    assert count - 1000 == file.last
+    assert 0 < sum(map(len, read)) <= 2 * rows._BLOCK_BYTES < path.stat().st_size
 
 
 def test_a_torn_header_is_written_anew(tmp_path: Path) -> None:

@@ -1,13 +1,20 @@
-"""A CSV file of numbers, one row per update, that survives crashes: rows are appended, truncation is atomic."""
+"""A CSV file of numbers, one row per update, that survives crashes: rows are appended, or cut off at the end.
 
+A file of ten million updates has more than a gigabyte, so what continues it reads its end alone.
+"""
+
+import math
+import os
 from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 
-from batchgrowth_trainer.record.files import named, replace_file
+from batchgrowth_trainer.record.files import named
 from batchgrowth_trainer.record.storage import passes
 
 _BUFFER_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
+"""What is read of a file at once, from its end towards its beginning; longer than any row."""
 _MOST_WAITING_BYTES = 1 << 24
 """The most that waits in memory for a full disk, about 100,000 rows."""
 
@@ -22,15 +29,16 @@ class RowFile:
         self._buffer, self._write_at = bytearray(), 0  # the number of bytes in the buffer at which they are written
         self._header: tuple[str, ...] = ()
         self.last = 0
-        if path.exists():
-            lines = whole_lines(path)
-            if "".join(lines).encode() != path.read_bytes():
-                replace_file(path, "".join(lines).encode())
-            self._resume_after(lines)
+        self._cut()
 
-    def _resume_after(self, lines: Sequence[str]) -> None:
-        self._header = tuple(lines[0].rstrip("\n").split(",")) if lines else ()
-        self.last = _update(lines[-1]) if len(lines) > 1 else 0
+    def _cut(self, most: float = math.inf) -> None:
+        """Cuts off a torn end, and the rows after update `most`. Raises OSError."""
+        if not self._path.exists():
+            return
+        with named(self._path):
+            self._header, whole, self.last = _end(self._path, most)
+            if whole < self._path.stat().st_size:
+                os.truncate(self._path, whole)
 
     def append(self, header: tuple[str, ...], update: int, cells: Sequence[int | float]) -> None:
         """Appends a row to the buffer. Raises ValueError if the file has other columns, and OSError naming the file."""
@@ -54,15 +62,9 @@ class RowFile:
             self._write_at = len(self._buffer) + _BUFFER_BYTES
 
     def truncate(self, update: int) -> None:
-        """Drops the rows after `update` by replacing the file as a whole. Raises OSError."""
+        """Drops the rows after `update`, all or none of them. Raises OSError."""
         self.close()
-        if not self._path.exists():
-            return
-        header, *rows = whole_lines(self._path) or [""]
-        kept = [row for row in rows if _update(row) <= update]
-        if len(kept) < len(rows):
-            replace_file(self._path, (header + "".join(kept)).encode())
-        self._resume_after([header, *kept] if header else [])
+        self._cut(update)
 
     def flush(self) -> None:
         """Writes the buffer; what was not written stays in it. Raises OSError naming the file."""
@@ -95,5 +97,32 @@ def whole_lines(path: Path) -> list[str]:
     return lines
 
 
-def _update(line: str) -> int:
-    return int(line.partition(",")[0])
+def _end(path: Path, most: float) -> tuple[tuple[str, ...], int, int]:
+    """The header, the bytes up to the last whole row of at most update `most`, and the update of that row, or 0."""
+    with path.open("rb") as file:
+        header = file.readline()
+        if not header.endswith(b"\n"):
+            return (), 0, 0
+        names, end = tuple(header.decode(errors="replace").rstrip("\n").split(",")), file.seek(0, os.SEEK_END)
+        while end > len(header):
+            begin = max(len(header), end - _BLOCK_BYTES)
+            file.seek(begin - 1)  # the byte before may end a row
+            rest = file.read(end - begin + 1)
+            begins = rest.find(b"\n") + 1
+            first = begin - 1 + begins  # where the first row of this block begins
+            kept, last = _whole_rows(rest[begins:], len(names) - 1, most) if begins else (0, 0)
+            if kept:
+                return names, first + kept, last
+            end = first if begin < first < end else begin
+        return names, len(header), 0
+
+
+def _whole_rows(block: bytes, commas: int, most: float) -> tuple[int, int]:
+    """The bytes of the rows before the first that is torn or after update `most`, and the last of their updates."""
+    kept = last = 0
+    for row in block.splitlines(keepends=True):
+        update = row.partition(b",")[0]
+        if not row.endswith(b"\n") or row.count(b",") != commas or not update.isdigit() or int(update) > most:
+            break
+        kept, last = kept + len(row), int(update)
+    return kept, last
