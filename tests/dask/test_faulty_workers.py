@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth_trainer.drivers import all_reduce
+from batchgrowth_trainer.crew import pulse
 from batchgrowth_trainer.sinks.events import Event, Recovered
 from batchgrowth_trainer.training import Options, train
 
@@ -60,11 +60,11 @@ def test_a_fault_of_one_worker_changes_nothing(
 
 @pytest.mark.fault("C09")
 def test_a_worker_whose_thread_hangs_is_replaced(
-    digits_job: Any, tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+    digits_job: Any, tmp_path: Path, expected: str, exchange: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers whether it lives, since its event loop turns; but the others have long given up the update."""
-    monkeypatch.setattr(all_reduce, "_STUCK_SECONDS", 1.0)
-    summary, _ = trained(digits_job, tmp_path, "hang", 1, 2, "exchange.timeoutSeconds=2")
+    monkeypatch.setattr(pulse, "STUCK_SECONDS", 1.0)
+    summary, _ = trained(digits_job, tmp_path, "hang", 1, 2, f"exchange.type={exchange}", "exchange.timeoutSeconds=2")
     assert expected == summary["weightsSha256"]
     assert summary["recoveries"] >= 1
 

@@ -5,7 +5,7 @@ The only place that reads Dask's membership. Every event arrives in one queue, s
 
 import queue
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from batchgrowth.errors import BatchGrowthError
@@ -175,6 +175,12 @@ class Crew:
             self.check_connected()
             self.restart_hung(note)
             time.sleep(_POLL_SECONDS)
+
+    def restart_stuck(self, addresses: Iterable[str], note: Callable[[str], None]) -> None:
+        """Restart the registered workers among these: they may answer, but their thread hangs."""
+        for address in self.registered.intersection(addresses):
+            note(f"worker {address} does not end its update; restarting it")
+            self.restart(address)
 
     def restart(self, address: str) -> None:
         """Stop counting on the worker until it is ready again, and restart it: see Restarts.restart."""

@@ -15,6 +15,8 @@ from batchgrowth_trainer.worker import service
 SHORTEST_SECONDS = 5.0
 MOST_SILENT_SECONDS = 60.0
 ALL_SILENT_SECONDS = 300.0
+STUCK_SECONDS = 60.0
+"""Beyond exchange.timeoutSeconds, how long others wait for a worker that answers but does not end its task."""
 STOPPING_SECONDS = 20.0  # a pod that stops has two minutes, in which another worker's state can still be saved
 _ROUND_TRIPS = 10
 _FORGET = 0.9  # what is left of the longest round trip after each further one

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 from batchgrowth_trainer.blame import WorkerFault
+from batchgrowth_trainer.crew import pulse
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Event
 from batchgrowth_trainer.drivers.generation import Generation, backend_of
@@ -27,7 +28,6 @@ from batchgrowth_trainer.worker.messages import EvaluationReport, GenerationBega
 _TICK_SECONDS = 0.05
 _STOP_RETRY_SECONDS = 5.0
 _SILENCE_SECONDS = 10.0  # after which the members of a generation are pinged
-_STUCK_SECONDS = 60.0  # beyond exchange.timeoutSeconds, after which a member that others wait for has to end
 
 
 class AllReduceDriver:
@@ -110,12 +110,9 @@ class AllReduceDriver:
 
     def _restart_stuck(self, present: Generation) -> None:
         """Restart members whose thread hangs, though they answer: the others have long ended this generation."""
-        if time.monotonic() - present.cancelled_at > _STUCK_SECONDS + self._run.spec.exchange.timeout_seconds:
+        if time.monotonic() - present.cancelled_at > self._run.spec.exchange.timeout_seconds + pulse.STUCK_SECONDS:
             present.cancelled_at = math.inf
-            for address in present.members:
-                if address not in present.outcomes and address in self._crew.registered:
-                    self._run.note(f"worker {address} does not end its update; restarting it")
-                    self._crew.restart(address)
+            self._crew.restart_stuck([m for m in present.members if m not in present.outcomes], self._run.note)
 
     def _should_stop(self, present: Generation) -> bool:
         return self._run.stop_requested() or self._scaling.regroup_due(present.members)

@@ -5,6 +5,7 @@ Each update is one task per worker, so workers join and leave between updates at
 gradients.
 """
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from batchgrowth.plan import Step
 from distributed import Future
 
 from batchgrowth_trainer.blame import WorkerFault
+from batchgrowth_trainer.crew import pulse
 from batchgrowth_trainer.crew.connection import SchedulerLost
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Event
@@ -43,6 +45,7 @@ class _Gathering:
     gone: set[str] = field(default_factory=set)
     faults: dict[str, WorkerFault] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
+    first_ended_at: float = math.inf
 
 
 class GatherScatterDriver:
@@ -121,13 +124,17 @@ class GatherScatterDriver:
             present.futures[address] = future
             future.add_done_callback(self._crew.on_end(address, present.number))
         self._record_resize(step, members)
-        deadline = time.monotonic() + patience
+        asked_at = time.monotonic()
         while len(present.ended) < len(members) and not present.gone:
             self._handle_events(_TICK_SECONDS)
             self._crew.check_connected()
-            if time.monotonic() > deadline:
-                self._crew.restart_unresponsive([m for m in members if m not in present.ended], self._run.note)
-                deadline = time.monotonic() + patience
+            late = [m for m in members if m not in present.ended]
+            if time.monotonic() - asked_at > patience:
+                self._crew.restart_unresponsive(late, self._run.note)
+                asked_at = time.monotonic()
+            if time.monotonic() - present.first_ended_at > patience + pulse.STUCK_SECONDS:
+                self._crew.restart_stuck(late, self._run.note)
+                present.first_ended_at = math.inf
         self._now = None
         if present.gone:
             for future in present.futures.values():
@@ -153,6 +160,7 @@ class GatherScatterDriver:
             if fault is not None or event.is_lost():
                 present.gone.add(event.address)
             present.ended.add(event.address)
+            present.first_ended_at = min(present.first_ended_at, time.monotonic())
 
     def _record_resize(self, step: Step, members: list[str]) -> None:
         before, self._members = len(self._members), members
