@@ -10,6 +10,8 @@ from typing import Any
 import batchgrowth_trainer
 import dask
 import pytest
+from batchgrowth.environment import DASK
+from batchgrowth_operator.decide.children.pods import dask_environment
 from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, utils
 from distributed.diagnostics.plugin import SchedulerPlugin
 
@@ -39,7 +41,7 @@ READ = ["scheduler_comm", "scheduler", "status", "loop.asyncio_loop", "cluster.w
         "cluster.loop.add_callback"]  # fmt: skip
 CONFIGURED = ["distributed.nanny.pre-spawn-environ", "distributed.worker.multiprocessing-method",
               "distributed.worker.memory.terminate", "distributed.client.preload",
-              "distributed.admin.log-length"]  # fmt: skip
+              "distributed.admin.log-length", "distributed.comm.timeouts.tcp", *DASK]  # fmt: skip
 SERVED = ["ncores", "unregister_scheduler_plugin"]
 
 
@@ -76,6 +78,11 @@ def test_the_scheduler_serves_what_is_asked(client: Client, name: str) -> None:
 @pytest.mark.parametrize("key", CONFIGURED)
 def test_what_is_configured_is_a_setting(key: str) -> None:
     dask.config.get(key)
+
+
+def test_pods_get_dask_s_settings_by_their_environment() -> None:
+    found = dask.config.collect_env({variable["name"]: variable["value"] for variable in dask_environment()})
+    assert DASK == {key: dask.config.get(key, config=found) for key in DASK}
 
 
 def test_every_private_name_of_the_client_is_in_the_table() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 import dask
-from batchgrowth.environment import worker_environment
+from batchgrowth.environment import DASK, worker_environment
 from batchgrowth.logs import DEFAULT_LOGS, Logs
 from batchgrowth.spec import JobSpec
 from distributed import LocalCluster
@@ -95,6 +95,7 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
         "distributed.admin.log-length": 100,
         # A process that ends closes its connections at once; one that is silent for long is slow.
         "distributed.comm.timeouts.tcp": "300s",
+        **DASK,
         **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in environment.items()},
     }
     with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from batchgrowth import names
+from batchgrowth.environment import DASK
 from batchgrowth.pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD
 
 from batchgrowth_operator.decide.situation import Situation
@@ -116,13 +117,14 @@ def environment(**values: str) -> list[dict[str, Any]]:
 
 
 def dask_environment() -> list[dict[str, Any]]:
-    """Environment variables: a writable HOME, and TLS as Dask's only protocol in every role."""
+    """Environment variables: a writable HOME, TLS as Dask's only protocol in every role, and its other settings."""
     roles = ("SCHEDULER", "WORKER", "CLIENT")
     return environment(
         HOME="/tmp",  # noqa: S108  (a path inside the container)
         DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME="tls",
         DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION="true",
         DASK_DISTRIBUTED__COMM__TLS__CA_FILE=f"{FILES}/tls/ca.crt",
+        **{f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": str(value) for key, value in DASK.items()},
         **{f"DASK_DISTRIBUTED__COMM__TLS__{role}__CERT": _CERTIFICATE for role in roles},
         **{f"DASK_DISTRIBUTED__COMM__TLS__{role}__KEY": _KEY for role in roles},
     )
