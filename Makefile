@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-UV_VERSION := 0.13.8
 INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
@@ -14,26 +13,30 @@ help: ## list the verbs
 
 install: $(INSTALLED) ## set up .venv with everything
 
-# The lock names each package by version and digest; uv makes the download and the copying quick.
+# The lock names each package by version and digest, uv too, which makes the download and the copying quick.
 $(INSTALLED): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "batchgrowth needs Python 3.11 or newer, and $(PYTHON) is not; name one that is: make PYTHON=python3.12 …"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	@echo "installing into $(VENV) (torch is large: a minute or more the first time) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
 	@$(UV) pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
-	@$(UV) pip install --quiet --no-deps --editable .
+	@$(UV) pip install --quiet --no-deps --build-constraints requirements.lock --editable .
 	@touch $@
 
 run: $(INSTALLED) ## train the example job on real data, with plots; again: resumes it, or reports that it has ended
 	@$(BIN)/batchgrowth run examples/digits.yaml --resume
 
-check: $(INSTALLED) ## format, lint, types, import contracts
+check: $(INSTALLED) ## format, lint, types, import contracts; licences, SBOMs and known vulnerabilities of what is locked
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m cluster.supply licences
+	$(BIN)/python -m cluster.supply sboms
+	$(BIN)/python -m cluster.supply vulnerable
 
 # What the tests need besides Python packages, each left out where this machine cannot have it.
 built: $(INSTALLED)

@@ -16,7 +16,7 @@ It includes the Dask operator for clusters that have none.
 
 ```console
 $ python -m charts vendor
-$ helm install batchgrowth charts/batchgrowth --namespace batchgrowth-system --create-namespace --wait
+$ helm install batchgrowth charts/batchgrowth -n batchgrowth-system --create-namespace --wait --values my-values.yaml
 $ helm test batchgrowth --namespace batchgrowth-system
 $ kubectl apply -f examples/digits.yaml
 $ kubectl get bgj --watch
@@ -24,6 +24,8 @@ $ kubectl get bgj --watch
 
 The first command copies the Dask operator's chart from the installed package `dask-kubernetes` to where Helm looks.
 A packaged chart contains it.
+`my-values.yaml` names the images, in `image.repository` and `trainer.image.repository`.
+[You build and push them](../../docs/kubernetes.md#install): no registry has public ones.
 See also [docs/chart.md](../../docs/chart.md).
 
 ## Values

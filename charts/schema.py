@@ -13,6 +13,8 @@ from charts.values import Value
 Schema = dict[str, Any]
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
+_TAG = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(@sha256:[0-9a-f]{64})?$"
+"""The Dask operator's chart has no value for a digest; one can follow the tag."""
 
 
 def values_schema(values: Iterable[Value]) -> str:
@@ -32,6 +34,7 @@ def _schema(value: Value) -> Schema:
     properties = {child.key: _schema(child) for child in value.children}
     if value.path == (dask_operator.NAME,):
         properties = _of_defaults(dask_operator.chart_values())["properties"] | properties
+        properties["image"]["properties"]["tag"]["pattern"] = _TAG
         properties["global"] = {"type": "object"}
     return described | _closed(properties)
 

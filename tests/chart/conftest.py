@@ -21,6 +21,8 @@ from cluster.prometheus import Prometheus  # noqa: E402
 from cluster.recipe import KUBERNETES, PROMETHEUS, TOOLS  # noqa: E402
 
 RELEASE = "batchgrowth"
+IMAGES = ("-f", str(CHART / "ci" / "images-values.yaml"))
+"""The chart has no default images: every other file of values comes on top."""
 VARIANTS = {"default": (), **{p.stem.removesuffix("-values"): ("-f", str(p)) for p in CHART.glob("ci/*-values.yaml")}}
 Objects = list[dict[str, Any]]
 Helm = Callable[..., subprocess.CompletedProcess[str]]
@@ -94,7 +96,7 @@ def render(helm: Helm, chart: Path) -> Render:
         words = (release, *arguments)
         if words not in known:
             place = (str(chart), "--namespace", "operators", "--kube-version", KUBERNETES)
-            done = helm("template", release, *place, *arguments)
+            done = helm("template", release, *place, *IMAGES, *arguments)
             assert done.returncode == 0, done.stderr
             known[words] = done.stdout
         return [body for body in yaml.safe_load_all(known[words]) if body]

@@ -20,6 +20,7 @@ from cluster.apiserver import ApiServer
 Helm = Callable[..., subprocess.CompletedProcess[str]]
 Render = Callable[..., list[dict[str, Any]]]
 NAMESPACE = "operators"
+IMAGES = ("-f", str(CHART / "ci" / "images-values.yaml"))
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:batchgrowth"
 PATIENCE_SECONDS = 60
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
@@ -41,7 +42,7 @@ def notes(apiserver: ApiServer, helm: Helm, chart: Path) -> str:
 
 def install(apiserver: ApiServer, helm: Helm, chart: Path, *arguments: str) -> str:
     """Returns helm's output."""
-    words = ("install", "batchgrowth", chart, "--namespace", NAMESPACE, *arguments)
+    words = ("install", "batchgrowth", chart, "--namespace", NAMESPACE, *IMAGES, *arguments)
     return ok(helm(*words, KUBECONFIG=str(apiserver.kubeconfig)))
 
 
@@ -211,7 +212,7 @@ def test_a_release_that_would_share_jobs_is_refused(
     cluster_scoped = ("--set", "crds.enabled=false,userRoles.enabled=false,dask-kubernetes-operator.enabled=false")
 
     def attempt(*words: str) -> subprocess.CompletedProcess[str]:
-        given = (*words[:1], *words[1:4], chart, *words[4:], "--dry-run=server")
+        given = (*words[:1], *words[1:4], chart, *IMAGES, *words[4:], "--dry-run=server")
         return helm(*map(str, given), KUBECONFIG=str(apiserver.kubeconfig))
 
     shared = attempt("install", *second, *cluster_scoped, "--set", "watch.namespaces={team}")
@@ -224,7 +225,7 @@ def test_a_release_that_would_share_jobs_is_refused(
     ok(attempt("upgrade", *first))
     named = tmp_path / "values.yaml"
     named.write_text("operatorClass: gpu\nwatch: {namespaces: [team]}\n")
-    ok(helm("install", *second, chart, *cluster_scoped, "-f", named, KUBECONFIG=str(apiserver.kubeconfig)))
+    ok(helm("install", *second, chart, *IMAGES, *cluster_scoped, "-f", named, KUBECONFIG=str(apiserver.kubeconfig)))
     overlapping = attempt("upgrade", *first, "--set", "operatorClass=gpu,watch.namespaces={default,team}")
     assert "in team" in overlapping.stderr
     ok(attempt("upgrade", *first, "--set", "operatorClass=gpu,watch.namespaces={default}"))

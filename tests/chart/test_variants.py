@@ -40,9 +40,9 @@ def test_the_defaults(render: Render) -> None:
     objects = render()
 
     ports, logs = ["--health-port=8080", "--metrics-port=9090"], ["--log-level=info", "--log-format=text"]
-    image, pods = "--image=batchgrowth/trainer:0.1.0", "--pod-security=restricted"
+    image, pods = "--image=registry.example/batchgrowth/trainer:0.1.0", "--pod-security=restricted"
     assert [image, pods, *ports, *logs] == operator(objects)["args"]
-    assert "batchgrowth/operator:0.1.0" == operator(objects)["image"]
+    assert "registry.example/batchgrowth/operator:0.1.0" == operator(objects)["image"]
     assert {"batchgrowth", "batchgrowth-dask-kubernetes-operator"} == {
         body["metadata"]["name"] for body in of_kind(objects, "Deployment")
     }
@@ -123,6 +123,7 @@ def test_a_registry_of_one_s_own(render: Render) -> None:
     ]
 
     assert 3 == len(images)
+    assert f"registry.example/dask-kubernetes-operator:2026.3.0@sha256:{64 * '2'}" in images
     assert all(image.startswith("registry.example/") for image in images)
     assert f"registry.example/batchgrowth/operator@sha256:{64 * '0'}" == operator(objects)["image"]
     assert f"--image=registry.example/batchgrowth/trainer@sha256:{64 * '1'}" in operator(objects)["args"]
@@ -202,10 +203,21 @@ def test_rules_that_are_none(text: str) -> None:
 )
 def test_half_a_network_policy_is_refused(setting: str, words: str, helm: Helm, chart: Path) -> None:
     """A trainer that cannot reach the API server reports nothing; rules that nothing applies protect nothing."""
-    result = helm("template", "batchgrowth", chart, "--kube-version", KUBERNETES, "--set", setting)
+    result = helm("template", "batchgrowth", chart, "--kube-version", KUBERNETES, *values("images"), "--set", setting)
 
     assert result.returncode != 0
     assert words in result.stderr
+
+
+@pytest.mark.parametrize("key", ["image", "trainer.image"])
+def test_images_have_to_be_named(key: str, helm: Helm, chart: Path) -> None:
+    """No default repository: its owner could publish anything under our name."""
+    result = helm(
+        "template", "batchgrowth", chart, "--kube-version", KUBERNETES, *values("images"), "--set", f"{key}.repository="
+    )
+
+    assert result.returncode != 0
+    assert f"): {key}.repository: empty; build the images, push them" in result.stderr
 
 
 def test_the_operator_knows_the_lease(render: Render) -> None:
@@ -224,6 +236,6 @@ def parse(arguments: list[str]) -> dict[str, Any]:
 
 def test_every_file_of_ci_is_tried() -> None:
     """Every file is rendered by a test."""
-    known = {"namespaced", "replicas", "second", "monitored", "registry"}
+    known = {"images", "namespaced", "replicas", "second", "monitored", "registry"}
 
     assert known == {path.stem.removesuffix("-values") for path in Path(CHART / "ci").iterdir()}

@@ -38,8 +38,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* An image reference; takes a dict of image and chart. */}}
+{{/* An image reference; takes a dict of image, its key in the values, and chart. */}}
 {{- define "batchgrowth.image" -}}
+{{- if not .image.repository }}
+{{- fail (printf "%s.repository: empty; build the images, push them to your registry, and name them, such as registry.example.com/batchgrowth-operator; docs/kubernetes.md shows how" .key) }}
+{{- end -}}
 {{- if .image.digest -}}
 {{- printf "%s@%s" .image.repository .image.digest -}}
 {{- else -}}
