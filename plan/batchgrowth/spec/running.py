@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.schema.choice import Choice, choice_of
 from batchgrowth.schema.model import RULES_BROKEN, Model, Rule, summary_of
-from batchgrowth.schema.patterns import ObjectName
+from batchgrowth.schema.patterns import ObjectName, StoreUri
 from batchgrowth.spec.template import template_faults
 
 MOST_WORKERS = 1000
@@ -132,9 +132,40 @@ class Checkpoint(Model):
     keep: int = Field(3, ge=1, le=100, description="How many of the newest checkpoints are kept. Default: 3.")
     volume: Volume | None = Field(
         None,
-        description="Where checkpoints are kept on Kubernetes. Default: none, and a lost trainer starts over. On a "
-        "single machine they go to the output directory.",
+        description="Where checkpoints are kept on Kubernetes. Default: none, and without uri a lost trainer starts "
+        "over. On a single machine they go to the output directory.",
     )
+    uri: StoreUri | None = Field(
+        None,
+        description="The object store that keeps checkpoints and results on Kubernetes, in place of a volume: a prefix "
+        "for this job alone. Ignored on a single machine. Default: none. Example: s3://bucket/runs/digits.",
+    )
+    secret_name: ObjectName | None = Field(
+        None,
+        description="Name of a Secret in the namespace of the job whose entries are the trainer's environment, such as "
+        "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL. Default: none; the store knows the trainer's "
+        "service account.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "uri",
+            "give either volume or uri, not both",
+            lambda c: c.volume is None or c.uri is None,
+            "!has(self.volume) || !has(self.uri)",
+        ),
+        Rule(
+            "secretName",
+            "give uri too, or remove secretName",
+            lambda c: c.secret_name is None or c.uri is not None,
+            "!has(self.secretName) || has(self.uri)",
+        ),
+    )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether checkpoints outlive the trainer's pod."""
+        return self.volume is not None or self.uri is not None
 
 
 class Evaluation(Model):

@@ -13,7 +13,7 @@ import torch
 from batchgrowth.errors import CheckpointError, StorageError
 from batchgrowth.plan import Position
 from batchgrowth.spec import mathematics
-from batchgrowth_trainer.record import checkpoint, storage
+from batchgrowth_trainer.record import checkpoint, sealed, storage
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.snapshot import Snapshot, weights_sha256
 
@@ -81,7 +81,7 @@ def test_what_a_crash_left_is_swept(store: CheckpointStore) -> None:
     (store.directory / ".unfinished-123-0000000009").mkdir()
     (store.directory / ".unfinished-123-0000000009" / "state.safetensors").write_bytes(b"half")
     assert 5 == latest(store)
-    store.sweep()
+    store.prepare()
     assert ["update-0000000005"] == names(store)
 
 
@@ -135,7 +135,7 @@ def test_a_save_that_ends_at_any_step_leaves_a_whole_checkpoint(
         steps += 1
     assert steps >= 8
     assert update == latest(store)
-    store.sweep()
+    store.prepare()
     assert 1 == len(names(store))
 
 
@@ -337,8 +337,8 @@ def test_a_pickle_in_its_place_is_never_executed(store: CheckpointStore, tmp_pat
     path.write_bytes(pickle.dumps(Trap(sprung)))
     manifest = json.loads(newest(store, "manifest.json").read_text())
     del manifest["digest"]
-    manifest |= {"sha256": checkpoint.hashlib.sha256(path.read_bytes()).hexdigest(), "bytes": path.stat().st_size}
-    manifest["digest"] = checkpoint._digest(manifest)
+    manifest |= {"sha256": sealed.sha256(path.read_bytes()), "bytes": path.stat().st_size}
+    manifest["digest"] = sealed.digest(manifest)
     newest(store, "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="is no safetensors file"):
         store.load_latest(lambda note: None)

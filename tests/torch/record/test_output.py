@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from batchgrowth.errors import CheckpointError, Interrupted, StorageError
+from batchgrowth.errors import CheckpointError, Interrupted, StorageError, Superseded
 from batchgrowth_trainer.record import output
 from batchgrowth_trainer.record.output import OutputFolder
 
@@ -41,6 +41,20 @@ def test_a_lock_that_stays_held_may_be_tried_again(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(output, "_LOCK_RETRY_SECONDS", 0.01)
     with closing(OutputFolder(tmp_path)), pytest.raises(StorageError, match="another run is writing there"):
         OutputFolder(tmp_path, patience=0.05)
+
+
+@pytest.mark.fault("C25", "D13")
+def test_a_run_whose_lock_was_given_to_another_writes_no_more(tmp_path: Path) -> None:
+    """As by a file server that could not reach its machine; the lock of a removed file is such a lock too."""
+    with closing(OutputFolder(tmp_path)) as first:
+        first.write("kept", b"by the first")
+        (tmp_path / ".lock").unlink()
+        first.check_held()
+        with closing(OutputFolder(tmp_path)) as second:
+            with pytest.raises(Superseded, match="another run has taken over the folder"):
+                first.write("kept", b"too late")
+            second.check_held()
+    assert b"by the first" == (tmp_path / "kept").read_bytes()
 
 
 def test_a_requested_stop_ends_the_wait(tmp_path: Path) -> None:

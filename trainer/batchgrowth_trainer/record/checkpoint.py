@@ -5,36 +5,45 @@ which holds the state's digest and its own.  Both files are written into a tempo
 the manifest last, before one rename publishes the folder.  A crash at any byte leaves the previous checkpoint.
 """
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from batchgrowth.errors import CheckpointError, StorageError
-from batchgrowth.plan import Position
-from batchgrowth.spec import differences
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 
+from batchgrowth_trainer.record import sealed
 from batchgrowth_trainer.record.files import flush_folder, write_file
+from batchgrowth_trainer.record.sealed import MANIFEST, STATE, Damaged, Saved
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import read_patiently, reported_as_checkpoint_error, storage_error
 
-FORMAT = 1
-_STATE, _MANIFEST = "state.safetensors", "manifest.json"
 _PREFIX, _UNFINISHED, _DAMAGED = "update-", ".unfinished-", "damaged-"
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A checkpoint read back; `story` holds the run's seconds, resizes and recoveries up to it."""
+class Checkpoints(Protocol):
+    """Where a run's checkpoints are kept; `place` names it in messages.
 
-    snapshot: Snapshot
-    story: Mapping[str, Any] = field(default_factory=dict)
+    Each of its methods raises CheckpointError, or StorageError if a retry may help.
+    """
+
+    place: str
+
+    def prepare(self) -> None:
+        """Remove what earlier runs left unfinished."""
+
+    def resume(self, note: Callable[[str], None]) -> Saved | None:
+        """The newest whole checkpoint at the start of a run, with the run's files in the output folder."""
+
+    def load_latest(self, note: Callable[[str], None]) -> Saved | None:
+        """The newest whole checkpoint while a run goes on, None if there is none; `note` gets each damaged one."""
+
+    def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
+        """Write a checkpoint, delete old ones, and return the bytes of its state."""
+
+    def keep_results(self) -> None:
+        """Keep the files of a finished run."""
 
 
 class CheckpointStore:
@@ -42,6 +51,7 @@ class CheckpointStore:
 
     def __init__(self, directory: Path, mathematics: Mapping[str, Any], keep: int) -> None:
         self.directory, self._mathematics, self._keep = directory, mathematics, keep
+        self.place = str(directory.parent)
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
         """Write a checkpoint, delete those beyond `keep`, and return the bytes of its state.
@@ -81,7 +91,7 @@ class CheckpointStore:
         for folder in reversed(folders):
             try:
                 saved = self._read(folder)
-            except _Damaged as error:
+            except Damaged as error:
                 damage.append(f"{folder.name}: {error}")
                 kind = StorageError if isinstance(error.__cause__, StorageError) else kind
                 note(f"checkpoint {damage[-1]}; trying the one before it")
@@ -95,50 +105,30 @@ class CheckpointStore:
             "Restore one from a copy, or start over in another --output-dir."
         )
 
-    def sweep(self) -> None:
+    def resume(self, note: Callable[[str], None]) -> Saved | None:
+        """See load_latest; the run's other files are beside the checkpoints."""
+        return self.load_latest(note)
+
+    def keep_results(self) -> None:
+        """Does nothing: the results are written beside the checkpoints."""
+
+    def prepare(self) -> None:
         """Delete checkpoints that a crash left unfinished."""
         for folder in self._folders(_UNFINISHED):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, folder: Path, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
-        state = save({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()})
-        write_file(folder / _STATE, state)
-        place = snapshot.position
-        manifest = {
-            "format": FORMAT,
-            "position": {"update": place.update, "epoch": place.epoch, "offset": place.offset},
-            "sha256": hashlib.sha256(state).hexdigest(),
-            "bytes": len(state),
-            "mathematics": self._mathematics,
-            "story": story,
-        }
-        sealed = {**manifest, "digest": _digest(manifest)}
-        write_file(folder / _MANIFEST, (json.dumps(sealed, indent=2) + "\n").encode())
+        state = sealed.state_bytes(snapshot)
+        write_file(folder / STATE, state)
+        write_file(folder / MANIFEST, sealed.manifest_bytes(snapshot.position, state, self._mathematics, story))
         flush_folder(folder)
         return len(state)
 
     def _read(self, folder: Path) -> Saved:
-        manifest = _read_manifest(folder / _MANIFEST)
-        self._check_belongs(folder, manifest)
-        path = folder / _STATE
-        state = _read_whole(path)
-        if hashlib.sha256(state).hexdigest() != manifest["sha256"]:
-            raise _Damaged(
-                f"{_STATE} is not what was written ({len(state)} of {manifest['bytes']} bytes, other digest)"
-            )
-        try:
-            tensors = load(state)
-        except SafetensorError as error:
-            raise _Damaged(f"{_STATE} is no safetensors file ({error})") from error
-        return Saved(Snapshot(Position(**manifest["position"]), tensors), manifest["story"])
-
-    def _check_belongs(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        changes = differences(manifest["mathematics"], self._mathematics)
-        if changes:
-            raise CheckpointError(
-                f"{folder} belongs to another job ({changes}). Settings that determine the weights cannot change: "
-                "undo the change, or start over in another --output-dir."
-            )
+        manifest = sealed.read_manifest(_read_whole(folder / MANIFEST))
+        if why := sealed.foreign(manifest, self._mathematics, "--output-dir"):
+            raise CheckpointError(f"{folder} {why}")
+        return sealed.read_state(manifest, _read_whole(folder / STATE))
 
     def _folders(self, prefix: str = _PREFIX) -> list[Path]:
         """The folders of that prefix, sorted. Raises CheckpointError: if none were seen, training would start over."""
@@ -169,31 +159,10 @@ class CheckpointStore:
                 folder.rename(aside)
 
 
-class _Damaged(Exception):
-    """A checkpoint is incomplete or changed."""
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    data = _read_whole(path)
-    try:
-        manifest = json.loads(data)
-    except ValueError as error:
-        raise _Damaged(f"{_MANIFEST} is not JSON ({error})") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise _Damaged(f"{_MANIFEST} is not of format {FORMAT}")
-    if manifest.pop("digest", None) != _digest(manifest):
-        raise _Damaged(f"{_MANIFEST} is not what was written (other digest)")
-    return manifest
-
-
 def _read_whole(path: Path) -> bytes:
     try:
         return read_patiently(path.name, path.read_bytes)
     except FileNotFoundError as error:
-        raise _Damaged(f"{path.name} cannot be read ({error.strerror})") from error
+        raise Damaged(f"{path.name} cannot be read ({error.strerror})") from error
     except CheckpointError as error:
-        raise _Damaged(str(error)) from error
-
-
-def _digest(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        raise Damaged(str(error)) from error

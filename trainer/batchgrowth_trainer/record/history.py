@@ -144,6 +144,12 @@ class History:
             for file in self._files:
                 stack.callback(file.close)
 
+    def discard(self) -> None:
+        """Closes the files without the buffered rows. Raises OSError naming a file, with all closed."""
+        with ExitStack() as stack:
+            for file in self._files:
+                stack.callback(file.discard)
+
     @property
     def _files(self) -> tuple[RowFile, RowFile, RowFile]:
         return self._updates, self._evaluations, self._growth

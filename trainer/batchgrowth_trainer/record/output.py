@@ -4,11 +4,12 @@ import fcntl
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from batchgrowth.errors import CheckpointError, Interrupted, StorageError
+from batchgrowth.errors import CheckpointError, Interrupted, StorageError, Superseded
 from batchgrowth.spec import BatchGrowthJob
 
 from batchgrowth_trainer.record.files import replace_file
@@ -18,6 +19,7 @@ from batchgrowth_trainer.record.runs import SUMMARY_FILE, read_summary
 from batchgrowth_trainer.record.storage import storage_error
 
 CHECKPOINTS, EARLIER, WEIGHTS_FILE = "checkpoints", "earlier", "model.safetensors"
+JOURNAL_FILE = "journal.jsonl"
 _OF_A_RUN = (
     SUMMARY_FILE,
     CHECKPOINTS,
@@ -25,16 +27,20 @@ _OF_A_RUN = (
     HISTORY_FILE,
     EVALUATIONS_FILE,
     GROWTH_FILE,
+    JOURNAL_FILE,
+    f"older-{JOURNAL_FILE}",
     WEIGHTS_FILE,
     "plot.png",
     "plot.html",
 )
+_LOCK_FILE = ".lock"
 _LOCK_RETRY_SECONDS = 0.5
 
 
 class OutputFolder:
     """The folder, locked for one run; a lock that another run holds is waited for, up to `patience` seconds.
 
+    A file server may take the lock of a machine that it cannot reach, so the lock's file names its holder.
     `note` is called once if that takes time. Raises StorageError if the lock stays held, CheckpointError if the folder
     cannot be written, and Interrupted if a stop is requested before.
     """
@@ -50,11 +56,13 @@ class OutputFolder:
         self.path = path
         make_folder(path)
         try:
-            self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise _cannot_write(path, error) from error
+        self._token = uuid.uuid4().hex.encode()
         try:
             self._wait_for_lock(patience, stop_requested, note)
+            self._sign()
         except BaseException:
             self.close()
             raise
@@ -83,6 +91,24 @@ class OutputFolder:
             ) from error
         return True
 
+    def _sign(self) -> None:
+        try:
+            os.pwrite(self._lock, self._token, 0)
+            os.fsync(self._lock)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+    def check_held(self) -> None:
+        """Raises Superseded if another run has locked the folder since, StorageError if that cannot be read."""
+        try:
+            holder = (self.path / _LOCK_FILE).read_bytes()
+        except FileNotFoundError:
+            return  # removed by a user; no other run has made it again
+        except OSError as error:
+            raise StorageError(f"{self.path / _LOCK_FILE} cannot be read ({error.strerror}); try again") from error
+        if holder != self._token:
+            raise Superseded(f"--output-dir {self.path}: another run has taken over the folder, so this one ends")
+
     def close(self) -> None:
         """Unlock the folder."""
         os.close(self._lock)
@@ -107,7 +133,8 @@ class OutputFolder:
         return aside
 
     def write(self, name: str, data: bytes) -> Path:
-        """Write a file whole or not at all. Raises CheckpointError."""
+        """Write a file whole or not at all. Raises CheckpointError, and Superseded if another run took the folder."""
+        self.check_held()
         target = self.path / name
         try:
             replace_file(target, data)

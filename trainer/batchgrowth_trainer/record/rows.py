@@ -74,6 +74,11 @@ class RowFile:
                 del self._buffer[: self._file.write(self._buffer)]
         self._write_at = _BUFFER_BYTES
 
+    def discard(self) -> None:
+        """Closes the file without what is in the buffer. Raises OSError naming the file."""
+        self._buffer.clear()
+        self.close()
+
     def close(self) -> None:
         """Writes the buffer and closes the file. Raises OSError naming the file."""
         try:
@@ -89,12 +94,12 @@ class RowFile:
 
 def whole_lines(path: Path) -> list[str]:
     """The file's lines before the first torn one (no newline, or another number of cells). Raises OSError."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    cells = lines[0].count(",") if lines else 0
-    for number, line in enumerate(lines):
-        if not line.endswith("\n") or line.count(",") != cells or (number and not line.partition(",")[0].isdecimal()):
-            return lines[:number]
-    return lines
+    with path.open("rb") as file:
+        header, rows = file.readline(), file.read()
+    if not header.endswith(b"\n"):
+        return []
+    whole, _ = _whole_rows(rows, header.count(b","), math.inf)
+    return (header + rows[:whole]).decode(errors="replace").splitlines(keepends=True)
 
 
 def _end(path: Path, most: float) -> tuple[tuple[str, ...], int, int]:

@@ -1,0 +1,89 @@
+"""A bucket over HTTP: what is written comes back, and errors say what would do, without quoting a key."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batchgrowth.errors import CheckpointError, StorageError
+from batchgrowth_trainer.record import bucket as buckets
+from batchgrowth_trainer.record.bucket import Bucket
+
+
+@pytest.fixture
+def bucket(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    monkeypatch.setitem(buckets._RETRIES, "max_retries", 0)
+    return Bucket.at("s3://runs/team/digits/")
+
+
+def test_what_is_written_comes_back_below_the_prefix(s3: Any, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.put("states/a", b"0123456789")
+    bucket.put("empty", b"")
+    assert ["team/digits/empty", "team/digits/states/a"] == s3.names
+    monkeypatch.setattr(buckets, "_PIECE_BYTES", 4)
+    assert (b"0123456789", b"", None) == (bucket.get("states/a"), bucket.get("empty"), bucket.get("states/b"))
+    assert {"states/a": 10} == {name: entry.size for name, entry in bucket.entries("states/", "rows/").items()}
+    bucket.rename("states/a", "damaged/a")
+    bucket.rename("states/a", "damaged/b")
+    bucket.delete(["empty", "never there"])
+    bucket.delete([])
+    assert ["team/digits/damaged/a"] == s3.names
+
+
+@pytest.mark.fault("D19")
+@pytest.mark.parametrize(
+    ("failure", "kind", "words"),
+    [
+        ((503, "SlowDown"), StorageError, r"the store fails for now \(HTTP 503 SlowDown\)"),
+        ((500, "InternalError"), StorageError, "HTTP 500 InternalError"),
+        ((400, "ExpiredToken"), StorageError, "HTTP 400 ExpiredToken"),
+        ((403, "AccessDenied"), CheckpointError, r"denied \(HTTP 403 AccessDenied\); give .*checkpoint\.secretName"),
+        ((401, "Unauthorized"), CheckpointError, "access is denied"),
+        ((404, "NoSuchBucket"), CheckpointError, r"no such bucket .* create it, or give another spec\.checkpoint\.uri"),
+        ((400, "AuthorizationHeaderMalformed"), CheckpointError, r"refuses the request .* check .*uri, and region"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else None,
+)  # fmt: skip
+def test_each_failure_says_whether_it_may_pass_and_what_would_do(
+    s3: Any, bucket: Bucket, failure: tuple[int, str], kind: type[CheckpointError], words: str
+) -> None:
+    s3.failure = failure
+    calls = (lambda: bucket.put("a", b"1"), lambda: bucket.entries("states/"), lambda: bucket.delete(["a"]))
+    for call in calls:
+        with pytest.raises(CheckpointError, match=words) as raised:
+            call()
+        assert kind is type(raised.value)
+        assert str(raised.value).startswith("s3://runs/team/digits: ")
+        assert "AKIA" not in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+def test_reading_fails_alike(s3: Any, bucket: Bucket) -> None:
+    """A HEAD has no error code."""
+    s3.failure = 503, "SlowDown"
+    with pytest.raises(StorageError, match="states/a cannot be read: the store fails for now"):
+        bucket.get("states/a")
+    s3.failure = 403, "AccessDenied"
+    with pytest.raises(CheckpointError, match="access is denied"):
+        bucket.get("states/a")
+
+
+@pytest.mark.fault("D19")
+def test_another_users_key_is_refused(s3: Any, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIASOMEBODYELSES000")
+    with pytest.raises(CheckpointError, match="access is denied") as raised:
+        Bucket.at("s3://runs/team").entries("states/")
+    assert "AKIA" not in str(raised.value)
+
+
+@pytest.mark.fault("D19")
+def test_a_store_that_does_not_answer_may_do_so_later(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(StorageError, match="the store does not answer"):
+        Bucket.at("s3://runs/team").entries("states/")
+
+
+def test_settings_that_are_missing_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(CheckpointError, match=r"abfs://runs/team: cannot be used: .*account in the Secret") as raised:
+        Bucket.at("abfs://runs/team")
+    assert not isinstance(raised.value, StorageError)
