@@ -17,8 +17,8 @@ from batchgrowth_trainer.replica.replica import Replica
 from rich.console import Console
 
 from bench.cases import cases
-from bench.report import Sheet, as_table
-from bench.rounds import Spread, spread
+from bench.report import Sheet, as_table, cells
+from bench.rounds import spread
 
 _CASE = "measuring-mlp-64"
 _ELSE_BYTES = 16_000_000
@@ -34,7 +34,7 @@ def main(updates: Annotated[int, typer.Option(min=1, max=550, help="Updates of e
         for name, replica in replicas.items():
             something_else.add_(1)
             times[name].append(_update(replica))
-    rows = [(name, *_cells(spread(found))) for name, found in times.items()]
+    rows = [(name, *cells(spread(found), 0)) for name, found in times.items()]
     columns = ("system", "µs: min", "median", "max")
     Console().print(as_table(Sheet(f"Computing and committing, {updates} updates in turns", columns, rows)))
 
@@ -47,10 +47,6 @@ def _update(replica: Replica) -> float:
     replica.commit(step, partials[0].row)
     replica.release(partials)
     return (time.perf_counter() - began) * 1e6
-
-
-def _cells(found: Spread) -> list[str]:
-    return [f"{number:,.0f}" for number in (found.least, found.middle, found.most)]
 
 
 if __name__ == "__main__":

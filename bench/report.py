@@ -89,14 +89,15 @@ def _row(figures: Figures) -> tuple[str, ...]:
     return (
         figures.system,
         str(figures.shard or "-"),
-        *_cells(figures.ms, 2),
-        *_cells(figures.ratio, 3),
+        *cells(figures.ms, 2),
+        *cells(figures.ratio, 3),
         _size(figures.sent),
     )
 
 
-def _cells(numbers: Spread, digits: int) -> list[str]:
-    return [f"{number:.{digits}f}" for number in (numbers.least, numbers.middle, numbers.most)]
+def cells(numbers: Spread, digits: int) -> list[str]:
+    """The minimum, the median and the maximum, as a table shows them."""
+    return [f"{number:,.{digits}f}" for number in (numbers.least, numbers.middle, numbers.most)]
 
 
 def _size(number: float) -> str:

@@ -78,11 +78,14 @@ def tree_sum(lo: int, hi: int, leaf: Callable[[int], T], add: Callable[[T, T], T
     return add(tree_sum(lo, middle, leaf, add), tree_sum(middle, hi, leaf, add))
 
 
-def merge_order(nodes: Sequence[tuple[int, int]], shards: int) -> tuple[tuple[int, int], ...]:
+def merge_order(
+    nodes: Sequence[tuple[int, int]], shards: int, into: Sequence[tuple[int, int]] | None = None
+) -> tuple[tuple[int, int], ...]:
     """The additions that complete the tree: pairs (left, right) of indices into `nodes`, each left += right.
 
-    `nodes` are disjoint nodes of the tree over `shards` leaves, in order, that cover all of them; the total ends in
-    slot 0. Raises ValueError for other nodes.
+    `nodes` are disjoint nodes of the tree over `shards` leaves, in order, that cover all of them, or else the nodes
+    `into`. The sum of a node ends in the slot of its first part: the total in slot 0. Raises ValueError for other
+    nodes.
     """
     slots = {node: index for index, node in enumerate(nodes)}
     merges: list[tuple[int, int]] = []
@@ -99,8 +102,9 @@ def merge_order(nodes: Sequence[tuple[int, int]], shards: int) -> tuple[tuple[in
         merges.append((left, total(middle, hi)))
         return left
 
-    if shards:
-        total(0, shards)
-    if len(merges) != max(len(nodes) - 1, 0):
+    whole = subtrees(0, shards, shards) if into is None else into
+    for node in whole:
+        total(*node)
+    if len(merges) != max(len(nodes) - len(whole), 0):
         raise ValueError(f"nodes: {list(nodes)}; give disjoint nodes of the tree over {shards} shards")
     return tuple(merges)

@@ -23,6 +23,7 @@ from batchgrowth.progress import Progress
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_operator.decide.children.cluster import RELOADS
 from batchgrowth_operator.server.tls import renewed
+from batchgrowth_trainer.exchange import grid
 from batchgrowth_trainer.training import Options, train
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -33,6 +34,13 @@ LONGEST = 240  # seconds; the timeout of a run, which takes seconds on a quiet m
 @pytest.fixture(autouse=True)
 def _nothing_left(nothing_left_behind: None) -> None:
     """None of these tests may leave a process or a temporary folder."""
+
+
+@pytest.fixture(autouse=True)
+def _largest_mesh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drivers of this process connect all members of groups up to --largest-mesh."""
+    if given := request.config.getoption("--largest-mesh"):
+        monkeypatch.setattr(grid, "LARGEST_MESH", given)
 
 
 @dataclass
@@ -185,11 +193,11 @@ class Pods:
         how += ["--preload", "batchgrowth_trainer.worker_pod", "--no-dashboard", "--host", "127.0.0.1"]
         return self._start("distributed.cli.dask_worker", self.address, "--protocol", "tls", *how)
 
-    def trainer(self, job: BatchGrowthJob) -> Process:
+    def trainer(self, job: BatchGrowthJob, *more: str) -> Process:
         (self.folder / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
         (self.folder / "plan.json").write_text(json.dumps(make_plan(job.spec).to_json()))
         files = ["--job", "job.json", "--plan", "plan.json", "--output-dir", str(self.output), "--metrics-port", "0"]
-        return self._start("batchgrowth_trainer", *files, "--scheduler", self.address)
+        return self._start("batchgrowth_trainer", *files, "--scheduler", self.address, *more)
 
     @property
     def progress(self) -> Progress | None:
@@ -237,11 +245,12 @@ class Pods:
 
     def _start(self, module: str, *arguments: str) -> Process:
         output = self.folder / f"{len(self.started)}-{module}.txt"
+        paths = [str(USER_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
         with output.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=self.folder,
-                env=os.environ | self._tls | {"PYTHONPATH": str(USER_CODE), "OMP_NUM_THREADS": "1"},
+                env=os.environ | self._tls | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

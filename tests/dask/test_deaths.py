@@ -16,6 +16,7 @@ import pytest
 from batchgrowth.growth import GROWTH
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.exchange import grid
 from batchgrowth_trainer.training import Options, train
 
 JOB = (
@@ -103,7 +104,7 @@ def check(folder: Path, job: BatchGrowthJob, summary: dict[str, Any], expected: 
 
 
 @pytest.mark.fault("C01")
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_kill_9_of_any_worker_at_any_moment(
     digits_job: Any, tmp_path: Path, expected: str, exchange: str, seed: int
@@ -111,6 +112,19 @@ def test_kill_9_of_any_worker_at_any_moment(
     job, hunter = digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(seed, most=8)
     with hunter.out():
         summary = train(job, options(tmp_path, 3))
+    assert hunter.struck >= 2
+    check(tmp_path, job, summary, expected)
+
+
+@pytest.mark.fault("C01")
+def test_kill_9_of_any_member_of_a_grid(
+    digits_job: Any, tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five members in three rows, as more than LARGEST_MESH would be; with a member less, in two."""
+    monkeypatch.setattr(grid, "LARGEST_MESH", 2)
+    job, hunter = digits_job(*JOB, "exchange.type=AllReduce", "checkpoint.everySeconds=1"), Hunter(6, most=3)
+    with hunter.out():
+        summary = train(job, options(tmp_path, 5))
     assert hunter.struck >= 2
     check(tmp_path, job, summary, expected)
 
@@ -152,7 +166,8 @@ def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: st
     check(tmp_path, job, summary, expected)
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("count", [3, 1])
 def test_unreported_updates_are_in_the_history(digits_job: Any, tmp_path: Path, expected: str, count: int) -> None:
     """The reporting member dies with its unreported rows; a checkpoint and every other member have them too."""
     silent = ("workload.entrypoint=silent_digits:workload", "exchange.type=AllReduce", "checkpoint.everySeconds=1")

@@ -72,7 +72,7 @@ def steps(counts: list[int]) -> list[int]:
 
 
 @pytest.mark.fault("C17", "D06")
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_any_schedule_of_workers(
     digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, schedule: str

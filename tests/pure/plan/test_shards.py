@@ -130,6 +130,20 @@ def test_merge_order(nodes: list[tuple[int, int]], shards: int, expected: tuple[
     assert expected == merge_order(nodes, shards)
 
 
+@given(counts, st.data())
+def test_merge_order_of_a_part(shards: int, data: st.DataObject) -> None:
+    """Adjacent runs, each as its subtrees, complete those of all the runs together."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, shards), min_size=2, max_size=6)))
+    nodes = [node for lo, hi in pairwise(cuts) for node in subtrees(lo, hi, shards)]
+    into = subtrees(cuts[0], cuts[-1], shards)
+    slots = [{*range(lo, hi)} for lo, hi in nodes]
+    for left, right in merge_order(nodes, shards, into):
+        assert (min(slots[left]), max(slots[right]) + 1) in tree(shards)
+        slots[left] |= slots[right]
+    firsts = {lo: slots[at] for at, (lo, _) in enumerate(nodes)}
+    assert [{*range(lo, hi)} for lo, hi in into] == [firsts[lo] for lo, _ in into]
+
+
 @pytest.mark.parametrize(
     "nodes",
     [[(0, 2)], [(0, 3), (3, 4)], [(0, 4), (0, 4)], [(0, 2), (2, 4), (2, 3)], []],

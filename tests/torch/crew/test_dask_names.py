@@ -21,6 +21,7 @@ CALLED = [
     ("client._run", {"function", "workers", "on_error"}),
     ("client._scatter", {"data", "workers", "direct", "hash"}),
     ("client._gather", {"futures", "direct"}),
+    ("client._run_on_scheduler", {"function", "args"}),
     ("client._restart_workers", {"workers", "timeout", "raise_for_error"}),
     ("client._register_scheduler_plugin", {"plugin", "name", "idempotent"}),
     ("client.submit", {"workers", "allow_other_workers", "pure", "retries"}),
@@ -42,7 +43,7 @@ READ = ["scheduler_comm", "scheduler", "status", "loop.asyncio_loop", "cluster.w
 CONFIGURED = ["distributed.nanny.pre-spawn-environ", "distributed.worker.multiprocessing-method",
               "distributed.worker.memory.terminate", "distributed.client.preload",
               "distributed.admin.log-length", "distributed.comm.timeouts.tcp", *DASK]  # fmt: skip
-SERVED = ["ncores", "unregister_scheduler_plugin"]
+SERVED = ["get_metadata", "ncores", "unregister_scheduler_plugin"]
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth_trainer.exchange.forming import Door, Encryption, Seat, connect_all
-from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, send_state, swap_with_all
+from batchgrowth_trainer.exchange.forming import Door, Encryption, connect_all
+from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup
 from batchgrowth_trainer.exchange.mesh import Mesh
+from batchgrowth_trainer.exchange.seats import Seat, seats
+from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
 from distributed.security import Security
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,14 +40,13 @@ def together(size: int, act: Callable[[int], Any]) -> list[Any]:
     return results
 
 
-def seats(doors: list[Door], token: bytes = TOKEN) -> list[Seat]:
-    addresses = tuple(door.address for door in doors)
-    return [Seat(rank, addresses, token, 10.0) for rank in range(len(doors))]
+def seats_at(doors: list[Door]) -> list[Seat]:
+    return list(seats([door.address for door in doors], TOKEN, 10.0))
 
 
 def meshes(size: int, host: str = HOST, encryption: Encryption | None = None) -> list[Mesh]:
     doors = [Door(host) for _ in range(size)]
-    places = seats(doors)
+    places = seats_at(doors)
     found = together(size, lambda rank: Mesh(connect_all(places[rank], doors[rank], encryption, never, 10.0)))
     assert [Mesh] * size == [type(mesh) for mesh in found], found
     for door in doors:
@@ -158,24 +159,24 @@ def test_members_connect_over_ipv6() -> None:
 
 def test_a_member_that_does_not_connect_times_out(doors: list[Door]) -> None:
     with pytest.raises(TimeoutError, match="not every member connected in time"):
-        connect_all(seats(doors)[0], doors[0], None, never, 0.3)
+        connect_all(seats_at(doors)[0], doors[0], None, never, 0.3)
 
 
 def test_a_generation_that_is_over_is_not_waited_for(doors: list[Door]) -> None:
     over = threading.Event()
     threading.Timer(0.2, over.set).start()
     with pytest.raises(ConnectionError, match="the generation is over already"):
-        connect_all(seats(doors)[0], doors[0], None, over.is_set, 30.0)
+        connect_all(seats_at(doors)[0], doors[0], None, over.is_set, 30.0)
 
 
 def test_a_door_that_closes_ends_the_wait(doors: list[Door]) -> None:
     threading.Timer(0.2, doors[0].close).start()
     with pytest.raises(ConnectionError, match="the run has ended"):
-        connect_all(seats(doors)[0], doors[0], None, never, 30.0)
+        connect_all(seats_at(doors)[0], doors[0], None, never, 30.0)
 
 
 def test_a_member_that_cannot_be_dialled_is_an_error_at_once(doors: list[Door]) -> None:
-    places = seats(doors)
+    places = seats_at(doors)
     doors[0].close()
     began = time.monotonic()
     with pytest.raises(ConnectionError):
@@ -194,7 +195,7 @@ def test_connections_without_the_token_are_closed(doors: list[Door], encryption:
         intruders.append(socket.create_connection(doors[0].address))
         intruders[-1].sendall(sent)
     intruders[-1].close()
-    places, began = seats(doors), time.monotonic()
+    places, began = seats_at(doors), time.monotonic()
     first, second = together(2, lambda rank: Mesh(connect_all(places[rank], doors[rank], encryption, never, 10.0)))
     assert time.monotonic() - began < 2.9, "the silent one was waited for"
     arrives(second, first, 0)
@@ -205,7 +206,7 @@ def test_connections_without_the_token_are_closed(doors: list[Door], encryption:
 @pytest.mark.parametrize("token", ["of an earlier generation", "right"])
 def test_ranks_are_checked(doors: list[Door], token: str) -> None:
     """A holder of the token cannot take the seat of a member that is seated, of the greeter, or of none."""
-    places, strangers = seats(doors), list[socket.socket]()
+    places, strangers = seats_at(doors), list[socket.socket]()
     for rank in (0, 2, 2**32 - 1) if token == "right" else (1,):
         strangers.append(socket.create_connection(doors[0].address))
         begins = TOKEN if token == "right" else bytes(16)
@@ -226,7 +227,7 @@ def test_members_without_the_job_s_certificate_do_not_connect(
     doors: list[Door], certificate: Security, theirs: str
 ) -> None:
     """Though they have the token: the certificate must be the job's."""
-    places, ours = seats(doors), encryption_of(certificate)
+    places, ours = seats_at(doors), encryption_of(certificate)
     other = encryption_of(Security.temporary()) if theirs == "another authority's" else None
     found = together(2, lambda rank: connect_all(places[rank], doors[rank], (ours, other)[rank], never, 1.0))
     assert isinstance(found[0], OSError)
@@ -254,7 +255,7 @@ def test_what_travels_is_encrypted(doors: list[Door], certificate: Security) -> 
 
     relaying = threading.Thread(target=carry)
     relaying.start()
-    places = [Seat(rank, (relay.getsockname(), doors[1].address), TOKEN, 10.0) for rank in range(2)]
+    places = list(seats([relay.getsockname(), doors[1].address], TOKEN, 10.0))
     ours = encryption_of(certificate)
     first, second = together(2, lambda rank: Mesh(connect_all(places[rank], doors[rank], ours, never, 10.0)))
     arrives(second, first, 0, secret)
@@ -278,7 +279,7 @@ def arrives(sender: Mesh, receiver: Mesh, rank: int, what: bytes = b"hi") -> Non
 
 def groups(size: int) -> list[TcpGroup]:
     doors = [Door(HOST) for _ in range(size)]
-    places = seats(doors)
+    places = seats_at(doors)
     found = together(size, lambda rank: TcpGroup(places[rank], doors[rank]))
     for door in doors:
         door.close()
@@ -293,7 +294,7 @@ def test_members_exchange_tensors_of_every_dtype() -> None:
         places = [place.tolist() for place in swap_with_all(group, torch.tensor([rank, 5]))]
         state = [torch.full((300_000,), float(rank)), torch.tensor([rank], dtype=torch.int64),
                  torch.tensor([rank == 1]), torch.full((2,), rank, dtype=torch.bfloat16), torch.empty(0)]  # fmt: skip
-        send_state(group, 1, [0, 2], state)
+        spread_state(group, [False, True, False], state)
         group.close()
         return places, state
 
@@ -312,4 +313,4 @@ def test_a_lost_peer_raises_peer_lost() -> None:
 
 def test_a_generation_that_is_over_raises_peer_lost(doors: list[Door]) -> None:
     with pytest.raises(PeerLost, match="the generation is over already"):
-        TcpGroup(seats(doors)[0], doors[0], None, lambda: True)
+        TcpGroup(seats_at(doors)[0], doors[0], None, lambda: True)

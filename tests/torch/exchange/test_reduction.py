@@ -2,14 +2,17 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
+from batchgrowth.shards import subtrees
 from batchgrowth_trainer.exchange import reduction
-from batchgrowth_trainer.exchange.group import LoneGroup, PeerLost, send_state, swap_with_all
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.grid import grid_of, rows_for
+from batchgrowth_trainer.exchange.group import LoneGroup, PeerLost
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_by_member, bytes_sent
+from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
 from batchgrowth_trainer.replica.tree import add_up, lay_out
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -19,8 +22,9 @@ from torch import Tensor
 class Fake:
     """A member of a group that exchanges tensors through queues; counts the bytes that it sends."""
 
-    def __init__(self, rank: int, queues: dict[tuple[int, int], queue.Queue[Tensor]], size: int) -> None:
+    def __init__(self, rank: int, queues: dict[tuple[int, int], queue.Queue[Tensor]], size: int, rows: int = 1) -> None:
         self.rank, self.size, self._queues, self.sent = rank, size, queues, 0
+        self.grid = grid_of(size, rows)
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         for peer, tensor in outgoing.items():
@@ -35,12 +39,12 @@ class Fake:
         """Does nothing."""
 
 
-def together(size: int, act: Callable[[Fake], Any]) -> tuple[list[Any], list[Fake]]:
-    """What each member's `act` returned. Raises the error of a member."""
+def together(size: int, act: Callable[[Fake], Any], rows: int = 1) -> tuple[list[Any], list[Fake]]:
+    """What each member's `act` returned. Raises the error of a member; only peers of the grid have a queue."""
     queues: dict[tuple[int, int], queue.Queue[Tensor]] = {
-        (a, b): queue.Queue() for a in range(size) for b in range(size) if a != b
+        (a, b): queue.Queue() for a in range(size) for b in grid_of(size, rows).peers(a)
     }
-    members, results, errors = [Fake(rank, queues, size) for rank in range(size)], [None] * size, []
+    members, results, errors = [Fake(rank, queues, size, rows) for rank in range(size)], [None] * size, []
 
     def work(member: Fake) -> None:
         try:
@@ -71,7 +75,9 @@ def node(rows: list[Tensor], lo: int, hi: int) -> Tensor:
     return node(rows, lo, middle) + node(rows, middle, hi)
 
 
-def reduced(size: int, shards: int, length: int, times: int = 1) -> tuple[list[Tensor], list[Fake]]:
+def reduced(
+    size: int, shards: int, length: int, times: int = 1, rows_of_grid: int = 1
+) -> tuple[list[Tensor], list[Fake]]:
     rows, layout = leaves(shards, length), lay_out(shards, size)
 
     def act(member: Fake) -> Tensor:
@@ -81,25 +87,50 @@ def reduced(size: int, shards: int, length: int, times: int = 1) -> tuple[list[T
             total = reduce(mine, shards, torch.empty(length)).total
         return total.clone()
 
-    return together(size, act)
+    return together(size, act, rows_of_grid)
 
 
-@pytest.mark.parametrize("short_bytes", [0, 1 << 30], ids=["sliced", "straight"])
-@settings(max_examples=25, deadline=None)
-@given(size=st.integers(2, 5), shards=st.integers(1, 16), length=st.integers(1, 40))
-def test_every_member_has_the_bits_of_one_process(short_bytes: int, size: int, shards: int, length: int) -> None:
-    """Also with fewer shards than members; rows of fewer numbers than members are too short to slice."""
-    assume(short_bytes or length >= size)
-    before, reduction._SHORT_BYTES = reduction._SHORT_BYTES, short_bytes
-    bytes_sent.cache_clear()
-    try:
-        totals, members = reduced(size, shards, length, times=2)
+@pytest.fixture(params=[0, 32, 1 << 30], ids=["sliced", "some slices", "straight"])
+def short_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """What counts as short, in place of 64 KiB."""
+    monkeypatch.setattr(reduction, "_SHORT_BYTES", request.param)
+    bytes_by_member.cache_clear()
+    yield request.param
+    bytes_by_member.cache_clear()
+
+
+def test_every_member_has_the_bits_of_one_process(short_bytes: int) -> None:
+    """In a mesh or a grid, also with fewer shards than members; rows of fewer numbers than members are not sliced."""
+
+    @settings(max_examples=30, deadline=None)
+    @given(data=st.data(), size=st.integers(2, 9), shards=st.integers(1, 16), length=st.integers(1, 40))
+    def has_the_bits_of_one_process(data: st.DataObject, size: int, shards: int, length: int) -> None:
+        assume(short_bytes or length >= size)
+        rows = data.draw(st.integers(1, size))
+        totals, members = reduced(size, shards, length, times=2, rows_of_grid=rows)
         expected = node(leaves(shards, length), 0, shards)
         assert all(torch.equal(expected, total) for total in totals)
-        assert 2 * bytes_sent(shards, size, length) == sum(member.sent for member in members)
-    finally:
-        reduction._SHORT_BYTES = before
-        bytes_sent.cache_clear()
+        assert [2 * sent for sent in bytes_by_member(shards, size, length, rows=rows)] == [m.sent for m in members]
+
+    has_the_bits_of_one_process()
+
+
+@pytest.mark.parametrize("shards_each", [1, 3.01])
+@pytest.mark.parametrize("members", [65, 100, 256, 1000])
+def test_a_grid_costs_each_member_the_bytes_of_a_ring(members: int, shards_each: float) -> None:
+    """Its own sums and the total, once each, and a slice of the sums of its row of the grid.
+
+    Short sums meet at the first member of each row, which sends those of its row to the others, and its row the total.
+    """
+    rows, length, shards = rows_for(members), 2_750_000, int(members * shards_each)
+    runs = lay_out(shards, members).runs
+    own = max(len(subtrees(lo, hi, shards)) for lo, hi in runs)
+    theirs = max(len(subtrees(runs[row[0]][0], runs[row[-1]][1], shards)) for row in grid_of(members, rows).rows)
+    most = max(bytes_by_member(shards, members, length, rows=rows))
+    assert most <= (own + 1 + (theirs + 1) / grid_of(members, rows).width) * 4 * length
+    short = bytes_by_member(shards, members, 10_000, rows=rows)
+    assert max(short) <= (theirs + 1) * rows * 4 * 10_000
+    assert sum(short) <= bytes_sent(shards, members, 10_000) / (members / 10)
 
 
 def test_long_rows_are_sliced_and_cost_the_bytes_of_a_ring() -> None:
@@ -126,20 +157,26 @@ def test_the_layout_covers_each_shard_once(shards: int, members: int) -> None:
     assert torch.equal(node(rows, 0, shards), add_up(nodes, layout))
 
 
-def test_every_member_receives_from_every_member() -> None:
-    received, _ = together(4, lambda member: [t.item() for t in swap_with_all(member, torch.tensor([member.rank]))])
-    assert [[0, 1, 2, 3]] * 4 == received
+@pytest.mark.parametrize(("size", "rows"), [(4, 1), (4, 2), (7, 3), (8, 3), (9, 3), (5, 5)])
+def test_every_member_receives_from_every_member(size: int, rows: int) -> None:
+    def act(member: Fake) -> list[list[int]]:
+        return [place.tolist() for place in swap_with_all(member, torch.tensor([member.rank, 5]))]
+
+    assert [[[rank, 5] for rank in range(size)]] * size == together(size, act, rows)[0]
 
 
 @pytest.mark.fault("C10")
-def test_the_most_advanced_member_sends_its_state_to_those_behind() -> None:
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@settings(max_examples=20, deadline=None)
+@given(holds=st.lists(st.booleans(), min_size=3, max_size=9).filter(any))
+def test_the_most_advanced_members_send_their_state_to_those_behind(rows: int, holds: list[bool]) -> None:
     def act(member: Fake) -> list[float]:
-        vectors = [torch.full((3,), float(member.rank)), torch.full((2,), 10.0 * member.rank)]
-        send_state(member, 2, [0, 3], vectors)
+        vectors = [torch.full((3,), float(holds[member.rank])), torch.full((2,), 10.0 * holds[member.rank])]
+        spread_state(member, holds, vectors)
         return [vector[0].item() for vector in vectors]
 
-    states, _ = together(4, act)
-    assert [[2.0, 20.0], [1.0, 10.0], [2.0, 20.0], [2.0, 20.0]] == states
+    states, _ = together(len(holds), act, rows)
+    assert [[1.0, 10.0]] * len(holds) == states
 
 
 class Deaf(Fake):

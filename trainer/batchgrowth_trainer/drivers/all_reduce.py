@@ -7,7 +7,7 @@ Losing a worker costs the update under way; losing all of them, the updates sinc
 
 import math
 import time
-from dataclasses import replace
+from collections.abc import Iterator
 
 from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew import pulse
@@ -18,8 +18,8 @@ from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling
 from batchgrowth_trainer.drivers.states import States
 from batchgrowth_trainer.drivers.workforce import Join
-from batchgrowth_trainer.exchange.forming import Seat
 from batchgrowth_trainer.exchange.rendezvous import Rendezvous
+from batchgrowth_trainer.exchange.seats import seats
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.sinks.events import BytesSent
 from batchgrowth_trainer.worker import service
@@ -67,10 +67,8 @@ class AllReduceDriver:
         by_nccl = backend_of([self._crew.ready[address] for address in members]) == "nccl"
         self._rendezvous = Rendezvous(self._host) if by_nccl else None
         try:
-            first = self._order()
-            for rank, address in enumerate(members):
-                order = self._crew.run_id, replace(first, seat=replace(first.seat, rank=rank))
-                future = self._crew.calls.submit(address, service.train_generation, *order)
+            for address, order in zip(members, self._orders(), strict=True):
+                future = self._crew.calls.submit(address, service.train_generation, self._crew.run_id, order)
                 present.futures[address] = future
                 future.add_done_callback(self._crew.on_outcome(address, self._number))
             while not present.over:
@@ -82,17 +80,15 @@ class AllReduceDriver:
         self._ended_at = time.monotonic()
         self._conclude(present)
 
-    def _order(self) -> Order:
-        """The order for the member of rank 0; the others' differ by their rank."""
+    def _orders(self) -> Iterator[Order]:
+        """The order for each member, by rank."""
         assert self._now is not None
-        members, meeting = self._now.members, self._rendezvous
-        seat = Seat(
-            rank=0, doors=tuple(self._crew.ready[address].door for address in members), token=self._now.token,
-            timeout_seconds=self._run.spec.exchange.timeout_seconds,
-            store=(meeting.host, meeting.port) if meeting else None,
-        )  # fmt: skip
-        until = self._scaling.ends_at(len(members))
-        return Order(seat, self._now.number, until, evaluated=self._run.story.evaluated, reported=self._run.reported)
+        meeting, run = self._rendezvous, self._run
+        doors = [self._crew.ready[address].door for address in self._now.members]
+        store = (meeting.host, meeting.port) if meeting else None
+        until = self._scaling.ends_at(len(doors))
+        for seat in seats(doors, self._now.token, run.spec.exchange.timeout_seconds, store):
+            yield Order(seat, self._now.number, until, evaluated=run.story.evaluated, reported=run.reported)
 
     def _supervise(self, present: Generation) -> None:
         self._scaling.tick(present.members)
@@ -198,8 +194,7 @@ class AllReduceDriver:
         self._leave_out(present)
         if present.lost:
             self._run.record_recovery(present.lost)
-            others = [address for address in present.updates if address not in present.errors]
-            self._crew.restart_unresponsive(others, self._run.note)
+            self._crew.restart_unresponsive([*present.updates.keys() - present.errors], self._run.note)
 
     def _leave_out(self, present: Generation) -> None:
         self._crew.settle(self._run.position.update)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from batchgrowth.errors import BatchGrowthError
 from distributed import Future
 
-from batchgrowth_trainer.exchange.forming import TOKEN_BYTES
+from batchgrowth_trainer.exchange.seats import TOKEN_BYTES
 from batchgrowth_trainer.worker.messages import Outcome, Prepared
 
 

@@ -16,8 +16,9 @@ from batchgrowth.forecast import expected_plan, forecast_of
 from batchgrowth.plan import Plan, Position, evaluation_due
 
 from batchgrowth_trainer.drivers.saves import Saves
-from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
+from batchgrowth_trainer.record.checkpoint import Checkpoints
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
+from batchgrowth_trainer.record.sealed import Saved
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
 from batchgrowth_trainer.sinks import events
@@ -46,14 +47,16 @@ class Run:
         course: Course,
         *,
         history: History,
-        checkpoints: CheckpointStore,
+        checkpoints: Checkpoints,
         sinks: Sequence[events.Sink],
         wanted: Callable[[Plan, Position], int],
         stop_requested: Callable[[], bool],
         saved: Saved | None = None,
+        check_held: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check_held` raises Superseded if another run has taken over the folder."""
         self.spec, self.stop_requested = course.spec, stop_requested
-        self._course, self._wanted = course, wanted
+        self._course, self._wanted, self._check_held = course, wanted, check_held
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
         self._looks: tuple[Decision, ...] = ()  # the last two outcomes
         self.story = _story_of(saved)
@@ -110,7 +113,8 @@ class Run:
         self.position = self.plan.position_at(update)
 
     def flush(self) -> None:
-        """Write the buffered history to disk. Raises CheckpointError."""
+        """Write the buffered history to disk. Raises CheckpointError and Superseded."""
+        self._check_held()
         with reported_as_checkpoint_error():
             self._history.flush()
 

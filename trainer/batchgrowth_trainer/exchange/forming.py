@@ -1,4 +1,4 @@
-"""How the members of a generation connect: each dials those of lower rank, and greets those of higher rank at its door.
+"""How members of a generation connect: each dials its peers of lower rank, and greets those of higher rank at its door.
 
 Every connection begins with the generation's token and the rank of the member that dials; the driver sends the token to
 members alone. A connection is greeted in a thread of its own, since a stranger may connect and stay silent; from then
@@ -13,33 +13,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-TOKEN_BYTES, _RANK_BYTES = 16, 4
+from batchgrowth_trainer.exchange.seats import TOKEN_BYTES, Address, Seat
+
+_RANK_BYTES = 4
 _POLL_SECONDS = 0.1  # between two checks that the generation is not over
 _GREETING_SHARE = 0.3  # of the time for forming, which one connection may take for its handshake, token and rank
 _MOST_GREETED = 64  # connections at once
 _BACKLOG = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A member's place in one generation: its rank, the door of each member by rank, and the token.
-
-    `store` is the address of the driver's torch store, for members with GPUs only.
-    """
-
-    rank: int
-    doors: tuple[tuple[str, int], ...]
-    token: bytes = field(repr=False)
-    timeout_seconds: float
-    store: tuple[str, int] | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of members."""
-        return len(self.doors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +44,7 @@ class Door:
         family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
         self._server = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
         self._server.setblocking(False)
-        self.address: tuple[str, int] = self._server.getsockname()[:2]
+        self.address: Address = self._server.getsockname()[:2]
 
     def fileno(self) -> int:
         """The descriptor, which is readable when a process has connected. Raises ConnectionError if it is closed."""
@@ -87,7 +70,7 @@ class Door:
 def connect_all(
     seat: Seat, door: Door, encryption: Encryption | None, is_over: Callable[[], bool], seconds: float
 ) -> dict[int, socket.socket]:
-    """A connection to every other member, by rank.
+    """A connection to every peer of this seat, by rank.
 
     Raises OSError if one does not connect within `seconds`, and as soon as `is_over()`.
     """
@@ -121,7 +104,7 @@ class _Forming:
 
     def connected(self, door: Door, is_over: Callable[[], bool]) -> dict[int, socket.socket]:
         threading.Thread(target=self._dial_all, name="dial", daemon=True).start()
-        while len(self._peers) < self._seat.size - 1:
+        while len(self._peers) < len(self._seat.doors):
             if is_over():
                 raise ConnectionError("the generation is over already")
             ready = _readable([door, self._news], min(_POLL_SECONDS, _left(self._ends)))
@@ -149,7 +132,7 @@ class _Forming:
             if self._encryption:
                 connection = self._encryption.greets.wrap_socket(connection, server_side=True)
             rank = _rank_of(connection, self._seat.token)
-            if rank is None or not self._seat.rank < rank < self._seat.size:
+            if rank is None or rank < self._seat.rank or rank not in self._seat.doors:
                 raise ConnectionError("a stranger, or a rank that should not dial")
             self._keep(rank, connection)
         except OSError:
@@ -159,8 +142,9 @@ class _Forming:
 
     def _dial_all(self) -> None:
         try:
-            for peer in range(self._seat.rank):
-                self._keep(peer, self._dial(peer))
+            for peer in self._seat.doors:
+                if peer < self._seat.rank:
+                    self._keep(peer, self._dial(peer))
         except OSError as error:
             self._failed = error
             self._tell()

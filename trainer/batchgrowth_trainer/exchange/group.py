@@ -1,11 +1,12 @@
 """The process group of one generation: members that exchange tensors pairwise until one of them leaves or dies.
 
 Pairwise on purpose: in a ring only the neighbours of a dead member notice its death, here every member does, at once.
+In a grid, its row and column do; they leave the group, which the others notice in turn.
 Forming a group takes milliseconds, and an update calls neither Dask nor Kubernetes.
 """
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
@@ -13,8 +14,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.forming import Door, Encryption, Seat, connect_all
+from batchgrowth_trainer.exchange.forming import Door, Encryption, connect_all
+from batchgrowth_trainer.exchange.grid import Grid, grid_of
 from batchgrowth_trainer.exchange.mesh import Mesh
+from batchgrowth_trainer.exchange.seats import Seat
 
 # torch.distributed's functions know one default group per process, but its classes allow a group per generation. They
 # have no type declarations.
@@ -33,6 +36,7 @@ class Group(Protocol):
 
     rank: int
     size: int
+    grid: Grid
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """Send each tensor of `outgoing` to its peer and fill each of `incoming`, all at once. Raises PeerLost."""
@@ -46,6 +50,7 @@ class LoneGroup:
 
     rank = 0
     size = 1
+    grid = grid_of(1)
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """Does nothing: there is no peer."""
@@ -62,7 +67,7 @@ class TcpGroup:
     def __init__(
         self, seat: Seat, door: Door, encryption: Encryption | None = None, is_over: Callable[[], bool] = lambda: False
     ) -> None:
-        self.rank, self.size = seat.rank, seat.size
+        self.rank, self.size, self.grid = seat.rank, seat.size, seat.grid
         self._patience = seat.timeout_seconds
         with _peer_errors():
             self._mesh = Mesh(connect_all(seat, door, encryption, is_over, _forming(seat).total_seconds()))
@@ -86,7 +91,7 @@ class NcclGroup:
     """Peers on GPUs, one each. The sends and receives of a swap are coalesced into one launch."""
 
     def __init__(self, seat: Seat) -> None:
-        self.rank, self.size = seat.rank, seat.size
+        self.rank, self.size, self.grid = seat.rank, seat.size, seat.grid
         self._device = torch.device("cuda", torch.cuda.current_device())
         options = c10d.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=seat.timeout_seconds)
@@ -95,6 +100,8 @@ class NcclGroup:
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """See Group. Raises PeerLost."""
+        if not outgoing and not incoming:
+            return
         with _peer_errors():
             self._group._start_coalescing(self._device)
             for peer, tensor in outgoing.items():
@@ -117,23 +124,6 @@ def form_group(seat: Seat, door: Door, encryption: Encryption | None, is_over: C
     if seat.size == 1:
         return LoneGroup()
     return NcclGroup(seat) if seat.store else TcpGroup(seat, door, encryption, is_over)
-
-
-def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
-    """Every member's tensor, in the order of the ranks; all have the shape of `mine`. Raises PeerLost."""
-    peers = [peer for peer in range(group.size) if peer != group.rank]
-    landing = {peer: torch.empty_like(mine) for peer in peers}
-    group.swap(dict.fromkeys(peers, mine), landing)
-    return [mine if peer == group.rank else landing[peer] for peer in range(group.size)]
-
-
-def send_state(group: Group, source: int, behind: Sequence[int], vectors: Sequence[Tensor]) -> None:
-    """Copy the vectors of rank `source` into those of every rank in `behind`. Raises PeerLost."""
-    for vector in vectors:
-        if group.rank == source:
-            group.swap(dict.fromkeys(behind, vector), {})
-        elif group.rank in behind:
-            group.swap({}, {source: vector})
 
 
 def _forming(seat: Seat) -> timedelta:

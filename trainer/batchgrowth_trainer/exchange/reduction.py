@@ -4,18 +4,23 @@ Short rows, or those of two members, are sent to every member, and each adds the
 Long rows are cut into one slice per member: each sends the others their slices, adds up its own along the tree, and
 sends the result to all: the bytes of a ring, 2 (P-1)/P of a row per member, and the same total for every P, since an
 element's sum does not depend on the member that computes it.
+
+In a grid, the slices of a row's sums are added up across the columns before they are sent to all of the row. A row of
+the grid has consecutive shards, so its sums are a few nodes of the same tree. A slice is not shorter than what counts
+as short, so short sums meet at the first member of each row.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from batchgrowth_trainer.exchange.grid import Grid, grid_of
 from batchgrowth_trainer.exchange.group import Group
-from batchgrowth_trainer.replica.tree import Layout, add_up, lay_out
+from batchgrowth_trainer.replica.tree import Layout, add_parts, add_up, lay_out, lay_out_runs
 
 _SHORT_BYTES = 64 << 10
 
@@ -32,8 +37,7 @@ class Reduction:
     """Adds rows of one length over one group; reuses its receive buffers from update to update."""
 
     def __init__(self, group: Group) -> None:
-        self._group = group
-        self._peers = [peer for peer in range(group.size) if peer != group.rank]
+        self._group, self._grid = group, group.grid
         self._buffers: dict[tuple[str, int, int, torch.dtype], Tensor] = {}
 
     def __call__(self, mine: Sequence[Tensor], shards: int, like: Tensor) -> Reduced:
@@ -44,41 +48,76 @@ class Reduction:
         layout = lay_out(shards, self._group.size)
         if self._group.size == 1:
             return Reduced(add_up(mine, layout), 0.0)
-        straight = self._group.size == 2 or like.nbytes <= _SHORT_BYTES
-        return self._straight(mine, layout, like) if straight else self._sliced(mine, layout, like)
+        if self._grid.is_mesh:
+            return self._among(self._grid.rows[0], mine, layout, like)
+        return self._over_grid(mine, shards, like)
 
-    def _straight(self, mine: Sequence[Tensor], layout: Layout, like: Tensor) -> Reduced:
-        outgoing = dict.fromkeys(self._peers, _packed(mine)) if mine else {}
-        rows, waited = self._collect("rows", outgoing, mine, layout, like)
+    def _among(self, ranks: Sequence[int], mine: Sequence[Tensor], layout: Layout, like: Tensor) -> Reduced:
+        """The total of members that are all connected with each other."""
+        if not _is_straight(len(ranks), like.nbytes):
+            return self._sliced(ranks, len(ranks), mine, layout, like, lambda rows, _: Reduced(rows[0], 0.0))
+        outgoing = dict.fromkeys(self._others(ranks), _packed(mine)) if mine else {}
+        rows, waited = self._collect(ranks, outgoing, mine, layout, like)
         return Reduced(add_up(rows, layout), waited)
 
-    def _sliced(self, mine: Sequence[Tensor], layout: Layout, like: Tensor) -> Reduced:
-        rank, size = self._group.rank, self._group.size
-        cuts = [len(like) * peer // size for peer in range(size + 1)]
-        spans = [slice(cuts[peer], cuts[peer + 1]) for peer in range(size)]
-        outgoing = {peer: _packed([row[spans[peer]] for row in mine]) for peer in self._peers if mine}
-        own = [row[spans[rank]] for row in mine]
-        rows, waited = self._collect("slices", outgoing, own, layout, like[spans[rank]])
-        total = self._buffer("total", 0, len(like), like)
-        total[spans[rank]] = add_up(rows, layout)
-        parts = {peer: total[spans[peer]] for peer in self._peers}
-        self._group.swap(dict.fromkeys(self._peers, total[spans[rank]]), parts)
-        return Reduced(total, waited)
+    def _over_grid(self, mine: Sequence[Tensor], shards: int, like: Tensor) -> Reduced:
+        rows, across = _lay_out_grid(shards, self._grid)
+        rank = self._group.rank
+        row, column = self._grid.row(rank), self._grid.column(rank)
+        return self._sliced(
+            row, _slices(self._grid, like.nbytes), mine, rows[self._grid.rows.index(row)], like,
+            lambda sums, part: self._among(column, sums, across, part),
+        )  # fmt: skip
+
+    def _sliced(
+        self,
+        ranks: Sequence[int],
+        slices: int,
+        mine: Sequence[Tensor],
+        layout: Layout,
+        like: Tensor,
+        complete: Callable[[list[Tensor], Tensor], Reduced],
+    ) -> Reduced:
+        """Each of the first `slices` members adds up one slice, which `complete` makes a total, for all `ranks`."""
+        place, others = ranks.index(self._group.rank), self._others(ranks)
+        spans = _spans(len(like), slices)
+        outgoing = {ranks[at]: _packed([row[span] for row in mine]) for at, span in enumerate(spans) if mine}
+        outgoing.pop(self._group.rank, None)
+        incoming = {ranks[at]: span for at, span in enumerate(spans) if at != place}
+        total = self._buffer("total", len(ranks), len(like), like)
+        if place >= slices:
+            self._group.swap(outgoing, {})
+            return Reduced(total, self._timed({}, {peer: total[span] for peer, span in incoming.items()}))
+        own = spans[place]
+        rows, waited = self._collect(ranks, outgoing, [row[own] for row in mine], layout, like[own])
+        done = complete(add_parts(rows, layout), like[own])
+        total[own] = done.total
+        self._group.swap(dict.fromkeys(others, total[own]), {peer: total[span] for peer, span in incoming.items()})
+        return Reduced(total, waited + done.wait_seconds)
 
     def _collect(
-        self, use: str, outgoing: dict[int, Tensor], mine: Sequence[Tensor], layout: Layout, like: Tensor
+        self, ranks: Sequence[int], outgoing: dict[int, Tensor], mine: Sequence[Tensor], layout: Layout, like: Tensor
     ) -> tuple[list[Tensor], float]:
-        counts = [len(nodes) for nodes in layout.nodes]
+        """The rows of all these members' nodes, in order, and the seconds until they had arrived."""
+        counts = {peer: len(nodes) for peer, nodes in zip(ranks, layout.nodes, strict=True)}
         received = {
-            peer: self._buffer(use, peer, counts[peer] * len(like), like) for peer in self._peers if counts[peer]
+            peer: self._buffer("rows", peer, counts[peer] * len(like), like)
+            for peer in self._others(ranks)
+            if counts[peer]
         }
-        began = time.perf_counter()
-        self._group.swap(outgoing, received)
-        waited = time.perf_counter() - began
+        waited = self._timed(outgoing, received)
         rows: list[Tensor] = []
-        for peer in range(self._group.size):
+        for peer in ranks:
             rows += mine if peer == self._group.rank else received[peer].view(-1, len(like)) if counts[peer] else []
         return rows, waited
+
+    def _timed(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> float:
+        began = time.perf_counter()
+        self._group.swap(outgoing, incoming)
+        return time.perf_counter() - began
+
+    def _others(self, ranks: Sequence[int]) -> list[int]:
+        return [peer for peer in ranks if peer != self._group.rank]
 
     def _buffer(self, use: str, peer: int, length: int, like: Tensor) -> Tensor:
         key = (use, peer, length, like.dtype)
@@ -88,14 +127,63 @@ class Reduction:
 
 
 @lru_cache(maxsize=256)
-def bytes_sent(shards: int, members: int, length: int, item: int = 4) -> int:
+def bytes_sent(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> int:
     """Bytes that all members together send in one reduction of rows of `length` items of `item` bytes."""
-    counts, others = [len(nodes) for nodes in lay_out(shards, members).nodes], members - 1
-    if members == 2 or length * item <= _SHORT_BYTES:
-        return sum(counts) * others * length * item
-    slices = [length * (member + 1) // members - length * member // members for member in range(members)]
-    out = sum(count * (length - own) for count, own in zip(counts, slices, strict=True))
-    return (out + length * others) * item
+    return sum(bytes_by_member(shards, members, length, item, rows))
+
+
+@lru_cache(maxsize=256)
+def bytes_by_member(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> tuple[int, ...]:
+    """Bytes that each member sends in one reduction, in a grid of `rows` rows."""
+    grid = grid_of(members, rows)
+    if grid.is_mesh:
+        return tuple(item * count for count in _sent_among(_counts(lay_out(shards, members)), length, item))
+    layouts, across = _lay_out_grid(shards, grid)
+    slices = _slices(grid, length * item)
+    columns = [_sent_among(_counts(across), span.stop - span.start, item) for span in _spans(length, slices)]
+    sent: list[int] = []
+    for number, layout in enumerate(layouts):
+        for place, count in enumerate(_sent_sliced(_counts(layout), length, slices)):
+            sent.append(item * (count + (columns[place][number] if place < slices else 0)))
+    return tuple(sent)
+
+
+def _sent_among(counts: list[int], length: int, item: int) -> list[int]:
+    if _is_straight(len(counts), length * item):
+        return [count * (len(counts) - 1) * length for count in counts]
+    return _sent_sliced(counts, length, len(counts))
+
+
+def _sent_sliced(counts: list[int], length: int, slices: int) -> list[int]:
+    """The items that each of these members sends: slices of its rows to their owners, and its own to all others."""
+    owned = [span.stop - span.start for span in _spans(length, slices)] + [0] * (len(counts) - slices)
+    return [count * (length - own) + own * (len(counts) - 1) for count, own in zip(counts, owned, strict=True)]
+
+
+def _counts(layout: Layout) -> list[int]:
+    return [len(nodes) for nodes in layout.nodes]
+
+
+def _is_straight(members: int, nbytes: int) -> bool:
+    return members == 2 or nbytes <= _SHORT_BYTES
+
+
+def _slices(grid: Grid, nbytes: int) -> int:
+    """The number of slices in which a row of the grid adds up."""
+    return min(grid.width, -(-nbytes // _SHORT_BYTES) or 1) if _SHORT_BYTES else grid.width
+
+
+def _spans(length: int, slices: int) -> list[slice]:
+    cuts = [length * place // slices for place in range(slices + 1)]
+    return [slice(cuts[place], cuts[place + 1]) for place in range(slices)]
+
+
+@lru_cache(maxsize=256)
+def _lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
+    """The layout within each row of the grid, and that across its rows."""
+    runs = lay_out(shards, grid.size).runs
+    rows = tuple(lay_out_runs(shards, runs[row.start : row.stop]) for row in grid.rows)
+    return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
 
 
 def _packed(rows: Sequence[Tensor]) -> Tensor:

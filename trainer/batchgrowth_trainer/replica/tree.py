@@ -10,23 +10,40 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` the in-place additions."""
+    """`runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` the in-place additions.
+
+    The additions end in the slots `sums`: one, unless the runs are only a part of all shards.
+    """
 
     runs: tuple[tuple[int, int], ...]
     nodes: tuple[tuple[tuple[int, int], ...], ...]
     order: tuple[tuple[int, int], ...]
+    sums: tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
 def lay_out(shards: int, members: int) -> Layout:
     """The layout of an update of `shards` shards over `members` members."""
-    runs = tuple(shard_runs(shards, members))
-    nodes = tuple(tuple(subtrees(lo, hi, shards)) for lo, hi in runs)
-    return Layout(runs, nodes, tuple(merge_order([node for some in nodes for node in some], shards)))
+    return lay_out_runs(shards, shard_runs(shards, members))
+
+
+def lay_out_runs(shards: int, runs: Sequence[tuple[int, int]]) -> Layout:
+    """The layout of adjacent runs, in order, of an update of `shards` shards."""
+    nodes = tuple(subtrees(lo, hi, shards) for lo, hi in runs)
+    slots = [node for some in nodes for node in some]
+    into = subtrees(runs[0][0], runs[-1][1], shards)
+    begins = {lo: slot for slot, (lo, _) in enumerate(slots)}
+    return Layout(tuple(runs), nodes, merge_order(slots, shards, into), tuple(begins[lo] for lo, _ in into))
 
 
 def add_up(rows: Sequence[Tensor], layout: Layout) -> Tensor:
     """The total of all nodes' rows, given in order; overwrites the rows and returns the first."""
+    [total] = add_parts(rows, layout)
+    return total
+
+
+def add_parts(rows: Sequence[Tensor], layout: Layout) -> list[Tensor]:
+    """The sums of the nodes that the layout's runs cover; overwrites the rows, given in order, and returns some."""
     for left, right in layout.order:
         rows[left].add_(rows[right])
-    return rows[0]
+    return [rows[slot] for slot in layout.sums]

@@ -1,5 +1,6 @@
 """The forced end of a process that is done, even if a thread or a connection hangs."""
 
+import atexit
 import logging
 import os
 import sys
@@ -31,7 +32,26 @@ def end_within(seconds: float, code: int) -> None:
     end_when(lambda: time.monotonic() > ends, code)
 
 
+def end_unfinalized(over: Callable[[], bool], code: int) -> None:
+    """Have this process end with this exit code before Python finalizes its interpreter, if `over` is True by then.
+
+    A thread that is inside torch would abort the process: it cannot return to an interpreter that is being finalized.
+    """
+
+    def end() -> None:
+        if over():
+            logging.shutdown()
+            _flush_streams()
+            os._exit(code)
+
+    atexit.register(end)
+
+
 def _flush(code: int, why: str) -> None:
     logging.getLogger(__name__).warning("%s; this process ends now with code %d", why, code)
+    _flush_streams()
+
+
+def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sized
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from batchgrowth_trainer.worker.last_resort import end_when
+from batchgrowth_trainer.worker.last_resort import end_unfinalized, end_when
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -78,6 +78,7 @@ class Leave:
 
         signal.signal(signal.SIGTERM, take)
         end_when(lambda: time.monotonic() > self._exit_at, 0)
+        end_unfinalized(lambda: self._exit_at < math.inf, 0)
 
     async def _take(self, worker: "Worker") -> None:
         self._announce(worker)

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_device_fault
 from batchgrowth_trainer.exchange.forming import Door, Encryption
-from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, send_state, swap_with_all
+from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import evaluate
@@ -81,13 +82,12 @@ class Member:
         mine = torch.tensor([here.update, here.epoch, here.offset])
         places = [place.tolist() for place in swap_with_all(group, mine)]
         best = max(place[0] for place in places)
-        source = next(rank for rank, place in enumerate(places) if place[0] == best)
-        behind = [rank for rank, place in enumerate(places) if place[0] != best]
-        if not behind:
+        holds = [place[0] == best for place in places]
+        if all(holds):
             return
-        send_state(group, source, behind, list(self.replica.tensors().values()))
-        if group.rank in behind:
-            self.replica.moved_to(Position(*places[source]))
+        spread_state(group, holds, list(self.replica.tensors().values()))
+        if not holds[group.rank]:
+            self.replica.moved_to(Position(*places[holds.index(True)]))
 
     def unreported(self, reported: int, evaluated: int) -> tuple[messages.Report, ...]:
         """Reports of the rows after update `reported` and the evaluations after epoch `evaluated`.
@@ -173,7 +173,7 @@ class _Generation:
         waited = reduced.wait_seconds
         seconds = computed - began + now - exchanged, exchanged - computed - waited, waited
         self._member.keep_row(messages.UpdateRow.now(step, replica.plan, done, self._group.size, seconds))
-        self._bytes += bytes_sent(step.shards, self._group.size, self._replica.length)
+        self._bytes += bytes_sent(step.shards, self._group.size, self._replica.length, rows=len(self._group.grid.rows))
         if self._reports and now - self._reported_at > _REPORT_SECONDS:
             self._send_rows()
         return done.stop

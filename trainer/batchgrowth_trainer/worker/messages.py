@@ -11,7 +11,7 @@ from batchgrowth.errors import BatchGrowthError
 from batchgrowth.plan import Plan, Position, Step
 from pydantic import Discriminator, TypeAdapter
 
-from batchgrowth_trainer.exchange.forming import Seat
+from batchgrowth_trainer.exchange.seats import Seat
 from batchgrowth_trainer.replica.replica import Committed
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
-from batchgrowth.errors import ClusterError
+from batchgrowth.errors import ClusterError, Superseded
 from batchgrowth.plan import Position, Step
 from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
@@ -26,6 +26,8 @@ from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.member import Member
 
 _MEMBERS: dict[str, Member] = {}
+_STARTS: dict[str, int] = {}
+"""The starts, numbered, of the trainers that drive the runs which this process knows, or knew."""
 
 Packed = tuple[Position, Mapping[str, np.ndarray]]
 
@@ -51,12 +53,19 @@ LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
 
 
 def member_of(run_id: str) -> Member:
-    """This process's member of the run. Raises KeyError if there is none."""
+    """This process's member of the run. Raises KeyError if there is none, Superseded if a later start has another."""
+    if run_id not in _MEMBERS:
+        _refuse_earlier(_STARTS.get(run_id, 0))
     return _MEMBERS[run_id]
 
 
-def prepare_member(run_id: str, spec: JobSpec, paths: Sequence[str]) -> messages.Prepared:
-    """Load the workload and build a replica that is ready to join. Raises WorkloadError and DataError."""
+def prepare_member(run_id: str, spec: JobSpec, paths: Sequence[str], start: int = 0) -> messages.Prepared:
+    """Load the workload and build a replica that is ready to join.
+
+    `start` is the number of the start of the driver's process. Raises WorkloadError and DataError, and Superseded if a
+    driver of a later start was here.
+    """
+    _obey(run_id, start)
     sys.path[:0] = [path for path in paths if path not in sys.path]
     worker = get_worker()
     if run_id not in _MEMBERS:
@@ -122,8 +131,12 @@ async def take_result(run_id: str) -> tuple[Packed, dict[str, np.ndarray]]:
     return to_arrays(replica.snapshot()), {name: tensor.numpy() for name, tensor in replica.state_dict().items()}
 
 
-async def abandon_others(run_id: str) -> None:
-    """Make way for a new driver: drop the members of other runs, which end at their next update boundary."""
+async def abandon_others(run_id: str, start: int = 0) -> None:
+    """Make way for a new driver: drop the members of other runs, which end at their next update boundary.
+
+    Raises Superseded if a driver of a later start was here.
+    """
+    _obey(run_id, start)
     _abandon([key for key in _MEMBERS if key != run_id])
 
 
@@ -141,6 +154,18 @@ async def forget(run_id: str) -> None:
     """Free the replica: the run is over, or goes on without this worker."""
     if run_id in _MEMBERS:
         _MEMBERS.pop(run_id).door.close()
+
+
+def _obey(run_id: str, start: int) -> None:
+    """Take orders for the run from now on. Raises Superseded if it is of an earlier start than another."""
+    _STARTS[run_id] = start
+    _refuse_earlier(start)
+
+
+def _refuse_earlier(start: int) -> None:
+    latest = max(_STARTS.values(), default=0)
+    if start < latest:
+        raise Superseded(f"a worker obeys start {latest} of the trainer; this one, start {start}, ends")
 
 
 def _encryption(worker: Worker, spec: JobSpec) -> Encryption | None:

@@ -1,0 +1,32 @@
+"""How the process of a worker ends that has left."""
+
+import subprocess
+import sys
+
+CODE = """
+import asyncio, signal, threading, time, torch
+from batchgrowth_trainer.worker.leave import Leave
+
+def train():
+    weights = torch.randn(300, 300, requires_grad=True)
+    while True:
+        (weights @ weights).sum().backward()
+
+async def leave():
+    signal.signal(signal.SIGTERM, lambda *_: None)  # Dask's own
+    left = Leave({}, lambda worker: None, lambda: None)
+    left.on_sigterm(None)
+    left.close()
+
+asyncio.run(leave())
+threading.Thread(target=train, daemon=True).start()
+time.sleep(0.5)
+print("the end", end="")
+"""
+
+
+def test_a_thread_that_trains_on_does_not_abort_the_process() -> None:
+    """When Dask has closed the worker, an update may be under way; finalizing the interpreter then ends in SIGABRT."""
+    ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (0, "the end") == (ended.returncode, ended.stdout), ended.stderr
