@@ -36,6 +36,10 @@ def main(
     job: Annotated[Path, typer.Option(help="The job, as JSON or YAML.")] = Path("/etc/batchgrowth/job.json"),
     plan: Annotated[Path, typer.Option(help="The operator's plan.")] = Path("/etc/batchgrowth/plan.json"),
     output_dir: Annotated[Path, typer.Option(help="The folder for checkpoints and results.")] = Path("/checkpoints"),
+    checkpoint_uri: Annotated[
+        str | None,
+        typer.Option(envvar="BATCHGROWTH_CHECKPOINT_URI", help="The object store for them instead, if there is one."),
+    ] = None,
     scheduler: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_SCHEDULER")] = None,
     namespace: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_NAMESPACE")] = None,
     progress_configmap: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_PROGRESS_CONFIGMAP")] = None,
@@ -47,9 +51,10 @@ def main(
     manifest = load_stored(job)
     check_same_plan(manifest, plan)
 
+    from batchgrowth_trainer.crew.fence import Fence
     from batchgrowth_trainer.interrupts import interrupts
     from batchgrowth_trainer.record.output import make_folder
-    from batchgrowth_trainer.sinks.delivery import to_config_map, to_file
+    from batchgrowth_trainer.sinks.delivery import numbered, to_config_map, to_file
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, Stopped, publish
     from batchgrowth_trainer.sinks.reporting import Reporter
@@ -60,19 +65,24 @@ def main(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every peer address without a name
     make_folder(output_dir)
     deliver, count_start = to_file(output_dir / "progress.json")
+    fence = None
     if namespace is not None and progress_configmap is not None:
         deliver, count_start = to_config_map(namespace, progress_configmap)
+        fence = Fence()
     console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)
-    sinks = [make_display(console), Reporter(deliver, count_start)]
+    sinks = [make_display(console), Reporter(deliver, count_start, fence.fall if fence else lambda _: None)]
     first_stop = Note("stop requested: writing a checkpoint, then exiting")
     try:
         with interrupts(lambda: publish(sinks, first_stop)) as requested:
             from batchgrowth_trainer.drivers.scaling import shards_of
             from batchgrowth_trainer.training import Options, train
 
+            if fence is not None:
+                fence.start = numbered(count_start, requested)
             options = Options(
                 output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
-                metrics_host=ANYWHERE, wanted=shards_of, patient=True, logs=logs,
+                metrics_host=ANYWHERE, wanted=shards_of, patient=True, fence=fence, logs=logs,
+                checkpoint_uri=checkpoint_uri,
             )  # fmt: skip
             summary = train(manifest, options, sinks, requested)
         publish(sinks, Note(f"weights SHA-256 {summary['weightsSha256']}"))

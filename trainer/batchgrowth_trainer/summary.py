@@ -1,10 +1,43 @@
-"""The summary of a finished run."""
+"""The end of a run: its last checkpoint, and if it is finished, its results and their summary."""
 
 from pathlib import Path
 from typing import Any
 
+from batchgrowth.errors import Interrupted
+from batchgrowth.spec import BatchGrowthJob
+from safetensors.torch import save
+
 from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.record import storage
+from batchgrowth_trainer.record.checkpoint import Checkpoints
+from batchgrowth_trainer.record.output import WEIGHTS_FILE, OutputFolder
 from batchgrowth_trainer.record.runs import read_run
+from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
+from batchgrowth_trainer.sinks.events import Finished
+
+
+def concluded(
+    run: Run, job: BatchGrowthJob, folder: OutputFolder, checkpoints: Checkpoints, trained: Trained
+) -> dict[str, Any]:
+    """The summary of the finished run, whose results are written. Raises Interrupted if updates are left."""
+    if trained.snapshot is not None:
+        run.save_last(trained.snapshot)
+    if trained.snapshot is None or not run.plan.is_done(trained.snapshot.position):
+        run.check_saved()
+        if not run.saved_update:
+            raise Interrupted("stopped before the first update; there is nothing to resume")
+        raise Interrupted(
+            f"stopped after update {run.saved_update:,}; the checkpoint is in {checkpoints.place}, "
+            "and --resume continues from it"
+        )
+    run.check_saved()
+    weights = save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()})
+    storage.retried(lambda: folder.write(WEIGHTS_FILE, weights), storage.LAST_SECONDS, run.note)
+    summary = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))
+    storage.retried(lambda: folder.write_summary(summary), storage.LAST_SECONDS, run.note)
+    storage.retried(checkpoints.keep_results, storage.LAST_SECONDS, run.note)
+    run.publish(Finished(summary["weightsSha256"]))
+    return summary
 
 
 def summary_of(run: Run, directory: Path, name: str, sha256: str) -> dict[str, Any]:

@@ -12,31 +12,33 @@ from pathlib import Path
 from typing import Any
 
 from batchgrowth.course import Course
-from batchgrowth.errors import Interrupted
+from batchgrowth.errors import Superseded
 from batchgrowth.logs import DEFAULT_LOGS, Logs
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob, mathematics
 from distributed import Client
 from prometheus_client import CollectorRegistry
-from safetensors.torch import save
 
+from batchgrowth_trainer.crew.claims import announce
 from batchgrowth_trainer.crew.connection import SchedulerLost, closed_in_time, connection
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.event_loop import LoopWatch
+from batchgrowth_trainer.crew.fence import Fence
 from batchgrowth_trainer.crew.local_cluster import LOOPBACK, LocalScaler, local_cluster
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
 from batchgrowth_trainer.drivers.workforce import Join, Workforce
-from batchgrowth_trainer.record import storage
-from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
+from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore
 from batchgrowth_trainer.record.history import History
-from batchgrowth_trainer.record.output import CHECKPOINTS, WEIGHTS_FILE, OutputFolder
-from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
+from batchgrowth_trainer.record.output import CHECKPOINTS, OutputFolder
+from batchgrowth_trainer.record.sealed import Saved
+from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
 from batchgrowth_trainer.replica.growth import decisions_in
-from batchgrowth_trainer.sinks.events import Finished, Note, Sink, Started, Stopped, publish
+from batchgrowth_trainer.sinks.events import Note, Sink, Started, Stopped, publish
+from batchgrowth_trainer.sinks.journal import Journal
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
-from batchgrowth_trainer.summary import summary_of
+from batchgrowth_trainer.summary import concluded
 from batchgrowth_trainer.worker.addresses import host_towards
 
 _LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS = 180.0, 600.0, 15.0
@@ -50,7 +52,8 @@ class Options:
     `workers` caps the plan's workers; `scheduler` is the address of an existing Dask cluster; `paths` precede sys.path
     when the workload is imported; `wanted` replaces the plan's number of workers; `patient` waits without a limit for
     workers and for the scheduler, reconnects to a lost one, and waits a while for another run to leave the folder;
-    `logs` applies to the workers of a local cluster.
+    `fence` ends the run if a later one claims the scheduler; `logs` applies to the workers of a local cluster;
+    `checkpoint_uri` is an object store for checkpoints and results, in place of the folder.
     """
 
     output_dir: Path
@@ -62,7 +65,9 @@ class Options:
     paths: tuple[str, ...] = ()
     wanted: Callable[[Plan, Position], int] | None = None
     patient: bool = False
+    fence: Fence | None = None
     logs: Logs = DEFAULT_LOGS
+    checkpoint_uri: str | None = None
 
 
 def train(
@@ -75,32 +80,52 @@ def train(
 
     Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
     """
-    plan, watch = make_plan(job.spec), LoopWatch()
+    plan, watch, fence = make_plan(job.spec), LoopWatch(), options.fence
 
     def note(text: str) -> None:
         publish(sinks, Note(text))
+
+    def stops() -> bool:
+        if fence is not None:
+            fence.check()
+        return stop_requested()
+
+    def wait_for_folder(text: str) -> None:
+        note(text)
+        if fence is not None and options.scheduler is not None:
+            announce(options.scheduler, fence, stops)
 
     patience = _LOCK_PATIENCE_SECONDS if options.patient else 0.0
     # The endpoint answers the liveness probe, so it opens before the run waits for its folder and reads checkpoints.
     with (
         closing(Endpoint(CollectorRegistry(), options.metrics_host, options.metrics_port, watch.trouble)) as endpoint,
         closing(
-            OutputFolder(options.output_dir, patience=patience, stop_requested=stop_requested, note=note)
+            OutputFolder(options.output_dir, patience=patience, stop_requested=stops, note=wait_for_folder)
         ) as folder,
     ):
-        checkpoints = CheckpointStore(folder.path / CHECKPOINTS, mathematics(job.spec), job.spec.checkpoint.keep)
-        checkpoints.sweep()
-        saved = checkpoints.load_latest(note) if options.resume else None
+        checkpoints = _checkpoints(job, options, folder)
+        checkpoints.prepare()
+        saved = checkpoints.resume(note) if options.resume else None
         if saved is None and options.resume:
-            note(f"there is no checkpoint in {folder.path} to resume from; training starts at the beginning")
+            note(f"there is no checkpoint in {checkpoints.place} to resume from; training starts at the beginning")
         finished = folder.summary()
         if saved is not None and finished is not None and plan.is_done(saved.snapshot.position):
-            note(f"{job.metadata.name} is trained already: {folder.path} has the result. "
+            note(f"{job.metadata.name} is trained already: {checkpoints.place} has the result. "
                  "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
             return finished
-        with _run(job, options, endpoint, folder, checkpoints, saved, sinks, stop_requested) as run:
+        with _run(job, options, endpoint, folder, checkpoints, saved, sinks, stops) as run:
             trained = _trained(run, options, watch)
-            return _concluded(run, job, folder, trained)
+            return concluded(run, job, folder, checkpoints, trained)
+
+
+def _checkpoints(job: BatchGrowthJob, options: Options, folder: OutputFolder) -> Checkpoints:
+    known, keep = mathematics(job.spec), job.spec.checkpoint.keep
+    if options.checkpoint_uri is None:
+        return CheckpointStore(folder.path / CHECKPOINTS, known, keep)
+    from batchgrowth_trainer.record.bucket import Bucket  # loads for a while, and most runs need no store
+    from batchgrowth_trainer.record.remote import RemoteCheckpoints
+
+    return RemoteCheckpoints(Bucket.at(options.checkpoint_uri), folder.path, known, keep)
 
 
 @contextmanager
@@ -109,7 +134,7 @@ def _run(
     options: Options,
     endpoint: Endpoint,
     folder: OutputFolder,
-    checkpoints: CheckpointStore,
+    checkpoints: Checkpoints,
     saved: Saved | None,
     sinks: Sequence[Sink],
     stop_requested: Callable[[], bool],
@@ -121,13 +146,14 @@ def _run(
     with ExitStack() as stack:
         history = stack.enter_context(_history(folder, saved, sinks))
         run = Run(
-            course, history=history, checkpoints=checkpoints, sinks=(telemetry, *sinks),
+            course, history=history, checkpoints=checkpoints, sinks=(telemetry, Journal(folder.path), *sinks),
             wanted=options.wanted or _planned(options.workers), stop_requested=stop_requested, saved=saved,
+            check_held=folder.check_held,
         )  # fmt: skip
         folder.write_job(job)
         run.publish(Started(job.metadata.name, plan, run.position, course.decisions))
         stack.callback(run.publish, Stopped())
-        run.note(f"metrics at {endpoint.url}; results go to {folder.path}")
+        run.note(f"metrics at {endpoint.url}; results go to {checkpoints.place}")
         yield run
 
 
@@ -143,6 +169,10 @@ def _history(folder: OutputFolder, saved: Saved | None, sinks: Sequence[Sink]) -
         publish(sinks, Note(f"an earlier run was here; it is kept in {aside}"))
     try:
         yield history
+    except Superseded:
+        with suppress(OSError):
+            history.discard()
+        raise
     except BaseException:
         with suppress(OSError):  # the error that ends the run says more
             history.close()
@@ -177,7 +207,7 @@ def _trained(run: Run, options: Options, watch: LoopWatch) -> Trained:
 @contextmanager
 def _workforce(run: Run, options: Options, watch: LoopWatch) -> Iterator[Workforce]:
     with _cluster(run, options) as (client, scaler, host, patience), watch.watching(client.loop.asyncio_loop):
-        crew = Crew(client, uuid.uuid4().hex, run.spec, options.paths, run.stop_requested)
+        crew = Crew(client, uuid.uuid4().hex, run.spec, options.paths, run.stop_requested, options.fence)
         scaling = Scaling(run, crew, scaler, patience)
         crew.open()
         try:
@@ -197,26 +227,3 @@ def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None
         patience = longest = math.inf
     with connection(options.scheduler, longest, run.stop_requested, run.wait_for) as client:
         yield client, None, host_towards(options.scheduler), patience
-
-
-# --- results ----------------------------------------------------------------------------------------------------------
-
-
-def _concluded(run: Run, job: BatchGrowthJob, folder: OutputFolder, trained: Trained) -> dict[str, Any]:
-    if trained.snapshot is not None:
-        run.save_last(trained.snapshot)
-    if trained.snapshot is None or not run.plan.is_done(trained.snapshot.position):
-        run.check_saved()
-        if not run.saved_update:
-            raise Interrupted("stopped before the first update; there is nothing to resume")
-        raise Interrupted(
-            f"stopped after update {run.saved_update:,}; the checkpoint is in {folder.path}, "
-            "and --resume continues from it"
-        )
-    run.check_saved()
-    weights = save({name: tensor.contiguous() for name, tensor in trained.state_dict.items()})
-    storage.retried(lambda: folder.write(WEIGHTS_FILE, weights), storage.LAST_SECONDS, run.note)
-    summary = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))
-    storage.retried(lambda: folder.write_summary(summary), storage.LAST_SECONDS, run.note)
-    run.publish(Finished(summary["weightsSha256"]))
-    return summary

@@ -5,11 +5,10 @@ from datetime import datetime
 
 from batchgrowth import names
 
-from batchgrowth_operator.seen.observed import Failure, Object, Observed
+from batchgrowth_operator.seen.observed import TRAINER, Failure, Object, Observed
 from batchgrowth_operator.seen.problems import Problem, event_problems, pod_problems, refusal, replica_failure
 from batchgrowth_operator.seen.scheduler import deployment_of
 from batchgrowth_operator.seen.timestamps import seconds_since
-from batchgrowth_operator.seen.trainer_outcome import CONTAINER as TRAINER
 from batchgrowth_operator.seen.trainer_outcome import truncated
 
 DASK_OPERATOR_TIMEOUT_SECONDS = 20
@@ -62,7 +61,7 @@ def _cluster_problems(seen: Observed) -> Iterator[Problem]:
 
 
 def _trainer_problems(seen: Observed) -> Iterator[Problem]:
-    job = seen.child("Job", names.trainer(seen.name))
+    job = seen.trainer
     if job is not None and _lacks_a_pod(job):
         yield from event_problems(seen.warnings, names.trainer(seen.name), seen.now)
     yield from _role_problems(seen, TRAINER)
@@ -104,7 +103,7 @@ def _unexplained(seen: Observed) -> Iterator[Object]:
 
 
 def _silent(seen: Observed) -> Iterator[Object]:
-    job = seen.child("Job", names.trainer(seen.name))
+    job = seen.trainer
     if job is not None and _lacks_a_pod(job):
         yield job
     yield from (pod for pod in seen.pods if "deletionTimestamp" not in pod["metadata"] and _is_silent(pod))

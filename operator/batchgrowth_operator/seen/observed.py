@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from batchgrowth import names
 
+TRAINER = "trainer"
+"""The role of the trainer's pods, and the name of their container."""
 Object = Mapping[str, Any]
 """A Kubernetes object as plain JSON."""
 
@@ -102,12 +104,17 @@ class Observed:
         """The child, or None if it does not exist."""
         return self.children.get(Ref(kind, name))
 
-    def pods_of(self, role: str) -> tuple[Object, ...]:
-        """The pods of one role, without those being deleted."""
+    @property
+    def trainer(self) -> Object | None:
+        """The trainer's Job, or None if it does not exist."""
+        return self.child("Job", names.trainer(self.name))
+
+    def pods_of(self, role: str, *, deleted: bool = False) -> tuple[Object, ...]:
+        """The pods of one role, those being deleted only if `deleted`."""
         return tuple(
             pod
             for pod in self.pods
-            if labels_of(pod).get(names.ROLE_LABEL) == role and "deletionTimestamp" not in pod["metadata"]
+            if labels_of(pod).get(names.ROLE_LABEL) == role and (deleted or "deletionTimestamp" not in pod["metadata"])
         )
 
 

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 from batchgrowth import names
 from batchgrowth.errors import CheckpointError, ClusterError, DataError, SpecError, WorkloadError
 
-from batchgrowth_operator.seen.observed import Object, Observed, labels_of
-from batchgrowth_operator.seen.timestamps import seconds_since
+from batchgrowth_operator.seen.lost import is_given_up
+from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, annotations_of
 
-CONTAINER = "trainer"
 LONGEST_MESSAGE = 1024
 
 REASONS = {
@@ -25,6 +24,8 @@ KILLED = 137
 """The exit code of a container that SIGKILL ended."""
 _KILLED_OTHERWISE = "killed, as a hung container is by its liveness probe: the pod's events say why"
 
+_LONGEST_COUNT = 9
+"""Digits of a number of restarts that may be believed."""
 _EXIT_CODE = re.compile(r"exit code (\d+)")
 
 
@@ -36,43 +37,50 @@ class Outcome(NamedTuple):
     message: str
 
 
-def is_running(seen: Observed) -> bool:
-    """Whether a trainer pod may still be working; a terminating one writes its checkpoint."""
-    job = seen.child("Job", names.trainer(seen.name))
+def is_running(seen: Observed, kept: bool) -> bool:
+    """Whether a trainer pod may still be working; a terminating one writes its checkpoint.
+
+    One that was given up does not count: if it still works, its successor ends it. See `lost.is_replaceable` for `kept`.
+    """
+    job = seen.trainer
     status = (job or {}).get("status") or {}
     if job is not None and "deletionTimestamp" not in job["metadata"] and status.get("active", 0) > 0:
         return True
     return any(
-        pod["metadata"]["labels"].get(names.ROLE_LABEL) == CONTAINER
-        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-        for pod in seen.pods
+        (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") and not is_given_up(seen, pod, kept)
+        for pod in seen.pods_of(TRAINER, deleted=True)
     )
 
 
-def unreachable_pod(seen: Observed) -> str | None:
-    """The trainer's pod if its node is probably lost; None if there is none.
+def is_between_pods(seen: Observed) -> bool:
+    """Whether the trainer's Job goes on, but has no pod now: Kubernetes waits before it makes the next."""
+    job = seen.trainer
+    status = (job or {}).get("status") or {}
+    if job is None or "deletionTimestamp" in job["metadata"] or not status.get("startTime"):
+        return False
+    counts = status.get("active"), status.get("terminating"), status.get("succeeded")
+    uncounted = (status.get("uncountedTerminatedPods") or {}).values()
+    ending = (c for c in status.get("conditions") or () if c.get("status") == "True")
+    return not (any(counts) or any(uncounted) or any(ending)) and not any(
+        (pod.get("status") or {}).get("phase") != "Failed" for pod in seen.pods_of(TRAINER, deleted=True)
+    )
 
-    Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps it until the node is
-    back or gone. A pod that ends by itself has a terminated container, or is deleted and within its grace period.
-    """
-    for pod in seen.pods:
-        metadata, status = pod["metadata"], pod.get("status") or {}
-        ends = metadata.get("deletionTimestamp")
-        containers = status.get("containerStatuses") or ()
-        if (
-            labels_of(pod).get(names.ROLE_LABEL) == CONTAINER
-            and status.get("phase") == "Running"
-            and any((c.get("type"), c.get("status")) == ("Ready", "False") for c in status.get("conditions") or ())
-            and not any("terminated" in (one.get("state") or {}) for one in containers)
-            and (ends is None or seconds_since(ends, seen.now) > 0)
-        ):
-            return str(metadata["name"])
-    return None
+
+def restarts_of(seen: Observed) -> int:
+    """The failures of the trainer that count, those before its Job was made again included."""
+    job = seen.trainer
+    return 0 if job is None else restarts_before(job) + int((job.get("status") or {}).get("failed", 0))
+
+
+def restarts_before(job: Object) -> int:
+    """The restarts of the trainer before this Job was made."""
+    known = annotations_of(job).get(names.RESTARTS_BEFORE, "")
+    return int(known) if known.isdecimal() and len(known) <= _LONGEST_COUNT else 0
 
 
 def outcome_of(seen: Observed) -> Outcome | None:
     """How the trainer's Job ended; None if it has not."""
-    job = seen.child("Job", names.trainer(seen.name))
+    job = seen.trainer
     if job is None:
         return None
     if _condition(job, "Complete"):
@@ -91,7 +99,7 @@ def num_retries(seen: Observed) -> int:
     """The trainer pods that ended with exit code 75; Kubernetes keeps them, and evicted ones do not count."""
     return sum(
         ending["exitCode"] == ClusterError.exit_code
-        for pod in seen.pods_of(CONTAINER)
+        for pod in seen.pods_of(TRAINER)
         if not any(c.get("type") == "DisruptionTarget" for c in (pod.get("status") or {}).get("conditions") or ())
         for ending in _endings(pod)
     )
@@ -115,7 +123,7 @@ def _condition(job: Object, kind: str) -> dict[str, Any] | None:
 
 def _last_termination(seen: Observed) -> tuple[int | None, str]:
     """Exit code and message of the trainer container that ended last; None and "" if no such pod is left."""
-    endings = [ending for pod in seen.pods_of(CONTAINER) for ending in _endings(pod)]
+    endings = [ending for pod in seen.pods_of(TRAINER) for ending in _endings(pod)]
     if not endings:
         return None, ""
     last = max(endings, key=lambda ending: str(ending.get("finishedAt") or ""))

@@ -244,23 +244,26 @@ def api_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[tupl
     thread.join()
 
 
-def test_a_config_map_is_patched(
-    tmp_path: Path, api_server: tuple[int, list[tuple[str, str, dict[str, object]]]]
-) -> None:
-    """With the current token, and the report under its key."""
+def test_a_config_map_is_patched(tmp_path: Path, api_server: tuple[int, list[tuple[str, str, object]]]) -> None:
+    """With the current token, the report under its key, and only while the start that was claimed first is the last."""
     port, seen = api_server
     (tmp_path / "token").write_text("first\n")
     environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
+    stored["text"] = json.dumps({"metadata": {"resourceVersion": "7"}})
     patch, _ = to_config_map("team", "digits-progress", environment, tmp_path)
 
     patch("one")
     (tmp_path / "token").write_text("second")
     patch("two")
 
-    path = "/api/v1/namespaces/team/configmaps/digits-progress"
+    path, held = (
+        "/api/v1/namespaces/team/configmaps/digits-progress",
+        {"op": "test", "path": "/data/start", "value": "0"},
+    )
     assert [
-        (path, "Bearer first", {"data": {"progress.json": "one"}}),
-        (path, "Bearer second", {"data": {"progress.json": "two"}}),
+        (path, "Bearer first", {"metadata": {"resourceVersion": "7"}, "data": {"start": "0"}}),
+        (path, "Bearer first", [held, {"op": "add", "path": "/data/progress.json", "value": "one"}]),
+        (path, "Bearer second", [held, {"op": "add", "path": "/data/progress.json", "value": "two"}]),
     ] == seen
     with pytest.raises(OSError, match="404"):
         to_config_map("team", "missing", environment, tmp_path)[0]("three")
@@ -278,6 +281,8 @@ def test_a_config_map_is_patched(
         ({LAST_START: "2"}, {"progress.json": report(start=2**60)}, 3),
         ({LAST_START: "-2"}, {"progress.json": "nonsense"}, 0),
         (None, {"progress.json": report(start=2**53)}, 2**53),
+        ({LAST_START: "7"}, {"progress.json": report(start=3), "start": "9"}, 10),  # claimed, and not yet reported
+        (None, {"start": "9" * 5000}, 0),
     ],
 )
 def test_a_start_is_numbered_after_all_that_are_known(
@@ -289,10 +294,10 @@ def test_a_start_is_numbered_after_all_that_are_known(
     stored["text"] = json.dumps({"metadata": {"annotations": annotations}, "data": data})
     environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
     _, count_start = to_config_map("team", "digits-progress", environment, tmp_path)
-    assert number == count_start()
+    assert number == count_start() == count_start()
     stored["text"] = "<html>"
     with pytest.raises(OSError, match="not a ConfigMap"):
-        count_start()
+        to_config_map("team", "digits-progress", environment, tmp_path)[1]()
 
 
 def test_nothing_is_delivered_before_the_start_has_its_number(tmp_path: Path, small_job: MakeJob) -> None:

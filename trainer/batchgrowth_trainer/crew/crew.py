@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from batchgrowth.errors import BatchGrowthError
+from batchgrowth.errors import BatchGrowthError, Superseded
 from batchgrowth.spec import JobSpec
 from distributed import Client, Future
 
 from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.calls import Calls
+from batchgrowth_trainer.crew.claims import Claim
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
 from batchgrowth_trainer.crew.events import Ended, Event, Ready, Unready
+from batchgrowth_trainer.crew.fence import Fence
 from batchgrowth_trainer.crew.pulse import Pulse
 from batchgrowth_trainer.crew.restarts import Restarts
 from batchgrowth_trainer.crew.roll import Roll
@@ -38,6 +40,7 @@ class Crew:
         spec: JobSpec,
         paths: Sequence[str],
         stop_requested: Callable[[], bool] = lambda: False,
+        fence: Fence | None = None,
     ) -> None:
         self.client, self.run_id, self._stop_requested = client, run_id, stop_requested
         self._connection = client.scheduler_comm  # a reconnection replaces it
@@ -46,18 +49,20 @@ class Crew:
         self.leaving: set[str] = set()  # got SIGTERM; they train to the end of their generation
         self._released: set[str] = set()
         self._topic = service.topic(run_id)
-        self._arguments = (run_id, spec, tuple(paths))
         self._preparing: dict[str, Future] = {}
         self._suspects = Suspects()
         self._held: dict[str, Prepared] = {}  # suspects that are ready
         self.calls = Calls(client, self.check_connected)
+        self._claim = Claim(client, self.calls, fence)
+        self._arguments = (run_id, spec, tuple(paths), self._claim.start)
         self._pulse = Pulse(self.calls)
         self._roll = Roll(client, self.calls, self.events.put)
         self._restarts = Restarts(client, lambda a: a in self.ready or a in self._held or a in self.leaving)
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
 
     def open(self) -> None:
-        """Start to watch the workers, and to prepare all that are registered. Raises SchedulerLost."""
+        """Start to watch the workers, and to prepare all that are registered. Raises SchedulerLost, Superseded."""
+        self._claim.open()
         self._roll.open(self._topic, self._on_event)
 
     def close(self) -> None:
@@ -67,16 +72,17 @@ class Crew:
             members = [address for address in (*self.ready, *self.leaving) if address in self.registered]
             self.calls.ask(service.forget, self.run_id, workers=members, seconds=_ANSWER_SECONDS)
             self._roll.close(self._topic)
-        except (SchedulerLost, OSError):
+        except (SchedulerLost, Superseded, OSError):
             return  # nothing of this run is left
         finally:
             self.calls.close()
 
     def check_connected(self) -> None:
-        """Poll the scheduler. Raises SchedulerLost if it was lost, or does not answer when a stop is requested."""
+        """Poll the scheduler. Raises Superseded, and SchedulerLost if it is lost or blocks a requested stop."""
         if self.client.status != "running" or self.client.scheduler_comm is not self._connection:
             raise SchedulerLost(LOST)  # a reconnected scheduler has lost the run's tasks
         self._roll.poll()
+        self._claim.poll()
         if self._roll.silence() > _ANSWER_SECONDS and self._stop_requested():
             raise SchedulerLost(LOST)
 
@@ -214,7 +220,7 @@ class Crew:
     def _prepare(self, address: str) -> None:
         if address in self._preparing or address in self.ready or address in self._held:
             return
-        self.calls.notify(service.abandon_others, self.run_id, worker=address)
+        self.calls.notify(service.abandon_others, self.run_id, self._claim.start, worker=address)
         future = self.calls.submit(address, service.prepare_member, *self._arguments)
         self._preparing[address] = future
         future.add_done_callback(lambda done: self._on_prepared(address, done))

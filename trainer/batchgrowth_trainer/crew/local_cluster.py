@@ -53,14 +53,16 @@ class LocalScaler:
         if self._grows:
             return
         self._grows = True
-        while self._cluster.status == Status.running and len(self._cluster.worker_spec) < self._target:
-            present = len(self._cluster.worker_spec)
-            starting = present - len(self._cluster.scheduler.workers)
-            more = min(self._target - present, _AT_ONCE - starting)
-            if more > 0:
-                self._cluster.scale(present + more)
-            await asyncio.sleep(_GROW_SECONDS)
-        self._grows = False
+        try:
+            while self._cluster.status == Status.running and len(self._cluster.worker_spec) < self._target:
+                present = len(self._cluster.worker_spec)
+                starting = present - len(self._cluster.scheduler.workers)
+                more = min(self._target - present, _AT_ONCE - starting)
+                if more > 0:
+                    self._cluster.scale(present + more)
+                await asyncio.sleep(_GROW_SECONDS)
+        finally:
+            self._grows = False
 
     def repair(self) -> None:
         """See Scaler. A nanny does not restart a worker that died before it had registered."""

@@ -5,10 +5,12 @@ A thread of its own delivers the newest report and retries a failed one with the
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from batchgrowth.decisions import Decision
+from batchgrowth.errors import Superseded
 from batchgrowth.forecast import Forecast
 from batchgrowth.plan import Plan, Position
 from batchgrowth.progress import LONGEST_PERIOD_SECONDS, Progress
@@ -32,12 +34,18 @@ class Reporter:
     A training that lasts long is reported less often, since a cluster may run a thousand of them: see `period_seconds`.
     """
 
-    def __init__(self, deliver: Deliver, count_start: CountStart = lambda: 0) -> None:
+    def __init__(
+        self,
+        deliver: Deliver,
+        count_start: CountStart = lambda: 0,
+        on_superseded: Callable[[Superseded], None] = lambda _: None,
+    ) -> None:
         """`count_start` gives the number of this start; it is called until it raises no OSError, before any delivery.
 
         The number grows with each start of the job's trainer: the reports of a later start supersede all earlier.
+        `on_superseded` is called if one has reported; then nothing is delivered any more.
         """
-        self._deliver, self._count_start = deliver, count_start
+        self._deliver, self._count_start, self._on_superseded = deliver, count_start, on_superseded
         self._number: int | None = None
         self._plan: Plan | None = None
         self._newest: Progress | None = None
@@ -166,6 +174,9 @@ class Reporter:
                 if self._number is None:
                     self._number = self._count_start()
                 self._deliver(replace(report, start=self._number).to_json())
+            except Superseded as why:
+                self._on_superseded(why)
+                return True
             except OSError:
                 time.sleep(min(wait, 2) * PERIOD_SECONDS)
             else:

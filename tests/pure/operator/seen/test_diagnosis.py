@@ -147,12 +147,16 @@ def test_a_missing_pull_secret(make_world: MakeWorld) -> None:
     assert message(world, "ClusterReady").endswith("Create the secret registry, or remove it from the job.")
 
 
+NO_STORE_SECRET = {"reason": "CreateContainerConfigError", "message": 'secret "store" not found'}
+
+
 @pytest.mark.fault("A24")
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
         (pod("t", "trainer", **unschedulable('persistentvolumeclaim "ckpt" not found')), "ReferenceMissing"),
         (pod("t", "trainer", **container(state={"waiting": {"reason": "ErrImagePull"}})), "ImagePullFailed"),
+        (pod("t", "trainer", **container(state={"waiting": NO_STORE_SECRET})), "ReferenceMissing"),
     ],
 )
 def test_problems_of_the_trainer(waiting_world: Any, found: Any, reason: str) -> None:

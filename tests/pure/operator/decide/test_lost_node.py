@@ -1,0 +1,115 @@
+"""A trainer on a node that does not answer: what is said, and when another takes its place."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth_operator.decide.decision import Decision
+from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.seen.timestamps import timestamp
+
+KEPT = {"volume": {"claimName": "kept"}}
+JOB = Ref("Job", "digits-trainer")
+GRACE = timedelta(seconds=120)
+
+
+def lose_node(world: Any) -> dict[str, Any]:
+    """The pod of the trainer's Job as the node controller marks it when the node has not answered for 40 s."""
+    world.trainer["metadata"]["uid"] = "first"
+    world.trainer["status"] = {"active": 1, "ready": 0}
+    lost = {
+        "kind": "Pod",
+        "metadata": {
+            "name": "digits-trainer-x",
+            "labels": names.labels("digits", "trainer"),
+            "ownerReferences": [{"kind": "Job", "name": "digits-trainer", "uid": "first", "controller": True}],
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": timestamp(world.now)}],
+            "containerStatuses": [{"name": "trainer", "state": {"running": {}}}],
+        },
+    }
+    world.pods = [lost]
+    return lost
+
+
+def renewal(decision: Decision) -> tuple[Any, Any]:
+    return decision.delete, decision.abandoned
+
+
+@pytest.mark.fault("C25")
+@pytest.mark.parametrize("checkpoint", [KEPT, {"uri": "s3://bucket/kept"}], ids=["volume", "object store"])
+def test_another_trainer_starts_after_a_minute(training_world: Any, checkpoint: Any) -> None:
+    """The pod's Job would make no other while the lost one is there, which no kubelet ends."""
+    world = training_world(checkpoint=checkpoint)
+    lost = lose_node(world)
+    decision = world.step()
+    assert ("False", "TrainerUnreachable") == world.condition("Training")
+    assert 60 == decision.requeue_after_seconds
+    assert ("Warning", "TrainerUnreachable") == (world.events[-1].type, world.events[-1].reason)
+    assert ((), frozenset()) == renewal(world.wait(59).step())
+
+    assert ((JOB,), {JOB}) == renewal(world.wait(1).step())
+    lost["metadata"]["deletionTimestamp"] = timestamp(world.now + GRACE)  # by the garbage collector
+    world.settle()
+    assert ("False", "TrainerReplaced") == world.condition("Training")
+    assert "TrainerReplaced" == world.events[-1].reason
+    assert "uid" not in world.trainer["metadata"], "another Job"
+
+    world.trainer["metadata"]["uid"] = "second"
+    world.trainer["status"] = {"active": 1, "ready": 1}
+    world.settle()
+    assert ("True", "UpdatesCommitted") == world.condition("Training")
+    assert () == world.wait(1000).decide().delete, "the lost pod is not the new Job's"
+
+
+@pytest.mark.fault("C25")
+def test_a_node_that_answers_again_in_time_keeps_its_trainer(training_world: Any) -> None:
+    world = training_world(checkpoint=KEPT)
+    lost = lose_node(world)
+    world.step()
+    lost["status"]["conditions"][0]["status"] = "True"
+    world.trainer["status"]["ready"] = 1
+    world.wait(100).settle()
+    assert ("True", "UpdatesCommitted") == world.condition("Training")
+    assert "first" == world.trainer["metadata"]["uid"]
+
+
+@pytest.mark.fault("C25")
+def test_without_storage_kubernetes_decides(training_world: Any) -> None:
+    """Since the training is lost with its trainer; a pod that is deleted ends though its node comes back."""
+    world = training_world()
+    lost = lose_node(world)
+    assert () == world.wait(290).step().delete
+    said = next(one["message"] for one in world.status["conditions"] if one["type"] == "Training")
+    assert "Without spec.checkpoint.volume the training would be lost" in said
+
+    world.wait(10)
+    lost["metadata"]["deletionTimestamp"] = timestamp(world.now + GRACE)
+    assert ((JOB,), {JOB}) == renewal(world.step())
+
+
+@pytest.mark.fault("C25")
+def test_a_job_whose_deletion_waits_for_a_lost_pod_is_released(training_world: Any) -> None:
+    """Of a job with another image, whose Job was deleted together with its pod."""
+    world = training_world(checkpoint=KEPT)
+    lose_node(world)
+    world.trainer["metadata"]["deletionTimestamp"] = timestamp(world.now)
+    assert ((JOB,), {JOB}) == renewal(world.wait(61).step())
+
+
+@pytest.mark.fault("C25")
+def test_a_suspended_job_does_not_wait_for_a_lost_trainer(training_world: Any) -> None:
+    world = training_world(checkpoint=KEPT)
+    lost = lose_node(world)
+    lost["metadata"]["deletionTimestamp"] = timestamp(world.now)
+    world.trainer["status"] = {"active": 0}
+    world.edit(suspend=True).step()
+    assert ("Unknown", "Checkpointing") == world.condition("Suspended")
+
+    world.wait(61).settle()
+
+    assert ("True", "BySpec") == world.condition("Suspended")
+    assert world.cluster is None
