@@ -44,8 +44,11 @@ REASONS = {
     "Training": {
         "UpdatesCommitted": "Updates are being committed.",
         "NotStarted": "The trainer has not committed an update yet.",
-        "TrainerUnreachable": "The node of the trainer's pod does not answer. The pod, which the message names, is "
-        "replaced when the node is back, deleted, or tainted as out of service.",
+        "TrainerUnreachable": "The node of the trainer's pod, which the message names, does not answer. After a minute "
+        "another trainer takes its place if spec.checkpoint.volume is set, otherwise once Kubernetes has deleted the "
+        "pod, by default after five minutes.",
+        "TrainerReplaced": "Another trainer starts from the last checkpoint, since the node of the one before does not "
+        "answer. If that one still works, it ends when it meets its successor.",
         "TrainerRestarting": "The trainer was lost, or ended by an error that may pass, and restarts from its last "
         "checkpoint; the message has its exit code and error.",
         **HELD_UP,
@@ -58,7 +61,8 @@ REASONS = {
         "AtTarget": "As many workers have joined as were requested.",
     },
     "Degraded": {
-        "TooFewWorkers": "Workers are missing for longer than spec.workers.waitSeconds and at least ten seconds.",
+        "TooFewWorkers": "Workers are missing for longer than spec.workers.waitSeconds and at least ten seconds, or "
+        "again and again.",
         "FullStrength": "No worker has been missing for that long.",
     },
     "Stalled": {

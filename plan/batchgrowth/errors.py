@@ -10,6 +10,7 @@
     │   └── StorageError    75   retry: the disk is full, fails, or is locked by another run
     ├── PortError            6   a port is taken
     ├── ClusterError        75   retry: workers or the scheduler were lost or never connected
+    │   └── Superseded      75   a later start of the job's trainer took over; this one has written nothing since
     └── Interrupted        130   stopped by the user; the checkpoint is written
 
 75 is EX_TEMPFAIL of sysexits.h and 130 is 128 + SIGINT, so that a Kubernetes Job or a shell can tell which failures
@@ -93,6 +94,10 @@ class ClusterError(BatchGrowthError):
     """Workers or the scheduler were lost or never connected; a retry may help."""
 
     exit_code = 75
+
+
+class Superseded(ClusterError):
+    """A later start of the job's trainer has taken over, so this one ends and writes nothing more."""
 
 
 class Interrupted(BatchGrowthError):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from batchgrowth.documents import Document, Path, dotted, printable
 from batchgrowth.errors import Fault
+from batchgrowth.redaction import redacted
 from batchgrowth.schema.model import RULES_BROKEN
 from batchgrowth.schema.patterns import DECIMAL, WORDS
 from batchgrowth.schema.structural import Schema, structural_schema
@@ -52,7 +53,7 @@ def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
 
 
 def _given(path: Path, value: Any, document: Document) -> str:
-    """The value as the manifest spells it, shortened if it is long."""
+    """The value as the manifest spells it, shortened if it is long, without what looks like a password."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list | tuple):
@@ -60,7 +61,7 @@ def _given(path: Path, value: Any, document: Document) -> str:
         return f"{kind} of {len(value)}"
     if isinstance(value, BaseModel):
         return "a block"
-    text = document.written.get(path, str(value))
+    text = redacted(document.written.get(path, str(value)))
     return printable(f'"{text}"' if isinstance(value, str) else text)
 
 

@@ -14,8 +14,12 @@ PARTS_MISSING = "batchgrowth.dev/parts-missing-since"
 """Annotation with the time since which a part of the scheduler is missing."""
 LAST_START = "batchgrowth.dev/last-start"
 """Annotation with the number of the trainer's last start that the operator knows; the next start has a larger one."""
+RESTARTS_BEFORE = "batchgrowth.dev/restarts-before"
+"""Annotation with the number of restarts of the trainer before its Job was made."""
 JOB_KEY = "job.json"
 PLAN_KEY = "plan.json"
+START_KEY = "start"
+"""Key of the progress ConfigMap with the number of the trainer's newest start, which alone may report."""
 PROGRESS_KEY = "progress.json"
 
 

@@ -125,6 +125,27 @@ class RetriesStatus(Model):
     before: Count = Field(0, description="Trainer pods that had ended with exit code 75 when that update was reported.")
 
 
+class FlappingCondition(Model):
+    """How often a condition turned bad lately; after a few times it stays bad until it has been good for a while."""
+
+    type: str = Field(min_length=1, max_length=64, description="Type of the condition.")
+    turns: Count = Field(0, description="Times that it turned bad; those after it is kept bad do not count.")
+    first_time: Time = Field(description="When the first of these was seen, in RFC 3339.")
+    last_time: Time = Field(description="When the last of these was seen, in RFC 3339.")
+    good_time: Time | None = Field(
+        None, description="Since when a condition that is kept bad has been good, in RFC 3339; absent while it is bad."
+    )
+
+
+class FlappingStatus(Model):
+    """The conditions that turned bad lately, and when those that are kept bad were last written."""
+
+    write_time: Time = Field(description="When conditions that are kept bad were last written, in RFC 3339.")
+    conditions: Annotated[
+        tuple[FlappingCondition, ...], _list_of(16, "The conditions that turned bad lately.", key="type")
+    ] = ()
+
+
 class StageRecord(Model):
     """A stage that has begun. In a measured job the operator reads its decisions here when the report is gone."""
 
@@ -173,6 +194,9 @@ class JobStatus(Model):
     trainer_status: TrainerStatus | None = Field(None, description="Progress of the training.")
     restarts: Count = Field(0, description="Restarts of the trainer.")
     retries: RetriesStatus | None = Field(None, description="What fruitless retries are counted from.")
+    flapping: FlappingStatus | None = Field(
+        None, description="Conditions that turned bad lately: those that do again and again are kept bad."
+    )
     history: Annotated[
         tuple[StageRecord, ...],
         _list_of(MOST_HISTORY, f"The stages that have begun, the newest last, at most {MOST_HISTORY}."),

@@ -24,13 +24,15 @@ class Decision:
 
     The status comes first because it records what was decided: if the pass dies after it, the next pass completes the
     rest. `status` is None if it does not change, `requeue_after_seconds` None if only an event can change the decision.
-    `renewed` are those of `delete` that a later pass makes again. `put_backs` are an input of the next decision.
+    `renewed` are those of `delete` that a later pass makes again, `abandoned` those that do not wait for the end of
+    their pods. `put_backs` are an input of the next decision.
     """
 
     status: Manifest | None = None
     apply: tuple[Manifest, ...] = ()
     delete: tuple[Ref, ...] = ()
     renewed: frozenset[Ref] = frozenset()
+    abandoned: frozenset[Ref] = frozenset()
     events: tuple[Event, ...] = ()
     delete_job: bool = False
     requeue_after_seconds: float | None = None

@@ -65,12 +65,12 @@ def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: A
     return []
 
 
-def covers(found: Any, wanted: Any) -> bool:
+def covers(found: Any, wanted: Any, path: Path = ()) -> bool:
     """Whether `found` has every field of `wanted`; fields added by the API server or others are ignored.
 
     Quantities of resources compare by value, since the API server normalizes them; a missing field equals an empty one.
     """
-    return next(drifted(found, wanted), None) is None
+    return next(drifted(found, wanted, path), None) is None
 
 
 def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
@@ -100,8 +100,8 @@ def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
     if not isinstance(found, list):
         yield path
     elif field is None or not all(isinstance(entry, Mapping) and field in entry for entry in wanted):
-        differing = (drifted(one, other, path) for one, other in zip(found, wanted, strict=False))
-        if len(found) != len(wanted) or any(True for fields in differing for _ in fields):
+        pairs = zip(found, wanted, strict=False)
+        if len(found) != len(wanted) or not all(covers(one, other, path) for one, other in pairs):
             yield path
     else:
         by_key = {entry.get(field): entry for entry in found if isinstance(entry, Mapping)}

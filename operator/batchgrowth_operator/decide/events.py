@@ -18,6 +18,8 @@ BAD = {
     ("Succeeded", "False"),
     ("Contested", "True"),
 }
+TROUBLES = {*HELD_UP, "TrainerUnreachable"}
+"""Reasons that are bad whatever their condition."""
 QUIET = {"WaitingForWorkers", "WaitingForScheduler", "InProgress", "NotStarted", "Released", "Ended", "Paused"}
 """Reasons without an event: they only say that a job is on its way, or repeat another event."""
 RECOVERIES = {
@@ -49,7 +51,7 @@ def _condition_events(previous: JobStatus, new: JobStatus) -> Iterator[Event]:
 
 
 def _is_bad(now: Condition) -> bool:
-    return (now.type, now.status) in BAD | {("ClusterReady", "False")} or now.reason in HELD_UP
+    return (now.type, now.status) in BAD | {("ClusterReady", "False")} or now.reason in TROUBLES
 
 
 def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new: JobStatus) -> str:

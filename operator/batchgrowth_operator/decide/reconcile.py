@@ -26,6 +26,7 @@ from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.drift import digest, is_in_place
 from batchgrowth_operator.decide.events import events_between
 from batchgrowth_operator.decide.pod_limits import held_by
+from batchgrowth_operator.decide.restarts import seconds_until_renewal
 from batchgrowth_operator.decide.retries import scheduler_retry, seconds_until_retry
 from batchgrowth_operator.decide.rules import degraded_after, seconds_missing, stalled_after
 from batchgrowth_operator.decide.scaling import Workforce, workforce
@@ -43,6 +44,7 @@ from batchgrowth_operator.seen.diagnosis import (
     seconds_between_event_reads,
     seconds_until_unexplained,
 )
+from batchgrowth_operator.seen.lost import has_lost_trainer, seconds_until_given_up
 from batchgrowth_operator.seen.observed import Object, Observed, Ref, annotations_of, ref_of
 from batchgrowth_operator.seen.scheduler import seconds_until_parts_lost
 from batchgrowth_operator.seen.timestamps import seconds_since
@@ -62,9 +64,12 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
         return _reported(s.previous, rejected_status(seen, refused))
     w = workforce(s)
     manifests = [manifest for manifest in _wanted(s, w) if not _is_terminating(seen.children.get(ref_of(manifest)))]
-    changed = [m for m in manifests if not (_needs_recreation(m, seen) or _is_in_place(m, seen))]
+    abandoned = _abandoned(s)
+    renewed = {ref_of(m) for m in manifests if _needs_recreation(m, seen) or _waits_too_long(m, s)} | abandoned
+    changed = [m for m in manifests if ref_of(m) not in renewed and not _is_in_place(m, seen)]
     fights = contention(seen, changed)
-    status, until_report = throttled(next_status(s, w, fights), s.previous, seen.now, defaults.report_seconds)
+    wanted, until_steady = next_status(s, w, fights)
+    status, until_report = throttled(wanted, s.previous, seen.now, defaults.report_seconds)
     left = _seconds_to_live(s, status)
     if left is not None and left <= 0:
         return Decision(delete_job=True)
@@ -76,9 +81,10 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
             *(manifest for manifest in changed if ref_of(manifest) not in fights.held),
             *scheduler_retry(seen),
         ),
-        delete=tuple(_unwanted(s, manifests)),
-        renewed=frozenset(ref_of(manifest) for manifest in manifests if _needs_recreation(manifest, seen)),
-        requeue_after_seconds=_soonest(left, until_report, fights.due_seconds, *_waits(s, w)),
+        delete=tuple(_unwanted(s, renewed)),
+        renewed=frozenset(renewed),
+        abandoned=abandoned,
+        requeue_after_seconds=_soonest(left, until_report, until_steady, fights.due_seconds, *_waits(s, w)),
         put_backs=fights.put_backs,
     )
 
@@ -110,9 +116,10 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
     """Whether the trainer's Job is wanted.
 
     A Job is recreated only after the last pod of the old one has ended, so that two trainers of a job never run at
-    once, and not while the scheduler is about to be replaced.
+    once, and not while the scheduler is about to be replaced. One whose node is lost may still work unseen, so the
+    fence of the trainer's own package ends it.
     """
-    exists = s.seen.child("Job", names.trainer(s.seen.name)) is not None
+    exists = s.seen.trainer is not None
     if s.mode is Mode.OVER:
         return exists and outcome_of(s.seen) is None  # between two pods too: a suspended Job starts no other
     if exists or cluster is None or s.is_trainer_running:
@@ -120,8 +127,15 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
     return not _is_terminating(s.seen.children.get(ref_of(cluster))) and not _needs_recreation(cluster, s.seen)
 
 
-def _unwanted(s: Situation, manifests: list[Manifest]) -> Iterator[Ref]:
-    for ref in (ref_of(manifest) for manifest in manifests if _needs_recreation(manifest, s.seen)):
+def _abandoned(s: Situation) -> frozenset[Ref]:
+    """The trainer's Job if its pod is on a lost node: it makes no other pod before that one is gone."""
+    if s.mode is Mode.ACTIVE and has_lost_trainer(s.seen, s.spec.checkpoint.is_kept):
+        return frozenset({Ref("Job", names.trainer(s.seen.name))})
+    return frozenset()
+
+
+def _unwanted(s: Situation, renewed: set[Ref]) -> Iterator[Ref]:
+    for ref in sorted(renewed):
         if ref.kind == "Job" or not s.is_trainer_running:
             yield ref
     if s.cluster_policy is ClusterPolicy.DELETE:
@@ -144,6 +158,17 @@ def _needs_recreation(manifest: Manifest, seen: Observed) -> bool:
     if found is None or wanted is None or annotations_of(found).get(names.INPUTS, wanted) == wanted:
         return False
     return digest(inputs_found(found)) != wanted
+
+
+def _waits_too_long(manifest: Manifest, s: Situation) -> bool:
+    return manifest["kind"] == "Job" and _seconds_until_renewal(s) == 0
+
+
+def _seconds_until_renewal(s: Situation) -> float | None:
+    """See restarts.seconds_until_renewal; a trainer that never reported is left to Kubernetes."""
+    if s.mode is not Mode.ACTIVE or s.previous.trainer_status is None:
+        return None
+    return seconds_until_renewal(s.seen, s.retries)
 
 
 def _is_in_place(manifest: Manifest, seen: Observed) -> bool:
@@ -170,7 +195,9 @@ def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
     if cluster is not None and (_is_terminating(cluster) or not (cluster.get("status") or {}).get("phase")):
         since = cluster["metadata"].get("deletionTimestamp") or cluster["metadata"].get("creationTimestamp")
         yield DASK_OPERATOR_TIMEOUT_SECONDS - seconds_since(since, s.seen.now)
+    yield _seconds_until_renewal(s)
     yield seconds_until_parts_lost(s.seen)
+    yield seconds_until_given_up(s.seen, s.spec.checkpoint.is_kept)
     yield seconds_until_retry(s.seen)
     yield seconds_until_unexplained(s.seen)
     yield seconds_between_event_reads(s.seen)

@@ -1,18 +1,18 @@
 """One small rule for each condition: from the situation to the condition's status, reason and message."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
-
-from batchgrowth import names
 
 from batchgrowth_operator.decide.contention import Contention, contested_field
 from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED, pods_refused
 from batchgrowth_operator.decide.scaling import Workforce
 from batchgrowth_operator.decide.situation import Mode, Situation, condition
 from batchgrowth_operator.seen.diagnosis import trainer_problem
+from batchgrowth_operator.seen.lost import is_replaceable, unreachable_pods
+from batchgrowth_operator.seen.observed import Object, is_owned_by
 from batchgrowth_operator.seen.scheduler import is_ready
 from batchgrowth_operator.seen.timestamps import seconds_since
-from batchgrowth_operator.seen.trainer_outcome import last_exit, num_retries, truncated, unreachable_pod
+from batchgrowth_operator.seen.trainer_outcome import is_between_pods, last_exit, num_retries, truncated
 
 DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""
@@ -57,8 +57,8 @@ def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
 
 def _remarks(s: Situation) -> str:
     """What a user may not expect of this job, each a sentence."""
-    kept = s.spec.checkpoint.volume is not None
-    loss = "" if kept else " Without spec.checkpoint.volume, suspending loses the training."
+    kept = s.spec.checkpoint.is_kept
+    loss = "" if kept else " Without spec.checkpoint.volume or uri, suspending loses the training."
     unknown = ", ".join(s.stored.unknown)
     return f"{loss} This version of the operator ignores what it does not know: {unknown}."[:768] if unknown else loss
 
@@ -82,22 +82,34 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
         return Verdict("False", "Ended", "The trainer has ended.")
     if s.mode is Mode.SUSPENDED:
         return Verdict("False", "Paused", "The job is suspended.")
-    trainer = s.seen.child("Job", names.trainer(s.seen.name))
+    trainer = s.seen.trainer
     status = (trainer or {}).get("status") or {}
     problem = trainer_problem(s.seen) if not status.get("ready", 0) else None
     if problem is not None:
         return Verdict("False", *problem)
-    unreachable = unreachable_pod(s.seen) if not status.get("ready", 0) else None
-    if unreachable is not None:
-        lost = f"The node of pod {unreachable} does not answer; training goes on when it does or is deleted."
-        return Verdict("False", "TrainerUnreachable", lost)
-    ended = status.get("failed", 0) or num_retries(s.seen)  # the Job itself does not count retries
+    unreachable = () if status.get("ready", 0) else unreachable_pods(s.seen)
+    if unreachable:
+        return _unreachable(s, unreachable, trainer)
+    ended = status.get("failed", 0) or num_retries(s.seen) or is_between_pods(s.seen)  # a Job counts failures alone
     if ended and not status.get("ready", 0):
         restart, cause = "The trainer restarts from its last checkpoint", last_exit(s.seen)
         return Verdict("False", "TrainerRestarting", truncated(f"{restart}: {cause}" if cause else f"{restart}."))
     if s.update:
         return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
     return Verdict("False", "NotStarted", "The trainer has not committed an update yet.")
+
+
+def _unreachable(s: Situation, pods: Sequence[Object], job: Object | None) -> Verdict:
+    """What happens to a trainer on a lost node: it is waited for, or another takes its place."""
+    own = [pod for pod in pods if job is not None and is_owned_by(pod, job["metadata"].get("uid", ""))]
+    pod = (own or pods)[0]
+    lost = f"The node of pod {pod['metadata']['name']} does not answer"
+    if not own:
+        return Verdict("False", "TrainerReplaced", f"{lost}; another trainer takes its place.")
+    if is_replaceable(pod, s.spec.checkpoint.is_kept):
+        return Verdict("False", "TrainerUnreachable", f"{lost}; after a minute another trainer takes its place.")
+    why = "Without spec.checkpoint.volume the training would be lost with it, so"
+    return Verdict("False", "TrainerUnreachable", f"{lost}. {why} it is replaced when Kubernetes deletes the pod.")
 
 
 def resizing(s: Situation, w: Workforce) -> Verdict:

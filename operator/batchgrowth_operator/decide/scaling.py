@@ -13,7 +13,7 @@ from batchgrowth.progress import LONGEST_PERIOD_SECONDS
 from batchgrowth.spec.template import CONTAINER
 from batchgrowth.status import WorkersStatus
 
-from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation, condition
+from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation, condition, is_held
 from batchgrowth_operator.seen.observed import Object
 from batchgrowth_operator.seen.timestamps import parse_timestamp, seconds_since, timestamp_ms
 
@@ -143,9 +143,10 @@ def _resize_seconds(s: Situation, previous: WorkersStatus, ready: int) -> float 
     """Seconds from the request until all workers were ready, if the job was scaling up and they are now; else None.
 
     If workers were lost after the request, the time counts from their loss, provided that a pod became ready since:
-    workers that only reconnected to a restarted trainer say nothing about a worker's start-up time.
+    workers that only reconnected to a restarted trainer say nothing about a worker's start-up time. Nor do workers that
+    are lost again and again.
     """
-    resizing = condition(s.previous, "Resizing")
+    resizing = None if is_held(s.previous, "Resizing") else condition(s.previous, "Resizing")
     if resizing is None or (resizing.status, resizing.reason) != ("True", "ScalingUp") or ready < previous.requested:
         return None
     requested, missing = str(previous.requested_time), resizing.last_transition_time

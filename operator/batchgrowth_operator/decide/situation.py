@@ -12,7 +12,7 @@ from batchgrowth.manifest import Stored
 from batchgrowth.plan import Plan, Stage
 from batchgrowth.progress import Progress
 from batchgrowth.spec import JobSpec
-from batchgrowth.status import Condition, JobStatus, RetriesStatus
+from batchgrowth.status import Condition, FlappingCondition, JobStatus, RetriesStatus
 from pydantic import ValidationError
 
 from batchgrowth_operator.decide.defaults import Defaults
@@ -25,6 +25,9 @@ from batchgrowth_operator.seen.timestamps import seconds_since
 from batchgrowth_operator.seen.trainer_outcome import Outcome, is_running, outcome_of
 
 T = TypeVar("T")
+
+MOST_TURNS = 5
+"""Turns of a condition that are shown at once; the last of them, and those after it, count as flapping."""
 
 
 class Mode(Enum):
@@ -109,7 +112,7 @@ class Situation:
     @cached_property
     def is_trainer_running(self) -> bool:
         """Whether a trainer pod may still be working."""
-        return is_running(self.seen)
+        return is_running(self.seen, self.spec.checkpoint.is_kept)
 
     @cached_property
     def cluster_policy(self) -> ClusterPolicy:
@@ -195,6 +198,17 @@ def stored_status(seen: Observed) -> JobStatus:
 def condition(status: JobStatus, kind: str) -> Condition | None:
     """The condition of that type, or None if it was never set."""
     return next((c for c in status.conditions if c.type == kind), None)
+
+
+def turns_of(status: JobStatus, kind: str) -> FlappingCondition | None:
+    """What the status remembers of the turns of a condition; None if it has not turned lately."""
+    return next((c for c in (status.flapping.conditions if status.flapping else ()) if c.type == kind), None)
+
+
+def is_held(status: JobStatus, kind: str) -> bool:
+    """Whether the status keeps the condition bad because it flaps."""
+    turns = turns_of(status, kind)
+    return turns is not None and turns.turns >= MOST_TURNS and condition(status, kind) is not None
 
 
 def _stored_outcome(previous: JobStatus) -> Outcome | None:

@@ -19,6 +19,7 @@ from batchgrowth.status import (
 )
 
 from batchgrowth_operator.decide.contention import Contention
+from batchgrowth_operator.decide.flapping import steadied
 from batchgrowth_operator.decide.history import next_history
 from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED
 from batchgrowth_operator.decide.rules import RULES, Verdict, contested
@@ -26,7 +27,7 @@ from batchgrowth_operator.decide.scaling import Workforce, selector
 from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation, condition, stored_status
 from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.seen.timestamps import seconds_since, timestamp, timestamp_ms
-from batchgrowth_operator.seen.trainer_outcome import truncated
+from batchgrowth_operator.seen.trainer_outcome import restarts_of, truncated
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64
@@ -34,13 +35,13 @@ LONGEST_SECONDS = 2.0**53
 """The longest remaining time that the status can store."""
 
 
-def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus:
-    """The complete status of a job that has a plan."""
-    verdicts = {kind: rule(s, w) for kind, rule in RULES.items()} | {"Contested": contested(contention)}
-    conditions = tuple(_condition(s.seen, s.previous, kind, verdicts[kind]) for kind in CONDITIONS)
-    trainer = s.seen.child("Job", names.trainer(s.seen.name))
-    failed = int(((trainer or {}).get("status") or {}).get("failed", 0))
-    return JobStatus(
+def next_status(s: Situation, w: Workforce, contention: Contention) -> tuple[JobStatus, float | None]:
+    """The complete status of a job that has a plan, and the seconds until a condition that flaps may change in it."""
+    found = {kind: rule(s, w) for kind, rule in RULES.items()} | {"Contested": contested(contention)}
+    steady = steadied(s, w, {kind: _printable(verdict) for kind, verdict in found.items()})
+    conditions = tuple(_condition(s.seen, s.previous, kind, steady.verdicts[kind]) for kind in CONDITIONS)
+    workers = w.status(s.previous.workers or WorkersStatus(), selector(s))
+    status = JobStatus(
         observed_generation=s.seen.generation,
         phase=_phase(s, conditions),
         start_time=s.previous.start_time or (timestamp(s.seen.now) if s.mode is Mode.ACTIVE else None),
@@ -50,19 +51,21 @@ def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus
         stage=s.forgotten + s.stage.index,
         stages=s.forgotten + len(s.plan.stages),
         batch=_batch(s),
-        workers=w.status(s.previous.workers or WorkersStatus(), selector(s)),
+        workers=workers.model_copy(update={"ready": steady.ready}),
         checkpoint=_checkpoint(s),
         trainer_status=_trainer_status(s),
-        restarts=max(s.previous.restarts, failed),
+        restarts=max(s.previous.restarts, restarts_of(s.seen)),
         retries=s.retries,
+        flapping=steady.flapping,
         history=next_history(s, w),
     )
+    return status, steady.due_seconds
 
 
 def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
     """The status of a job whose spec is refused: the previous status with the refusal, so that nothing else changes."""
     previous = stored_status(seen)
-    verdicts = {"Accepted": Verdict("False", _refusal(error), truncated(str(error)))}
+    verdicts = {"Accepted": _printable(Verdict("False", _refusal(error), str(error)))}
     if condition(previous, "Succeeded") is None:
         verdicts["Succeeded"] = Verdict("Unknown", "InProgress", "The job is not over.")
     by_type: dict[str, Condition] = {c.type: c for c in previous.conditions}
@@ -98,6 +101,10 @@ def throttled(new: JobStatus, previous: JobStatus, now: datetime, seconds: float
     return previous, seconds - age
 
 
+def _printable(verdict: Verdict) -> Verdict:
+    return verdict._replace(message=truncated(redacted(verdict.message)))
+
+
 def _condition(seen: Observed, previous: JobStatus, kind: str, verdict: Verdict) -> Condition:
     before = condition(previous, kind)
     same = before is not None and before.status == verdict.status
@@ -106,7 +113,7 @@ def _condition(seen: Observed, previous: JobStatus, kind: str, verdict: Verdict)
             "type": kind,
             "status": verdict.status,
             "reason": verdict.reason,
-            "message": truncated(redacted(verdict.message)),
+            "message": verdict.message,
             "observedGeneration": seen.generation,
             "lastTransitionTime": before.last_transition_time if same and before else timestamp(seen.now),
         }

@@ -14,6 +14,7 @@ from batchgrowth_operator.seen.timestamps import timestamp, timestamp_ms
 from batchgrowth_operator.server.api import CONFLICT, GONE, Api, Refused
 from batchgrowth_operator.server.correlator import Correlator, Series
 from batchgrowth_operator.server.store import Key, Store, key_of
+from batchgrowth_operator.server.undeclared import declared
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Writer:
                 failures.append(failure)
         for ref in decision.delete:
             if not (failures and ref in decision.renewed):
-                self._delete(seen, ref, seen.children[ref])
+                self._delete(seen, ref, seen.children[ref], waits=ref not in decision.abandoned)
         for event in decision.events:
             self._post(seen, event)
         if decision.delete_job:
@@ -72,11 +73,21 @@ class Writer:
         version = {"uid": seen.uid, "resourceVersion": seen.job["metadata"]["resourceVersion"]}
         manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": status}
         try:
-            self.store.update(self._writing().apply(manifest, "status"))
+            self.store.update(self._applied_status(manifest))
         except Refused as refused:
             if refused.code in (CONFLICT, GONE):
                 raise Outdated from refused
             raise
+
+    def _applied_status(self, manifest: Manifest) -> Object:
+        """The job after the write of its status, without what an older CRD does not declare."""
+        try:
+            return self._writing().apply(manifest, "status")
+        except Refused as refused:
+            status = declared(manifest["status"], str(refused))
+            if status is None:
+                raise
+            return self._writing().apply({**manifest, "status": status}, "status")
 
     def _apply(self, seen: Observed, manifest: Manifest) -> Failure | None:
         ref = ref_of(manifest)
@@ -97,8 +108,9 @@ class Writer:
         self.store.refresh(key_of(seen.job), found)
         raise Outdated
 
-    def _delete(self, seen: Observed, ref: Ref, found: Object) -> None:
-        propagation = "Foreground" if ref.kind == "Job" else "Background"
+    def _delete(self, seen: Observed, ref: Ref, found: Object, *, waits: bool = True) -> None:
+        """Deletes the object, a Job only with its last pod unless that is not waited for."""
+        propagation = "Foreground" if ref.kind == "Job" and waits else "Background"
         self._writing().delete(ref, seen.namespace, found["metadata"]["uid"], propagation)
 
     def forget(self, key: Key) -> None:

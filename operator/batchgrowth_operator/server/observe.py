@@ -7,12 +7,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
 
 from batchgrowth_operator.seen.diagnosis import seconds_between_event_reads, unexplained
 from batchgrowth_operator.seen.observed import (
+    Credentials,
     Failure,
     Object,
     Observed,
@@ -40,6 +42,7 @@ class Observer:
     api: Api
     store: Store
     _secrets_read: dict[Key, float] = field(default_factory=dict)
+    _settled: dict[Key, tuple[Any, ...]] = field(default_factory=dict)
     _put_backs: dict[Key, Mapping[Ref, PutBack]] = field(default_factory=dict)
     _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
 
@@ -50,6 +53,7 @@ class Observer:
         job = self.store.job(key)
         if job is None:
             self._secrets_read.pop(key, None)
+            self._settled.pop(key, None)
             self._warned.pop(key, None)
             self._put_backs.pop(key, None)
             for secret in _secrets(key):
@@ -65,7 +69,7 @@ class Observer:
             children=children,
             parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), seen),
             pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
-            credentials=tls.renewed(key.name, key.namespace, now, *map(children.get, _secrets(key))),
+            credentials=self._renewed(key, now, children),
             failures=failures,
             put_backs=self._put_backs.get(key, {}),
         )
@@ -82,6 +86,20 @@ class Observer:
     def resync_seconds(self, key: Key) -> float:
         """The longest time until the job's next pass."""
         return SECRET_SECONDS if self._has_cluster(key) else RESYNC_SECONDS
+
+    def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> Credentials | None:
+        """See tls.renewed; that nothing must be written holds until the Secrets are read again or change."""
+        found = [children.get(ref) for ref in _secrets(key)]
+        settled = (
+            self._secrets_read.get(key),
+            *((one or {}).get("metadata", {}).get("resourceVersion") for one in found),
+        )
+        if self._settled.get(key) == settled:
+            return None
+        credentials = tls.renewed(key.name, key.namespace, now, *found)
+        if credentials is None:
+            self._settled[key] = settled
+        return credentials
 
     def _read_secrets_if_due(self, key: Key) -> None:
         age = time.monotonic() - self._secrets_read.get(key, -math.inf)

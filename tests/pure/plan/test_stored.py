@@ -83,7 +83,7 @@ def test_other_faults_are_still_faults() -> None:
     ("path", "accepted"),
     [
         ("workers.spot", True),
-        ("checkpoint.uri", True),
+        ("checkpoint.codec", True),
         ("evaluation.keepBest", True),
         ("exchange.compression", True),
         ("precision", False),

@@ -9,6 +9,7 @@ from batchgrowth_operator.decide.children.base import child, with_inputs
 from batchgrowth_operator.decide.children.pods import (
     METRICS_PORT,
     MOUNTS,
+    STORE_VARIABLE,
     container,
     dask_environment,
     environment,
@@ -20,7 +21,8 @@ from batchgrowth_operator.decide.children.pods import (
 )
 from batchgrowth_operator.decide.decision import Manifest
 from batchgrowth_operator.decide.situation import Situation
-from batchgrowth_operator.seen.trainer_outcome import CONTAINER, REASONS
+from batchgrowth_operator.seen.observed import TRAINER
+from batchgrowth_operator.seen.trainer_outcome import REASONS, restarts_before
 
 CHECKPOINTS = "/checkpoints"
 GRACE_SECONDS = 120
@@ -32,26 +34,30 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
 
     A Job's pod template is immutable, so an existing Job keeps its own; changed inputs recreate the Job.
     """
+    name = names.trainer(s.seen.name)
+    existing = s.seen.child("Job", name)
+    before = s.previous.restarts if existing is None else restarts_before(existing)
     spec = {
         "suspend": suspend,
-        "backoffLimit": s.spec.restarts.limit,
+        "backoffLimit": max(0, s.spec.restarts.limit - before),
         "completions": 1,
         "parallelism": 1,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failure_rules()},
         "template": _template(s),
     }
-    name = names.trainer(s.seen.name)
-    manifest = with_inputs(child(s, "batch/v1", "Job", name, CONTAINER, spec=spec), _inputs(s))
-    existing = s.seen.child("Job", name)
+    annotations = {names.RESTARTS_BEFORE: str(before)} if before else None
+    manifest = with_inputs(child(s, "batch/v1", "Job", name, TRAINER, annotations, spec=spec), _inputs(s))
     if existing is not None:
         manifest["spec"]["template"] = existing["spec"]["template"]
     return manifest
 
 
 def _inputs(s: Situation) -> dict[str, Any]:
-    volume = s.spec.checkpoint.volume
-    return image_inputs(s) | {"claim": volume.claim_name if volume else None}
+    kept = s.spec.checkpoint
+    inputs = image_inputs(s) | {"claim": kept.volume.claim_name if kept.volume else None}
+    # Absent without a store, so that an upgrade of the operator restarts no trainer.
+    return inputs | ({"store": [kept.uri, kept.secret_name]} if kept.uri else {})
 
 
 def _failure_rules() -> list[dict[str, Any]]:
@@ -61,7 +67,7 @@ def _failure_rules() -> list[dict[str, Any]]:
     """
 
     def exits(*codes: int) -> dict[str, Any]:
-        return {"onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": sorted(codes)}}
+        return {"onExitCodes": {"containerName": TRAINER, "operator": "In", "values": sorted(codes)}}
 
     return [
         {"action": "FailJob", **exits(*REASONS)},
@@ -83,7 +89,7 @@ def _template(s: Situation) -> dict[str, Any]:
         automountServiceAccountToken=True,
         terminationGracePeriodSeconds=GRACE_SECONDS,
     )
-    return {"metadata": {"labels": names.labels(s.seen.name, CONTAINER), "annotations": annotations}, "spec": spec}
+    return {"metadata": {"labels": names.labels(s.seen.name, TRAINER), "annotations": annotations}, "spec": spec}
 
 
 def _container(s: Situation) -> dict[str, Any]:
@@ -92,11 +98,15 @@ def _container(s: Situation) -> dict[str, Any]:
         BATCHGROWTH_PROGRESS_CONFIGMAP=names.progress(s.seen.name),
         BATCHGROWTH_SCHEDULER=scheduler_address(s),
     )
+    kept = s.spec.checkpoint
+    store = environment(**{STORE_VARIABLE: kept.uri}) if kept.uri else []
+    secret = {"envFrom": [{"secretRef": {"name": kept.secret_name}}]} if kept.secret_name else {}
     return container(
         s,
-        CONTAINER,
+        TRAINER,
         ["python", "-m", "batchgrowth_trainer"],
-        env=[*own, *dask_environment()],
+        env=[*own, *store, *dask_environment()],
+        **secret,
         ports=[{"name": "metrics", "containerPort": METRICS_PORT}],
         livenessProbe=liveness_probe("/livez", "metrics"),
         resources={"requests": {"cpu": "100m", "memory": "512Mi"}},

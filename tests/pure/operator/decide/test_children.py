@@ -158,6 +158,34 @@ def test_the_spec_s_settings_of_pods(make_world: MakeWorld) -> None:
     assert (["ckpt"], 7) == (claims, world.trainer["spec"]["backoffLimit"])
 
 
+def test_an_object_store_and_its_credentials_are_the_trainer_s_alone(make_world: MakeWorld) -> None:
+    """Workers run more of the user's code, and need neither."""
+    world = make_world(checkpoint={"uri": "s3://runs/digits", "secretName": "store"})
+    world.settle()
+
+    pods = pod_specs(world)
+
+    [trainer] = pods["trainer"]["containers"]
+    assert "s3://runs/digits" == environment(trainer)["BATCHGROWTH_CHECKPOINT_URI"]
+    assert [{"secretRef": {"name": "store"}}] == trainer["envFrom"]
+    assert [{"name": "checkpoints", "emptyDir": {}}] == [
+        v for v in pods["trainer"]["volumes"] if v["name"] == "checkpoints"
+    ]
+    others = json.dumps([pods["worker"], pods["scheduler"]])
+    assert "s3://" not in others
+    assert "envFrom" not in others
+
+
+def test_without_a_secret_the_service_account_is_what_the_store_knows(make_world: MakeWorld) -> None:
+    world = make_world(checkpoint={"uri": "gs://runs/digits"})
+    world.settle()
+
+    pod = pod_specs(world)["trainer"]
+
+    assert "envFrom" not in pod["containers"][0]
+    assert "digits-trainer" == pod["serviceAccountName"]
+
+
 def test_another_restart_limit_changes_the_job_in_place(training_world: MakeWorld) -> None:
     world = training_world()
     world.edit(restarts={"limit": 9}).settle()

@@ -10,7 +10,9 @@ from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any
 
-PLAN_MADE = "The plan has 6 stages and 460 updates. Without spec.checkpoint.volume, suspending loses the training."
+PLAN_MADE = (
+    "The plan has 6 stages and 460 updates. Without spec.checkpoint.volume or uri, suspending loses the training."
+)
 
 
 def texts(world: Any) -> dict[str, str]:

@@ -452,6 +452,21 @@ def test_an_edited_annotation_recreates_nothing(training_world: MakeWorld) -> No
     assert (Ref("Job", "digits-trainer"),) == world.edit(checkpoint={"volume": {"claimName": "other"}}).step().delete
 
 
+@pytest.mark.fault("A29")
+def test_another_object_store_or_secret_restarts_the_trainer_and_nothing_else_does(training_world: MakeWorld) -> None:
+    kept = {"uri": "s3://runs/digits", "secretName": "store"}
+    world = training_world(checkpoint=kept)
+    world.trainer["metadata"]["annotations"][names.INPUTS] = "forged"
+    assert () == world.step().delete
+    assert () == world.edit(checkpoint=kept | {"everySeconds": 9}).step().delete
+    for changed in ({"uri": "s3://runs/other"}, {"secretName": "other"}):
+        other = training_world(checkpoint=kept).edit(checkpoint=kept | changed)
+        assert (Ref("Job", "digits-trainer"),) == other.step().delete
+    account = training_world(checkpoint={"uri": "s3://runs/digits"})
+    account.trainer["metadata"]["annotations"][names.INPUTS] = "forged"
+    assert () == account.step().delete
+
+
 @pytest.mark.fault("D13")
 def test_the_new_trainer_waits_for_the_old_trainer_pod(training_world: MakeWorld) -> None:
     world = training_world()

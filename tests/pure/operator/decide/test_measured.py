@@ -185,7 +185,7 @@ def test_what_is_measured_is_said_at_the_start(make_world: MakeWorld) -> None:
 
     message = (
         "The batch follows the noise scale, from 32 to 512; at most 1,350 updates. "
-        "Without spec.checkpoint.volume, suspending loses the training."
+        "Without spec.checkpoint.volume or uri, suspending loses the training."
     )
     assert message == world.status["conditions"][0]["message"]
     assert (message, "PlanMade") == (world.events[0].message, world.events[0].reason)

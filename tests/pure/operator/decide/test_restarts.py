@@ -1,11 +1,13 @@
-"""A trainer that always ends with exit code 75 is not restarted for ever."""
+"""A trainer that always ends with exit code 75 is not restarted for ever, and one that may go on starts soon."""
 
 from typing import Any
 
 import pytest
 from batchgrowth import names
 from batchgrowth.errors import ClusterError, Interrupted, StorageError
-from batchgrowth_operator.decide.restarts import MOST_FRUITLESS_RETRIES
+from batchgrowth_operator.decide.restarts import MOST_FRUITLESS_RETRIES, SHORTEST_LIFE_SECONDS
+from batchgrowth_operator.seen.observed import Ref, ref_of
+from batchgrowth_operator.seen.timestamps import timestamp
 
 
 def ends(world: Any, times: int, code: int = ClusterError.exit_code, text: str = "", **status: Any) -> Any:
@@ -115,3 +117,109 @@ def test_the_pods_of_a_deleted_job_are_forgotten(training_world: Any) -> None:
     ends(world, MOST_FRUITLESS_RETRIES - 1)
     assert not is_failed(world)
     assert is_failed(ends(world, 1))
+
+
+BETWEEN_PODS = {"startTime": "2026-11-20T10:00:00Z", "active": 0, "ready": 0}
+"""The status of a Job whose pod was deleted: Kubernetes waits, ever longer, before it makes the next."""
+TRAINER = Ref("Job", names.trainer("digits"))
+
+
+def between_pods(world: Any, after: float = 60.0, **status: Any) -> Any:
+    world.wait(after)
+    world.trainer["status"] = BETWEEN_PODS | status
+    return world
+
+
+@pytest.mark.fault("C04")
+def test_a_job_that_waits_to_make_its_next_pod_is_made_again(training_world: Any) -> None:
+    world = between_pods(at_update_60(training_world))
+
+    decision = world.step()
+
+    assert (TRAINER,) == decision.delete
+    assert {TRAINER} == decision.renewed
+    assert TRAINER not in map(ref_of, decision.apply)
+    assert ("False", "TrainerRestarting") == world.condition("Training")
+    world.settle()
+    assert "status" not in world.trainer
+    assert 0 == world.status["restarts"]
+
+
+def test_failures_that_count_go_on_counting(training_world: Any) -> None:
+    world = between_pods(at_update_60(training_world), failed=2)
+    limit = world.trainer["spec"]["backoffLimit"]
+    world.settle()
+    assert limit - 2 == world.trainer["spec"]["backoffLimit"]
+    assert 2 == world.status["restarts"]
+
+    world.trainer_runs(failed=1)
+    world.settle()
+
+    assert 3 == world.status["restarts"]
+    assert limit - 2 == world.trainer["spec"]["backoffLimit"]
+    between_pods(world, failed=1).settle()
+    assert 0 == world.trainer["spec"]["backoffLimit"]
+    world.trainer["metadata"]["annotations"][names.RESTARTS_BEFORE] = "9" * 99
+    world.settle()
+    assert 3 == world.status["restarts"]
+
+
+def test_a_job_is_made_again_only_after_a_while(training_world: Any) -> None:
+    world = at_update_60(training_world)
+    world.trainer["metadata"]["creationTimestamp"] = timestamp(world.now)
+    between_pods(world, SHORTEST_LIFE_SECONDS - 1)
+
+    decision = world.step()
+
+    assert () == decision.delete
+    assert decision.requeue_after_seconds == pytest.approx(1)
+    assert (TRAINER,) == world.wait(1).step().delete
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"startTime": None},
+        {"active": 1},
+        {"terminating": 1},
+        {"succeeded": 1},
+        {"uncountedTerminatedPods": {"failed": ["uid"]}},
+        {"conditions": [{"type": "FailureTarget", "status": "True"}]},
+    ],
+    ids=lambda status: next(iter(status)),
+)
+def test_a_job_that_does_not_wait_is_left_alone(training_world: Any, status: Any) -> None:
+    assert () == between_pods(at_update_60(training_world), **status).step().delete
+
+
+def test_a_job_with_a_pod_that_may_work_is_left_alone(training_world: Any) -> None:
+    world = between_pods(at_update_60(training_world))
+    labels = names.labels("digits", "trainer")
+    world.pods.append({"kind": "Pod", "metadata": {"name": "t", "labels": labels}, "status": {"phase": "Pending"}})
+    assert () == world.step().delete
+
+
+def test_a_job_whose_pods_count_fruitless_retries_is_left_alone(training_world: Any) -> None:
+    world = ends(at_update_60(training_world), 1)
+    assert () == between_pods(world).step().delete
+    world.report(61, start=1)
+    assert (TRAINER,) == world.step().delete
+
+
+def test_a_suspended_job_and_one_that_never_reported_are_left_alone(training_world: Any, make_world: Any) -> None:
+    assert TRAINER not in between_pods(at_update_60(training_world)).edit(suspend=True).step().delete
+    world = make_world()
+    world.settle()
+    assert () == between_pods(world).step().delete
+
+
+def test_a_job_whose_pods_are_refused_is_left_alone(training_world: Any) -> None:
+    world = between_pods(at_update_60(training_world))
+    refusal = {
+        "reason": "FailedCreate",
+        "message": "exceeded quota",
+        "involvedObject": {"kind": "Job", "name": TRAINER.name},
+        "lastTimestamp": timestamp(world.now),
+    }
+    world.warnings.append(refusal)
+    assert () == world.step().delete

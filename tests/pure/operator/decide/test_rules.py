@@ -385,11 +385,12 @@ def test_reasons_are_documented(training_world: MakeWorld) -> None:
 
 def test_a_job_that_suspending_throws_back_says_so(make_world: MakeWorld) -> None:
     messages = []
-    for checkpoint in ({}, {"volume": {"claimName": "kept"}}):
+    for checkpoint in ({}, {"volume": {"claimName": "kept"}}, {"uri": "s3://runs/digits"}):
         world = make_world(checkpoint=checkpoint)
         world.settle()
         messages += [one["message"] for one in world.status["conditions"] if one["type"] == "Accepted"]
-    assert messages[1] + " Without spec.checkpoint.volume, suspending loses the training." == messages[0]
+    assert messages[1] + " Without spec.checkpoint.volume or uri, suspending loses the training." == messages[0]
+    assert messages[1] == messages[2]
 
 
 @pytest.mark.fault("B15", "F03")
@@ -423,6 +424,8 @@ def test_a_trainer_on_a_lost_node(
     world = training_world()
     lost = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]} | changes
     world.pods = [pod("digits-trainer-x", "trainer", **lost)]
+    world.pods[0]["metadata"]["ownerReferences"] = [{"uid": "its"}]
+    world.trainer["metadata"]["uid"] = "its"
     if deleted:
         world.pods[0]["metadata"]["deletionTimestamp"] = deleted
     world.trainer["status"] = {"active": 1, "ready": 0}

@@ -12,12 +12,14 @@ from typing import Any
 from batchgrowth import names
 from batchgrowth.errors import Interrupted, WorkloadError
 from batchgrowth.progress import Progress
+from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
 from batchgrowth_operator.seen.observed import Ref, labels_of, ref_of
 from batchgrowth_operator.seen.timestamps import timestamp
-from batchgrowth_operator.seen.trainer_outcome import CONTAINER
 from model_api import FOREGROUND, Body, Server
 
 JOB = "digits"
+LONGEST_BACK_OFF = 600.0
+"""The longest that Kubernetes waits before it makes a Job's next pod, in seconds."""
 TRAINER = Ref("Job", names.trainer(JOB))
 WORKERS = Ref("Deployment", names.workers(JOB))
 CLUSTER = Ref("DaskCluster", names.cluster(JOB))
@@ -76,9 +78,12 @@ class Nature:
             if _has_ended(pod) and pod["metadata"]["uid"] not in counted:
                 counted.add(pod["metadata"]["uid"])
                 self._count(job, status, pod)
+                status["waitsUntil"] = self.server.seconds + min(LONGEST_BACK_OFF, 10.0 * 2 ** (len(counted) - 1))
         over = bool(status.get("conditions"))
-        if not running and not (over or halted or "deletionTimestamp" in job["metadata"]):
+        waits = self.server.seconds < status.get("waitsUntil", 0.0)
+        if not (running or over or halted or waits or "deletionTimestamp" in job["metadata"]):
             self._make_pod(job, "Job", CONTAINER)
+            status.setdefault("startTime", timestamp(self.server.now))
             active = [{"status": {}}]
         ready = sum((pod["status"] or {}).get("phase") == "Running" for pod in active)
         status |= {"active": len(active), "ready": ready, "counted": sorted(counted)}

@@ -8,9 +8,9 @@ from typing import Any
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
+from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
 from batchgrowth_operator.seen.observed import Ref, is_owned_by, labels_of
 from batchgrowth_operator.seen.timestamps import parse_timestamp
-from batchgrowth_operator.seen.trainer_outcome import CONTAINER
 from controllers import CLUSTER, JOB, SCHEDULER, TRAINER, WORKERS
 from instances import DEFAULT_IMAGE, Instance
 from model_api import Body, Server
@@ -112,7 +112,7 @@ class Safety:
             yield "deleted, and another's"
         halted = job["spec"].get("suspend") or is_over(job.get("status") or {}) or _has_ended(instance)
         is_released = ref in (CLUSTER, WORKERS) and halted
-        is_renewed = ref in (TRAINER, CLUSTER) and _is_outdated(instance, ref)
+        is_renewed = ref in (TRAINER, CLUSTER) and (_is_outdated(instance, ref) or _waits(instance, ref))
         if not is_released and not is_renewed:
             yield "deleted without need"
         if ref in (CLUSTER, WORKERS) and _runs_trainer(instance):
@@ -159,6 +159,12 @@ def _is_outdated(instance: Instance, ref: Ref) -> bool:
     pod = found["spec"]["template"]["spec"] if ref == TRAINER else found["spec"]["scheduler"]["spec"]
     is_tampered = (found["metadata"].get("annotations") or {}).get(names.INPUTS) == TAMPERED
     return is_tampered or pod["containers"][0]["image"] != instance.view.job["spec"].get("image", DEFAULT_IMAGE)
+
+
+def _waits(instance: Instance, ref: Ref) -> bool:
+    """Whether the child is a trainer's Job that waits to make its next pod, as the instance knows."""
+    status = instance.view.children[ref].get("status") or {}
+    return ref == TRAINER and not status.get("active") and "startTime" in status
 
 
 def _runs_trainer(instance: Instance) -> bool:

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth_operator.decide import flapping, situation
 from batchgrowth_operator.decide.decision import Decision, Event
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.seen.diagnosis import LONGEST_EVENT_AGE_SECONDS
 from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
-from batchgrowth_operator.server import observe
+from batchgrowth_operator.server import observe, tls
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
 from batchgrowth_operator.server.correlator import BURST
@@ -38,6 +39,7 @@ class FakeApi:
     refused: dict[Ref, Refused] = field(default_factory=dict)
     happened: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, Ref]] = field(default_factory=list)
+    propagations: dict[Ref, str] = field(default_factory=dict)
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: int = 100
 
@@ -62,6 +64,7 @@ class FakeApi:
 
     def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
         self.asked.append(("delete", ref))
+        self.propagations[ref] = propagation
         self.objects.pop(ref, None)
 
     def warnings(self, namespace: str, uid: str) -> Any:
@@ -294,6 +297,21 @@ def test_deletions(setting: Setting, make_world: Any) -> None:
     assert {JOB, PLAN}.isdisjoint(setting.api.objects)
 
 
+@pytest.mark.fault("C25")
+@pytest.mark.parametrize(("abandoned", "propagation"), [(True, "Background"), (False, "Foreground")])
+def test_a_job_goes_with_its_last_pod_unless_that_is_lost(setting: Setting, abandoned: bool, propagation: str) -> None:
+    """A pod of a lost node stays until the node is back or gone, and a Job that waits for it too."""
+    setting.once()
+    trainer = Ref("Job", "digits-trainer")
+    seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
+    assert seen is not None
+    decision = Decision(delete=(trainer,), abandoned=frozenset([trainer] * abandoned))
+
+    Writer(setting.api, setting.store).carry_out(seen, decision)  # type: ignore[arg-type]
+
+    assert {trainer: propagation} == setting.api.propagations
+
+
 def test_the_observer_forgets_a_deleted_job(setting: Setting) -> None:
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     setting.once()
@@ -321,6 +339,28 @@ def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
     assert seen is not None
     assert seen.credentials is not None
     assert [("get", AUTHORITY), ("get", SECRET)] == setting.api.asked
+
+
+def test_certificates_are_looked_at_once_for_each_time_that_they_are_read(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take half a millisecond, and a job that trains has a pass every few seconds."""
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    asyncio.run(observer.observe(KEY, ()))
+    setting.once()
+    looked: list[str] = []
+    renewed = tls.renewed
+    monkeypatch.setattr(tls, "renewed", lambda *given: (looked.append(given[0]), renewed(*given))[1])
+
+    for _ in range(3):
+        seen = asyncio.run(observer.observe(KEY, ()))
+        assert seen is not None
+        assert seen.credentials is None
+    assert ["digits"] == looked
+
+    observer._secrets_read[KEY] -= RESYNC_SECONDS
+    asyncio.run(observer.observe(KEY, ()))
+    assert ["digits", "digits"] == looked
 
 
 def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> None:
@@ -816,19 +856,23 @@ def flap(setting: Setting, ready: int) -> None:
 def test_a_flapping_pod_makes_one_event_per_message(setting: Setting) -> None:
     """With a count, and the times of the first and the last."""
     setting.once()
-    for _ in range(5):
+    for _ in range(4):
         flap(setting, 1)
         flap(setting, 0)
 
     made = {(e["reason"], e["message"]): e["count"] for e in setting.api.events.values()}
     assert len(made) == len(setting.api.events)
-    assert 6 == made["ScalingUp", "Requested 1 worker; 0 joined so far."]
-    assert 5 == made["AtTarget", "The requested worker has joined."]
+    assert 5 == made["ScalingUp", "Requested 1 worker; 0 joined so far."]
+    assert 4 == made["AtTarget", "The requested worker has joined."]
 
 
 @pytest.mark.fault("B29")
-def test_a_pod_that_flaps_for_long_makes_few_writes_of_events(setting: Setting) -> None:
-    """And what is new is posted all the same."""
+def test_a_pod_that_flaps_for_long_makes_few_writes_of_events(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if its conditions showed every turn; and what is new is posted all the same."""
+    monkeypatch.setattr(situation, "MOST_TURNS", 10**9)
+    monkeypatch.setattr(flapping, "MOST_TURNS", 10**9)
     setting.once()
     for _ in range(100):
         flap(setting, 1)

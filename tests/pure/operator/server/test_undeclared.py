@@ -1,0 +1,62 @@
+"""A status under a CRD that is older than the operator."""
+
+from typing import Any
+
+import pytest
+from batchgrowth_operator.seen.observed import Observed
+from batchgrowth_operator.server.api import Refused
+from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.store import Store
+from batchgrowth_operator.server.undeclared import declared
+
+HEAD = "failed to create typed patch object (default/digits; batchgrowth.dev/v1alpha1, Kind=BatchGrowthJob): "
+STATUS = {
+    "phase": "Training",
+    "workers": {"ready": 1, "spare": 2},
+    "history": [{"index": 0, "note": "x"}, {"index": 1}],
+}
+
+
+@pytest.mark.parametrize(
+    ("errors", "kept"),
+    [
+        (".status.phase: field not declared in schema", {k: v for k, v in STATUS.items() if k != "phase"}),
+        (".status.workers.spare: field not declared in schema", STATUS | {"workers": {"ready": 1}}),
+        (
+            "errors:\n  .status.history[0].note: field not declared in schema\n"
+            "  .status.workers.spare: field not declared in schema",
+            STATUS | {"workers": {"ready": 1}, "history": [{"index": 0}, {"index": 1}]},
+        ),
+        (".status.unknown.field: field not declared in schema", STATUS),
+        (".status.phase.inner: field not declared in schema", STATUS),
+        ('status.phase: Unsupported value: "x"', None),
+    ],
+)
+def test_what_the_api_server_calls_undeclared_is_left_out(errors: str, kept: Any) -> None:
+    assert kept == declared(STATUS, HEAD + errors)
+
+
+class OldCrd:
+    """An API server that refuses a field of the status, or the whole."""
+
+    def __init__(self, refusal: str) -> None:
+        self.refusal = refusal
+
+    def apply(self, manifest: Any, subresource: str) -> Any:
+        if "phase" in manifest["status"]:
+            raise Refused(500, self.refusal)
+        return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": "2"}}
+
+
+@pytest.mark.fault("B05")
+def test_the_rest_is_written(make_world: Any) -> None:
+    job = make_world().job
+    job["metadata"]["resourceVersion"] = "1"
+    seen = Observed(job=job, now=make_world().now)
+    store = Store()
+
+    Writer(OldCrd(".status.phase: field not declared in schema"), store)._write_status(seen, dict(STATUS))  # type: ignore[arg-type]
+    assert [2] == list(store.versions("BatchGrowthJob").values())
+
+    with pytest.raises(Refused, match="no such luck"):
+        Writer(OldCrd("no such luck"), store)._write_status(seen, dict(STATUS))  # type: ignore[arg-type]
