@@ -17,7 +17,7 @@ from batchgrowth.environment import DASK
 from distributed import LocalCluster
 from rich.console import Console
 
-from bench.report import Sheet, as_table
+from bench.report import Sheet, as_table, cells
 from bench.rounds import spread
 
 _SETTLE_SECONDS = 5.0
@@ -37,14 +37,9 @@ def main(
             worker, driver = _cpu(chosen, workers, seconds)
             found.setdefault((name, "worker"), []).append(worker)
             found.setdefault((name, f"driver of {workers}"), []).append(driver)
-    rows: list[tuple[str, ...]] = [(*key, *_cells(times)) for key, times in found.items()]
+    rows: list[tuple[str, ...]] = [(*key, *cells(spread(times), 1)) for key, times in found.items()]
     columns = ("settings", "process", "ms/s: min", "median", "max")
     Console().print(as_table(Sheet(f"CPU time of idle processes, {rounds} rounds in turns", columns, rows)))
-
-
-def _cells(times: list[float]) -> tuple[str, str, str]:
-    found = spread(times)
-    return f"{found.least:.1f}", f"{found.middle:.1f}", f"{found.most:.1f}"
 
 
 def _cpu(settings: dict[str, bool | str], workers: int, seconds: float) -> tuple[float, float]:

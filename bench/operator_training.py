@@ -25,6 +25,7 @@ from batchgrowth.manifest import read_manifest
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.progress import LONGEST_PERIOD_SECONDS, Progress
 from kubernetes import client, config, watch
+from urllib3.exceptions import HTTPError
 
 from bench.operator_scale import (
     MIB,
@@ -56,6 +57,7 @@ class Trainers:
     asked: dict[tuple[str, int], float] = field(default_factory=dict)
     answered: list[float] = field(default_factory=list)
     late_seconds: float = 0.0
+    _over: threading.Event = field(default_factory=threading.Event)
 
     def play(self, seconds: float, period: float) -> None:
         """Reports every job once per period, evenly spread, until all have crossed the last milestone."""
@@ -92,15 +94,22 @@ class Trainers:
         end = time.monotonic() + GRACE_SECONDS
         while self.asked and time.monotonic() < end:
             time.sleep(0.1)
+        self._over.set()
         stream.stop()
 
     def _watch(self, stream: Any) -> None:
-        for event in stream.stream(self.apps.list_namespaced_deployment, NAMESPACE):
-            found = event["object"]
-            job = found.metadata.labels.get(names.JOB_LABEL, "")
-            since = self.asked.pop((job, found.spec.replicas), None)
-            if since is not None:
-                self.answered.append(time.monotonic() - since)
+        while not self._over.is_set():
+            try:
+                for event in stream.stream(self.apps.list_namespaced_deployment, NAMESPACE):
+                    self._see(event["object"])
+            except HTTPError:
+                continue  # the API server ends a watch that does not keep up
+
+    def _see(self, deployment: Any) -> None:
+        job = deployment.metadata.labels.get(names.JOB_LABEL, "")
+        since = self.asked.pop((job, deployment.spec.replicas), None)
+        if since is not None:
+            self.answered.append(time.monotonic() - since)
 
 
 def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
@@ -121,6 +130,7 @@ def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
             requests = requests_of(port)
             requests.subtract(before)
             writes = sum(count for (verb, _), count in requests.items() if verb != "get")
+            most = {" ".join(kind): round(count / took, 1) for kind, count in requests.most_common(6)}
             answered = sorted(trainers.answered)
             if not answered:
                 raise SystemExit("no milestone was answered; is --seconds at least twice --period?")
@@ -133,6 +143,7 @@ def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
                 "memory_mib": round(memory, 1),
                 "peak_memory_mib": peak_memory_mib(process),
                 "writes_per_job_and_minute": round(writes / jobs / took * 60, 1),
+                "requests_per_second": most,
                 "milestones": len(answered),
                 "milestones_missed": len(trainers.asked),
                 "replicas_seconds": {

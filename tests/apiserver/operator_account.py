@@ -26,7 +26,7 @@ def rendered(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     if not copy.exists():
         shutil.copytree(CHART, copy, ignore=shutil.ignore_patterns("charts"))
         dask_operator.vendor(copy / "charts")
-    place = ("--namespace", HOME, "--kube-version", KUBERNETES, "--no-hooks")
+    place = ("--namespace", HOME, "--kube-version", KUBERNETES, "--no-hooks", "-f", CHART / "ci" / "images-values.yaml")
     text = output(
         [tool(TOOLS, "helm"), "template", ACCOUNT, copy, *place, *arguments], environment={"HOME": str(folder)}
     )

@@ -14,6 +14,7 @@ from batchgrowth_operator.server.kinds import EVENTS, KINDS
 from operator_field import CHILDREN, CLUSTER, JOB, PLAN, TRAINER, WORKERS, Field, until
 
 SERVICES = KINDS["Service"]
+AUTHORITY = ("Secret", names.authority("digits"))
 
 
 def test_the_children_of_the_example(ground: Field) -> None:
@@ -99,7 +100,11 @@ def test_bounds_change_midway(ground: Field) -> None:
 
 
 @pytest.mark.fault("B18", "B19")
-@pytest.mark.parametrize("ref", CHILDREN, ids="/".join)
+@pytest.mark.parametrize(
+    "ref",
+    [pytest.param(ref, marks=[pytest.mark.long] * (ref == AUTHORITY)) for ref in CHILDREN],  # a Secret takes 30 s
+    ids="/".join,
+)
 def test_a_child_that_is_deleted_comes_back(ground: Field, ref: Ref) -> None:
     """A Secret within half a minute, since Secrets are not watched."""
     ground.apply()

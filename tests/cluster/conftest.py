@@ -60,7 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     no_local = f"{KUBECONFIG} is set: needs the node, fake nodes or images of `python -m cluster`" if users else None
     for item in items:
         if "/tests/cluster/" in item.path.as_posix():
-            item.add_marker(pytest.mark.timeout(LONGEST_TEST_SECONDS))
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(LONGEST_TEST_SECONDS))
             local = "local" in getattr(item, "fixturenames", ())
             reason = no_cluster or (no_local if local else None)
             if reason:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import yaml
+
+ROOT = Path(__file__).parents[2]
 Object = dict[str, Any]
 VALUES: Object = {"jobs": {"serviceAccounts": ["nobody"]}}
 """Chart values of this tier: one of its jobs names an account that does not exist."""
@@ -42,6 +45,16 @@ def until(what: str, ready: Callable[[], Any], seconds: float, explain: Callable
 def checkpointed(claim: str) -> Object:
     """Returns the part of a spec that keeps two checkpoints in that claim, one every other second."""
     return {"checkpoint": {"volume": {"claimName": claim}, "everySeconds": 2, "keep": 2}}
+
+
+def digits(name: str, epochs: int, **parts: Any) -> Object:
+    """The digits job in five stages, each of a fifth of the epochs, with 1, 2 and 4 workers."""
+    body: Object = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    body["metadata"]["name"] = name
+    body["spec"]["epochs"] = epochs
+    body["spec"]["batch"]["growth"]["geometric"]["everyEpochs"] = epochs // 5
+    body["spec"].update(parts)
+    return body
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from real_job import Kubectl, RealJob, checkpointed, said, until
+from real_job import Kubectl, RealJob, checkpointed, digits, said, until
 
 from cluster.local import LocalCluster
 from cluster.node import NODE
 
-ROOT = Path(__file__).parents[2]
-EPOCHS, EVERY_EPOCHS = 75, 15
+EPOCHS = 75
+EVERY_EPOCHS = EPOCHS // 5
 KUBELET_STOPPED_SECONDS, API_SERVER_STOPPED_SECONDS = 60, 30
 
 MakeJob = Callable[..., RealJob]
@@ -24,12 +24,7 @@ Local = Callable[[str], str]
 
 def example(name: str, **parts: Any) -> dict[str, Any]:
     """The digits job, long enough to inject a fault: five stages with 1, 2 and 4 workers."""
-    body: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
-    body["metadata"]["name"] = name
-    body["spec"]["epochs"] = EPOCHS
-    body["spec"]["batch"]["growth"]["geometric"]["everyEpochs"] = EVERY_EPOCHS
-    body["spec"].update(parts)
-    return body
+    return digits(name, EPOCHS, **parts)
 
 
 FIRST, SECOND, THIRD, FOURTH = (sum(45 * EVERY_EPOCHS // 2**n for n in range(stage)) for stage in range(4))
@@ -54,6 +49,7 @@ def test_a_worker_pod_is_deleted(job: MakeJob, undisturbed: str) -> None:
 
 
 @pytest.mark.fault("C01", "C05")
+@pytest.mark.long
 def test_the_kernel_kills_a_worker(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
     """As when the node runs out of memory: SIGKILL, and the container exits with 137."""
     digits = job(example("worker-killed"))
@@ -102,6 +98,7 @@ def test_the_trainer_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str) 
 
 
 @pytest.mark.fault("C04")
+@pytest.mark.long
 def test_the_trainer_pod_is_killed(job: MakeJob, undisturbed: str, claim: str, local: LocalCluster) -> None:
     """Without SIGTERM the last checkpoint is some updates old, and the new pod repeats them."""
     digits = job(example("trainer-killed", **checkpointed(claim)))

@@ -62,7 +62,7 @@ def saved(run: Any) -> list[Path]:
 
 
 @pytest.mark.fault("C23")
-@pytest.mark.sampled
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("exchange", "number"),
     [

@@ -7,7 +7,12 @@ import pytest
 from batchgrowth_trainer.sinks.events import Event, Note
 from batchgrowth_trainer.training import Options, train
 
-GROWTH = "growth: {type: Geometric, geometric: {factor: '5', everyEpochs: 1}}"
+CREWS = [
+    pytest.param((5, 25, 40), id="40"),
+    pytest.param((5, 25, 125), id="125", marks=pytest.mark.long),
+    pytest.param((4, 16, 64, 256), id="256", marks=pytest.mark.long),  # takes 12 GB
+]
+"""The numbers of workers after the first one, each the same multiple of the one before."""
 
 
 class Notes:
@@ -23,15 +28,17 @@ class Notes:
 
 @pytest.mark.fault("C09", "C12")
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("workers", [40, pytest.param(125, marks=pytest.mark.long)])
-def test_many_workers_on_few_cores(digits_job: Any, tmp_path: Path, workers: int) -> None:
-    """One worker, then 5, 25, and all of them: the weights of one process, and no worker is restarted."""
+@pytest.mark.parametrize("crews", CREWS)
+def test_many_workers_on_few_cores(digits_job: Any, tmp_path: Path, crews: tuple[int, ...]) -> None:
+    """One worker, and in steps all of them: the weights of one process, and no worker is restarted."""
+    factor, most, shard = crews[0], crews[-1], 10 if crews[-1] <= 125 else 5
+    growth = f"growth: {{type: Geometric, geometric: {{factor: '{factor}', everyEpochs: 1}}}}"
     job = (
         "workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",
         "workload.arguments={hidden: '32'}",
-        "epochs=5",
-        f"batch={{initial: 10, maximum: {10 * workers}, shard: 10, {GROWTH}}}",
-        f"workers={{examplesPerWorker: 10, maximum: {workers}, waitSeconds: 900}}",
+        f"epochs={len(crews) + 2}",
+        f"batch={{initial: {shard}, maximum: {shard * most}, shard: {shard}, {growth}}}",
+        f"workers={{examplesPerWorker: {shard}, maximum: {most}, waitSeconds: 900}}",
     )
     alone = train(digits_job(*job, "exchange.type=SingleProcess"), Options(output_dir=tmp_path / "alone"))
     notes = Notes()
@@ -39,6 +46,6 @@ def test_many_workers_on_few_cores(digits_job: Any, tmp_path: Path, workers: int
     summary = train(digits_job(*job), Options(output_dir=tmp_path / "many"), [notes])
 
     assert alone["weightsSha256"] == summary["weightsSha256"]
-    assert [5, 25, workers] == [resize["to"] for resize in summary["resizes"]]
+    assert [*crews] == [resize["to"] for resize in summary["resizes"]]
     assert 0 == summary["recoveries"]
     assert [] == [line for line in notes.lines if "does not answer" in line]

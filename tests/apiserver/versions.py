@@ -1,0 +1,40 @@
+"""The code of earlier versions, from the repository's own history."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VERSIONS = {
+    "before": "53cb76d62ae9194082fd9c8947c25e59a96fb62e",
+    "landed": "39dae53e60c70a3d4b8a2c01ba485bd3b6eb2721",
+}
+"""The commits that upgrades are tested from: the one that landed last, and the one that had landed before it.
+
+When a change lands that alters the CRD, the children, the status, the documents or the checkpoints, `landed` becomes
+`before`, and that change's last commit becomes `landed`."""
+ROOMS = ("plan", "operator", "trainer")
+
+
+def unpacked(commit: str, folder: Path) -> Path:
+    """The tree of that commit in the folder. Skips the test, with the reason, where the history lacks it."""
+    command = ["git", "-C", str(ROOT), "archive", "--format=tar", commit]
+    try:
+        packed = subprocess.run(command, capture_output=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("there is no git here")
+    if packed.returncode:
+        pytest.skip(f"the history lacks {commit}, as in a shallow clone: {packed.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def paths(tree: Path) -> str:
+    """PYTHONPATH of the tree's packages, which comes before the installed ones."""
+    return ":".join(str(tree / room) for room in ROOMS)
