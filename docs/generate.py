@@ -68,6 +68,9 @@ def conditions_page() -> str:
         "The message beside a reason names the missing or refused object and a remedy.\n"
         "Each change of a condition is an event with the same reason; "
         f"a new stage is an event with the reason `{STAGE_BEGAN}`, which in a measured job names the measured value.\n"
+        "A condition that turns bad for the fifth time, with less than ten minutes between two turns, stays bad, and "
+        "its message says since when it came again and again; it is good again after five minutes without trouble, "
+        "when the spec is edited, or when the job ends.\n"
         "Generated from `batchgrowth.conditions`; a test fails if this page differs.\n\n" + "\n".join(parts)
     )
 
