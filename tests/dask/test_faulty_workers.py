@@ -69,6 +69,17 @@ def test_a_worker_whose_thread_hangs_is_replaced(
     assert summary["recoveries"] >= 1
 
 
+@pytest.mark.fault("C09")
+def test_a_lone_worker_whose_thread_hangs_ends_itself(
+    digits_job: Any, tmp_path: Path, expected: str, exchange: str
+) -> None:
+    """It answers, and no peer gives it up; only its own process knows that no shard has taken so long before."""
+    more = f"exchange.type={exchange}", "exchange.timeoutSeconds=1"
+    summary, causes = trained(digits_job, tmp_path, "hang alone", 1, 1, *more)
+    assert expected == summary["weightsSha256"]
+    assert ["1 of 1 workers were lost" if exchange == "AllReduce" else "a worker was lost"] == causes[:1]
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("workers", [2, 1])
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 def is_running(seen: Observed, kept: bool) -> bool:
     """Whether a trainer pod may still be working; a terminating one writes its checkpoint.
 
-    One that was given up does not count: if it still works, its successor ends it. See `lost.is_replaceable` for `kept`.
+    One that was given up does not count: if it still works, its successor ends it. For `kept` see lost.is_replaceable.
     """
     job = seen.trainer
     status = (job or {}).get("status") or {}

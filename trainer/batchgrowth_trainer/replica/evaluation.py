@@ -47,6 +47,7 @@ def node_sums(replica: Replica, test: Dataset, layout: Layout, rank: int) -> lis
     with torch.no_grad():
         for chunk in range(*layout.runs[rank]):
             sums[chunk] = _chunk_sums(replica, test, chunk)
+            replica.on_shard()
             replica.buffers.restore(start)  # if a model writes buffers in eval mode, the next chunk must not see it
     replica.model.train()
     return [tree_sum(lo, hi, sums.__getitem__, torch.add) for lo, hi in layout.nodes[rank]]

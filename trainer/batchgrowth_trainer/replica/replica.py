@@ -4,7 +4,7 @@ Every worker holds a replica, as does a run in one process; an exchange only ass
 their partial sums.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -75,6 +75,8 @@ class Replica:
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
         self.length = self.parameters.length + self.buffers.length + self._tail.length
+        self.on_shard: Callable[[], None] = lambda: None
+        """Called after each shard, or chunk of the test set, by the thread that computes it."""
         self._norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
         self._free: list[Partial] = []
         self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
@@ -154,6 +156,7 @@ class Replica:
         self._tail.write(done.places, loss.detach(), done.row[:weights], _largest_shard(step) / len(mine))
         if self.buffers.length:
             self.buffers.change_since(start, len(mine), done.row[weights : -self._tail.length])
+        self.on_shard()
         return done
 
     def _loss(self, indices: Tensor, seed: int) -> Tensor:

@@ -26,6 +26,7 @@ from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import lay_out
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.control import Control
+from batchgrowth_trainer.worker.watchdog import Watchdog
 
 _KEPT_ROWS = 4096  # rows that a member keeps for the driver, in case the member that reports dies
 _KEPT_EVALUATIONS = 64
@@ -41,6 +42,8 @@ class Member:
         self.replica = build_replica(spec)
         self.door = Door(host)
         self.control = Control(self.replica.snapshot)
+        self.watchdog = Watchdog(spec.exchange.timeout_seconds)
+        self.replica.on_shard = self.watchdog.beat
         self._rows: deque[messages.UpdateRow] = deque(maxlen=_KEPT_ROWS)
         self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
         self._idle_since: tuple[int, float] = (-1, 0.0)
@@ -65,13 +68,19 @@ class Member:
             if group is not None:
                 group.close()
 
+    def close(self) -> None:
+        """Free what the member holds besides its replica: its door, and the thread that watches it."""
+        self.watchdog.close()
+        self.door.close()
+
     def partial_rows(self, model: Mapping[str, np.ndarray], step: Step, rank: int, size: int) -> list[np.ndarray]:
         """The rows of this member's nodes of the update `step`, computed with the server's model."""
         prepare_process(self.replica.spec)
         with reported_as_device_fault(f"a worker at update {step.position.update}"):
             for name, vector in self.replica.model_tensors().items():
                 vector.copy_(torch.from_numpy(np.array(model[name])))
-            partials = self.replica.partials(step, lay_out(step.shards, size).runs[rank])
+            with self.watchdog:
+                partials = self.replica.partials(step, lay_out(step.shards, size).runs[rank])
             rows = [p.row.cpu().numpy().copy() for p in partials]
         self.replica.release(partials)
         return rows
@@ -160,7 +169,8 @@ class _Generation:
         replica, runs = self._replica, lay_out(step.shards, self._group.size).runs
         began = time.perf_counter()
         stop = self._reports and self._member.control.stop_requested(self._order.generation)
-        partials = replica.partials(step, runs[self._group.rank], stop=stop)
+        with self._member.watchdog:
+            partials = replica.partials(step, runs[self._group.rank], stop=stop)
         computed = time.perf_counter()
         if self._group.rank == 0:  # which has shard 0
             replica.write_timing(partials[0].row, self._stopwatch.timing)
@@ -191,7 +201,8 @@ class _Generation:
         replica = self._replica
         if not evaluation_due(replica.spec, replica.plan, replica.position, self._evaluated):
             return
-        values = evaluate(replica, self._group.rank, self._group.size, self._reduce)
+        with self._member.watchdog:
+            values = evaluate(replica, self._group.rank, self._group.size, self._reduce)
         self._evaluated = replica.position.epoch
         report = messages.EvaluationReport(replica.position, values, time.time())
         self._member.keep_evaluation(report)

@@ -46,7 +46,7 @@ def _abandon(run_ids: Iterable[str]) -> None:
     for run_id in run_ids:
         member = _MEMBERS.pop(run_id)
         member.control.abandoned = True
-        member.door.close()
+        member.close()
 
 
 LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
@@ -70,6 +70,7 @@ def prepare_member(run_id: str, spec: JobSpec, paths: Sequence[str], start: int 
     worker = get_worker()
     if run_id not in _MEMBERS:
         _MEMBERS[run_id] = Member(spec, host_and_port(worker.address)[0])
+        _MEMBERS[run_id].watchdog.watch(lambda why: end_when(lambda: True, ClusterError.exit_code, why))
     return messages.Prepared(str(worker.name), socket.gethostname(), _gpu(), _MEMBERS[run_id].door.address)
 
 
@@ -153,7 +154,7 @@ async def give_up(fault: str) -> None:
 async def forget(run_id: str) -> None:
     """Free the replica: the run is over, or goes on without this worker."""
     if run_id in _MEMBERS:
-        _MEMBERS.pop(run_id).door.close()
+        _MEMBERS.pop(run_id).close()
 
 
 def _obey(run_id: str, start: int) -> None:

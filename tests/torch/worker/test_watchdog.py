@@ -1,0 +1,74 @@
+"""When the thread that computes hangs, judged by the shards before."""
+
+import queue
+
+import pytest
+from batchgrowth_trainer.worker import watchdog
+from batchgrowth_trainer.worker.watchdog import STUCK_SECONDS, Watchdog
+
+TIMEOUT = 60.0
+LEAST = STUCK_SECONDS + TIMEOUT
+
+
+def ticks_until_stuck(dog: Watchdog, most: int) -> int | None:
+    """The ticks of a second until the thread hangs, after the one that notices that something else has begun."""
+    assert not dog.tick(1)
+    return next((tick for tick in range(1, most + 1) if dog.tick(1)), None)
+
+
+@pytest.mark.fault("C09")
+@pytest.mark.parametrize(("longest", "stuck"), [(0, LEAST), (10, LEAST), (100, 2000)])
+def test_a_shard_that_takes_far_longer_than_any_before(longest: int, stuck: float) -> None:
+    dog = Watchdog(TIMEOUT)
+    with dog:
+        assert ticks_until_stuck(dog, longest) is None
+        dog.beat()
+        assert stuck + 1 == ticks_until_stuck(dog, 3000)
+
+
+def test_the_first_shard_may_take_any_time() -> None:
+    """It may compile the model."""
+    dog = Watchdog(TIMEOUT)
+    with dog:
+        assert ticks_until_stuck(dog, 10_000) is None
+        dog.beat()
+        assert ticks_until_stuck(dog, 10_000) is None
+
+
+def test_a_thread_that_waits_does_not_compute() -> None:
+    dog = Watchdog(TIMEOUT)
+    with dog:
+        dog.beat()
+    assert ticks_until_stuck(dog, 10_000) is None
+    with dog:
+        assert LEAST + 1 == ticks_until_stuck(dog, 10_000)
+
+
+def test_many_shards_of_any_time_together_are_none_that_hangs() -> None:
+    dog = Watchdog(TIMEOUT)
+    with dog:
+        for _ in range(10):
+            dog.beat()
+            assert ticks_until_stuck(dog, int(LEAST)) is None
+
+
+@pytest.mark.fault("C09")
+def test_the_reason_names_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "STUCK_SECONDS", 0.1)
+    dog, reasons = Watchdog(0), queue.SimpleQueue[str]()
+    with dog:
+        dog.beat()
+        dog.watch(reasons.put)
+        assert "a shard has taken 0 s, and none before it more than 0 s" == reasons.get(timeout=30)
+
+
+def test_one_that_is_closed_watches_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "TICK_SECONDS", 0.01)
+    dog, reasons = Watchdog(-STUCK_SECONDS), queue.SimpleQueue[str]()
+    dog.close()
+    with dog:
+        dog.beat()
+        dog.watch(reasons.put)
+        with pytest.raises(queue.Empty):
+            reasons.get(timeout=0.3)
