@@ -13,7 +13,7 @@ STUCK_SECONDS = 300.0
 
 All may wait for one file system, and they alone hold the newest state.
 """
-_SHARDS = 20.0  # a thread hangs after so many times the longest shard
+_LONGEST = 20.0  # how many times the longest shard before it a shard may take
 
 
 class Watchdog:
@@ -49,7 +49,7 @@ class Watchdog:
             self._seen, self._seconds = self._beats, 0.0
             return False
         self._seconds += seconds
-        return self._longest > 0 and self._seconds > max(self._least, _SHARDS * self._longest)
+        return self._longest > 0 and self._seconds > max(self._least, _LONGEST * self._longest)
 
     def watch(self, end: Callable[[str], None]) -> None:
         """Tick in a thread, until closed; call `end` with the reason once the thread that computes hangs."""

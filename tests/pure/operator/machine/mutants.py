@@ -113,7 +113,7 @@ def the_lease_is_not_asked(patch: Patch) -> None:
 
 
 def a_running_trainer_does_not_count(patch: Patch) -> None:
-    patch.setattr(situation, "is_running", lambda seen: False)
+    patch.setattr(situation, "is_running", lambda *_: False)
 
 
 def the_last_start_is_not_kept(patch: Patch) -> None:
