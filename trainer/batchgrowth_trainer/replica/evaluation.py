@@ -58,7 +58,7 @@ def _chunk_sums(replica: Replica, test: Dataset, chunk: int) -> Tensor:
     seed = draw_seed(replica.spec.seed, "evaluation", chunk)
     workload = replica.workload
     with reported_as_workload_error(f"evaluating the test examples from {indices[0]}"):
-        inputs, target = to_device(seeded_fetch(test, indices, seed), replica.device)
+        inputs, target = to_device(seeded_fetch(test, indices, seed, workload.collate), replica.device)
         output = predict(replica.model, inputs)
         values = [checked(workload.loss(output, target), len(indices))]
         values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]

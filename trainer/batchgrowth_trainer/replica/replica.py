@@ -160,14 +160,15 @@ class Replica:
         return done
 
     def _loss(self, indices: Tensor, seed: int) -> Tensor:
-        inputs, target = to_device(seeded_fetch(self.workload.train, indices, seed), self.device)
-        if self.workload.augment is not None:
-            inputs = self.workload.augment(inputs)
+        workload = self.workload
+        inputs, target = to_device(seeded_fetch(workload.train, indices, seed, workload.collate), self.device)
+        if workload.augment is not None:
+            inputs = workload.augment(inputs)
         # One example has no variance, so batch norm uses its running statistics.
         resting = [norm for norm in self._norms if norm.training] if len(indices) == 1 else []
         for norm in resting:
             norm.eval()
-        losses = checked(self.workload.loss(predict(self.model, inputs), target), len(indices))
+        losses = checked(workload.loss(predict(self.model, inputs), target), len(indices))
         for norm in resting:
             norm.train()
         return losses.sum()
