@@ -31,6 +31,7 @@ KINDS = {
     "dropout and batch norm": (),
     "neither": ("workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",),
     "adam": ("optimizer={type: Adam, adam: {}}", "learningRate.initial=0.001"),
+    "clipped, bfloat16": ("optimizer.clipping={norm: '0.5'}", "precision=BFloat16"),
     "adamw, mlp": (
         "optimizer={type: AdamW, adamW: {}}",
         "learningRate.initial=0.001",
@@ -53,7 +54,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
     def weights(job: BatchGrowthJob) -> str:
         spec = job.spec.model_copy(update={"exchange": type(job.spec.exchange)(type="SingleProcess")})
-        key = f"{spec.batch}{spec.optimizer}{spec.learning_rate}{spec.workload}{spec.epochs}"
+        key = f"{spec.batch}{spec.optimizer}{spec.precision}{spec.learning_rate}{spec.workload}{spec.epochs}"
         if key not in known:
             alone = job.model_copy(update={"spec": spec})
             folder = tmp_path_factory.mktemp("alone")

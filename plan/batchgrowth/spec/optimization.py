@@ -64,8 +64,45 @@ class LearningRate(Choice):
     )
 
 
+class Clipping(Model):
+    """A bound on the gradient of each update, the mean over its batch: Pascanu et al., 2013."""
+
+    norm: DecimalText | None = Field(
+        None,
+        description="The largest Euclidean norm of the whole gradient, which is scaled down to it. A decimal in "
+        'quotes, more than 0. Either norm or value. Example: "1".',
+    )
+    value: DecimalText | None = Field(
+        None,
+        description="The largest absolute value of each element of the gradient. A decimal in quotes, more than 0. "
+        'Either norm or value. Example: "0.5".',
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "norm",
+            "give either norm or value",
+            lambda c: (c.norm is None) != (c.value is None),
+            "has(self.norm) != has(self.value)",
+        ),
+        Rule(
+            "norm",
+            'give a decimal more than 0, such as "1"',
+            lambda c: c.norm is None or exact(c.norm) > 0,
+            "!has(self.norm) || double(self.norm) > 0.0",
+        ),
+        Rule(
+            "value",
+            'give a decimal more than 0, such as "0.5"',
+            lambda c: c.value is None or exact(c.value) > 0,
+            "!has(self.value) || double(self.value) > 0.0",
+        ),
+    )
+
+
 @choice_of(OPTIMIZERS)
 class Optimizer(Choice):
     """What turns a gradient into new weights: `type`, and the block of that name."""
 
     type: str
+    clipping: Clipping | None = Field(None, description="A bound on the gradient of each update. Default: none.")

@@ -20,7 +20,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
-from batchgrowth_trainer.replica.devices import to_device
+from batchgrowth_trainer.replica.clipping import clip
+from batchgrowth_trainer.replica.devices import autocast, to_device
 from batchgrowth_trainer.replica.draws import example_order, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
@@ -119,6 +120,7 @@ class Replica:
         if self.buffers.length:
             change = total[weights : -self._tail.length].div_(step.examples)
             self.buffers.advance(self.buffers.clone(), change)
+        clip(gradient, size, self.spec.optimizer.clipping)
         self.optimizer.step(gradient, learning_rate, step.position.update)
         decision = self.growth.after(step, sums, size, _largest_shard(step))
         self.position = step.after
@@ -168,10 +170,11 @@ class Replica:
         resting = [norm for norm in self._norms if norm.training] if len(indices) == 1 else []
         for norm in resting:
             norm.eval()
-        losses = checked(workload.loss(predict(self.model, inputs), target), len(indices))
+        with autocast(self.spec, self.device):
+            losses = checked(workload.loss(predict(self.model, inputs), target), len(indices))
         for norm in resting:
             norm.train()
-        return losses.sum()
+        return losses.float().sum() if losses.dtype is torch.bfloat16 else losses.sum()
 
     def _epoch_order(self, epoch: int) -> Tensor:
         if self._order[0] != epoch:
