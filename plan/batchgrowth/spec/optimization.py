@@ -1,8 +1,8 @@
 """`spec.learningRate` and `spec.optimizer`: what is done with a gradient."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.optimizers import OPTIMIZERS
@@ -10,6 +10,9 @@ from batchgrowth.schedules import SCHEDULES
 from batchgrowth.schema.choice import Choice, choice_of
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import DecimalText
+
+NamePattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*-]+$", min_length=1, max_length=253)]
+"""A shell pattern of parameter names of a torch module."""
 
 
 class Warmup(Model):
@@ -100,9 +103,32 @@ class Clipping(Model):
     )
 
 
+class WithoutDecay(Model):
+    """The parameters that the weight decay leaves alone."""
+
+    below_dimensions: int = Field(
+        0,
+        ge=0,
+        le=8,
+        description="Parameters of fewer dimensions are not decayed: 2 spares biases and the scales of norms. "
+        "Default: 0, all are decayed.",
+    )
+    names: tuple[NamePattern, ...] = Field(
+        (),
+        strict=False,
+        max_length=64,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="Patterns of the names of parameters that are not decayed, at most 64; * stands for any "
+        'characters. Default: none. Example: ["*.bias", "embedding.*"].',
+    )
+
+
 @choice_of(OPTIMIZERS)
 class Optimizer(Choice):
     """What turns a gradient into new weights: `type`, and the block of that name."""
 
     type: str
     clipping: Clipping | None = Field(None, description="A bound on the gradient of each update. Default: none.")
+    without_decay: WithoutDecay | None = Field(
+        None, description="Parameters that the weight decay leaves alone. Default: none."
+    )

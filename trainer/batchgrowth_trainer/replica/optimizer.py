@@ -25,14 +25,25 @@ class Stepper:
 
 
 class FlatOptimizer:
-    """The optimizer of a spec over `vector`, shape (length,), float32."""
+    """The optimizer of a spec over `vector`, shape (length,), float32.
 
-    def __init__(self, spec: JobSpec, vector: nn.Parameter) -> None:
-        self._vector = vector
-        self._stepper: Stepper = spec.optimizer.entry.load()(spec.optimizer.settings)
-        self.state: dict[str, Tensor] = {name: torch.zeros_like(vector.data) for name in self._stepper.state}
+    Elements from `decayed` on are not decayed; by default, all are.
+    """
+
+    def __init__(self, spec: JobSpec, vector: nn.Parameter, decayed: int | None = None) -> None:
+        make, settings = spec.optimizer.entry.load(), spec.optimizer.settings
+        stepper: Stepper = make(settings)
+        self.state: dict[str, Tensor] = {name: torch.zeros_like(vector.data) for name in stepper.state}
+        cut = vector.numel() if decayed is None else decayed
+        whole = cut == vector.numel()
+        self._parts = [(vector if whole else vector.data[:cut], slice(0, cut), stepper)]
+        if not whole:
+            plain = make(settings.model_copy(update={"weight_decay": "0"}))
+            self._parts.append((vector.data[cut:], slice(cut, None), plain))
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
         """Move the vector by one update; `gradient` is the mean over the batch, shape (length,)."""
-        self._stepper.step(self._vector, gradient, self.state, learning_rate, updates_done)
+        for vector, place, stepper in self._parts:
+            state = {name: whole[place] for name, whole in self.state.items()}
+            stepper.step(vector, gradient[place], state, learning_rate, updates_done)

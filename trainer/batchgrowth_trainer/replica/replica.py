@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.clipping import clip
+from batchgrowth_trainer.replica.decay import spared
 from batchgrowth_trainer.replica.devices import autocast, to_device
 from batchgrowth_trainer.replica.draws import example_order, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
@@ -69,9 +70,9 @@ class Replica:
         self.spec, self.workload, self.device = spec, workload, device
         self.growth = Growth(spec, device)
         self.model = workload.model.to(device)
-        self.parameters = FlatParameters(self.model, device)
+        self.parameters = FlatParameters(self.model, device, spared(spec, self.model))
         self.buffers = FlatBuffers(self.model, device)
-        self.optimizer = FlatOptimizer(spec, self.parameters.vector)
+        self.optimizer = FlatOptimizer(spec, self.parameters.vector, self.parameters.last_from)
         self.position = Position()
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
