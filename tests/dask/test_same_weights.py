@@ -32,6 +32,12 @@ KINDS = {
     "neither": ("workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",),
     "adam": ("optimizer={type: Adam, adam: {}}", "learningRate.initial=0.001"),
     "clipped, bfloat16": ("optimizer.clipping={norm: '0.5'}", "precision=BFloat16"),
+    "lars": ("optimizer={type: LARS, lars: {}, withoutDecay: {belowDimensions: 2}}", "learningRate.initial=1"),
+    "lamb, mlp": (
+        "optimizer={type: LAMB, lamb: {}}",
+        "learningRate.initial=0.01",
+        "workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",
+    ),
     "adamw, mlp": (
         "optimizer={type: AdamW, adamW: {}}",
         "learningRate.initial=0.001",

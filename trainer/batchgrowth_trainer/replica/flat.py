@@ -24,10 +24,14 @@ class Span:
     shape: tuple[int, ...]
     start: int
 
+    @property
+    def place(self) -> slice:
+        """The tensor's elements in the flat vector."""
+        return slice(self.start, self.start + torch.Size(self.shape).numel())
+
     def of(self, flat: Tensor) -> Tensor:
         """The tensor's view of `flat`."""
-        count = torch.Size(self.shape).numel()
-        return flat[self.start : self.start + count].view(self.shape)
+        return flat[self.place].view(self.shape)
 
 
 def _lay_out(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int]:

@@ -72,7 +72,7 @@ class Replica:
         self.model = workload.model.to(device)
         self.parameters = FlatParameters(self.model, device, spared(spec, self.model))
         self.buffers = FlatBuffers(self.model, device)
-        self.optimizer = FlatOptimizer(spec, self.parameters.vector, self.parameters.last_from)
+        self.optimizer = FlatOptimizer(spec, self.parameters)
         self.position = Position()
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
