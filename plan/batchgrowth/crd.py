@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from batchgrowth.schema.structural import Schema, structural_schema
-from batchgrowth.spec import KIND, MATHEMATICS, JobSpec, Metadata
+from batchgrowth.spec import KIND, MATHEMATICS, UNWRITTEN, JobSpec, Metadata
 from batchgrowth.status import JobStatus
 
 GROUP, VERSION = "batchgrowth.dev", "v1alpha1"
@@ -79,11 +79,17 @@ def openapi_schema() -> Schema:
 def _immutable(path: str, unless: str = "") -> dict[str, str]:
     """The rule that a field keeps its value once the job has started."""
     free = "!(has(oldSelf.status) && has(oldSelf.status.startTime))" + (f" || {unless}" if unless else "")
+    here, there = (_value(f"{job}.spec.{path}", UNWRITTEN.get(path)) for job in ("self", "oldSelf"))
     return {
-        "rule": f"{free} || self.spec.{path} == oldSelf.spec.{path}",
+        "rule": f"{free} || {here} == {there}",
         "message": IMMUTABLE,
         "fieldPath": f".spec.{path}",
     }
+
+
+def _value(path: str, unwritten: str | None) -> str:
+    """The value of a field in CEL, or the default that is not written into it."""
+    return path if unwritten is None else f"(has({path}) ? {path} : '{unwritten}')"
 
 
 def _version() -> dict[str, Any]:

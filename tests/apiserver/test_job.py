@@ -23,6 +23,7 @@ OTHER_MATHEMATICS = {
     "batch": {"maximum": 1024},
     "learningRate": {"initial": "0.06"},
     "optimizer": {"sgd": {"momentum": "0.8"}},
+    "precision": "BFloat16",
     "workers.threads": 2,
 }
 SPEED = {

@@ -3,10 +3,12 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from pickle import PicklingError
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth.errors import BatchGrowthError
 from batchgrowth_trainer.crew import pulse, restarts
 from batchgrowth_trainer.crew.calls import Calls
 from batchgrowth_trainer.crew.crew import Crew
@@ -176,3 +178,25 @@ def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(m
     began = asyncio.run(twice())
     assert ["a"] == called
     assert times[0] - began >= 0.19
+
+
+@pytest.mark.parametrize("error", [TypeError("cannot pickle a lock"), PicklingError("a local function")])
+def test_an_answer_that_cannot_be_sent_is_no_lost_worker(client: Any, error: Exception) -> None:
+    async def answers(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"a": 1, "b": error}
+
+    client._run = answers
+    calls = Calls(client)
+    calls.registered |= {"a", "b"}
+    with pytest.raises(BatchGrowthError, match=rf"worker b: ping raised {type(error).__name__}: {error}"):
+        calls.ask(service.ping, workers=["a", "b"], seconds=10)
+
+
+def test_a_worker_that_cannot_be_reached_gives_no_answer(client: Any) -> None:
+    async def answers(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"a": 1, "b": OSError("refused"), "c": KeyError("no member")}
+
+    client._run = answers
+    calls = Calls(client)
+    calls.registered |= {"a", "b", "c"}
+    assert {"a": 1} == calls.ask(service.ping, workers=["a", "b", "c"], seconds=10)

@@ -2,16 +2,22 @@
 
 import csv
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from batchgrowth.manifest import read_manifest
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.record.replay import declared_manifest
 from batchgrowth_trainer.training import Options, train
+from safetensors.torch import load_file
+
+USER_CODE = str(Path(__file__).parent / "user_code")
+sys.path.append(USER_CODE)
 
 # Six stages of one epoch, batch 32 -> 243 in shards of at most 32: 123 updates, each epoch with a short last one.
 GROWING = "growth: {type: Geometric, geometric: {factor: '1.5', everyEpochs: 1}}"
@@ -25,6 +31,13 @@ KINDS = {
     "dropout and batch norm": (),
     "neither": ("workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",),
     "adam": ("optimizer={type: Adam, adam: {}}", "learningRate.initial=0.001"),
+    "clipped, bfloat16": ("optimizer.clipping={norm: '0.5'}", "precision=BFloat16"),
+    "lars": ("optimizer={type: LARS, lars: {}, withoutDecay: {belowDimensions: 2}}", "learningRate.initial=1"),
+    "lamb, mlp": (
+        "optimizer={type: LAMB, lamb: {}}",
+        "learningRate.initial=0.01",
+        "workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",
+    ),
     "adamw, mlp": (
         "optimizer={type: AdamW, adamW: {}}",
         "learningRate.initial=0.001",
@@ -47,7 +60,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
     def weights(job: BatchGrowthJob) -> str:
         spec = job.spec.model_copy(update={"exchange": type(job.spec.exchange)(type="SingleProcess")})
-        key = f"{spec.batch}{spec.optimizer}{spec.learning_rate}{spec.workload}{spec.epochs}"
+        key = f"{spec.batch}{spec.optimizer}{spec.precision}{spec.learning_rate}{spec.workload}{spec.epochs}"
         if key not in known:
             alone = job.model_copy(update={"spec": spec})
             folder = tmp_path_factory.mktemp("alone")
@@ -93,6 +106,20 @@ def test_other_models_and_optimizers(
     summary = train(job, Options(output_dir=tmp_path, wanted=by_epoch([2, 3, 1, 4, 4, 2])))
     assert reference(job) == summary["weightsSha256"]
     assert [2, 3, 1, 4, 2] == followed(summary)
+
+
+def test_a_head_on_frozen_bfloat16_weights(
+    digits_job: Any, tmp_path: Path, reference: Reference, exchange: str
+) -> None:
+    """And examples that are dictionaries, drawn by numpy and `random`, padded by a collate function of one's own."""
+    job = digits_job(
+        "workload={entrypoint: 'adapter:workload', examples: 240}", "epochs=4", f"exchange.type={exchange}",
+        f"batch={{initial: 24, maximum: 96, shard: 8, {GROWING}}}", "workers={waitSeconds: 60, maximum: 3}",
+    )  # fmt: skip
+    summary = train(job, Options(output_dir=tmp_path, paths=(USER_CODE,), wanted=by_epoch([1, 3, 2, 2])))
+    assert reference(job) == summary["weightsSha256"]
+    assert [1, 3, 2] == followed(summary)
+    assert torch.bfloat16 is load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype
 
 
 @pytest.mark.sampled

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from batchgrowth.errors import DataError, WorkloadError
+from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset
 
 from batchgrowth_trainer.blame import FAULTS, ReadFault, described, may_pass, workload_error
@@ -132,6 +133,12 @@ def _check_model(workload: Workload, entrypoint: str) -> None:
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
         raise WorkloadError(f"{entrypoint}: no parameter of the model needs a gradient, so there is nothing to train")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise WorkloadError(
+                f"{entrypoint}: model.{name} has no shape yet, since its module is lazy; call the model once with an "
+                "example before returning it, or give the module its sizes"
+            )
     for name, parameter in trained:
         if parameter.dtype is not torch.float32:
             raise WorkloadError(f"{entrypoint}: model.{name} is {parameter.dtype}; parameters must be torch.float32")
@@ -149,8 +156,10 @@ def _check_functions(workload: Workload, entrypoint: str) -> None:
                 f"{entrypoint}: a metric is named {name!r}; write letters, digits, '_', '-' and '.', a letter first, "
                 f"and none of {', '.join(EVALUATION_HEADER)}, which are columns of evaluations.csv already"
             )
-    if workload.augment is not None and not callable(workload.augment):
-        raise WorkloadError(f"{entrypoint}: augment is a {type(workload.augment).__name__}; give inputs -> inputs")
+    for name, kind in (("augment", "inputs -> inputs"), ("collate", "list of examples -> (inputs, target)")):
+        function = getattr(workload, name)
+        if function is not None and not callable(function):
+            raise WorkloadError(f"{entrypoint}: {name} is a {type(function).__name__}; give {kind}")
 
 
 def _check_data(workload: Workload, entrypoint: str, examples: int | None) -> None:

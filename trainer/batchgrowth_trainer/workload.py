@@ -12,18 +12,23 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from batchgrowth.errors import DataError, WorkloadError
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import TensorDataset
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from batchgrowth_trainer.blame import ReadFault, is_of_the_device, may_pass
+from batchgrowth_trainer.blame import ReadFault, is_of_the_device, may_pass, reported_as_workload_error
 
 PerExample = Callable[[Any, Any], Tensor]
 Attempt = Callable[[Callable[[], Any]], Any]
 """Calls a function that reads examples, perhaps more than once, and returns its result."""
+Collate = Callable[[list[Any]], Any]
+"""The examples of a shard -> their batch: (inputs, target), or a dictionary with one of TARGET_KEYS."""
+TARGET_KEYS = ("labels", "label", "target")
+"""Where the target is in a dictionary, the first of them that is there; the other values are the inputs."""
 
 
 @runtime_checkable
 class Dataset(Protocol):
-    """A map-style data set: `len(dataset)` examples, `dataset[i]` an (input, target) pair."""
+    """A map-style data set: `len(dataset)` examples, `dataset[i]` an (input, target) pair or a dictionary of both."""
 
     def __len__(self) -> int: ...
 
@@ -36,6 +41,8 @@ class Workload:
 
     `loss` and each of `metrics` take (output, target) and return one value per example, shape (N,); the trainer
     sums over examples, so that a batch can be cut into shards of any size.
+    `collate` makes one batch of a shard's examples, for instance by padding them to the longest; by default torch's
+    own does, which stacks them.
     `augment` takes and returns the inputs of one training shard; it draws from torch's global generator, which the
     trainer seeds with (seed, update, shard).
     """
@@ -46,6 +53,7 @@ class Workload:
     test: Dataset | None = None
     metrics: Mapping[str, PerExample] = field(default_factory=dict)
     augment: Callable[[Any], Any] | None = None
+    collate: Collate | None = None
 
 
 def at_once(read: Callable[[], Any]) -> Any:
@@ -53,26 +61,42 @@ def at_once(read: Callable[[], Any]) -> Any:
     return read()
 
 
-def fetch(dataset: Dataset, indices: Tensor, attempt: Attempt = at_once) -> tuple[Any, Any]:
+def fetch(
+    dataset: Dataset, indices: Tensor, attempt: Attempt = at_once, collate: Collate | None = None
+) -> tuple[Any, Any]:
     """The inputs and targets of the examples at `indices` (int64, shape (N,)), collated along a first axis of N.
 
     A `TensorDataset` is indexed once per tensor, another data set by `__getitems__` if it has it, else item by item.
-    If an example has more than two parts, the last is the target and the others are the inputs, as a tuple.
-    Raises DataError if an item cannot be read, a ReadFault if that may pass, and WorkloadError if it is not an (input,
-    target) pair.
+    If an example has more than two parts, the last is the target and the others are the inputs, as a tuple. If it is a
+    dictionary, the target is under one of TARGET_KEYS, and the inputs are the rest.
+    Raises DataError if an item cannot be read, a ReadFault if that may pass, and WorkloadError if it has no target.
     """
-    if type(dataset) is TensorDataset:
+    if type(dataset) is TensorDataset and collate is None:
         return _pair([tensor[indices] for tensor in dataset.tensors])
-    return _pair(_collated(_items(dataset, indices.tolist(), attempt)))
+    return _pair(_collated(_items(dataset, indices.tolist(), attempt), collate))
 
 
-def _pair(columns: Sequence[Any]) -> tuple[Any, Any]:
+def _pair(columns: Any) -> tuple[Any, Any]:
+    if isinstance(columns, Mapping):
+        return _split(columns)
+    if not isinstance(columns, (list, tuple)):
+        raise WorkloadError(f"a batch is a {type(columns).__name__}; let collate return (inputs, target)")
     if len(columns) < 2:
         raise WorkloadError(
             f"workload.train: an example has {len(columns)} part; an (input, target) pair is needed "
-            "(without a target, give the input twice or a zero)"
+            "(without a target, give None)"
         )
     return (columns[0] if len(columns) == 2 else tuple(columns[:-1])), columns[-1]
+
+
+def _split(columns: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    at = next((key for key in TARGET_KEYS if key in columns), None)
+    if at is None:
+        raise WorkloadError(
+            f"an example is a dictionary of {', '.join(map(str, columns))}; add its target under one of "
+            f"{', '.join(TARGET_KEYS)}, or return an (input, target) pair"
+        )
+    return {key: value for key, value in columns.items() if key != at}, columns[at]
 
 
 def _items(dataset: Dataset, indices: list[int], attempt: Attempt) -> list[Any]:
@@ -94,20 +118,34 @@ def _read(get: Callable[[Any], Any], key: Any, dataset: Dataset, indices: Sequen
         raise (ReadFault(text, which) if passing else DataError(text)) from error
 
 
-def _collated(items: list[Any]) -> Sequence[Any]:
+def _collated(items: list[Any], own: Collate | None) -> Any:
+    if own is not None:
+        with reported_as_workload_error("collate"):
+            return own(items)
     try:
-        columns = default_collate(items)
+        columns = collate(items, collate_fn_map=_COLLATED)
     except (TypeError, RuntimeError, KeyError, ValueError) as error:
         raise WorkloadError(
-            f"examples cannot be put into one batch: {_text_of(error)}; return tensors, numbers or arrays of one shape"
+            f"examples cannot be put into one batch: {_text_of(error)}; return tensors, numbers or arrays of one "
+            "shape, or give the workload a collate function"
         ) from error
-    if not isinstance(columns, (list, tuple)):
+    if not isinstance(columns, (list, tuple, Mapping)):
         raise WorkloadError(f"an example is a {type(items[0]).__name__}; return an (input, target) pair")
     return columns
 
 
+def _collated_none(items: list[Any], **_: Any) -> None:
+    if any(item is not None for item in items):
+        raise TypeError("None is beside values")
+
+
+_COLLATED = {**default_collate_fn_map, type(None): _collated_none}
+
+
 def predict(model: nn.Module, inputs: Any) -> Any:
-    """The model's output: `model(*inputs)` for a tuple or list of inputs, else `model(inputs)`."""
+    """The model's output: `model(*inputs)` for a tuple or list, `model(**inputs)` for a dictionary, else of inputs."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 

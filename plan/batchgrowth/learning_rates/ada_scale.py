@@ -6,6 +6,9 @@ batch of B. It is B / B0 while noise rules and 1 where the gradient does.
 
 from batchgrowth.extend import RateEntry, Rule, Signals, Windows
 
+ADAPTIVE = ["Adagrad", "Adam", "AdamW", "LAMB", "RMSprop"]
+"""The optimizers whose steps do not grow with the gradient."""
+
 
 class AdaScale(Windows):
     """When the gain is measured again: Johnson et al., 2020."""
@@ -32,9 +35,9 @@ ENTRY = RateEntry(
         "JobSpec": (
             Rule(
                 "learningRate.rule",
-                "give SquareRoot with Adam or AdamW: AdaScale suits the steps of SGD",
-                lambda s: s.learning_rate.rule != "AdaScale" or s.optimizer.type not in ("Adam", "AdamW"),
-                "self.learningRate.rule != 'AdaScale' || !(self.optimizer.type in ['Adam', 'AdamW'])",
+                f"give SquareRoot with {', '.join(ADAPTIVE)}: AdaScale suits the steps of SGD",
+                lambda s: s.learning_rate.rule != "AdaScale" or s.optimizer.type not in ADAPTIVE,
+                f"self.learningRate.rule != 'AdaScale' || !(self.optimizer.type in {ADAPTIVE})",
             ),
             Rule(
                 "batch.shard",

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from batchgrowth.extend import DecimalText, Model, OptimizerEntry, Rule, exact
-from batchgrowth.optimizers.rules import WEIGHT_DECAY_AT_MOST_ONE, below_one
+from batchgrowth.extend import DecimalText, Model, OptimizerEntry
+from batchgrowth.optimizers.rules import WEIGHT_DECAY_AT_MOST_ONE, below_one, small
 
 
 class Adam(Model):
@@ -31,12 +31,7 @@ class Adam(Model):
     rules: ClassVar = (
         below_one("beta1", "beta1"),
         below_one("beta2", "beta2"),
-        Rule(
-            "epsilon",
-            'give a decimal more than 0 and at most 1, such as "0.00000001"',
-            lambda o: 0 < exact(o.epsilon) <= 1,
-            "double(self.epsilon) > 0.0 && double(self.epsilon) <= 1.0",
-        ),
+        small("epsilon", "epsilon", "0.00000001"),
         WEIGHT_DECAY_AT_MOST_ONE,
     )
 

@@ -13,6 +13,16 @@ def below_one(field: str, attribute: str) -> Rule:
     )
 
 
+def small(field: str, attribute: str, example: str) -> Rule:
+    """The decimal is more than 0 and at most 1."""
+    return Rule(
+        field,
+        f'give a decimal more than 0 and at most 1, such as "{example}"',
+        lambda o: 0 < exact(getattr(o, attribute)) <= 1,
+        f"double(self.{field}) > 0.0 && double(self.{field}) <= 1.0",
+    )
+
+
 WEIGHT_DECAY_AT_MOST_ONE = Rule(
     "weightDecay",
     "give a decimal of at most 1",

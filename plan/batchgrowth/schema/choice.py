@@ -41,8 +41,8 @@ class Entry:
 
     @property
     def block_name(self) -> str:
-        """The field of the block in the manifest: AdamW's is adamW, SGD's is sgd."""
-        return re.sub(r"^([A-Z]+$|[A-Z])", lambda letters: letters[0].lower(), self.name)
+        """The field of the block in the manifest: AdamW's is adamW, SGD's is sgd, RMSprop's is rmsprop."""
+        return re.sub(r"^[A-Z]+", lambda letters: letters[0].lower(), self.name)
 
     @property
     def needs_block(self) -> bool:

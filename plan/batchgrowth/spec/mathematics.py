@@ -15,9 +15,12 @@ MATHEMATICS = (
     "batch",
     "learningRate",
     "optimizer",
+    "precision",
     "workers.threads",
 )
 """Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
+UNWRITTEN = {"precision": "Float32"}
+"""Defaults that stand in no stored job and no checkpoint: versions that did not know the field would refuse them."""
 
 
 def mathematics(spec: JobSpec) -> dict[str, object]:
@@ -33,7 +36,8 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
         source, target = whole, part
         for parent in parents:
             source, target = source[parent], target.setdefault(parent, {})
-        target[name] = source[name]
+        if name in source and source[name] != UNWRITTEN.get(path):
+            target[name] = source[name]
     part["batch"]["shard"] = spec.shard
     return part
 

@@ -1,8 +1,8 @@
 """`spec.learningRate` and `spec.optimizer`: what is done with a gradient."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.optimizers import OPTIMIZERS
@@ -10,6 +10,9 @@ from batchgrowth.schedules import SCHEDULES
 from batchgrowth.schema.choice import Choice, choice_of
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.schema.patterns import DecimalText
+
+NamePattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*-]+$", min_length=1, max_length=253)]
+"""A shell pattern of parameter names of a torch module."""
 
 
 class Warmup(Model):
@@ -64,8 +67,68 @@ class LearningRate(Choice):
     )
 
 
+class Clipping(Model):
+    """A bound on the gradient of each update, the mean over its batch: Pascanu et al., 2013."""
+
+    norm: DecimalText | None = Field(
+        None,
+        description="The largest Euclidean norm of the whole gradient, which is scaled down to it. A decimal in "
+        'quotes, more than 0. Either norm or value. Example: "1".',
+    )
+    value: DecimalText | None = Field(
+        None,
+        description="The largest absolute value of each element of the gradient. A decimal in quotes, more than 0. "
+        'Either norm or value. Example: "0.5".',
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "norm",
+            "give either norm or value",
+            lambda c: (c.norm is None) != (c.value is None),
+            "has(self.norm) != has(self.value)",
+        ),
+        Rule(
+            "norm",
+            'give a decimal more than 0, such as "1"',
+            lambda c: c.norm is None or exact(c.norm) > 0,
+            "!has(self.norm) || double(self.norm) > 0.0",
+        ),
+        Rule(
+            "value",
+            'give a decimal more than 0, such as "0.5"',
+            lambda c: c.value is None or exact(c.value) > 0,
+            "!has(self.value) || double(self.value) > 0.0",
+        ),
+    )
+
+
+class WithoutDecay(Model):
+    """The parameters that the weight decay leaves alone."""
+
+    below_dimensions: int = Field(
+        0,
+        ge=0,
+        le=8,
+        description="Parameters of fewer dimensions are not decayed: 2 spares biases and the scales of norms. "
+        "Default: 0, all are decayed.",
+    )
+    names: tuple[NamePattern, ...] = Field(
+        (),
+        strict=False,
+        max_length=64,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="Patterns of the names of parameters that are not decayed, at most 64; * stands for any "
+        'characters. Default: none. Example: ["*.bias", "embedding.*"].',
+    )
+
+
 @choice_of(OPTIMIZERS)
 class Optimizer(Choice):
     """What turns a gradient into new weights: `type`, and the block of that name."""
 
     type: str
+    clipping: Clipping | None = Field(None, description="A bound on the gradient of each update. Default: none.")
+    without_decay: WithoutDecay | None = Field(
+        None, description="Parameters that the weight decay leaves alone. Default: none."
+    )

@@ -49,7 +49,14 @@ def test_what_entries_may_import_is_in_one_place() -> None:
 
 @pytest.mark.parametrize(
     ("name", "block"),
-    [("SGD", "sgd"), ("AdamW", "adamW"), ("AllReduce", "allReduce"), ("LBFGS", "lbfgs"), ("Constant", "constant")],
+    [
+        ("SGD", "sgd"),
+        ("AdamW", "adamW"),
+        ("AllReduce", "allReduce"),
+        ("LBFGS", "lbfgs"),
+        ("Constant", "constant"),
+        ("RMSprop", "rmsprop"),
+    ],
 )
 def test_block_names(name: str, block: str) -> None:
     assert block == GrowthEntry(name=name, summary="", implementation=None).block_name

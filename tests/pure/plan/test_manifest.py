@@ -171,7 +171,21 @@ def test_mathematics_is_what_determines_the_weights() -> None:
     plain = mathematics(read_manifest(DIGITS).spec)
     assert ["batch", "epochs", "learningRate", "optimizer", "seed", "workers", "workload"] == sorted(plain)
     assert {"threads": 1} == plain["workers"]
-    for override in ("workers.maximum=9", "exchange.type=GatherScatter", "suspend=true", "checkpoint.keep=9"):
+    for override in (
+        "workers.maximum=9",
+        "exchange.type=GatherScatter",
+        "suspend=true",
+        "checkpoint.keep=9",
+        "precision=Float32",
+    ):
         assert plain == mathematics(read_manifest(DIGITS, [override]).spec)
-    for override in ("seed=1", "batch.shard=16", "workers.threads=2", "workload.arguments.a=b", "epochs=31"):
+    for override in (
+        "seed=1",
+        "batch.shard=16",
+        "workers.threads=2",
+        "workload.arguments.a=b",
+        "epochs=31",
+        "precision=BFloat16",
+        "optimizer.clipping.norm=1",
+    ):
         assert plain != mathematics(read_manifest(DIGITS, [override]).spec)

@@ -45,14 +45,14 @@ def test_defaults_are_left_out() -> None:
 def test_unknown_fields_are_named_and_kept_for_others() -> None:
     job = digits()
     job["metadata"]["sinceVersion"] = "0.9"
-    job["spec"]["precision"] = "BFloat16"
+    job["spec"]["pruning"] = "Magnitude"
     job["spec"]["workers"]["spot"] = {"share": "0.5"}
     job["spec"]["checkpoint"] = {"compress": True}
     stored = read_stored(json.dumps(job))
 
-    unknown = ("metadata.sinceVersion", "spec.workers.spot", "spec.checkpoint.compress", "spec.precision")
+    unknown = ("metadata.sinceVersion", "spec.workers.spot", "spec.checkpoint.compress", "spec.pruning")
     assert sorted(unknown) == sorted(stored.unknown)
-    assert ("BFloat16", {"compress": True}) == (stored.short["precision"], stored.short["checkpoint"])
+    assert ("Magnitude", {"compress": True}) == (stored.short["pruning"], stored.short["checkpoint"])
     assert {"share": "0.5"} == stored.short["workers"]["spot"]
     assert load_manifest(ROOT / "examples" / "digits.yaml").spec == stored.job.spec
 
@@ -71,7 +71,7 @@ def test_unknown_fields_of_a_list_are_left_out() -> None:
 
 def test_other_faults_are_still_faults() -> None:
     job = digits()
-    job["spec"] |= {"precision": "BFloat16", "epochs": 0}
+    job["spec"] |= {"pruning": "Magnitude", "epochs": 0}
     with pytest.raises(SpecError, match=r"^spec\.epochs: 0; [^\n]*$"):
         read_stored(json.dumps(job))
     with pytest.raises(SpecError, match="not a map of fields"):
@@ -86,7 +86,7 @@ def test_other_faults_are_still_faults() -> None:
         ("checkpoint.codec", True),
         ("evaluation.keepBest", True),
         ("exchange.compression", True),
-        ("precision", False),
+        ("pruning", False),
         ("batch.warm", False),
         ("learningRate.restart", False),
         ("workload.source", False),

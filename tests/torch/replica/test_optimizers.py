@@ -19,6 +19,9 @@ SGD_MOMENTUM = ("optimizer={type: SGD, sgd: {momentum: '0.9', nesterov: false, w
 SGD_NESTEROV = ("optimizer={type: SGD, sgd: {momentum: '0.8', nesterov: true, weightDecay: '0'}}",)
 ADAM = ("optimizer={type: Adam, adam: {beta1: '0.8', beta2: '0.95', epsilon: '0.00001', weightDecay: '0.01'}}",)
 ADAMW = ("optimizer={type: AdamW, adamW: {beta1: '0.9', beta2: '0.99', weightDecay: '0.1'}}",)
+ADAGRAD = ("optimizer={type: Adagrad, adagrad: {weightDecay: '0.01'}}",)
+RMSPROP = ("optimizer={type: RMSprop, rmsprop: {alpha: '0.9', weightDecay: '0.01'}}",)
+RMSPROP_WHOLE = ("optimizer={type: RMSprop, rmsprop: {momentum: '0.8', centered: true}}",)
 
 CASES = [
     pytest.param(SGD_PLAIN, lambda p: torch.optim.SGD(p, lr=0.0), id="sgd"),
@@ -26,6 +29,11 @@ CASES = [
     pytest.param(SGD_NESTEROV, lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.8, nesterov=True), id="nesterov"),
     pytest.param(
         ADAM, lambda p: torch.optim.Adam(p, lr=0.0, betas=(0.8, 0.95), eps=1e-5, weight_decay=0.01), id="adam"
+    ),
+    pytest.param(ADAGRAD, lambda p: torch.optim.Adagrad(p, lr=0.0, weight_decay=0.01), id="adagrad"),
+    pytest.param(RMSPROP, lambda p: torch.optim.RMSprop(p, lr=0.0, alpha=0.9, weight_decay=0.01), id="rmsprop"),
+    pytest.param(
+        RMSPROP_WHOLE, lambda p: torch.optim.RMSprop(p, lr=0.0, momentum=0.8, centered=True), id="rmsprop, centred"
     ),
     pytest.param(ADAMW, lambda p: torch.optim.AdamW(p, lr=0.0, betas=(0.9, 0.99), weight_decay=0.1), id="adamw"),
 ]
@@ -58,7 +66,7 @@ def test_steps_equal_torchs_per_tensor_steps(
 ) -> None:
     mine, theirs, draw = model(), model(), torch.Generator().manual_seed(0)
     flat = FlatParameters(mine, torch.device("cpu"))
-    optimizer, reference = FlatOptimizer(small_job(*overrides).spec, flat.vector), make_theirs(theirs.parameters())
+    optimizer, reference = FlatOptimizer(small_job(*overrides).spec, flat), make_theirs(theirs.parameters())
     for update, rate in enumerate(rates):
         row = gradients(draw, flat)
         for parameter, view in zip(theirs.parameters(), flat.gradient_views(row), strict=True):
@@ -77,11 +85,11 @@ def test_the_state_carried_to_another_process_goes_on_with_the_same_bits(
     draw, spec = torch.Generator().manual_seed(0), small_job(*overrides).spec
     first = FlatParameters(model(), torch.device("cpu"))
     rows = [gradients(draw, first) for _ in range(6)]
-    whole = FlatOptimizer(spec, first.vector)
+    whole = FlatOptimizer(spec, first)
     for update, row in enumerate(rows[:3]):
         whole.step(row, 0.1, update)
     second = FlatParameters(model(), torch.device("cpu"))
-    carried = FlatOptimizer(spec, second.vector)
+    carried = FlatOptimizer(spec, second)
     second.vector.data.copy_(first.vector.data)
     for name, vector in whole.state.items():
         carried.state[name].copy_(vector)
@@ -99,7 +107,7 @@ def test_the_state_is_made_of_what_the_rule_needs_and_never_grows(small_job: Any
         (SGD_MOMENTUM, {"momentum_buffer"}),
         (ADAM, {"exp_avg", "exp_avg_sq"}),
     ):
-        optimizer = FlatOptimizer(small_job(*overrides).spec, flat.vector)
+        optimizer = FlatOptimizer(small_job(*overrides).spec, flat)
         for update in range(5):
             optimizer.step(torch.ones(flat.length), 0.01, update)
         assert names == set(optimizer.state)
@@ -112,9 +120,11 @@ def test_no_optimizer_loads_torchs_compiler(small_job: Any) -> None:
     code = f"""
 import sys, torch
 from batchgrowth.manifest import read_manifest
+from batchgrowth_trainer.replica.flat import FlatParameters
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 for job in {jobs!r}:
-    FlatOptimizer(read_manifest(job).spec, torch.nn.Parameter(torch.ones(3))).step(torch.ones(3), 0.1, 0)
+    flat = FlatParameters(torch.nn.Linear(1, 16, bias=False), torch.device("cpu"))
+    FlatOptimizer(read_manifest(job).spec, flat).step(torch.ones(16), 0.1, 0)
 sys.exit("torch._dynamo" in sys.modules)
 """
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode
@@ -122,5 +132,5 @@ sys.exit("torch._dynamo" in sys.modules)
 
 def test_the_vector_keeps_no_gradient_after_a_step(small_job: Any) -> None:
     flat = FlatParameters(model(), torch.device("cpu"))
-    FlatOptimizer(small_job().spec, flat.vector).step(torch.ones(flat.length), 0.01, 0)
+    FlatOptimizer(small_job().spec, flat).step(torch.ones(flat.length), 0.01, 0)
     assert flat.vector.grad is None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth_trainer.workload import checked, correct, fetch, predict
+from batchgrowth_trainer.workload import TARGET_KEYS, checked, correct, fetch, predict
 from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 
@@ -58,6 +58,53 @@ def test_inputs_may_be_a_dictionary() -> None:
     assert [1, 0] == target.tolist()
 
 
+def test_there_need_not_be_a_target() -> None:
+    inputs, target = fetch([(1.0, None), (2.0, None)], torch.tensor([1, 0]))
+    assert [2.0, 1.0] == inputs.tolist()
+    assert target is None
+
+
+@pytest.mark.parametrize("key", TARGET_KEYS)
+def test_an_example_may_be_one_dictionary(key: str) -> None:
+    """As of Hugging Face's data sets."""
+    items = [{"a": torch.zeros(2), key: 5, "b": 1.0}, {"a": torch.ones(2), key: 6, "b": 2.0}]
+    inputs, target = fetch(items, torch.tensor([1, 0]))
+    assert {"a", "b"} == inputs.keys()
+    assert [2.0, 1.0] == inputs["b"].tolist()
+    assert [6, 5] == target.tolist()
+
+
+def test_a_collate_function_of_ones_own() -> None:
+    def padded(items: list[tuple[list[int], int]]) -> tuple[Tensor, Tensor]:
+        rows = [torch.tensor(tokens) for tokens, _ in items]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([label for _, label in items])
+
+    inputs, target = fetch([([1, 2, 3], 0), ([4], 1)], torch.tensor([1, 0]), collate=padded)
+    assert [[4, 0, 0], [1, 2, 3]] == inputs.tolist()
+    assert [1, 0] == target.tolist()
+
+
+def test_a_collate_function_gets_the_examples_of_a_tensor_data_set() -> None:
+    inputs, target = fetch(TensorDataset(*TENSORS), torch.tensor([5]), collate=lambda items: (len(items), items[0][1]))
+    assert (1, 5) == (inputs, target)
+
+
+def _raises(items: list[Any]) -> Any:
+    raise KeyError("tokens")
+
+
+@pytest.mark.parametrize(
+    ("collate", "said"),
+    [
+        (len, "a batch is a int; let collate return"),
+        (_raises, r"collate raised KeyError: 'tokens' .*test_workload\.py:"),
+    ],
+)
+def test_a_collate_function_that_does_not_fit(collate: Any, said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        fetch([(1.0, 0)], torch.tensor([0]), collate=collate)
+
+
 class Broken(Batched):
     """A data set whose fourth example cannot be read."""
 
@@ -92,6 +139,8 @@ def test_examples_that_cannot_be_read_together_are_named() -> None:
         ([torch.zeros(2), torch.zeros(2)], "return an .input, target. pair"),
         ([(torch.zeros(2), 0), (torch.zeros(3), 1)], "return tensors, numbers or arrays of one shape"),
         ([(object(), 0), (object(), 1)], "return tensors, numbers or arrays of one shape"),
+        ([(None, 0), (1.0, 0)], "None is beside values.*or give the workload a collate function"),
+        ([{"a": 1.0}, {"a": 2.0}], "a dictionary of a; add its target under one of labels, label, target"),
         ([(1.0,), (2.0,)], "an example has 1 part; an .input, target. pair is needed"),
     ],
 )
@@ -110,10 +159,11 @@ class Sum(nn.Module):
         return left + right
 
 
-def test_a_tuple_of_inputs_becomes_arguments() -> None:
+def test_inputs_become_arguments() -> None:
     two = torch.full((3,), 2.0)
     assert [4.0] * 3 == predict(Sum(), (two, two)).tolist()
     assert [4.0] * 3 == predict(Sum(), [two, two]).tolist()
+    assert [4.0] * 3 == predict(Sum(), {"left": two, "right": two}).tolist()
     assert [2.0] * 3 == predict(nn.Identity(), two).tolist()
 
 

@@ -120,6 +120,15 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
     "a metric of a taken name": ("def workload():\n    return made(metrics={'loss': loss})\n", "named 'loss'"),
     "a metric that breaks a CSV": ("def workload():\n    return made(metrics={'a,b': loss})\n", "named 'a,b'"),
     "an augmentation that is no function": ("def workload():\n    return made(augment=3)\n", "augment is a int"),
+    "a collate that is no function": ("def workload():\n    return made(collate=3)\n", "collate is a int"),
+    "a lazy layer": (
+        "def workload():\n    return made(model=nn.LazyLinear(1))\n",
+        r"model\.weight has no shape yet, since its module is lazy; call the model once with an example",
+    ),
+    "lazy statistics": (
+        "def workload():\n    return made(model=nn.Sequential(nn.Linear(3, 1), nn.LazyBatchNorm1d(affine=False)))\n",
+        r"model\.1\.running_mean has no shape yet",
+    ),
     "a stream": (
         "class Stream(torch.utils.data.IterableDataset):\n    def __iter__(self): return iter([])\n"
         "    def __len__(self): return 3\n"

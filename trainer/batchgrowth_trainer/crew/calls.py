@@ -9,19 +9,23 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
+from pickle import PicklingError
 from typing import Any, TypeVar
 
-import numpy as np
 from batchgrowth.errors import BatchGrowthError
 from distributed import Client, Future
 from distributed.client import ClosedClientError
 from distributed.scheduler import KilledWorker
 
+from batchgrowth_trainer.blame import described
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
+from batchgrowth_trainer.record.packed import Packed
 
 CALL_SECONDS = 60.0  # the default timeout
 _POLL_SECONDS = 0.02
 _RETRY_SECONDS = 1.0
+_UNANSWERABLE = (AttributeError, NotImplementedError, PicklingError, TypeError, ValueError)
+"""What a worker that lives raises, also for an answer that cannot be sent; others count as a lost worker."""
 
 Answer = TypeVar("Answer")
 
@@ -75,7 +79,8 @@ class Calls:
     ) -> dict[str, Any]:
         """Call a coroutine function on the event loops of these workers: {address: answer}, without those that failed.
 
-        Raises the BatchGrowthError that a worker raised, and SchedulerLost if the scheduler does not answer.
+        Raises the BatchGrowthError that a worker raised or for what none can answer, and SchedulerLost if the scheduler
+        does not answer.
         """
         if not workers:
             return {}
@@ -86,9 +91,11 @@ class Calls:
             return {}
         except OSError as error:
             raise SchedulerLost(f"{LOST} ({error})") from error
-        for answer in answers.values():
+        for address, answer in answers.items():
             if isinstance(answer, BatchGrowthError):
                 raise answer
+            if isinstance(answer, _UNANSWERABLE):
+                raise BatchGrowthError(described(f"worker {address}: {function.__name__}", answer)) from answer
         return {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
 
     def notify(self, function: Callable[..., Any], *arguments: Any, worker: str) -> None:
@@ -126,8 +133,8 @@ class Calls:
         except ClosedClientError as error:
             raise SchedulerLost(LOST) from error
 
-    def scatter(self, data: Mapping[str, np.ndarray], addresses: Sequence[str], seconds: float) -> list[Future] | None:
-        """One future per worker: the arrays, sent to it directly under their own key; None if a worker is gone.
+    def scatter(self, data: Mapping[str, Packed], addresses: Sequence[str], seconds: float) -> list[Future] | None:
+        """One future per worker: the tensors, sent to it directly under their own key; None if a worker is gone.
 
         Not a broadcast: Dask cannot serialize a broadcast's event for the subscribers of the cluster's events.
         """

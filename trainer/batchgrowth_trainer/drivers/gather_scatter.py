@@ -23,6 +23,7 @@ from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.drivers.workforce import Join
+from batchgrowth_trainer.record.packed import pack_all
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate
@@ -113,7 +114,7 @@ class GatherScatterDriver:
 
     def _gathered(self, step: Step, members: list[str], present: _Gathering) -> list[Gradients] | None:
         """Each member's gradients, in the order of the ranks; None if a member was lost."""
-        tensors = {name: t.detach().cpu().numpy() for name, t in self._replica.model_tensors().items()}
+        tensors = pack_all(self._replica.model_tensors())
         patience = self._run.spec.exchange.timeout_seconds
         models = self._crew.calls.scatter(tensors, members, patience)
         if models is None:

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
-import numpy as np
-import torch
-
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.record.snapshot import Trained, from_arrays, to_arrays
+from batchgrowth_trainer.record.packed import unpack_all
+from batchgrowth_trainer.record.snapshot import Trained, pack_snapshot, unpack_snapshot
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Report
 
@@ -29,7 +27,7 @@ class States:
         best = max(self.updates.get(address, 0) for address in members)
         saved = self._run.checkpoint_after(best)
         if saved is not None:
-            packed = to_arrays(saved.snapshot)
+            packed = pack_snapshot(saved.snapshot)
             if not self._crew.calls.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1]):
                 self._crew.restart_unresponsive(members[:1], self._run.note)
                 return False
@@ -53,7 +51,7 @@ class States:
         if kept is not None:
             packed, reports = kept
             self._take(reports)
-            self._run.save(from_arrays(packed))
+            self._run.save(unpack_snapshot(packed))
 
     def release(self, going: Set[str]) -> None:
         """Stop counting on these workers; if only they hold the newest state, save it first."""
@@ -71,8 +69,8 @@ class States:
             return Trained(None, {})
         best = max(self.updates, key=lambda address: self.updates[address])
         self._has_reported_all(best)
-        for packed, arrays in self._crew.calls.ask(service.take_result, self._crew.run_id, workers=[best]).values():
-            return Trained(from_arrays(packed), {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
+        for packed, state_dict in self._crew.calls.ask(service.take_result, self._crew.run_id, workers=[best]).values():
+            return Trained(unpack_snapshot(packed), unpack_all(state_dict))
         return None
 
     def _has_reported_all(self, address: str) -> bool:

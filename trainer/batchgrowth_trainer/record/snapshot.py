@@ -4,11 +4,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from batchgrowth.errors import CheckpointError
 from batchgrowth.plan import Position
 from torch import Tensor
+
+from batchgrowth_trainer.record.packed import Packed, pack, pack_all, unpack_all
+
+PackedSnapshot = tuple[Position, Mapping[str, Packed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,15 @@ def from_replica_tensors(position: Position, tensors: Mapping[str, Tensor]) -> S
     return Snapshot(position, {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()})
 
 
-def to_arrays(snapshot: Snapshot) -> tuple[Position, dict[str, np.ndarray]]:
-    """The snapshot as numpy arrays, which Dask sends without copying."""
-    return snapshot.position, {name: t.numpy() for name, t in snapshot.tensors.items()}
+def pack_snapshot(snapshot: Snapshot) -> PackedSnapshot:
+    """The snapshot as bytes."""
+    return snapshot.position, pack_all(snapshot.tensors)
 
 
-def from_arrays(packed: tuple[Position, Mapping[str, np.ndarray]]) -> Snapshot:
-    """The snapshot that `to_arrays` packed; the arrays are copied, since they may be read-only."""
-    position, arrays = packed
-    return Snapshot(position, {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
+def unpack_snapshot(packed: PackedSnapshot) -> Snapshot:
+    """The snapshot that was packed."""
+    position, tensors = packed
+    return Snapshot(position, unpack_all(tensors))
 
 
 def weights_sha256(state_dict: Mapping[str, Tensor]) -> str:
@@ -69,5 +71,5 @@ def weights_sha256(state_dict: Mapping[str, Tensor]) -> str:
     for name, tensor in state_dict.items():
         head = f"{name}\0{str(tensor.dtype).removeprefix('torch.')}\0{tuple(tensor.shape)}\0"
         digest.update(head.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(pack(tensor).data.tobytes())
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from batchgrowth.spec import JobSpec
 
+from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from batchgrowth_trainer.replica.draws import draw_seed
@@ -16,6 +17,8 @@ def build_replica(spec: JobSpec) -> Replica:
     prepare_process(spec)
     given, seed = spec.workload, draw_seed(spec.seed, "model") % 2**32
     workload = load_workload(given.entrypoint, given.arguments, seed=seed, examples=given.examples)
-    replica = Replica(spec, workload, make_device(spec))
+    device = make_device(spec)
+    with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
+        replica = Replica(spec, workload, device)
     replica.release(replica.partials(replica.plan.step_at(replica.position), (0, 1)))
     return replica

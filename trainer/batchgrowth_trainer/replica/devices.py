@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -42,6 +43,13 @@ def _keep_memory() -> None:
         return  # another C library, with another allocator
     mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
     mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+
+
+def autocast(spec: JobSpec, device: torch.device) -> AbstractContextManager[object]:
+    """The arithmetic of spec.precision, for the block."""
+    if spec.precision == "BFloat16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()  # entering autocast takes several microseconds, even if it does nothing
 
 
 def to_device(value: Any, device: torch.device) -> Any:

@@ -11,7 +11,7 @@ from batchgrowth.shards import tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
-from batchgrowth_trainer.replica.devices import to_device
+from batchgrowth_trainer.replica.devices import autocast, to_device
 from batchgrowth_trainer.replica.draws import draw_seed
 from batchgrowth_trainer.replica.reading import seeded_fetch
 from batchgrowth_trainer.replica.replica import Replica
@@ -58,8 +58,9 @@ def _chunk_sums(replica: Replica, test: Dataset, chunk: int) -> Tensor:
     seed = draw_seed(replica.spec.seed, "evaluation", chunk)
     workload = replica.workload
     with reported_as_workload_error(f"evaluating the test examples from {indices[0]}"):
-        inputs, target = to_device(seeded_fetch(test, indices, seed), replica.device)
-        output = predict(replica.model, inputs)
-        values = [checked(workload.loss(output, target), len(indices))]
-        values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
+        inputs, target = to_device(seeded_fetch(test, indices, seed, workload.collate), replica.device)
+        with autocast(replica.spec, replica.device):
+            output = predict(replica.model, inputs)
+            values = [checked(workload.loss(output, target), len(indices))]
+            values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
         return torch.stack([v.double().sum() for v in values]).cpu()

@@ -3,7 +3,7 @@
 An update then needs one broadcast, one checkpoint tensor and one optimizer step instead of a call per tensor.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,10 +24,14 @@ class Span:
     shape: tuple[int, ...]
     start: int
 
+    @property
+    def place(self) -> slice:
+        """The tensor's elements in the flat vector."""
+        return slice(self.start, self.start + torch.Size(self.shape).numel())
+
     def of(self, flat: Tensor) -> Tensor:
         """The tensor's view of `flat`."""
-        count = torch.Size(self.shape).numel()
-        return flat[self.start : self.start + count].view(self.shape)
+        return flat[self.place].view(self.shape)
 
 
 def _lay_out(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int]:
@@ -64,12 +68,19 @@ class FlatParameters:
     Frozen parameters are left out, so that weight decay does not change them.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, device: torch.device, is_last: Callable[[str, Tensor], bool] = lambda *_: False
+    ) -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self.spans, self.length = _lay_out(named)
+        last = [one for one in named if is_last(*one)]
+        self.spans, self.length = _lay_out([*(one for one in named if not is_last(*one)), *last])
+        self.last_from = self.spans[-len(last)].start if last else self.length
+        """Where those for which `is_last` is true begin; they lie behind the others."""
         self.vector = nn.Parameter(torch.zeros(self.length, device=device), requires_grad=True)
         self.members: list[tuple[nn.Parameter, Span]] = []
-        for (_, parameter), span in zip(named, self.spans, strict=True):
+        parameters = dict(named)
+        for span in self.spans:
+            parameter = parameters[span.name]
             view = span.of(self.vector.data)
             view.copy_(parameter.data)
             parameter.data = view

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import torch
 from batchgrowth.spec import JobSpec
-from torch import Tensor, nn
+from torch import Tensor
+
+from batchgrowth_trainer.replica.flat import FlatParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,21 +20,34 @@ class Stepper:
     """`step(vector, gradient, state, learning rate, updates done)` moves the vector in place.
 
     `state` names the flat vectors that the optimizer keeps between steps; each begins at 0.
+    If `by_parameter`, the vector is that of one parameter of the model, else of all of them.
+    `spared`, with the same state, moves the parameters that do not decay; by default, the same without weight decay.
     """
 
     state: tuple[str, ...]
     step: Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
+    by_parameter: bool = False
+    spared: "Stepper | None" = None
 
 
 class FlatOptimizer:
-    """The optimizer of a spec over `vector`, shape (length,), float32."""
+    """The optimizer of a spec over the trained parameters of a model."""
 
-    def __init__(self, spec: JobSpec, vector: nn.Parameter) -> None:
-        self._vector = vector
-        self._stepper: Stepper = spec.optimizer.entry.load()(spec.optimizer.settings)
-        self.state: dict[str, Tensor] = {name: torch.zeros_like(vector.data) for name in self._stepper.state}
+    def __init__(self, spec: JobSpec, parameters: FlatParameters) -> None:
+        make, settings = spec.optimizer.entry.load(), spec.optimizer.settings
+        stepper: Stepper = make(settings)
+        vector, cut = parameters.vector.data, parameters.last_from
+        self.state: dict[str, Tensor] = {name: torch.zeros_like(vector) for name in stepper.state}
+        decayed = [span.place for span in parameters.spans if span.start < cut]
+        places = decayed if stepper.by_parameter else [slice(0, cut)] * bool(cut)
+        self._parts = [(vector[place], place, stepper) for place in places]
+        if cut < len(vector):
+            spared = stepper.spared or make(settings.model_copy(update={"weight_decay": "0"}))
+            self._parts.append((vector[cut:], slice(cut, None), spared))
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
         """Move the vector by one update; `gradient` is the mean over the batch, shape (length,)."""
-        self._stepper.step(self._vector, gradient, self.state, learning_rate, updates_done)
+        for vector, place, stepper in self._parts:
+            state = {name: whole[place] for name, whole in self.state.items()}
+            stepper.step(vector, gradient[place], state, learning_rate, updates_done)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import ReadFault
 from batchgrowth_trainer.replica.draws import generator_states, seed_generators
-from batchgrowth_trainer.workload import Dataset, fetch
+from batchgrowth_trainer.workload import Collate, Dataset, fetch
 
 MOST_TRIES = 10  # of one example
 _RETRY_SECONDS = 30.0  # for one shard; half of the default of exchange.timeoutSeconds, after which peers give up
@@ -20,18 +20,18 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
 _LOG = logging.getLogger(__name__)
 
 
-def seeded_fetch(dataset: Dataset, indices: Tensor, seed: int) -> tuple[Any, Any]:
+def seeded_fetch(dataset: Dataset, indices: Tensor, seed: int, collate: Collate | None = None) -> tuple[Any, Any]:
     """What `fetch` returns after the generators were seeded, also if an example is only read at the second try.
 
     Raises DataError, which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
     """
     seed_generators(seed)
     try:
-        return fetch(dataset, indices)
+        return fetch(dataset, indices, collate=collate)
     except ReadFault as fault:
         _LOG.warning("%s; reading it again", fault)
     seed_generators(seed)  # the examples before it may have drawn
-    return fetch(dataset, indices, _Retries())
+    return fetch(dataset, indices, _Retries(), collate)
 
 
 class _Retries:

@@ -20,7 +20,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
-from batchgrowth_trainer.replica.devices import to_device
+from batchgrowth_trainer.replica.clipping import clip
+from batchgrowth_trainer.replica.decay import spared
+from batchgrowth_trainer.replica.devices import autocast, to_device
 from batchgrowth_trainer.replica.draws import example_order, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
@@ -68,9 +70,9 @@ class Replica:
         self.spec, self.workload, self.device = spec, workload, device
         self.growth = Growth(spec, device)
         self.model = workload.model.to(device)
-        self.parameters = FlatParameters(self.model, device)
+        self.parameters = FlatParameters(self.model, device, spared(spec, self.model))
         self.buffers = FlatBuffers(self.model, device)
-        self.optimizer = FlatOptimizer(spec, self.parameters.vector)
+        self.optimizer = FlatOptimizer(spec, self.parameters)
         self.position = Position()
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
@@ -119,6 +121,7 @@ class Replica:
         if self.buffers.length:
             change = total[weights : -self._tail.length].div_(step.examples)
             self.buffers.advance(self.buffers.clone(), change)
+        clip(gradient, size, self.spec.optimizer.clipping)
         self.optimizer.step(gradient, learning_rate, step.position.update)
         decision = self.growth.after(step, sums, size, _largest_shard(step))
         self.position = step.after
@@ -160,17 +163,19 @@ class Replica:
         return done
 
     def _loss(self, indices: Tensor, seed: int) -> Tensor:
-        inputs, target = to_device(seeded_fetch(self.workload.train, indices, seed), self.device)
-        if self.workload.augment is not None:
-            inputs = self.workload.augment(inputs)
+        workload = self.workload
+        inputs, target = to_device(seeded_fetch(workload.train, indices, seed, workload.collate), self.device)
+        if workload.augment is not None:
+            inputs = workload.augment(inputs)
         # One example has no variance, so batch norm uses its running statistics.
         resting = [norm for norm in self._norms if norm.training] if len(indices) == 1 else []
         for norm in resting:
             norm.eval()
-        losses = checked(self.workload.loss(predict(self.model, inputs), target), len(indices))
+        with autocast(self.spec, self.device):
+            losses = checked(workload.loss(predict(self.model, inputs), target), len(indices))
         for norm in resting:
             norm.train()
-        return losses.sum()
+        return losses.float().sum() if losses.dtype is torch.bfloat16 else losses.sum()
 
     def _epoch_order(self, epoch: int) -> Tensor:
         if self._order[0] != epoch:

@@ -19,6 +19,7 @@ from batchgrowth_trainer.exchange.forming import Door, Encryption
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
+from batchgrowth_trainer.record.packed import Packed, unpack
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import evaluate
@@ -73,12 +74,12 @@ class Member:
         self.watchdog.close()
         self.door.close()
 
-    def partial_rows(self, model: Mapping[str, np.ndarray], step: Step, rank: int, size: int) -> list[np.ndarray]:
+    def partial_rows(self, model: Mapping[str, Packed], step: Step, rank: int, size: int) -> list[np.ndarray]:
         """The rows of this member's nodes of the update `step`, computed with the server's model."""
         prepare_process(self.replica.spec)
         with reported_as_device_fault(f"a worker at update {step.position.update}"):
             for name, vector in self.replica.model_tensors().items():
-                vector.copy_(torch.from_numpy(np.array(model[name])))
+                vector.copy_(unpack(model[name]))
             with self.watchdog:
                 partials = self.replica.partials(step, lay_out(step.shards, size).runs[rank])
             rows = [p.row.cpu().numpy().copy() for p in partials]

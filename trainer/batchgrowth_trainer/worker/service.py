@@ -10,15 +10,15 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import torch
 from batchgrowth.errors import ClusterError, Superseded
-from batchgrowth.plan import Position, Step
+from batchgrowth.plan import Step
 from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
 
 from batchgrowth_trainer.exchange.forming import Encryption
-from batchgrowth_trainer.record.snapshot import from_arrays, to_arrays
+from batchgrowth_trainer.record.packed import Packed, pack_all
+from batchgrowth_trainer.record.snapshot import PackedSnapshot, pack_snapshot, unpack_snapshot
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.last_resort import end_when
@@ -28,8 +28,6 @@ from batchgrowth_trainer.worker.member import Member
 _MEMBERS: dict[str, Member] = {}
 _STARTS: dict[str, int] = {}
 """The starts, numbered, of the trainers that drive the runs which this process knows, or knew."""
-
-Packed = tuple[Position, Mapping[str, np.ndarray]]
 
 
 def topic(run_id: str) -> str:
@@ -85,9 +83,7 @@ def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
     return member.train(order, send, _encryption(worker, member.replica.spec))
 
 
-def compute_gradients(
-    run_id: str, model: Mapping[str, np.ndarray], step: Step, rank: int, size: int
-) -> messages.Gradients:
+def compute_gradients(run_id: str, model: Mapping[str, Packed], step: Step, rank: int, size: int) -> messages.Gradients:
     """This member's rows of the update `step`, with the server's model."""
     began = time.perf_counter()
     rows = member_of(run_id).partial_rows(model, step, rank, size)
@@ -109,11 +105,13 @@ async def cancel_generation(run_id: str, generation: int) -> None:
     member_of(run_id).control.cancel(generation)
 
 
-async def take_snapshot(run_id: str, reported: int, evaluated: int) -> tuple[Packed, tuple[messages.Report, ...]]:
+async def take_snapshot(
+    run_id: str, reported: int, evaluated: int
+) -> tuple[PackedSnapshot, tuple[messages.Report, ...]]:
     """The member's state at its next update boundary, with every report of what led to it that the driver lacks."""
     member = member_of(run_id)
     snapshot = await asyncio.wrap_future(member.control.request_snapshot())
-    return to_arrays(snapshot), member.unreported(reported, evaluated)
+    return pack_snapshot(snapshot), member.unreported(reported, evaluated)
 
 
 async def take_reports(run_id: str, reported: int, evaluated: int) -> tuple[messages.Report, ...]:
@@ -121,15 +119,15 @@ async def take_reports(run_id: str, reported: int, evaluated: int) -> tuple[mess
     return member_of(run_id).unreported(reported, evaluated)
 
 
-async def restore_member(run_id: str, packed: Packed) -> None:
+async def restore_member(run_id: str, packed: PackedSnapshot) -> None:
     """Set the member's state. Raises CheckpointError if it does not fit the model."""
-    member_of(run_id).replica.restore(from_arrays(packed))
+    member_of(run_id).replica.restore(unpack_snapshot(packed))
 
 
-async def take_result(run_id: str) -> tuple[Packed, dict[str, np.ndarray]]:
+async def take_result(run_id: str) -> tuple[PackedSnapshot, dict[str, Packed]]:
     """The state of a member that does not train, and the model's own state dict."""
     replica = member_of(run_id).replica
-    return to_arrays(replica.snapshot()), {name: tensor.numpy() for name, tensor in replica.state_dict().items()}
+    return pack_snapshot(replica.snapshot()), pack_all(replica.state_dict())
 
 
 async def abandon_others(run_id: str, start: int = 0) -> None:

@@ -396,15 +396,15 @@ def test_a_job_that_suspending_throws_back_says_so(make_world: MakeWorld) -> Non
 @pytest.mark.fault("B15", "F03")
 def test_fields_of_another_version_are_ignored_and_named(make_world: MakeWorld) -> None:
     """They are handed on to the trainer, whose version may know them."""
-    world = make_world(precision="BFloat16")
+    world = make_world(pruning="Magnitude")
     world.job["spec"]["workers"]["spot"] = True
     world.settle()
 
     accepted = next(one for one in world.status["conditions"] if one["type"] == "Accepted")
     assert "True" == accepted["status"]
-    assert accepted["message"].endswith(" ignores what it does not know: spec.workers.spot, spec.precision.")
+    assert accepted["message"].endswith(" ignores what it does not know: spec.workers.spot, spec.pruning.")
     handed_on = json.loads(world.child("ConfigMap", "digits-plan")["data"][names.JOB_KEY])
-    assert ("BFloat16", True) == (handed_on["spec"]["precision"], handed_on["spec"]["workers"]["spot"])
+    assert ("Magnitude", True) == (handed_on["spec"]["pruning"], handed_on["spec"]["workers"]["spot"])
 
 
 @pytest.mark.parametrize(
