@@ -2,8 +2,8 @@
 
 A job is applied on the cluster of `make cluster`. Its workers, one GPU each, run on kwok's simulated nodes, where pods
 are Ready at once, so that only the time of the operator and of Kubernetes is measured. Simulated workers cannot train,
-so this module writes the progress reports in the trainer's place. In the same round, a copy of the Deployment that no
-operator watches grows by an API write of `replicas`.
+so this module writes the progress reports, and the job's own trainer never starts. In the same round, a copy of the
+Deployment that no operator watches grows by an API write of `replicas`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from cluster.local import LocalCluster, local_cluster
 
 GPUS, NODES = 8, 32
 READY_SECONDS = 120
-NEWER_THAN_ANY = 2**33
-"""A trainer start newer than that of the job's own trainer, which is a Unix time, so that its reports are ignored."""
 GROUP_VERSION = "batchgrowth.dev", "v1alpha1"
 TEMPLATE = {
     "spec": {
@@ -68,6 +66,7 @@ def manifest(maximum: int, growth: dict[str, Any] = DECLARED) -> dict[str, Any]:
             "learningRate": {"initial": "0.1", "rule": "DecayPastMaximum"},
             "optimizer": {"type": "SGD", "sgd": {"momentum": "0.9"}},
             "workers": {"examplesPerWorker": 128, "minimum": 1, "maximum": 125, "template": TEMPLATE},
+            "checkpoint": {"volume": {"claimName": "that-is-not-there"}},  # the trainer's pod waits for it
         },
     }
 
@@ -195,14 +194,13 @@ def measure(api: Api, job: PlayedJob, rounds: int) -> Figures:
     copy, figures = copy_of(api, names.workers(job.name)), Figures()
     stages = [stage for before, stage in zip(job.plan.stages, job.plan.stages[1:], strict=False)
               if stage.workers > before.workers]  # fmt: skip
-    start = NEWER_THAN_ANY
     for turn in range(rounds):
         before = job.plan.stages[0]
         for stage in stages:
             ours, bare = figures.setdefault(f"{before.workers} → {stage.workers}", ([], []))
             for own in (True, False) if turn % 2 else (False, True):
                 if own:
-                    ours.append(job.grown(stage, start + 2 * turn))
+                    ours.append(job.grown(stage, 2 * turn + 1))
                 else:
                     with api.workers_ready(copy, stage.workers) as seconds:
                         api.scale(copy, stage.workers)
@@ -210,7 +208,7 @@ def measure(api: Api, job: PlayedJob, rounds: int) -> Figures:
             before = stage
         with api.workers_ready(copy, 1):
             api.scale(copy, 1)
-        job.grown(job.plan.stages[0], start + 2 * turn + 1)
+        job.grown(job.plan.stages[0], 2 * turn + 2)
     return figures
 
 

