@@ -146,11 +146,18 @@ def _check_model(workload: Workload, entrypoint: str) -> None:
 
 
 def _check_functions(workload: Workload, entrypoint: str) -> None:
-    functions = {"loss": workload.loss, **{f"metrics.{name}": function for name, function in workload.metrics.items()}}
+    functions = {
+        "loss": workload.loss,
+        **{f"metrics.{name}": function for name, function in workload.metrics.items()},
+        **{f"whole_set_metrics.{name}": function for name, function in workload.whole_set_metrics.items()},
+    }
     for name, function in functions.items():
         if not callable(function):
             raise WorkloadError(f"{entrypoint}: {name} is a {type(function).__name__}; give (output, target) -> Tensor")
-    for name in workload.metrics:
+    both = sorted(workload.metrics.keys() & workload.whole_set_metrics.keys())
+    if both:
+        raise WorkloadError(f"{entrypoint}: {both[0]} is in metrics and in whole_set_metrics; rename one of them")
+    for name in (*workload.metrics, *workload.whole_set_metrics):
         if not METRIC_NAME.fullmatch(name) or name in EVALUATION_HEADER:
             raise WorkloadError(
                 f"{entrypoint}: a metric is named {name!r}; write letters, digits, '_', '-' and '.', a letter first, "

@@ -43,6 +43,8 @@ class Workload:
     sums over examples, so that a batch can be cut into shards of any size.
     `collate` makes one batch of a shard's examples, for instance by padding them to the longest; by default torch's
     own does, which stacks them.
+    `whole_set_metrics` take the outputs and targets of the whole test set, on the CPU and in its order, and return a
+    number: for what is no mean over examples, such as the area under a ROC curve.
     `augment` takes and returns the inputs of one training shard; it draws from torch's global generator, which the
     trainer seeds with (seed, update, shard).
     """
@@ -52,6 +54,7 @@ class Workload:
     train: Dataset
     test: Dataset | None = None
     metrics: Mapping[str, PerExample] = field(default_factory=dict)
+    whole_set_metrics: Mapping[str, Callable[[Tensor, Tensor], Any]] = field(default_factory=dict)
     augment: Callable[[Any], Any] | None = None
     collate: Collate | None = None
 
