@@ -32,6 +32,7 @@ KINDS = {
     "neither": ("workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",),
     "adam": ("optimizer={type: Adam, adam: {}}", "learningRate.initial=0.001"),
     "clipped, bfloat16": ("optimizer.clipping={norm: '0.5'}", "precision=BFloat16"),
+    "averaged": ("optimizer.averaging={decay: '0.9'}",),
     "lars": ("optimizer={type: LARS, lars: {}, withoutDecay: {belowDimensions: 2}}", "learningRate.initial=1"),
     "lamb, mlp": (
         "optimizer={type: LAMB, lamb: {}}",

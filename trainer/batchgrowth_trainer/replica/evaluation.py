@@ -70,7 +70,7 @@ def computed(replica: Replica, test: Dataset, run: tuple[int, int]) -> dict[int,
     """The chunks of that run, by number."""
     replica.model.eval()
     start, chunks = replica.buffers.clone(), {}
-    with torch.no_grad():
+    with torch.no_grad(), replica.as_evaluated():
         for chunk in range(*run):
             chunks[chunk] = _chunk(replica, test, chunk)
             replica.on_shard()

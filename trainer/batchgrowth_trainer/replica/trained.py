@@ -29,5 +29,7 @@ def trained_replica(folder: Path) -> Replica:
             f"{path}: these weights cannot be loaded ({' '.join(str(error).split())}). Name the folder of a run of "
             f"{job.spec.workload.entrypoint} as it is now"
         ) from error
+    if replica.average is not None:  # it is what the run exported
+        replica.average.vector.copy_(replica.parameters.vector.data)
     replica.model.eval()
     return replica
