@@ -73,6 +73,16 @@ def run(
         _draw(console, [directory], None)
 
 
+def init(
+    name: Annotated[Path, typer.Argument(metavar="NAME", help="A new folder, named as the job.", show_default=False)],
+) -> None:
+    """Write a workload and a manifest that train, to begin with."""
+    from batchgrowth_trainer.starting import begin
+
+    code, manifest = begin(name)
+    typer.echo(f"{code} and {manifest} are there; train with\n\n    batchgrowth run {manifest}")
+
+
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Output folders of runs.", show_default=False)],
     output: Annotated[Path | None, typer.Option(help="The path of the PNG; the HTML is written beside it.")] = None,
