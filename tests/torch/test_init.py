@@ -26,7 +26,7 @@ def test_what_it_writes_trains(
 
 @pytest.mark.parametrize("name", ["My-Model", "2nd", "a_b", "a" * 45, "ends-"])
 def test_a_name_that_is_none_for_a_job_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SpecError, match="NAME: .* is no name for a job; give lower-case letters"):
+    with pytest.raises(SpecError, match=r"NAME: .* is no name for a job; give lower-case letters"):
         commands.init(tmp_path / name)
     assert not (tmp_path / name).exists()
 
@@ -34,7 +34,7 @@ def test_a_name_that_is_none_for_a_job_is_refused(tmp_path: Path, name: str) -> 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "mine.py").write_text("precious")
-    with pytest.raises(SpecError, match="NAME: .*mine: File exists; give a folder that is not there yet"):
+    with pytest.raises(SpecError, match=r"NAME: .*mine: File exists; give a folder that is not there yet"):
         commands.init(tmp_path / "mine")
     assert "precious" == (tmp_path / "mine" / "mine.py").read_text()
     assert not (tmp_path / "mine" / "job.yaml").exists()

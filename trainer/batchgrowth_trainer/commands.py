@@ -77,7 +77,7 @@ def init(
     name: Annotated[Path, typer.Argument(metavar="NAME", help="A new folder, named as the job.", show_default=False)],
 ) -> None:
     """Write a workload and a manifest that train, to begin with."""
-    from batchgrowth_trainer.starting import begin
+    from batchgrowth_trainer.workloads.starting import begin
 
     code, manifest = begin(name)
     typer.echo(f"{code} and {manifest} are there; train with\n\n    batchgrowth run {manifest}")
