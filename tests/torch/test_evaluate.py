@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.errors import CheckpointError, DataError
+from batchgrowth.errors import CheckpointError, DataError, WorkloadError
 from batchgrowth_trainer import commands
 from batchgrowth_trainer.replica.trained import trained_replica
 from batchgrowth_trainer.training import Options, train
@@ -48,6 +48,8 @@ def test_the_workloads_folder_may_be_named(run: Path, tmp_path: Path, capsys: py
     (tmp_path / "elsewhere" / "moved.py").write_text("from small import net\n")
     job = run / "job.yaml"
     job.write_text(job.read_text().replace("small:net", "moved:net"))
+    with pytest.raises(WorkloadError, match=r"no module named 'moved'.*with --path"):
+        commands.evaluate(run)
     commands.evaluate(run, path=[tmp_path / "elsewhere"])
     assert capsys.readouterr().out.startswith("loss ")
 

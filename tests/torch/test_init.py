@@ -26,9 +26,15 @@ def test_what_it_writes_trains(
 
 @pytest.mark.parametrize("name", ["My-Model", "2nd", "a_b", "a" * 45, "ends-"])
 def test_a_name_that_is_none_for_a_job_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SpecError, match=r"NAME: .* is no name for a job; give lower-case letters"):
+    with pytest.raises(SpecError, match=r"NAME: .* is not a valid job name; give lower-case letters"):
         commands.init(tmp_path / name)
     assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["torch", "random", "class"])
+def test_the_name_of_another_module_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SpecError, match=f"NAME: {name} is the name of another Python module; give another name"):
+        commands.init(tmp_path / name)
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:

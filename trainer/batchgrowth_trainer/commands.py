@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from batchgrowth.cli import LogFormatOption, LogLevelOption
-from batchgrowth.errors import BatchGrowthError, DataError, Interrupted
+from batchgrowth.errors import BatchGrowthError, DataError, Interrupted, WorkloadError
 from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.manifest import load_manifest
@@ -80,7 +80,7 @@ def init(
     from batchgrowth_trainer.workloads.starting import begin
 
     code, manifest = begin(name)
-    typer.echo(f"{code} and {manifest} are there; train with\n\n    batchgrowth run {manifest}")
+    typer.echo(f"Wrote {code} and {manifest}; train with\n\n    batchgrowth run {manifest}")
 
 
 def plot(
@@ -104,7 +104,11 @@ def evaluate(
     from batchgrowth_trainer.replica.trained import trained_replica
 
     sys.path[:0] = [str(folder.resolve()) for folder in path or (Path.cwd(),)]
-    values = evaluated(trained_replica(run), 0, 1, only_one)
+    try:
+        replica = trained_replica(run)
+    except WorkloadError as error:
+        raise WorkloadError(f"{error} (or name the folder of the workload's module with --path)") from error
+    values = evaluated(replica, 0, 1, only_one)
     if not values:
         raise DataError(f"{run}: its workload has no test set")
     text = json.dumps(values, indent=2) if json_ else ", ".join(f"{name} {value:.6g}" for name, value in values.items())

@@ -1,6 +1,8 @@
 """Evaluation: eval mode, fixed chunks, no effect on training."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -9,11 +11,13 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.replica import evaluation
-from batchgrowth_trainer.replica.evaluation import computed, evaluate, node_rows, node_sums
+from batchgrowth_trainer.replica.evaluation import computed, evaluate, gathered_row, node_sums
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.tree import Layout, add_up, lay_out
+from batchgrowth_trainer.replica.tree import add_up, lay_out
 from batchgrowth_trainer.workload import Workload, correct
 from torch import Tensor, nn
+
+CHUNKS = 2  # of the 300 test examples
 
 
 def net() -> Workload:
@@ -34,23 +38,21 @@ class Counting(nn.Module):
         return self.layer(x) * self.calls
 
 
-def rows_of(replica: Replica, test: Any, layout: Layout, rank: int, like: Tensor) -> list[Tensor]:
-    """Another member's rows: of sums, or of outputs and targets."""
-    chunks = computed(replica, test, layout.runs[rank])
-    if len(like) == 1 + len(replica.workload.metrics):
-        return node_sums(chunks, layout, rank)
-    return node_rows(chunks, computed(replica, test, (0, 1))[0], len(test), layout, rank)
-
-
 def values_of(replica: Replica, members: int) -> dict[str, float]:
     """The joint result of several members."""
+    test = replica.workload.test
+    assert test is not None
 
-    def reduce(rows: Sequence[Tensor], chunks: int, like: Tensor) -> Tensor:
-        layout = lay_out(chunks, members)
-        test = replica.workload.test
-        assert test is not None
-        others = [rows_of(replica, test, layout, rank, like) for rank in range(1, members)]
-        return add_up([*rows, *(row for some in others for row in some)], layout)
+    def reduce(rows: Sequence[Tensor], parts: int, like: Tensor) -> Tensor:
+        layout = lay_out(parts, members)
+        others: list[Tensor] = []
+        for rank in range(1, members):
+            chunks = computed(replica, test, lay_out(CHUNKS, members).runs[rank])
+            if len(like) == 1 + len(replica.workload.metrics):
+                others += node_sums(chunks, layout, rank)
+            else:
+                others.append(gathered_row(chunks, computed(replica, test, (0, 1))[0], len(test)))
+        return add_up([*rows, *others], layout)
 
     return evaluate(replica, 0, members, reduce)
 
@@ -163,9 +165,8 @@ def test_it_gets_what_the_model_and_the_data_set_gave(small_job: Any, make_repli
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (torch.zeros(2), r"whole_set_metrics\.wrong: returned tensor\(\[0\., 0\.\]\); return one finite number"),
-        (float("nan"), "returned nan; return one finite number"),
-        ("high", "returned 'high'; return one finite number"),
+        (torch.zeros(2), r"whole_set_metrics\.wrong: returned tensor\(\[0\., 0\.\]\); return one number"),
+        ("high", "returned 'high'; return one number"),
     ],
 )
 def test_a_whole_set_metric_that_is_no_number_is_named(
@@ -204,3 +205,45 @@ def test_outputs_that_cannot_be_gathered_are_named(
     monkeypatch.setattr(evaluation, "MOST_NUMBERS", 899)
     with pytest.raises(WorkloadError, match="the output has 3 numbers for each of 300 examples; at most 899"):
         evaluate(make_replica(small_job(), with_auc(nn.Linear(6, 3))), 0, 1, only_one)
+
+
+def test_a_metric_that_is_not_defined_is_recorded_as_others_are(small_job: Any, make_replica: Any) -> None:
+    """A correlation of constant predictions does not end a job."""
+    replica = make_replica(small_job(), with_auc(nn.Linear(6, 3), odd=lambda *_: float("nan")))
+    assert math.isnan(evaluate(replica, 0, 1, only_one)["odd"])
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_outputs_of_several_shapes_are_refused(small_job: Any, make_replica: Any, members: int) -> None:
+    """Members whose rows had different lengths would take each other's bytes for something else."""
+
+    class Growing(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            output = super().forward(inputs)
+            return output if self.training or len(inputs) == 256 else torch.cat([output, output], dim=1)
+
+    replica = make_replica(small_job(), with_auc(Growing(6, 3)))
+    said = r"the output of an example is float32 of shape \(6,\) from test example 256 on, and float32 of shape \(3,\)"
+    with pytest.raises(WorkloadError, match=said):
+        values_of(replica, members)
+
+
+def test_what_others_and_metrics_take_is_not_watched(small_job: Any, make_replica: Any) -> None:
+    watched = [False]
+
+    @contextmanager
+    def watch() -> Iterator[None]:
+        watched[0] = True
+        yield
+        watched[0] = False
+
+    def unwatched(*_: Tensor) -> int:
+        assert not watched[0]
+        return 1
+
+    def reduce(rows: Sequence[Tensor], parts: int, like: Tensor) -> Tensor:
+        unwatched()
+        return only_one(rows, parts, like)
+
+    replica = make_replica(small_job(), with_auc(nn.Linear(6, 3), seen=unwatched))
+    assert 1 == evaluate(replica, 0, 1, reduce, watch())["seen"]

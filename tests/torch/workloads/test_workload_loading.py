@@ -128,6 +128,16 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
     "a metric of a taken name": ("def workload():\n    return made(metrics={'loss': loss})\n", "named 'loss'"),
     "a metric that breaks a CSV": ("def workload():\n    return made(metrics={'a,b': loss})\n", "named 'a,b'"),
     "an augmentation that is no function": ("def workload():\n    return made(augment=3)\n", "augment is a int"),
+    "a buffer that cannot be averaged": (
+        "def workload():\n    model = nn.Linear(3, 1)\n"
+        "    model.register_buffer('scale', torch.ones(2, dtype=torch.float8_e5m2))\n    return made(model=model)\n",
+        r"the buffer model\.scale is torch\.float8_e5m2, whose changes cannot be averaged",
+    ),
+    "a complex buffer": (
+        "def workload():\n    model = nn.Linear(3, 1)\n"
+        "    model.register_buffer('phase', torch.ones(2, dtype=torch.complex64))\n    return made(model=model)\n",
+        r"the buffer model\.phase is torch\.complex64",
+    ),
     "a collate that is no function": ("def workload():\n    return made(collate=3)\n", "collate is a int"),
     "a lazy layer": (
         "def workload():\n    return made(model=nn.LazyLinear(1))\n",

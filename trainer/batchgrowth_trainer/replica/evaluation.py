@@ -1,12 +1,12 @@
 """The mean loss and metrics over the test set, in eval mode; the same numbers for any number of members.
 
 The test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
-fixed tree as gradients. For metrics of the whole set, outputs and targets are gathered in the same way: each member
-has zeros where the others have theirs.
+fixed tree as gradients. For metrics of the whole set, outputs and targets are gathered by adding them up too: each
+member has zeros where the others have theirs.
 """
 
-import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -24,8 +24,9 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import Layout, lay_out
 from batchgrowth_trainer.workload import Dataset, checked, predict
 
-MOST_NUMBERS = 20_000_000  # that are gathered for metrics of the whole set, as float64
+MOST_NUMBERS = 20_000_000  # outputs or targets that are gathered for metrics of the whole set, as float64
 _CHUNK = 256  # examples per forward pass
+_UNWATCHED = nullcontext()
 
 Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
 """(rows of this member's nodes, number of chunks, a row with the shape and dtype of the result) -> the total row."""
@@ -45,9 +46,12 @@ class Chunk:
     target: Tensor | None = None
 
 
-def evaluate(replica: Replica, rank: int, size: int, reduce: Reduce) -> dict[str, float]:
+def evaluate(
+    replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
+) -> dict[str, float]:
     """{"loss": mean loss, metric: mean, …, metric of the whole set: value} over the test set; empty without a test set.
 
+    Computes within `watched`; waits for others, and for metrics of the whole set, outside of it.
     Raises WorkloadError for a metric that does not return one value per example, or for the whole set.
     """
     workload, test = replica.workload, replica.workload.test
@@ -56,14 +60,15 @@ def evaluate(replica: Replica, rank: int, size: int, reduce: Reduce) -> dict[str
     names = ("loss", *workload.metrics)
     number = -(-len(test) // _CHUNK)
     layout = lay_out(number, size)
-    chunks = computed(replica, test, layout.runs[rank])
+    with watched:
+        chunks = computed(replica, test, layout.runs[rank])
+        shapes = chunks[0] if 0 in chunks or not workload.whole_set_metrics else computed(replica, test, (0, 1))[0]
     total = reduce(node_sums(chunks, layout, rank), number, torch.zeros(len(names), dtype=torch.float64))
     values = dict(zip(names, (total / len(test)).tolist(), strict=True))
     if not workload.whole_set_metrics:
         return values
-    shapes = chunks[min(chunks)] if chunks else computed(replica, test, (0, 1))[0]
-    rows = node_rows(chunks, shapes, len(test), layout, rank)
-    return values | _of_the_whole_set(replica, shapes, reduce(rows, number, _blank(shapes, len(test))))
+    row = gathered_row(chunks, shapes, len(test))
+    return values | _of_the_whole_set(replica, shapes, reduce([row], size, _blank(shapes, len(test))))
 
 
 def computed(replica: Replica, test: Dataset, run: tuple[int, int]) -> dict[int, Chunk]:
@@ -84,19 +89,26 @@ def node_sums(chunks: dict[int, Chunk], layout: Layout, rank: int) -> list[Tenso
     return [tree_sum(lo, hi, lambda chunk: chunks[chunk].sums.clone(), torch.add) for lo, hi in layout.nodes[rank]]
 
 
-def node_rows(chunks: dict[int, Chunk], shapes: Chunk, examples: int, layout: Layout, rank: int) -> list[Tensor]:
-    """The outputs and targets of each of this member's nodes, in a row of all examples that is 0 elsewhere."""
-    rows = []
-    for lo, hi in layout.nodes[rank]:
-        row = _blank(shapes, examples)
-        output, target = _halves(row, shapes, examples)
-        for chunk in (chunks[number] for number in range(lo, hi)):
-            assert chunk.output is not None
-            assert chunk.target is not None
-            place = slice(chunk.first, chunk.first + len(chunk.output))
-            output[place], target[place] = _flat(chunk.output), _flat(chunk.target)
-        rows.append(row)
-    return rows
+def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tensor:
+    """The outputs and targets of this member's chunks, in a row of all examples that is 0 elsewhere.
+
+    Raises WorkloadError if their shapes or dtypes are not those of the first chunk of all, `shapes`.
+    """
+    row = _blank(shapes, examples)
+    output, target = _halves(row, shapes, examples)
+    for chunk in chunks.values():
+        for name, whole, mine, like in (
+            ("output", output, chunk.output, shapes.output), ("target", target, chunk.target, shapes.target),
+        ):  # fmt: skip
+            assert mine is not None
+            assert like is not None
+            if (mine.shape[1:], mine.dtype) != (like.shape[1:], like.dtype):
+                raise WorkloadError(
+                    f"whole_set_metrics: the {name} of an example is {_kind(mine)} from test example {chunk.first} on, "
+                    f"and {_kind(like)} at first; they need one shape and dtype, so pad all to one length"
+                )
+            whole[chunk.first : chunk.first + len(mine)] = _flat(mine)
+    return row
 
 
 def _chunk(replica: Replica, test: Dataset, chunk: int) -> Chunk:
@@ -108,13 +120,17 @@ def _chunk(replica: Replica, test: Dataset, chunk: int) -> Chunk:
         with autocast(replica.spec, replica.device):
             output = predict(replica.model, inputs)
             values = [checked(workload.loss(output, target), len(indices))]
-            values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
+        values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
         sums = torch.stack([v.double().sum() for v in values]).cpu()
         if not workload.whole_set_metrics:
             return Chunk(first, sums)
         for name, value in (("output", output), ("target", target)):
             _check_gathered(name, value, len(indices), len(test))
         return Chunk(first, sums, output.cpu(), target.cpu())
+
+
+def _kind(values: Tensor) -> str:
+    return f"{str(values.dtype).removeprefix('torch.')} of shape {tuple(values.shape[1:])}"
 
 
 def _check_gathered(name: str, value: Any, examples: int, whole: int) -> None:
@@ -150,8 +166,8 @@ def _of_the_whole_set(replica: Replica, shapes: Chunk, row: Tensor) -> dict[str,
 def _number(name: str, value: Any) -> float:
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise WorkloadError(f"whole_set_metrics.{name}: returned {value!r:.100}; return one finite number")
+    if not isinstance(value, Real):
+        raise WorkloadError(f"whole_set_metrics.{name}: returned {value!r:.100}; return one number")
     return float(value)
 
 

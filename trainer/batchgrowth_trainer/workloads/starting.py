@@ -1,7 +1,9 @@
 """`batchgrowth init`: a folder with a workload and a manifest that train, to begin with."""
 
+import keyword
 import re
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from batchgrowth.errors import Fault, SpecError
@@ -41,8 +43,10 @@ def begin(folder: Path) -> tuple[Path, Path]:
         remedy = (
             f"give lower-case letters, digits and dashes, a letter first, at most {LONGEST_JOB_NAME}, such as my-model"
         )
-        raise SpecError([Fault("NAME", f"{name!r} is no name for a job", remedy)])
+        raise SpecError([Fault("NAME", f"{name!r} is not a valid job name", remedy)])
     module = name.replace("-", "_")
+    if keyword.iskeyword(module) or find_spec(module) is not None:
+        raise SpecError([Fault("NAME", f"{module} is the name of another Python module", "give another name")])
     text = files("batchgrowth_trainer.workloads").joinpath("starter.py").read_text(encoding="utf-8")
     code, manifest = folder / f"{module}.py", folder / "job.yaml"
     try:
