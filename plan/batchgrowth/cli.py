@@ -25,7 +25,14 @@ from batchgrowth.spec import JobSpec
 from batchgrowth.tables import clock_note, gain_note, plan_table, plan_totals, shard_note
 
 COMMANDS = "batchgrowth.commands"
-ROOMS = {"manifest": "trainer", "plot": "trainer", "run": "trainer", "operator": "operator"}
+ROOMS = {
+    "evaluate": "trainer",
+    "init": "trainer",
+    "manifest": "trainer",
+    "plot": "trainer",
+    "run": "trainer",
+    "operator": "operator",
+}
 """The commands that other parts bring, and the extra that each part's needs are installed by."""
 RECORDED = "batchgrowth_trainer.record.replay:recorded_course"
 """The trainer's function that reads a run back: (folder, manifest or None, overrides) -> Course."""

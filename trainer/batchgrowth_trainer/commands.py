@@ -1,8 +1,9 @@
-"""`batchgrowth run` and `batchgrowth plot`, which the command line finds through the package's entry points.
+"""`batchgrowth run` and the commands that read its results; the command line finds them as entry points.
 
 This module imports quickly: a command loads torch and Dask after it has accepted its input.
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from batchgrowth.cli import LogFormatOption, LogLevelOption
-from batchgrowth.errors import BatchGrowthError, Interrupted
+from batchgrowth.errors import BatchGrowthError, DataError, Interrupted, WorkloadError
 from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.manifest import load_manifest
@@ -72,12 +73,46 @@ def run(
         _draw(console, [directory], None)
 
 
+def init(
+    name: Annotated[Path, typer.Argument(metavar="NAME", help="A new folder, named as the job.", show_default=False)],
+) -> None:
+    """Write a workload and a manifest that train, to begin with."""
+    from batchgrowth_trainer.workloads.starting import begin
+
+    code, manifest = begin(name)
+    typer.echo(f"Wrote {code} and {manifest}; train with\n\n    batchgrowth run {manifest}")
+
+
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Output folders of runs.", show_default=False)],
     output: Annotated[Path | None, typer.Option(help="The path of the PNG; the HTML is written beside it.")] = None,
 ) -> None:
     """Draw one or more runs: loss, accuracy, batch and workers by epoch, update and second."""
     _draw(Console(), runs, output)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Output folder of a run that ended.", show_default=False)],
+    path: Annotated[
+        list[Path] | None, typer.Option(help="A folder with the workload's modules. Default: the current one.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Evaluate the model of a run on its test set."""
+    from batchgrowth_trainer.drivers.single_process import only_one
+    from batchgrowth_trainer.replica.evaluation import evaluate as evaluated
+    from batchgrowth_trainer.replica.trained import trained_replica
+
+    sys.path[:0] = [str(folder.resolve()) for folder in path or (Path.cwd(),)]
+    try:
+        replica = trained_replica(run)
+    except WorkloadError as error:
+        raise WorkloadError(f"{error} (or name the folder of the workload's module with --path)") from error
+    values = evaluated(replica, 0, 1, only_one)
+    if not values:
+        raise DataError(f"{run}: its workload has no test set")
+    text = json.dumps(values, indent=2) if json_ else ", ".join(f"{name} {value:.6g}" for name, value in values.items())
+    typer.echo(text)
 
 
 def manifest(

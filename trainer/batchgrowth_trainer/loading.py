@@ -20,6 +20,10 @@ from batchgrowth_trainer.blame import FAULTS, ReadFault, described, may_pass, wo
 from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 
+_UNFIT_FOR_BUFFERS = {
+    torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+    torch.float4_e2m1fn_x2, torch.uint16, torch.uint32, torch.uint64,
+}  # fmt: skip
 METRIC_NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
@@ -142,15 +146,31 @@ def _check_model(workload: Workload, entrypoint: str) -> None:
     for name, parameter in trained:
         if parameter.dtype is not torch.float32:
             raise WorkloadError(f"{entrypoint}: model.{name} is {parameter.dtype}; parameters must be torch.float32")
+    for name, buffer in model.named_buffers():
+        if buffer.is_complex() or buffer.dtype in _UNFIT_FOR_BUFFERS:
+            raise WorkloadError(
+                f"{entrypoint}: the buffer model.{name} is {buffer.dtype}, whose changes cannot be averaged over the "
+                "shards; give it a float of 16 to 64 bits, a signed integer, uint8 or bool"
+            )
     _check_functions(workload, entrypoint)
 
 
 def _check_functions(workload: Workload, entrypoint: str) -> None:
-    functions = {"loss": workload.loss, **{f"metrics.{name}": function for name, function in workload.metrics.items()}}
+    functions = {
+        "loss": workload.loss,
+        **{f"metrics.{name}": function for name, function in workload.metrics.items()},
+        **{f"whole_set_metrics.{name}": function for name, function in workload.whole_set_metrics.items()},
+    }
     for name, function in functions.items():
         if not callable(function):
-            raise WorkloadError(f"{entrypoint}: {name} is a {type(function).__name__}; give (output, target) -> Tensor")
-    for name in workload.metrics:
+            result = "number" if name.startswith("whole_set") else "Tensor"
+            raise WorkloadError(
+                f"{entrypoint}: {name} is a {type(function).__name__}; give (output, target) -> {result}"
+            )
+    both = sorted(workload.metrics.keys() & workload.whole_set_metrics.keys())
+    if both:
+        raise WorkloadError(f"{entrypoint}: {both[0]} is in metrics and in whole_set_metrics; rename one of them")
+    for name in (*workload.metrics, *workload.whole_set_metrics):
         if not METRIC_NAME.fullmatch(name) or name in EVALUATION_HEADER:
             raise WorkloadError(
                 f"{entrypoint}: a metric is named {name!r}; write letters, digits, '_', '-' and '.', a letter first, "

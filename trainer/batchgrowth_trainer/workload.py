@@ -43,6 +43,8 @@ class Workload:
     sums over examples, so that a batch can be cut into shards of any size.
     `collate` makes one batch of a shard's examples, for instance by padding them to the longest; by default torch's
     own does, which stacks them.
+    `whole_set_metrics` take the outputs and targets of the whole test set, on the CPU and in its order, and return a
+    number: for what is not a mean over examples, such as the area under a ROC curve.
     `augment` takes and returns the inputs of one training shard; it draws from torch's global generator, which the
     trainer seeds with (seed, update, shard).
     """
@@ -52,6 +54,7 @@ class Workload:
     train: Dataset
     test: Dataset | None = None
     metrics: Mapping[str, PerExample] = field(default_factory=dict)
+    whole_set_metrics: Mapping[str, Callable[[Tensor, Tensor], Any]] = field(default_factory=dict)
     augment: Callable[[Any], Any] | None = None
     collate: Collate | None = None
 
@@ -136,14 +139,14 @@ def _collated(items: list[Any], own: Collate | None) -> Any:
 
 def _collated_none(items: list[Any], **_: Any) -> None:
     if any(item is not None for item in items):
-        raise TypeError("None is beside values")
+        raise TypeError("None is mixed with values")
 
 
 _COLLATED = {**default_collate_fn_map, type(None): _collated_none}
 
 
 def predict(model: nn.Module, inputs: Any) -> Any:
-    """The model's output: `model(*inputs)` for a tuple or list, `model(**inputs)` for a dictionary, else of inputs."""
+    """The output: `model(*inputs)` for a tuple or list, `model(**inputs)` for a dictionary, else `model(inputs)`."""
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)

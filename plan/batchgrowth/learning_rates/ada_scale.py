@@ -6,7 +6,7 @@ batch of B. It is B / B0 while noise rules and 1 where the gradient does.
 
 from batchgrowth.extend import RateEntry, Rule, Signals, Windows
 
-ADAPTIVE = ["Adagrad", "Adam", "AdamW", "LAMB", "RMSprop"]
+ADAPTIVE = ["Adagrad", "Adam", "AdamW", "LAMB", "LARS", "RMSprop"]
 """The optimizers whose steps do not grow with the gradient."""
 
 
@@ -35,7 +35,7 @@ ENTRY = RateEntry(
         "JobSpec": (
             Rule(
                 "learningRate.rule",
-                f"give SquareRoot with {', '.join(ADAPTIVE)}: AdaScale suits the steps of SGD",
+                f"give another rule with {', '.join(ADAPTIVE)}: AdaScale suits the steps of SGD",
                 lambda s: s.learning_rate.rule != "AdaScale" or s.optimizer.type not in ADAPTIVE,
                 f"self.learningRate.rule != 'AdaScale' || !(self.optimizer.type in {ADAPTIVE})",
             ),

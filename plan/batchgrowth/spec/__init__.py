@@ -4,7 +4,7 @@ from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.spec.batch import Batch, Growth
 from batchgrowth.spec.job import API_VERSION, KIND, BatchGrowthJob, JobSpec, Metadata
 from batchgrowth.spec.mathematics import MATHEMATICS, UNWRITTEN, differences, mathematics
-from batchgrowth.spec.optimization import Clipping, LearningRate, Optimizer, Schedule, Warmup
+from batchgrowth.spec.optimization import Averaging, Clipping, LearningRate, Optimizer, Schedule, Warmup
 from batchgrowth.spec.running import Checkpoint, Evaluation, Exchange, PullSecret, Restarts, Volume, Workers
 from batchgrowth.spec.workload import Workload
 
@@ -13,6 +13,7 @@ __all__ = [
     "KIND",
     "MATHEMATICS",
     "UNWRITTEN",
+    "Averaging",
     "Batch",
     "BatchGrowthJob",
     "Checkpoint",

@@ -20,7 +20,7 @@ MATHEMATICS = (
 )
 """Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
 UNWRITTEN = {"precision": "Float32"}
-"""Defaults that stand in no stored job and no checkpoint: versions that did not know the field would refuse them."""
+"""Defaults that are written to no stored job and no checkpoint: versions without the field would refuse them."""
 
 
 def mathematics(spec: JobSpec) -> dict[str, object]:

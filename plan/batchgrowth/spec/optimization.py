@@ -103,6 +103,24 @@ class Clipping(Model):
     )
 
 
+class Averaging(Model):
+    """An exponential moving average of the weights: Polyak and Juditsky, 1992."""
+
+    decay: DecimalText = Field(
+        description="What is kept of the average in each update: a decimal in quotes, more than 0 and below 1. "
+        'Required. Example: "0.999".'
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "decay",
+            'give a decimal more than 0 and below 1, such as "0.999"',
+            lambda a: 0 < exact(a.decay) < 1,
+            "double(self.decay) > 0.0 && double(self.decay) < 1.0",
+        ),
+    )
+
+
 class WithoutDecay(Model):
     """The parameters that the weight decay leaves alone."""
 
@@ -131,4 +149,7 @@ class Optimizer(Choice):
     clipping: Clipping | None = Field(None, description="A bound on the gradient of each update. Default: none.")
     without_decay: WithoutDecay | None = Field(
         None, description="Parameters that the weight decay leaves alone. Default: none."
+    )
+    averaging: Averaging | None = Field(
+        None, description="An average of the weights over the updates, to evaluate and export. Default: none."
     )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from batchgrowth_trainer.workload import Workload, correct
+from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 TOKENS, CLASSES, EXAMPLES, LONGEST = 50, 5, 240, 12
@@ -57,5 +58,6 @@ def workload() -> Workload:
         train=Sentences(),
         test=Sentences(),
         metrics={"accuracy": correct},
+        whole_set_metrics={"f1": lambda output, target: f1_score(target, output.argmax(1), average="macro")},
         collate=padded,
     )

@@ -1,6 +1,8 @@
 """Evaluation: eval mode, fixed chunks, no effect on training."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -8,11 +10,14 @@ import small
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.drivers.single_process import only_one
-from batchgrowth_trainer.replica.evaluation import evaluate, node_sums
+from batchgrowth_trainer.replica import evaluation
+from batchgrowth_trainer.replica.evaluation import computed, evaluate, gathered_row, node_sums
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import add_up, lay_out
 from batchgrowth_trainer.workload import Workload, correct
 from torch import Tensor, nn
+
+CHUNKS = 2  # of the 300 test examples
 
 
 def net() -> Workload:
@@ -35,13 +40,19 @@ class Counting(nn.Module):
 
 def values_of(replica: Replica, members: int) -> dict[str, float]:
     """The joint result of several members."""
+    test = replica.workload.test
+    assert test is not None
 
-    def reduce(rows: Sequence[Tensor], chunks: int, like: Tensor) -> Tensor:
-        layout = lay_out(chunks, members)
-        test = replica.workload.test
-        assert test is not None
-        others = [node_sums(replica, test, layout, rank) for rank in range(1, members)]
-        return add_up([*rows, *(row for some in others for row in some)], layout)
+    def reduce(rows: Sequence[Tensor], parts: int, like: Tensor) -> Tensor:
+        layout = lay_out(parts, members)
+        others: list[Tensor] = []
+        for rank in range(1, members):
+            chunks = computed(replica, test, lay_out(CHUNKS, members).runs[rank])
+            if len(like) == 1 + len(replica.workload.metrics):
+                others += node_sums(chunks, layout, rank)
+            else:
+                others.append(gathered_row(chunks, computed(replica, test, (0, 1))[0], len(test)))
+        return add_up([*rows, *others], layout)
 
     return evaluate(replica, 0, members, reduce)
 
@@ -110,3 +121,129 @@ def test_a_metric_that_is_wrong_is_named(small_job: Any, make_replica: Any) -> N
     )  # fmt: skip
     with pytest.raises(WorkloadError, match=r"metrics\.share: returned a float"):
         evaluate(make_replica(small_job(), wrong), 0, 1, only_one)
+
+
+def pairwise_auc(output: Tensor, target: Tensor) -> Tensor:
+    """The share of pairs of an example of class 0 and another that the score of class 0 puts in order."""
+    score, is_first = output[:, 0], target == 0
+    return (score[is_first].unsqueeze(1) > score[~is_first]).double().mean()
+
+
+def with_auc(model: nn.Module, **more: Any) -> Workload:
+    workload = small.of(model)
+    return Workload(
+        model=model, loss=workload.loss, train=workload.train, test=workload.test, metrics=workload.metrics,
+        whole_set_metrics={"auc": pairwise_auc, **more},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 5])
+def test_a_metric_of_the_whole_set(small_job: Any, make_replica: Any, members: int) -> None:
+    """It sees the outputs of all chunks in the order of the test set; 300 examples are two chunks."""
+    torch.manual_seed(1)
+    replica = make_replica(small_job(), with_auc(nn.Linear(6, 3)))
+    train(replica)
+    inputs, target = replica.workload.test.tensors
+    with torch.no_grad():
+        expected = pairwise_auc(replica.model(inputs), target).item()
+    values = values_of(replica, members)
+    assert expected == pytest.approx(values["auc"], rel=1e-6)
+    assert values == values_of(replica, 1)
+    assert ["loss", "accuracy", "auc"] == list(values)
+
+
+def test_it_gets_what_the_model_and_the_data_set_gave(small_job: Any, make_replica: Any) -> None:
+    seen: list[tuple[Tensor, Tensor]] = []
+    model = nn.Linear(6, 3)
+    replica = make_replica(small_job("precision=BFloat16"), with_auc(model, kept=lambda *both: seen.append(both) or 1))
+    evaluate(replica, 0, 1, only_one)
+    [(output, target)] = seen
+    assert (torch.bfloat16, (300, 3)) == (output.dtype, tuple(output.shape))
+    assert torch.equal(replica.workload.test.tensors[1], target)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (torch.zeros(2), r"whole_set_metrics\.wrong: returned tensor\(\[0\., 0\.\]\); return one number"),
+        ("high", "returned 'high'; return one number"),
+    ],
+)
+def test_a_whole_set_metric_that_is_no_number_is_named(
+    small_job: Any, make_replica: Any, value: Any, said: str
+) -> None:
+    replica = make_replica(small_job(), with_auc(nn.Linear(6, 3), wrong=lambda *_: value))
+    with pytest.raises(WorkloadError, match=said):
+        evaluate(replica, 0, 1, only_one)
+
+
+def test_a_whole_set_metric_that_raises_is_named(small_job: Any, make_replica: Any) -> None:
+    replica = make_replica(small_job(), with_auc(nn.Linear(6, 3), wrong=lambda output, _: output["scores"]))
+    with pytest.raises(WorkloadError, match=r"whole_set_metrics\.wrong raised IndexError: .*test_evaluation\.py:"):
+        evaluate(replica, 0, 1, only_one)
+
+
+def test_outputs_that_cannot_be_gathered_are_named(
+    small_job: Any, make_replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Twice(nn.Linear):
+        def forward(self, inputs: Tensor) -> Any:
+            both = super().forward(inputs)
+            return both if self.training else (both, both)
+
+    workload = with_auc(Twice(6, 3))
+
+    def loss(output: Any, target: Tensor) -> Tensor:
+        return workload.loss(output[0] if isinstance(output, tuple) else output, target)
+
+    odd = Workload(
+        model=workload.model, loss=loss, train=workload.train, test=workload.test,
+        whole_set_metrics=workload.whole_set_metrics,
+    )  # fmt: skip
+    with pytest.raises(WorkloadError, match="whole_set_metrics: the output for 256 examples is a tuple"):
+        evaluate(make_replica(small_job(), odd), 0, 1, only_one)
+    monkeypatch.setattr(evaluation, "MOST_NUMBERS", 899)
+    with pytest.raises(WorkloadError, match="the output has 3 numbers for each of 300 examples; at most 899"):
+        evaluate(make_replica(small_job(), with_auc(nn.Linear(6, 3))), 0, 1, only_one)
+
+
+def test_a_metric_that_is_not_defined_is_recorded_as_others_are(small_job: Any, make_replica: Any) -> None:
+    """A correlation of constant predictions does not end a job."""
+    replica = make_replica(small_job(), with_auc(nn.Linear(6, 3), odd=lambda *_: float("nan")))
+    assert math.isnan(evaluate(replica, 0, 1, only_one)["odd"])
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_outputs_of_several_shapes_are_refused(small_job: Any, make_replica: Any, members: int) -> None:
+    """Members whose rows had different lengths would take each other's bytes for something else."""
+
+    class Growing(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            output = super().forward(inputs)
+            return output if self.training or len(inputs) == 256 else torch.cat([output, output], dim=1)
+
+    replica = make_replica(small_job(), with_auc(Growing(6, 3)))
+    said = r"the output of an example is float32 of shape \(6,\) from test example 256 on, and float32 of shape \(3,\)"
+    with pytest.raises(WorkloadError, match=said):
+        values_of(replica, members)
+
+
+def test_what_others_and_metrics_take_is_not_watched(small_job: Any, make_replica: Any) -> None:
+    watched = [False]
+
+    @contextmanager
+    def watch() -> Iterator[None]:
+        watched[0] = True
+        yield
+        watched[0] = False
+
+    def unwatched(*_: Tensor) -> int:
+        assert not watched[0]
+        return 1
+
+    def reduce(rows: Sequence[Tensor], parts: int, like: Tensor) -> Tensor:
+        unwatched()
+        return only_one(rows, parts, like)
+
+    replica = make_replica(small_job(), with_auc(nn.Linear(6, 3), seen=unwatched))
+    assert 1 == evaluate(replica, 0, 1, reduce, watch())["seen"]

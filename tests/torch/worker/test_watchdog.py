@@ -1,6 +1,8 @@
 """When the thread that computes hangs, judged by the shards before."""
 
 import queue
+import threading
+import time
 
 import pytest
 from batchgrowth_trainer.worker import watchdog
@@ -63,12 +65,28 @@ def test_the_reason_names_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "a shard has taken 0 s, and none before it more than 0 s" == reasons.get(timeout=30)
 
 
-def test_one_that_is_closed_watches_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Watchdog:
+    """One for which any shard but the first is too long."""
     monkeypatch.setattr(watchdog, "TICK_SECONDS", 0.01)
-    dog, reasons = Watchdog(-STUCK_SECONDS), queue.SimpleQueue[str]()
-    dog.close()
-    with dog:
-        dog.beat()
-        dog.watch(reasons.put)
-        with pytest.raises(queue.Empty):
-            reasons.get(timeout=0.3)
+    return Watchdog(-STUCK_SECONDS)
+
+
+def test_one_that_is_closed_watches_no_longer(quick: Watchdog) -> None:
+    reasons = queue.SimpleQueue[str]()
+    quick.watch(reasons.put)
+    quick.close()
+    while any(thread.name == "watchdog" for thread in threading.enumerate()):
+        time.sleep(0.01)
+    assert reasons.empty()
+
+
+@pytest.mark.fault("C09")
+def test_one_that_is_closed_while_the_thread_hangs_still_ends_it(quick: Watchdog) -> None:
+    """A new driver closes it, and then waits for that thread."""
+    reasons = queue.SimpleQueue[str]()
+    with quick:
+        quick.beat()
+        quick.close()
+        quick.watch(reasons.put)
+        assert reasons.get(timeout=30)

@@ -139,7 +139,7 @@ def test_examples_that_cannot_be_read_together_are_named() -> None:
         ([torch.zeros(2), torch.zeros(2)], "return an .input, target. pair"),
         ([(torch.zeros(2), 0), (torch.zeros(3), 1)], "return tensors, numbers or arrays of one shape"),
         ([(object(), 0), (object(), 1)], "return tensors, numbers or arrays of one shape"),
-        ([(None, 0), (1.0, 0)], "None is beside values.*or give the workload a collate function"),
+        ([(None, 0), (1.0, 0)], "None is mixed with values.*or give the workload a collate function"),
         ([{"a": 1.0}, {"a": 2.0}], "a dictionary of a; add its target under one of labels, label, target"),
         ([(1.0,), (2.0,)], "an example has 1 part; an .input, target. pair is needed"),
     ],

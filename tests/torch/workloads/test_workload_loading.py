@@ -117,9 +117,27 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
     ),
     "a loss that is no function": ("def workload():\n    return made(loss=3)\n", "loss is a int"),
     "a metric that is no function": ("def workload():\n    return made(metrics={'a': 3})\n", r"metrics\.a is a int"),
+    "a metric of the whole set that is no function": (
+        "def workload():\n    return made(whole_set_metrics={'auc': 3})\n",
+        r"whole_set_metrics\.auc is a int",
+    ),
+    "a metric of two kinds": (
+        "def workload():\n    return made(metrics={'auc': loss}, whole_set_metrics={'auc': loss})\n",
+        "auc is in metrics and in whole_set_metrics; rename one",
+    ),
     "a metric of a taken name": ("def workload():\n    return made(metrics={'loss': loss})\n", "named 'loss'"),
     "a metric that breaks a CSV": ("def workload():\n    return made(metrics={'a,b': loss})\n", "named 'a,b'"),
     "an augmentation that is no function": ("def workload():\n    return made(augment=3)\n", "augment is a int"),
+    "a buffer that cannot be averaged": (
+        "def workload():\n    model = nn.Linear(3, 1)\n"
+        "    model.register_buffer('scale', torch.ones(2, dtype=torch.float8_e5m2))\n    return made(model=model)\n",
+        r"the buffer model\.scale is torch\.float8_e5m2, whose changes cannot be averaged",
+    ),
+    "a complex buffer": (
+        "def workload():\n    model = nn.Linear(3, 1)\n"
+        "    model.register_buffer('phase', torch.ones(2, dtype=torch.complex64))\n    return made(model=model)\n",
+        r"the buffer model\.phase is torch\.complex64",
+    ),
     "a collate that is no function": ("def workload():\n    return made(collate=3)\n", "collate is a int"),
     "a lazy layer": (
         "def workload():\n    return made(model=nn.LazyLinear(1))\n",

@@ -21,7 +21,7 @@ OWN_MANIFESTS = [SPIRAL / "job.yaml", ROOT / "examples" / "cifar10-wrn.yaml", RO
 
 @pytest.mark.parametrize(("language", "file"), [("python", "spiral.py"), ("yaml", "job.yaml")])
 def test_the_page_shows_the_example_as_it_is(language: str, file: str) -> None:
-    (shown,) = re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
+    shown = re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)[0]
     assert (SPIRAL / file).read_text() == shown
 
 

@@ -79,7 +79,7 @@ class Calls:
     ) -> dict[str, Any]:
         """Call a coroutine function on the event loops of these workers: {address: answer}, without those that failed.
 
-        Raises the BatchGrowthError that a worker raised or for what none can answer, and SchedulerLost if the scheduler
+        Raises the BatchGrowthError that a worker raised, also if it cannot answer, and SchedulerLost if the scheduler
         does not answer.
         """
         if not workers:

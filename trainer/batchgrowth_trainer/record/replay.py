@@ -28,14 +28,18 @@ def declared_manifest(directory: Path) -> str:
     The run's own manifest if its growth is declared. Raises DataError if there is no run, SpecError if its manifest is
     damaged.
     """
-    path = _job_file(directory)
-    job = load_manifest(path)
+    job = recorded_job(directory)
     document = _document(job)
     if job.spec.batch.growth.entry.quantity:
         document["spec"]["batch"]["growth"] = _declared(decisions_of(directory, job))
     text = _text(document)
-    read_manifest(text, source=str(path))
+    read_manifest(text, source=str(_job_file(directory)))
     return text
+
+
+def recorded_job(directory: Path) -> BatchGrowthJob:
+    """The job of the run in `directory`. Raises DataError if there is no run, SpecError if its manifest is damaged."""
+    return load_manifest(_job_file(directory))
 
 
 def recorded_course(directory: Path, manifest: Path | None = None, overrides: Sequence[str] = ()) -> Course:

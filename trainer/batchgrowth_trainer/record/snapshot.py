@@ -15,7 +15,9 @@ PackedSnapshot = tuple[Position, Mapping[str, Packed]]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`tensors`: "parameters", "buffers.DTYPE" and "optimizer.NAME", each one flat vector, shape (length,)."""
+    """`tensors`: "parameters", "buffers.DTYPE", "optimizer.NAME", "average" and what growth
+    measures, each a flat vector, shape (length,).
+    """
 
     position: Position
     tensors: Mapping[str, Tensor]

@@ -1,12 +1,18 @@
 """The mean loss and metrics over the test set, in eval mode; the same numbers for any number of members.
 
 The test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
-fixed tree as gradients.
+fixed tree as gradients. For metrics of the whole set, outputs and targets are gathered by adding them up too: each
+member has zeros where the others have theirs.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import torch
+from batchgrowth.errors import WorkloadError
 from batchgrowth.shards import tree_sum
 from torch import Tensor
 
@@ -18,49 +24,170 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import Layout, lay_out
 from batchgrowth_trainer.workload import Dataset, checked, predict
 
+MOST_NUMBERS = 20_000_000  # outputs or targets that are gathered for metrics of the whole set, as float64
 _CHUNK = 256  # examples per forward pass
+_UNWATCHED = nullcontext()
 
 Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
 """(rows of this member's nodes, number of chunks, a row with the shape and dtype of the result) -> the total row."""
 
 
-def evaluate(replica: Replica, rank: int, size: int, reduce: Reduce) -> dict[str, float]:
-    """{"loss": mean loss, metric: mean, …} over the test set; empty without a test set.
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What a member computed of a chunk from example `first` on.
 
-    Raises WorkloadError for a metric that does not return one value per example.
+    `sums` of loss and metrics, float64, shape (1 + metrics,). Outputs and targets have their own shapes behind a first
+    axis of the chunk's examples; they are None without metrics of the whole set.
     """
-    test = replica.workload.test
+
+    first: int
+    sums: Tensor
+    output: Tensor | None = None
+    target: Tensor | None = None
+
+
+def evaluate(
+    replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
+) -> dict[str, float]:
+    """{"loss": mean loss, metric: mean, …, metric of the whole set: value} over the test set; empty without a test set.
+
+    Computes within `watched`; waits for others, and for metrics of the whole set, outside of it.
+    Raises WorkloadError for a metric that does not return one value per example, or for the whole set.
+    """
+    workload, test = replica.workload, replica.workload.test
     if test is None:
         return {}
-    names = ("loss", *replica.workload.metrics)
-    chunks = -(-len(test) // _CHUNK)
-    layout = lay_out(chunks, size)
-    like = torch.zeros(len(names), dtype=torch.float64)
-    total = reduce(node_sums(replica, test, layout, rank), chunks, like)
-    return dict(zip(names, (total / len(test)).tolist(), strict=True))
+    names = ("loss", *workload.metrics)
+    number = -(-len(test) // _CHUNK)
+    layout = lay_out(number, size)
+    with watched:
+        chunks = computed(replica, test, layout.runs[rank])
+        shapes = chunks[0] if 0 in chunks or not workload.whole_set_metrics else computed(replica, test, (0, 1))[0]
+    total = reduce(node_sums(chunks, layout, rank), number, torch.zeros(len(names), dtype=torch.float64))
+    values = dict(zip(names, (total / len(test)).tolist(), strict=True))
+    if not workload.whole_set_metrics:
+        return values
+    row = gathered_row(chunks, shapes, len(test))
+    return values | _of_the_whole_set(replica, shapes, reduce([row], size, _blank(shapes, len(test))))
 
 
-def node_sums(replica: Replica, test: Dataset, layout: Layout, rank: int) -> list[Tensor]:
-    """The sums (loss, metrics, …), float64, of each of this member's nodes of chunks."""
+def computed(replica: Replica, test: Dataset, run: tuple[int, int]) -> dict[int, Chunk]:
+    """The chunks of that run, by number."""
     replica.model.eval()
-    start, sums = replica.buffers.clone(), {}
-    with torch.no_grad():
-        for chunk in range(*layout.runs[rank]):
-            sums[chunk] = _chunk_sums(replica, test, chunk)
+    start, chunks = replica.buffers.clone(), {}
+    with torch.no_grad(), replica.as_evaluated():
+        for chunk in range(*run):
+            chunks[chunk] = _chunk(replica, test, chunk)
             replica.on_shard()
             replica.buffers.restore(start)  # if a model writes buffers in eval mode, the next chunk must not see it
     replica.model.train()
-    return [tree_sum(lo, hi, sums.__getitem__, torch.add) for lo, hi in layout.nodes[rank]]
+    return chunks
 
 
-def _chunk_sums(replica: Replica, test: Dataset, chunk: int) -> Tensor:
+def node_sums(chunks: dict[int, Chunk], layout: Layout, rank: int) -> list[Tensor]:
+    """The sums (loss, metrics, …), float64, of each of this member's nodes of chunks."""
+    return [tree_sum(lo, hi, lambda chunk: chunks[chunk].sums.clone(), torch.add) for lo, hi in layout.nodes[rank]]
+
+
+def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tensor:
+    """The outputs and targets of this member's chunks, in a row of all examples that is 0 elsewhere.
+
+    Raises WorkloadError if their shapes or dtypes are not those of the first chunk of all, `shapes`.
+    """
+    row = _blank(shapes, examples)
+    output, target = _halves(row, shapes, examples)
+    for chunk in chunks.values():
+        for name, whole, mine, like in (
+            ("output", output, chunk.output, shapes.output), ("target", target, chunk.target, shapes.target),
+        ):  # fmt: skip
+            assert mine is not None
+            assert like is not None
+            if (mine.shape[1:], mine.dtype) != (like.shape[1:], like.dtype):
+                raise WorkloadError(
+                    f"whole_set_metrics: the {name} of an example is {_kind(mine)} from test example {chunk.first} on, "
+                    f"and {_kind(like)} at first; they need one shape and dtype, so pad all to one length"
+                )
+            whole[chunk.first : chunk.first + len(mine)] = _flat(mine)
+    return row
+
+
+def _chunk(replica: Replica, test: Dataset, chunk: int) -> Chunk:
     indices = torch.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, len(test)))
     seed = draw_seed(replica.spec.seed, "evaluation", chunk)
-    workload = replica.workload
-    with reported_as_workload_error(f"evaluating the test examples from {indices[0]}"):
+    workload, first = replica.workload, int(indices[0])
+    with reported_as_workload_error(f"evaluating the test examples from {first}"):
         inputs, target = to_device(seeded_fetch(test, indices, seed, workload.collate), replica.device)
         with autocast(replica.spec, replica.device):
             output = predict(replica.model, inputs)
             values = [checked(workload.loss(output, target), len(indices))]
-            values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
-        return torch.stack([v.double().sum() for v in values]).cpu()
+        values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
+        sums = torch.stack([v.double().sum() for v in values]).cpu()
+        if not workload.whole_set_metrics:
+            return Chunk(first, sums)
+        for name, value in (("output", output), ("target", target)):
+            _check_gathered(name, value, len(indices), len(test))
+        return Chunk(first, sums, output.cpu(), target.cpu())
+
+
+def _kind(values: Tensor) -> str:
+    return f"{str(values.dtype).removeprefix('torch.')} of shape {tuple(values.shape[1:])}"
+
+
+def _check_gathered(name: str, value: Any, examples: int, whole: int) -> None:
+    if not isinstance(value, Tensor) or value.ndim == 0 or len(value) != examples or value.is_complex():
+        shape = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise WorkloadError(
+            f"whole_set_metrics: the {name} for {examples} examples is {shape}; they need one tensor of real numbers "
+            f"whose first axis has {examples}"
+        )
+    if value.numel() // examples * whole > MOST_NUMBERS:
+        raise WorkloadError(
+            f"whole_set_metrics: the {name} has {value.numel() // examples} numbers for each of {whole:,} examples; "
+            f"at most {MOST_NUMBERS:,} can be gathered. Compute in the model what the metric needs, such as the "
+            "largest score, or use metrics of one value per example"
+        )
+
+
+def _of_the_whole_set(replica: Replica, shapes: Chunk, row: Tensor) -> dict[str, float]:
+    assert replica.workload.test is not None
+    examples = len(replica.workload.test)
+    parts = zip(_halves(row, shapes, examples), (shapes.output, shapes.target), strict=True)
+    output, target = (
+        part.reshape(examples, *like.shape[1:]).to(like.dtype) for part, like in parts if like is not None
+    )
+    values = {}
+    for name, metric in replica.workload.whole_set_metrics.items():
+        with reported_as_workload_error(f"whole_set_metrics.{name}"):
+            value = metric(output, target)
+            values[name] = _number(name, value)
+    return values
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if not isinstance(value, Real):
+        raise WorkloadError(f"whole_set_metrics.{name}: returned {value!r:.100}; return one number")
+    return float(value)
+
+
+def _flat(values: Tensor) -> Tensor:
+    """A row of numbers per example, float64; a sum of zeros and -0.0 is 0.0, so that is 0.0 for one member too."""
+    return values.reshape(len(values), -1).double() + 0.0
+
+
+def _widths(shapes: Chunk) -> tuple[int, int]:
+    assert shapes.output is not None
+    assert shapes.target is not None
+    return shapes.output[0].numel(), shapes.target[0].numel()
+
+
+def _blank(shapes: Chunk, examples: int) -> Tensor:
+    return torch.zeros(sum(_widths(shapes)) * examples, dtype=torch.float64)
+
+
+def _halves(row: Tensor, shapes: Chunk, examples: int) -> tuple[Tensor, Tensor]:
+    """Views of the outputs, shape (examples, numbers of each), and of the targets."""
+    outputs, targets = _widths(shapes)
+    cut = examples * outputs
+    return row[:cut].view(examples, outputs), row[cut:].view(examples, targets)

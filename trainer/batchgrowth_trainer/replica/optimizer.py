@@ -5,10 +5,11 @@ process or through a checkpoint and continue with the same bits.  The steps are 
 constructing one of those loads torch's compiler, a second that a new worker should not spend.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
@@ -39,11 +40,11 @@ class FlatOptimizer:
         vector, cut = parameters.vector.data, parameters.last_from
         self.state: dict[str, Tensor] = {name: torch.zeros_like(vector) for name in stepper.state}
         decayed = [span.place for span in parameters.spans if span.start < cut]
-        places = decayed if stepper.by_parameter else [slice(0, cut)] * bool(cut)
-        self._parts = [(vector[place], place, stepper) for place in places]
-        if cut < len(vector):
-            spared = stepper.spared or make(settings.model_copy(update={"weight_decay": "0"}))
-            self._parts.append((vector[cut:], slice(cut, None), spared))
+        others = [span.place for span in parameters.spans if span.start >= cut]
+        self._parts = [(vector[place], place, stepper) for place in _places(stepper, decayed)]
+        if others:
+            spared = stepper.spared or _undecayed(spec)
+            self._parts += [(vector[place], place, spared) for place in _places(spared, others)]
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
@@ -51,3 +52,20 @@ class FlatOptimizer:
         for vector, place, stepper in self._parts:
             state = {name: whole[place] for name, whole in self.state.items()}
             stepper.step(vector, gradient[place], state, learning_rate, updates_done)
+
+
+def _places(stepper: Stepper, parameters: Sequence[slice]) -> Sequence[slice]:
+    """Where the steps are taken, given adjacent parameters: for each, or for all at once."""
+    if stepper.by_parameter or not parameters:
+        return parameters
+    return [slice(parameters[0].start, parameters[-1].stop)]
+
+
+def _undecayed(spec: JobSpec) -> Stepper:
+    settings = spec.optimizer.settings
+    if not hasattr(settings, "weight_decay"):
+        raise WorkloadError(
+            f"optimizer.withoutDecay: {spec.optimizer.type} has no weightDecay, so leave withoutDecay out"
+        )
+    stepper: Stepper = spec.optimizer.entry.load()(settings.model_copy(update={"weight_decay": "0"}))
+    return stepper

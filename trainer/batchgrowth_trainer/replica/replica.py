@@ -5,6 +5,7 @@ their partial sums.  Legend: L = length of a row, N = examples of a shard, S = s
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
+from batchgrowth_trainer.replica.averaging import average_of
 from batchgrowth_trainer.replica.clipping import clip
 from batchgrowth_trainer.replica.decay import spared
 from batchgrowth_trainer.replica.devices import autocast, to_device
@@ -73,6 +75,7 @@ class Replica:
         self.parameters = FlatParameters(self.model, device, spared(spec, self.model))
         self.buffers = FlatBuffers(self.model, device)
         self.optimizer = FlatOptimizer(spec, self.parameters)
+        self.average = average_of(spec, self.parameters.vector.data)
         self.position = Position()
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
@@ -123,6 +126,8 @@ class Replica:
             self.buffers.advance(self.buffers.clone(), change)
         clip(gradient, size, self.spec.optimizer.clipping)
         self.optimizer.step(gradient, learning_rate, step.position.update)
+        if self.average is not None:
+            self.average.follow(step.position.update)
         decision = self.growth.after(step, sums, size, _largest_shard(step))
         self.position = step.after
         return Committed(loss / step.examples, learning_rate, sums.stop, decision)
@@ -196,7 +201,8 @@ class Replica:
     def tensors(self) -> dict[str, Tensor]:
         """The state's live vectors, by name; `moved_to` follows a write into them."""
         optimizer = {f"optimizer.{name}": v for name, v in self.optimizer.state.items()}
-        return self.model_tensors() | optimizer | self.growth.tensors()
+        average = {} if self.average is None else {"average": self.average.vector}
+        return self.model_tensors() | optimizer | average | self.growth.tensors()
 
     def moved_to(self, position: Position) -> None:
         """Take on what was written into `tensors()`: the state at this position."""
@@ -220,9 +226,14 @@ class Replica:
             vector.copy_(snapshot.tensors[name])
         self.moved_to(snapshot.position)
 
+    def as_evaluated(self) -> AbstractContextManager[None]:
+        """The weights that are evaluated and exported in the model, for the block: their average, if there is one."""
+        return nullcontext() if self.average is None else self.average.in_place()
+
     def state_dict(self) -> dict[str, Tensor]:
         """The model's own state dict on the CPU, for export; no two tensors share memory."""
-        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+        with self.as_evaluated():
+            return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
 
 def _largest_shard(step: Step) -> int:

@@ -202,8 +202,8 @@ class _Generation:
         replica = self._replica
         if not evaluation_due(replica.spec, replica.plan, replica.position, self._evaluated):
             return
-        with self._member.watchdog:
-            values = evaluate(replica, self._group.rank, self._group.size, self._reduce)
+        watched = self._member.watchdog
+        values = evaluate(replica, self._group.rank, self._group.size, self._reduce, watched)
         self._evaluated = replica.position.epoch
         report = messages.EvaluationReport(replica.position, values, time.time())
         self._member.keep_evaluation(report)

@@ -5,6 +5,7 @@ process knows how long its shards take.
 """
 
 import threading
+import time
 from collections.abc import Callable
 
 TICK_SECONDS = 1.0
@@ -19,7 +20,7 @@ _LONGEST = 20.0  # how many times the longest shard before it a shard may take
 class Watchdog:
     """Counts the ticks of each shard, so the time in which the whole process is stopped does not count.
 
-    No shard before the first that ends is too long: it may compile the model.
+    Until the first shard ends, none counts as too long: it may compile the model.
     """
 
     def __init__(self, timeout_seconds: float) -> None:
@@ -52,10 +53,11 @@ class Watchdog:
         return self._longest > 0 and self._seconds > max(self._least, _LONGEST * self._longest)
 
     def watch(self, end: Callable[[str], None]) -> None:
-        """Tick in a thread, until closed; call `end` with the reason once the thread that computes hangs."""
+        """Tick in a thread, until closed and at rest; call `end` with the reason once the computing thread hangs."""
 
         def tick() -> None:
-            while not self._closed.wait(TICK_SECONDS):
+            while self._computing or not self._closed.is_set():
+                time.sleep(TICK_SECONDS)
                 if self.tick(TICK_SECONDS):
                     end(f"a shard has taken {self._seconds:.0f} s, and none before it more than {self._longest:.0f} s")
                     return
@@ -63,5 +65,5 @@ class Watchdog:
         threading.Thread(target=tick, name="watchdog", daemon=True).start()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching, once the thread computes no longer: a new driver waits for one that hangs."""
         self._closed.set()
