@@ -88,6 +88,20 @@ def test_any_number_of_members_finds_the_same_numbers(
     assert values_of(replica, 1) == values_of(replica, members)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_member_without_the_first_chunk_evaluates_too(small_job: Any, make_replica: Any, *, whole: bool) -> None:
+    torch.manual_seed(1)
+    workload = with_auc(nn.Linear(6, 3)) if whole else small.of(nn.Linear(6, 3))
+    replica, lengths = make_replica(small_job(), workload), []
+
+    def reduce(rows: Sequence[Tensor], _: int, like: Tensor) -> Tensor:
+        lengths.extend(len(row) for row in rows)
+        return like
+
+    assert 0.0 == evaluate(replica, 1, 2, reduce)["loss"]
+    assert ([2, 300 * 4] if whole else [2]) == lengths
+
+
 @pytest.mark.parametrize("model", ["net", "counting"])
 def test_it_leaves_no_trace(small_job: Any, make_replica: Any, model: str) -> None:
     """Neither buffers nor later updates' draws change."""

@@ -62,11 +62,12 @@ def evaluate(
     layout = lay_out(number, size)
     with watched:
         chunks = computed(replica, test, layout.runs[rank])
-        shapes = chunks[0] if 0 in chunks or not workload.whole_set_metrics else computed(replica, test, (0, 1))[0]
+        first = chunks if 0 in chunks or not workload.whole_set_metrics else computed(replica, test, (0, 1))
     total = reduce(node_sums(chunks, layout, rank), number, torch.zeros(len(names), dtype=torch.float64))
     values = dict(zip(names, (total / len(test)).tolist(), strict=True))
     if not workload.whole_set_metrics:
         return values
+    shapes = first[0]
     row = gathered_row(chunks, shapes, len(test))
     return values | _of_the_whole_set(replica, shapes, reduce([row], size, _blank(shapes, len(test))))
 
