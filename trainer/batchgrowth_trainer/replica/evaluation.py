@@ -87,7 +87,7 @@ def computed(replica: Replica, test: Dataset, run: tuple[int, int]) -> dict[int,
 
 def node_sums(chunks: dict[int, Chunk], layout: Layout, rank: int) -> list[Tensor]:
     """The sums (loss, metrics, …), float64, of each of this member's nodes of chunks."""
-    return [tree_sum(lo, hi, lambda chunk: chunks[chunk].sums.clone(), torch.add) for lo, hi in layout.nodes[rank]]
+    return [tree_sum(lo, hi, lambda chunk: chunks[chunk].sums, torch.add) for lo, hi in layout.nodes[rank]]
 
 
 def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tensor:

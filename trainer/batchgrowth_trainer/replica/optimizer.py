@@ -41,17 +41,20 @@ class FlatOptimizer:
         self.state: dict[str, Tensor] = {name: torch.zeros_like(vector) for name in stepper.state}
         decayed = [span.place for span in parameters.spans if span.start < cut]
         others = [span.place for span in parameters.spans if span.start >= cut]
-        self._parts = [(vector[place], place, stepper) for place in _places(stepper, decayed)]
+        parts = [(stepper, place) for place in _places(stepper, decayed)]
         if others:
             spared = stepper.spared or _undecayed(spec)
-            self._parts += [(vector[place], place, spared) for place in _places(spared, others)]
+            parts += [(spared, place) for place in _places(spared, others)]
+        self._parts = [
+            (each.step, place, vector[place], {name: whole[place] for name, whole in self.state.items()})
+            for each, place in parts
+        ]
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
         """Move the vector by one update; `gradient` is the mean over the batch, shape (length,)."""
-        for vector, place, stepper in self._parts:
-            state = {name: whole[place] for name, whole in self.state.items()}
-            stepper.step(vector, gradient[place], state, learning_rate, updates_done)
+        for step, place, vector, state in self._parts:
+            step(vector, gradient[place], state, learning_rate, updates_done)
 
 
 def _places(stepper: Stepper, parameters: Sequence[slice]) -> Sequence[slice]:

@@ -68,7 +68,7 @@ def prepare_member(run_id: str, spec: JobSpec, paths: Sequence[str], start: int 
     worker = get_worker()
     if run_id not in _MEMBERS:
         _MEMBERS[run_id] = Member(spec, host_and_port(worker.address)[0])
-        _MEMBERS[run_id].watchdog.watch(lambda why: end_when(lambda: True, ClusterError.exit_code, why))
+        _MEMBERS[run_id].watchdog.watch(_end)
     return messages.Prepared(str(worker.name), socket.gethostname(), _gpu(), _MEMBERS[run_id].door.address)
 
 
@@ -146,13 +146,18 @@ async def acknowledge_leave() -> None:
 
 async def give_up(fault: str) -> None:
     """End this process, so that its nanny or Kubernetes replaces it: its device, or its reading of data, fails."""
-    end_when(lambda: True, ClusterError.exit_code, fault)
+    _end(fault)
 
 
 async def forget(run_id: str) -> None:
     """Free the replica: the run is over, or goes on without this worker."""
     if run_id in _MEMBERS:
         _MEMBERS.pop(run_id).close()
+
+
+def _end(why: str) -> None:
+    """End this process so that it is replaced."""
+    end_when(lambda: True, ClusterError.exit_code, why)
 
 
 def _obey(run_id: str, start: int) -> None:
