@@ -109,13 +109,15 @@ def test_other_models_and_optimizers(
     assert [2, 3, 1, 4, 2] == followed(summary)
 
 
+@pytest.mark.parametrize("loaders", [0, 1, 3])
 def test_a_head_on_frozen_bfloat16_weights(
-    digits_job: Any, tmp_path: Path, reference: Reference, exchange: str
+    digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, loaders: int
 ) -> None:
     """And examples that are dictionaries, drawn by numpy and `random`, padded by a function of one's own, and F1."""
     job = digits_job(
         "workload={entrypoint: 'adapter:workload', examples: 240}", "epochs=4", f"exchange.type={exchange}",
-        f"batch={{initial: 24, maximum: 96, shard: 8, {GROWING}}}", "workers={waitSeconds: 60, maximum: 3}",
+        f"batch={{initial: 24, maximum: 96, shard: 8, {GROWING}}}",
+        f"workers={{waitSeconds: 60, maximum: 3, loaders: {loaders}}}",
     )  # fmt: skip
     summary = train(job, Options(output_dir=tmp_path, paths=(USER_CODE,), wanted=by_epoch([1, 3, 2, 2])))
     assert reference(job) == summary["weightsSha256"]

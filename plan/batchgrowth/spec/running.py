@@ -58,6 +58,14 @@ class Workers(Model):
         description="Threads with which a worker computes a shard. The number changes the order of sums, and so "
         "the last bits of the weights: it belongs to the mathematics. Default: 1.",
     )
+    loaders: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="Processes of each worker that read examples ahead, while it computes. They need processors and "
+        "memory besides those of the worker. Default: 0, the worker reads by itself.",
+    )
+    loaded_ahead: int = Field(2, ge=1, le=64, description="Shards that each loader reads ahead. Default: 2.")
     wait_seconds: int = Field(
         0,
         ge=0,

@@ -12,6 +12,11 @@ from batchgrowth.errors import DataError
 from batchgrowth_trainer.blame import ReadFault, may_pass
 from batchgrowth_trainer.replica import reading
 from batchgrowth_trainer.training import Options, train
+from torch import Tensor
+
+
+def read(indices: Tensor) -> Any:
+    return reading.read(unreadable.single(), reading.Request("train", indices, 0))
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +42,7 @@ def test_a_retried_example_gives_the_same_weights(small_job: Any, tmp_path: Path
 def test_the_number_of_retries_is_bounded(small_job: Any, tmp_path: Path) -> None:
     unreadable.fails[7] = unreadable.stale(1000)
     with pytest.raises(ReadFault, match=r"example 7 of Drawing: OSError: \[Errno \d+\] Stale file handle"):
-        reading.seeded_fetch(unreadable.single().train, unreadable.torch.tensor([6, 7]), 0)
+        read(unreadable.torch.tensor([6, 7]))
     assert reading.MOST_TRIES + 1 == unreadable.reads.count(7)
     assert 2 == unreadable.reads.count(6)
 
@@ -48,7 +53,7 @@ def test_the_time_of_all_retries_of_a_shard_is_bounded(monkeypatch: pytest.Monke
     monkeypatch.setattr(reading, "_LONGEST_WAIT_SECONDS", 0.06)
     unreadable.fails |= {index: unreadable.stale(2) for index in range(6)}
     with pytest.raises(ReadFault, match="example 1 of Drawing"):
-        reading.seeded_fetch(unreadable.single().train, unreadable.torch.arange(6), 0)
+        read(unreadable.torch.arange(6))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,7 @@ def test_the_time_of_all_retries_of_a_shard_is_bounded(monkeypatch: pytest.Monke
 def test_an_error_that_would_recur_is_raised_at_once(error: Exception) -> None:
     unreadable.fails[7] = [error]  # type: ignore[list-item]
     with pytest.raises(DataError, match="example 7 of Drawing") as raised:
-        reading.seeded_fetch(unreadable.single().train, unreadable.torch.tensor([7]), 0)
+        read(unreadable.torch.tensor([7]))
     assert not isinstance(raised.value, ReadFault)
     assert [7] == unreadable.reads
 

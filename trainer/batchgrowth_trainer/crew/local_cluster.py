@@ -94,6 +94,7 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
     settings = {
         "distributed.worker.multiprocessing-method": "forkserver",
         "distributed.worker.memory.terminate": False,
+        "distributed.worker.daemon": False,  # a worker may have loaders; it ends with its nanny all the same
         "distributed.admin.log-length": 100,
         # A process that ends closes its connections at once; one that is silent for long is slow.
         "distributed.comm.timeouts.tcp": "300s",

@@ -7,6 +7,7 @@ gradients.
 
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +28,7 @@ from batchgrowth_trainer.record.packed import pack_all
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate
-from batchgrowth_trainer.replica.replica import Committed
+from batchgrowth_trainer.replica.replica import Committed, Replica
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import add_up, lay_out
 from batchgrowth_trainer.sinks.events import BytesSent
@@ -52,9 +53,8 @@ class _Gathering:
 class GatherScatterDriver:
     """The server: holds the replica and the optimizer and adds in the fixed order; the workers compute gradients."""
 
-    def __init__(self, run: Run, crew: Crew, scaling: Scaling) -> None:
-        self._run, self._crew, self._scaling = run, crew, scaling
-        self._replica = build_replica(run.spec)
+    def __init__(self, run: Run, crew: Crew, scaling: Scaling, replica: Replica) -> None:
+        self._run, self._crew, self._scaling, self._replica = run, crew, scaling, replica
         self._number = 0
         self._now: _Gathering | None = None
         self._members: list[str] = []
@@ -181,5 +181,6 @@ class GatherScatterDriver:
 
 def train(run: Run, join: Join) -> Trained:
     """Train with GatherScatter. See GatherScatterDriver.train."""
-    with join() as force:
-        return GatherScatterDriver(run, force.crew, force.scaling).train()
+    replica = build_replica(run.spec)
+    with closing(replica.loaders), join() as force:
+        return GatherScatterDriver(run, force.crew, force.scaling, replica).train()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 
 from torch import Tensor
 
@@ -33,7 +34,7 @@ def train_alone(run: Run, replica: Replica) -> Replica:
 def _update(run: Run, replica: Replica, stopwatch: Stopwatch) -> None:
     step = replica.plan.step_at(replica.position)
     began = time.perf_counter()
-    whole = replica.partials(step, (0, step.shards))
+    whole = replica.partials(step, (0, step.shards), runs=lambda later: (0, later.shards))
     replica.write_timing(whole[0].row, stopwatch.timing)
     done = replica.commit(step, whole[0].row)
     replica.release(whole)
@@ -58,8 +59,9 @@ def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
 def train(run: Run, _join: Join) -> Trained:
     """Train in this process, from the newest checkpoint on. Raises WorkloadError and DataError."""
     replica = build_replica(run.spec)
-    saved = run.checkpoint_after(0)
-    if saved is not None:
-        replica.restore(saved.snapshot)
-    train_alone(run, replica)
-    return Trained(replica.snapshot(), replica.state_dict())
+    with closing(replica.loaders):
+        saved = run.checkpoint_after(0)
+        if saved is not None:
+            replica.restore(saved.snapshot)
+        train_alone(run, replica)
+        return Trained(replica.snapshot(), replica.state_dict())

@@ -46,8 +46,13 @@ def generator_states() -> Callable[[], None]:
 
 
 def shard_seed(seed: int, update: int, shard: int) -> int:
-    """The seed for one shard: its data, dropout and augmentation."""
+    """The seed for one shard: its dropout and augmentation."""
     return draw_seed(seed, "shard", update, shard)
+
+
+def reading_seed(seed: int, update: int, shard: int) -> int:
+    """The seed for reading the examples of one shard, which another process may do."""
+    return draw_seed(seed, "reading", update, shard)
 
 
 def example_order(seed: int, epoch: int, examples: int) -> Tensor:

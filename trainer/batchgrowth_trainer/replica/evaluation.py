@@ -18,8 +18,8 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.replica.devices import autocast, to_device
-from batchgrowth_trainer.replica.draws import draw_seed
-from batchgrowth_trainer.replica.reading import seeded_fetch
+from batchgrowth_trainer.replica.draws import draw_seed, seed_generators
+from batchgrowth_trainer.replica.reading import Request
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import Layout, lay_out
 from batchgrowth_trainer.workload import Dataset, checked, predict
@@ -78,7 +78,7 @@ def computed(replica: Replica, test: Dataset, run: tuple[int, int]) -> dict[int,
     start, chunks = replica.buffers.clone(), {}
     with torch.no_grad(), replica.as_evaluated():
         for chunk in range(*run):
-            chunks[chunk] = _chunk(replica, test, chunk)
+            chunks[chunk] = _chunk(replica, test, range(chunk, run[1]))
             replica.on_shard()
             replica.buffers.restore(start)  # if a model writes buffers in eval mode, the next chunk must not see it
     replica.model.train()
@@ -112,12 +112,19 @@ def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tens
     return row
 
 
-def _chunk(replica: Replica, test: Dataset, chunk: int) -> Chunk:
+def _request(replica: Replica, test: Dataset, chunk: int) -> Request:
     indices = torch.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, len(test)))
-    seed = draw_seed(replica.spec.seed, "evaluation", chunk)
-    workload, first = replica.workload, int(indices[0])
+    return Request("test", indices, draw_seed(replica.spec.seed, "reading for evaluation", chunk))
+
+
+def _chunk(replica: Replica, test: Dataset, coming: range) -> Chunk:
+    """The first of the chunks that are coming."""
+    chunk, request = coming[0], _request(replica, test, coming[0])
+    workload, indices, first = replica.workload, request.indices, chunk * _CHUNK
     with reported_as_workload_error(f"evaluating the test examples from {first}"):
-        inputs, target = to_device(seeded_fetch(test, indices, seed, workload.collate), replica.device)
+        following = (_request(replica, test, each) for each in coming)
+        inputs, target = to_device(replica.loaders.read(request, lambda: following), replica.device)
+        seed_generators(draw_seed(replica.spec.seed, "evaluation", chunk))
         with autocast(replica.spec, replica.device):
             output = predict(replica.model, inputs)
             values = [checked(workload.loss(output, target), len(indices))]

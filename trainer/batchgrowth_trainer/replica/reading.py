@@ -3,15 +3,17 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_any, wait_exponential
 from tenacity.stop import stop_base
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from batchgrowth_trainer.blame import ReadFault
 from batchgrowth_trainer.replica.draws import generator_states, seed_generators
-from batchgrowth_trainer.workload import Collate, Dataset, fetch
+from batchgrowth_trainer.workload import Dataset, Workload, fetch
 
 MOST_TRIES = 10  # of one example
 _RETRY_SECONDS = 30.0  # for one shard; half of the default of exchange.timeoutSeconds, after which peers give up
@@ -20,18 +22,40 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
 _LOG = logging.getLogger(__name__)
 
 
-def seeded_fetch(dataset: Dataset, indices: Tensor, seed: int, collate: Collate | None = None) -> tuple[Any, Any]:
-    """What `fetch` returns after the generators were seeded, also if an example is only read at the second try.
+Lane = Literal["train", "test"]
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """The examples at `indices`, int64, shape (N,), of the data set `lane`, drawn with a seed that only they have."""
+
+    lane: Lane
+    indices: Tensor
+    seed: int
+
+
+def read(workload: Workload, request: Request) -> tuple[Any, Any]:
+    """What `fetch` returns for a request, also if an example is only read at the second try.
+
+    The generators are seeded before, unless reading cannot draw from them, and are left as they then are.
     Raises DataError, which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
     """
-    seed_generators(seed)
+    dataset = workload.train if request.lane == "train" else workload.test
+    assert dataset is not None
+    if is_indexed(workload, dataset):
+        return fetch(dataset, request.indices)
+    seed_generators(request.seed)
     try:
-        return fetch(dataset, indices, collate=collate)
+        return fetch(dataset, request.indices, collate=workload.collate)
     except ReadFault as fault:
         _LOG.warning("%s; reading it again", fault)
-    seed_generators(seed)  # the examples before it may have drawn
-    return fetch(dataset, indices, _Retries(), collate)
+    seed_generators(request.seed)  # the examples before it may have drawn
+    return fetch(dataset, request.indices, _Retries(), workload.collate)
+
+
+def is_indexed(workload: Workload, dataset: Dataset) -> bool:
+    """Whether reading is only indexing tensors in memory: it takes no time, fails never and draws nothing."""
+    return type(dataset) is TensorDataset and workload.collate is None
 
 
 class _Retries:

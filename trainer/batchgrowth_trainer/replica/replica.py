@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from batchgrowth.decisions import Decision
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Plan, Position, Step
-from batchgrowth.shards import shard_bounds, subtrees, tree_sum
+from batchgrowth.shards import subtrees, tree_sum
 from batchgrowth.spec import JobSpec
 from batchgrowth.timing import Timing
 from torch import Tensor
@@ -25,12 +26,13 @@ from batchgrowth_trainer.replica.averaging import average_of
 from batchgrowth_trainer.replica.clipping import clip
 from batchgrowth_trainer.replica.decay import spared
 from batchgrowth_trainer.replica.devices import autocast, to_device
-from batchgrowth_trainer.replica.draws import example_order, shard_seed
+from batchgrowth_trainer.replica.draws import seed_generators, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
+from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Tail
-from batchgrowth_trainer.replica.reading import seeded_fetch
+from batchgrowth_trainer.replica.requests import Requests, Runs, none_known
 from batchgrowth_trainer.workload import Workload, checked, predict
 
 
@@ -84,7 +86,8 @@ class Replica:
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
         self._norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
         self._free: list[Partial] = []
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
+        self._requests = Requests(spec.seed)
+        self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
 
     @property
     def plan(self) -> Plan:
@@ -93,14 +96,16 @@ class Replica:
 
     # --- one update -------------------------------------------------------------------------------------------
 
-    def partials(self, step: Step, run: tuple[int, int], *, stop: bool = False) -> list[Partial]:
-        """The sums of the largest subtrees that together cover the shards [run[0], run[1]), in order."""
+    def partials(
+        self, step: Step, run: tuple[int, int], *, stop: bool = False, runs: Runs = none_known
+    ) -> list[Partial]:
+        """The sums of the largest subtrees that together cover the shards [run[0], run[1]), in order.
+
+        `runs` are those of the updates after this one; their examples are read ahead.
+        """
         self.model.train()
-        bounds = shard_bounds(step.examples, self.plan.shard)
-        order = self._epoch_order(step.position.epoch)
-        indices = order[step.position.offset : step.position.offset + step.examples]
         start = self.buffers.clone()
-        shard = partial(self._shard, step, indices, bounds, start)
+        shard = partial(self._shard, step, run[1], runs, start)
         try:
             nodes = [tree_sum(lo, hi, shard, self._add) for lo, hi in subtrees(run[0], run[1], step.shards)]
         finally:
@@ -149,43 +154,38 @@ class Replica:
         self._free.append(right)
         return left
 
-    def _shard(
-        self, step: Step, indices: Tensor, bounds: Sequence[int], start: dict[torch.dtype, Tensor], shard: int
-    ) -> Partial:
+    def _shard(self, step: Step, end: int, runs: Runs, start: dict[torch.dtype, Tensor], shard: int) -> Partial:
         done = self._blank(shard)
         self.parameters.collect_into(done.views)
         self.buffers.restore(start)
-        seed = shard_seed(self.spec.seed, step.position.update, shard)
-        mine = indices[bounds[shard] : bounds[shard + 1]]
+        request = self._requests.of(self.plan, step, shard)
+        count = len(request.indices)
         with reported_as_workload_error(f"update {step.position.update + 1}, shard {shard}"):
-            loss = self._loss(mine, seed)
+            coming = partial(self._requests.coming, self.plan, step, range(shard, end), runs)
+            inputs, target = to_device(self.loaders.read(request, coming), self.device)
+            seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
+            loss = self._loss(inputs, target, count)
             loss.backward()  # type: ignore[no-untyped-call]
         weights = self.parameters.length
-        self._tail.write(done.places, loss.detach(), done.row[:weights], _largest_shard(step) / len(mine))
+        self._tail.write(done.places, loss.detach(), done.row[:weights], _largest_shard(step) / count)
         if self.buffers.length:
-            self.buffers.change_since(start, len(mine), done.row[weights : -self._tail.length])
+            self.buffers.change_since(start, count, done.row[weights : -self._tail.length])
         self.on_shard()
         return done
 
-    def _loss(self, indices: Tensor, seed: int) -> Tensor:
+    def _loss(self, inputs: Any, target: Any, count: int) -> Tensor:
         workload = self.workload
-        inputs, target = to_device(seeded_fetch(workload.train, indices, seed, workload.collate), self.device)
         if workload.augment is not None:
             inputs = workload.augment(inputs)
         # One example has no variance, so batch norm uses its running statistics.
-        resting = [norm for norm in self._norms if norm.training] if len(indices) == 1 else []
+        resting = [norm for norm in self._norms if norm.training] if count == 1 else []
         for norm in resting:
             norm.eval()
         with autocast(self.spec, self.device):
-            losses = checked(workload.loss(predict(self.model, inputs), target), len(indices))
+            losses = checked(workload.loss(predict(self.model, inputs), target), count)
         for norm in resting:
             norm.train()
         return losses.float().sum() if losses.dtype is torch.bfloat16 else losses.sum()
-
-    def _epoch_order(self, epoch: int) -> Tensor:
-        if self._order[0] != epoch:
-            self._order = (epoch, example_order(self.spec.seed, epoch, self.plan.examples_per_epoch))
-        return self._order[1]
 
     def _blank(self, shard: int) -> Partial:
         if not self._free:

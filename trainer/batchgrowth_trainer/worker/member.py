@@ -6,6 +6,7 @@ Each generation is one long Dask task; inside an update there is nothing but the
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -70,8 +71,9 @@ class Member:
                 group.close()
 
     def close(self) -> None:
-        """Free what the member holds besides its replica: its door, and the thread that watches it."""
+        """Free what the member holds besides its replica: its door, the thread that watches it, and its loaders."""
         self.watchdog.close()
+        self.replica.loaders.close()
         self.door.close()
 
     def partial_rows(self, model: Mapping[str, Packed], step: Step, rank: int, size: int) -> list[np.ndarray]:
@@ -81,7 +83,8 @@ class Member:
             for name, vector in self.replica.model_tensors().items():
                 vector.copy_(unpack(model[name]))
             with self.watchdog:
-                partials = self.replica.partials(step, lay_out(step.shards, size).runs[rank])
+                runs = partial(_run_of, rank, size)
+                partials = self.replica.partials(step, runs(step), runs=runs)
             rows = [p.row.cpu().numpy().copy() for p in partials]
         self.replica.release(partials)
         return rows
@@ -144,6 +147,7 @@ class _Generation:
         self._reported_at = time.perf_counter()
         self._evaluated = order.evaluated
         self._bytes = 0  # that all members together sent since the last report
+        self._run_of = partial(_run_of, group.rank, group.size)
         self._like = torch.empty(self._replica.length, device=self._replica.device)
 
     def run(self) -> None:
@@ -167,11 +171,11 @@ class _Generation:
         return position.update >= self._order.until or self._replica.plan.is_done(position)
 
     def _update(self, step: Step) -> bool:
-        replica, runs = self._replica, lay_out(step.shards, self._group.size).runs
+        replica = self._replica
         began = time.perf_counter()
         stop = self._reports and self._member.control.stop_requested(self._order.generation)
         with self._member.watchdog:
-            partials = replica.partials(step, runs[self._group.rank], stop=stop)
+            partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
         computed = time.perf_counter()
         if self._group.rank == 0:  # which has shard 0
             replica.write_timing(partials[0].row, self._stopwatch.timing)
@@ -213,3 +217,8 @@ class _Generation:
 
     def _reduce(self, rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
         return Reduction(self._group)(rows, shards, like).total
+
+
+def _run_of(rank: int, size: int, step: Step) -> tuple[int, int]:
+    """The shards of an update that a member computes."""
+    return lay_out(step.shards, size).runs[rank]

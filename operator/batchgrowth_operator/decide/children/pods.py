@@ -21,6 +21,9 @@ STORE_VARIABLE = "BATCHGROWTH_CHECKPOINT_URI"
 _CERTIFICATE, _KEY = f"{FILES}/tls/tls.crt", f"{FILES}/tls/tls.key"
 
 TMP = {"name": "tmp", "emptyDir": {}}
+SHARED_MEMORY = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}
+"""Through which loaders hand examples over; container runtimes give a container 64 MiB. It counts as its memory."""
+SHARED_MEMORY_MOUNT = {"name": "shared-memory", "mountPath": "/dev/shm"}  # noqa: S108  (a path inside the container)
 MOUNTS = [
     {"name": "batchgrowth", "mountPath": FILES, "readOnly": True},
     {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  (a path inside the container)

@@ -11,6 +11,8 @@ from batchgrowth_operator.decide.children.base import child
 from batchgrowth_operator.decide.children.pods import (
     HEALTH_PORT,
     MOUNTS,
+    SHARED_MEMORY,
+    SHARED_MEMORY_MOUNT,
     container,
     dask_environment,
     environment,
@@ -63,13 +65,14 @@ def _pod(s: Situation) -> dict[str, Any]:
         livenessProbe=liveness_probe("/health", "health"),  # Dask's event loop answers, not the thread that trains
         readinessProbe={"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 1},
         resources={"requests": {"cpu": "100m"}},  # without a request, a busy node serves every other pod first
-        volumeMounts=MOUNTS,
+        volumeMounts=[*MOUNTS, *([SHARED_MEMORY_MOUNT] if s.spec.workers.loaders else [])],
     )
     account = s.spec.service_account_name
+    shared = [SHARED_MEMORY] if s.spec.workers.loaders else []
     return pod_spec(
         s,
         [worker],
-        [files_volume(s, with_plan=False)],
+        [files_volume(s, with_plan=False), *shared],
         automountServiceAccountToken=False,
         terminationGracePeriodSeconds=GRACE_SECONDS,
         **({"serviceAccountName": account} if account else {}),

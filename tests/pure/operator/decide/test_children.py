@@ -217,6 +217,17 @@ def test_threads_reach_the_workers(make_world: MakeWorld) -> None:
     )
 
 
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_loaders_have_shared_memory(make_world: MakeWorld, loaders: int) -> None:
+    """Container runtimes give a container 64 MiB of it, with which torch's tensors end in SIGBUS."""
+    world = make_world(workers={"maximum": 4, "loaders": loaders})
+    world.settle()
+    pod = world.deployment["spec"]["template"]["spec"]
+    [mount] = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"] == "/dev/shm"] or [None]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert ({"medium": "Memory"} if loaders else None) == (mount and volumes[mount["name"]]["emptyDir"])
+
+
 def test_the_template_is_merged_into_the_workers(make_world: MakeWorld) -> None:
     gpu = {
         "name": "worker",
