@@ -53,7 +53,9 @@ def _default(field: FieldInfo) -> str:
     """The default in parentheses, if there is one; a field without a value by default is optional."""
     if field.is_required():
         return ""
-    return " (optional)" if field.default is None else f" (default {json.dumps(field.default)})"
+    return (
+        " (optional)" if field.default is None or field.default_factory else f" (default {json.dumps(field.default)})"
+    )
 
 
 def conditions_page() -> str:

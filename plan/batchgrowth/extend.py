@@ -151,7 +151,9 @@ class ScheduleEntry(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerEntry(Entry):
-    """An optimizer. `implementation` names a function (settings) -> batchgrowth_trainer.replica.optimizer.Stepper."""
+    """An optimizer. `implementation` names a function (settings) -> batchgrowth_trainer.replica.optimizer.Stepper,
+    or -> a function (spec, parameters) -> batchgrowth_trainer.replica.optimizer.AnyOptimizer.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,10 @@ KINDS = {
     "adam": ("optimizer={type: Adam, adam: {}}", "learningRate.initial=0.001"),
     "clipped, bfloat16": ("optimizer.clipping={norm: '0.5'}", "precision=BFloat16"),
     "averaged": ("optimizer.averaging={decay: '0.9'}",),
+    "torch's NAdam": (
+        "optimizer={type: Torch, torch: {optimizer: 'torch.optim:NAdam', arguments: {weight_decay: '0.01'}}}",
+        "learningRate.initial=0.002",
+    ),
     "lars": ("optimizer={type: LARS, lars: {}, withoutDecay: {belowDimensions: 2}}", "learningRate.initial=1"),
     "lamb, mlp": (
         "optimizer={type: LAMB, lamb: {}}",
@@ -113,7 +117,7 @@ def test_other_models_and_optimizers(
 def test_a_head_on_frozen_bfloat16_weights(
     digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, loaders: int
 ) -> None:
-    """And examples that are dictionaries, drawn by numpy and `random`, padded by a function of one's own, and F1."""
+    """And examples that are dictionaries, drawn by numpy and `random`, padded, a step of one's own, and F1."""
     job = digits_job(
         "workload={entrypoint: 'adapter:workload', examples: 240}", "epochs=4", f"exchange.type={exchange}",
         f"batch={{initial: 24, maximum: 96, shard: 8, {GROWING}}}",
@@ -123,8 +127,8 @@ def test_a_head_on_frozen_bfloat16_weights(
     assert reference(job) == summary["weightsSha256"]
     assert [1, 3, 2] == followed(summary)
     with (tmp_path / "evaluations.csv").open() as evaluations:
-        scores = [float(row["f1"]) for row in csv.DictReader(evaluations)]
-    assert 4 == len(scores)
+        scores = [float(row[name]) for row in csv.DictReader(evaluations) for name in ("f1", "again.f1")]
+    assert 8 == len(scores)
     assert all(0 <= score <= 1 for score in scores)
     assert torch.bfloat16 is load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype
 

@@ -6,7 +6,7 @@ import inspect
 import random
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -167,25 +167,37 @@ def _check_functions(workload: Workload, entrypoint: str) -> None:
             raise WorkloadError(
                 f"{entrypoint}: {name} is a {type(function).__name__}; give (output, target) -> {result}"
             )
-    both = sorted(workload.metrics.keys() & workload.whole_set_metrics.keys())
-    if both:
-        raise WorkloadError(f"{entrypoint}: {both[0]} is in metrics and in whole_set_metrics; rename one of them")
-    for name in (*workload.metrics, *workload.whole_set_metrics):
-        if not METRIC_NAME.fullmatch(name) or name in EVALUATION_HEADER:
-            raise WorkloadError(
-                f"{entrypoint}: a metric is named {name!r}; write letters, digits, '_', '-' and '.', a letter first, "
-                f"and none of {', '.join(EVALUATION_HEADER)}, which are columns of evaluations.csv already"
-            )
-    for name, kind in (("augment", "inputs -> inputs"), ("collate", "list of examples -> (inputs, target)")):
+    _check_columns(workload, entrypoint)
+    for name, kind in (
+        ("augment", "inputs -> inputs"), ("collate", "list of examples -> (inputs, target)"),
+        ("step", "(model, inputs, target) -> Tensor"),
+    ):  # fmt: skip
         function = getattr(workload, name)
         if function is not None and not callable(function):
             raise WorkloadError(f"{entrypoint}: {name} is a {type(function).__name__}; give {kind}")
 
 
+def _check_columns(workload: Workload, entrypoint: str) -> None:
+    both = sorted(workload.metrics.keys() & workload.whole_set_metrics.keys())
+    if both:
+        raise WorkloadError(f"{entrypoint}: {both[0]} is in metrics and in whole_set_metrics; rename one of them")
+    for name in (*workload.metrics, *workload.whole_set_metrics):
+        for test in workload.test_sets:
+            if test and name.startswith(f"{test}."):
+                raise WorkloadError(
+                    f"{entrypoint}: the metric {name!r} has the name of a value of the test set {test!r}; rename it"
+                )
+        if not METRIC_NAME.fullmatch(name) or name in EVALUATION_HEADER:
+            raise WorkloadError(
+                f"{entrypoint}: a metric is named {name!r}; write letters, digits, '_', '-' and '.', a letter first, "
+                f"and none of {', '.join(EVALUATION_HEADER)}, which are columns of evaluations.csv already"
+            )
+
+
 def _check_data(workload: Workload, entrypoint: str, examples: int | None) -> None:
-    for name, dataset in (("train", workload.train), ("test", workload.test)):
-        if dataset is None and name == "test":
-            continue
+    if isinstance(workload.test, Mapping) and not workload.test:
+        raise WorkloadError(f"{entrypoint}: test is an empty mapping; give None, a data set, or data sets by name")
+    for name, dataset in (("train", workload.train), *_named_test_sets(workload, entrypoint)):
         if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset):
             raise WorkloadError(
                 f"{entrypoint}: {name} is a {type(dataset).__name__}; give a map-style data set with "
@@ -198,3 +210,12 @@ def _check_data(workload: Workload, entrypoint: str, examples: int | None) -> No
             f"workload.examples: {examples} was given but {entrypoint} has {len(workload.train)}; "
             f"set workload.examples: {len(workload.train)}"
         )
+
+
+def _named_test_sets(workload: Workload, entrypoint: str) -> Iterator[tuple[str, Any]]:
+    for name, dataset in workload.test_sets.items():
+        if name and not METRIC_NAME.fullmatch(name):
+            raise WorkloadError(
+                f"{entrypoint}: a test set is named {name!r}; write letters, digits, '_', '-' and '.', a letter first"
+            )
+        yield f"test.{name}" if name else "test", dataset

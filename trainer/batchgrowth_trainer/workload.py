@@ -20,6 +20,7 @@ from batchgrowth_trainer.blame import ReadFault, is_of_the_device, may_pass, rep
 PerExample = Callable[[Any, Any], Tensor]
 Attempt = Callable[[Callable[[], Any]], Any]
 """Calls a function that reads examples, perhaps more than once, and returns its result."""
+TrainingStep = Callable[[nn.Module, Any, Any], Tensor]
 Collate = Callable[[list[Any]], Any]
 """The examples of a shard -> their batch: (inputs, target), or a dictionary with one of TARGET_KEYS."""
 TARGET_KEYS = ("labels", "label", "target")
@@ -39,6 +40,8 @@ class Dataset(Protocol):
 class Workload:
     """A model, its data, its loss and its metrics.
 
+    `test` is one test set or several by name; the loss and the metrics of the first have their plain names, those of
+    another are reported as NAME.loss, NAME.METRIC.
     `loss` and each of `metrics` take (output, target) and return one value per example, shape (N,); the trainer
     sums over examples, so that a batch can be cut into shards of any size.
     `collate` makes one batch of a shard's examples, for instance by padding them to the longest; by default torch's
@@ -47,16 +50,35 @@ class Workload:
     number: for what is not a mean over examples, such as the area under a ROC curve.
     `augment` takes and returns the inputs of one training shard; it draws from torch's global generator, which the
     trainer seeds with (seed, update, shard).
+    `step` takes (model, inputs, target) and returns one loss per example of a training shard, in the place of
+    `loss` of the model's output: for losses that need more than one call of the model, or more than its output.
     """
 
     model: nn.Module
     loss: PerExample
     train: Dataset
-    test: Dataset | None = None
+    test: Dataset | Mapping[str, Dataset] | None = None
     metrics: Mapping[str, PerExample] = field(default_factory=dict)
     whole_set_metrics: Mapping[str, Callable[[Tensor, Tensor], Any]] = field(default_factory=dict)
     augment: Callable[[Any], Any] | None = None
     collate: Collate | None = None
+    step: TrainingStep | None = None
+
+    @property
+    def test_sets(self) -> Mapping[str, Dataset]:
+        """The test sets by name; a single one has the name ""."""
+        if self.test is None:
+            return {}
+        return self.test if isinstance(self.test, Mapping) else {"": self.test}
+
+    def losses(self, model: nn.Module, inputs: Any, target: Any, examples: int) -> Tensor:
+        """One loss for each example of a training shard: what `step`, or without one `loss`, returns.
+
+        Raises WorkloadError if that is something else.
+        """
+        if self.step is None:
+            return checked(self.loss(predict(model, inputs), target), examples)
+        return checked(self.step(model, inputs, target), examples, "step")
 
 
 def at_once(read: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,11 +48,11 @@ def values_of(replica: Replica, members: int) -> dict[str, float]:
         layout = lay_out(parts, members)
         others: list[Tensor] = []
         for rank in range(1, members):
-            chunks = computed(replica, test, lay_out(CHUNKS, members).runs[rank])
+            chunks = computed(replica, "", lay_out(CHUNKS, members).runs[rank])
             if len(like) == 1 + len(replica.workload.metrics):
                 others += node_sums(chunks, layout, rank)
             else:
-                others.append(gathered_row(chunks, computed(replica, test, (0, 1))[0], len(test)))
+                others.append(gathered_row(chunks, computed(replica, "", (0, 1))[0], len(test)))
         return add_up([*rows, *others], layout)
 
     return evaluate(replica, 0, members, reduce)
@@ -261,3 +262,17 @@ def test_what_others_and_metrics_take_is_not_watched(small_job: Any, make_replic
 
     replica = make_replica(small_job(), with_auc(nn.Linear(6, 3), seen=unwatched))
     assert 1 == evaluate(replica, 0, 1, reduce, watch())["seen"]
+
+
+def test_several_test_sets(small_job: Any, make_replica: Any) -> None:
+    """The names of the first set's values are plain; each set has the values that it has alone."""
+    workload, few = net(), small.data(40)
+
+    def values(test: Any) -> dict[str, float]:
+        torch.manual_seed(1)
+        return evaluate(
+            make_replica(small_job(), replace(workload, model=small.net().model, test=test)), 0, 1, only_one
+        )
+
+    first, other = values(workload.test), values(few)
+    assert first | {f"few.{name}": value for name, value in other.items()} == values({"all": workload.test, "few": few})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.optimizer import FlatOptimizer
+from batchgrowth_trainer.replica.optimizer import optimizer_of
 from torch import Tensor, nn
 
 LR, STEPS = 0.1, 5
@@ -55,7 +55,7 @@ def lamb(weights: Tensor, gradients: list[Tensor], *, spared: bool) -> Tensor:
 @pytest.mark.parametrize(("override", "reference"), [(LARS, lars), (LAMB, lamb)], ids=["LARS", "LAMB"])
 def test_steps_are_the_papers(small_job: Any, override: str, reference: Callable[..., Tensor], *, spares: bool) -> None:
     flat = FlatParameters(model(), torch.device("cpu"), lambda _, parameter: spares and parameter.ndim < 2)
-    optimizer = FlatOptimizer(small_job(override + (SPARED if spares else "") + "}").spec, flat)
+    optimizer = optimizer_of(small_job(override + (SPARED if spares else "") + "}").spec, flat)
     draw = torch.Generator().manual_seed(0)
     rows = [torch.zeros(flat.length) for _ in range(STEPS)]
     for row in rows:
@@ -78,6 +78,6 @@ def test_a_gradient_of_zero_moves_only_what_decays(small_job: Any, override: str
     """No step is NaN."""
     flat = FlatParameters(model(), torch.device("cpu"))
     before = flat.vector.detach().clone()
-    FlatOptimizer(small_job(override + "}").spec, flat).step(torch.zeros(flat.length), LR, 0)
+    optimizer_of(small_job(override + "}").spec, flat).step(torch.zeros(flat.length), LR, 0)
     assert torch.isfinite(flat.vector).all()
     assert torch.equal(torch.sign(before - flat.vector.detach()).abs(), torch.sign(before).abs())

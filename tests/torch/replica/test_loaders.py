@@ -60,7 +60,7 @@ def workload(train: Any = None) -> Workload:
 
 
 def requests(numbers: range) -> Iterator[Request]:
-    return (Request("train", torch.arange(number, number + 3), number) for number in numbers)
+    return (Request(None, torch.arange(number, number + 3), number) for number in numbers)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def read(indices: Tensor) -> Any:
-    return reading.read(unreadable.single(), reading.Request("train", indices, 0))
+    return reading.read(unreadable.single(), reading.Request(None, indices, 0))
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """One replica: gradients, the fixed tree, the step, and what happens when the workload misbehaves."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -213,6 +214,18 @@ def test_a_wrong_loss_is_reported(small_job: Any, make_replica: Any, loss: Any, 
     )
     with pytest.raises(WorkloadError, match=message):
         train(replica, 1)
+
+
+def test_a_step_of_ones_own(small_job: Any, make_replica: Any) -> None:
+    """It has the place of the loss of the model's output, and the same is asked of what it returns."""
+    workload, ends = net(), []
+    for step in (None, lambda model, inputs, target: workload.loss(model(inputs), target)):
+        torch.manual_seed(1)
+        ends.append(state(train(make_replica(small_job(), replace(workload, model=small.net().model, step=step)), 3)))
+    assert same(*ends)
+    mean = replace(workload, model=small.net().model, step=lambda model, inputs, target: model(inputs).mean())
+    with pytest.raises(WorkloadError, match="step: returned one number for the whole shard"):
+        train(make_replica(small_job(), mean), 1)
 
 
 def test_the_stop_flag_rides_on_the_sum(small_job: Any, make_replica: Any) -> None:

@@ -139,6 +139,20 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
         r"the buffer model\.phase is torch\.complex64",
     ),
     "a collate that is no function": ("def workload():\n    return made(collate=3)\n", "collate is a int"),
+    "a step that is no function": ("def workload():\n    return made(step=3)\n", "step is a int; give .model, inputs"),
+    "no test set by name": ("def workload():\n    return made(test={})\n", "test is an empty mapping; give None"),
+    "an empty test set among others": (
+        "def workload():\n    return made(test={'a': [(1, 2)], 'b': []})\n",
+        r"test\.b holds no example",
+    ),
+    "a test set that breaks a CSV": (
+        "def workload():\n    return made(test={'a,b': [(1, 2)]})\n",
+        "a test set is named 'a,b'; write letters",
+    ),
+    "a metric with the name of a test set's": (
+        "def workload():\n    return made(test={'a': [(1, 2)]}, metrics={'a.loss': loss})\n",
+        r"the metric 'a\.loss' has the name of a value of the test set 'a'; rename it",
+    ),
     "a lazy layer": (
         "def workload():\n    return made(model=nn.LazyLinear(1))\n",
         r"model\.weight has no shape yet, since its module is lazy; call the model once with an example",

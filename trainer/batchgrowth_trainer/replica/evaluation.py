@@ -1,6 +1,6 @@
-"""The mean loss and metrics over the test set, in eval mode; the same numbers for any number of members.
+"""The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members.
 
-The test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
+A test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
 fixed tree as gradients. For metrics of the whole set, outputs and targets are gathered by adding them up too: each
 member has zeros where the others have theirs.
 """
@@ -22,7 +22,7 @@ from batchgrowth_trainer.replica.draws import draw_seed, seed_generators
 from batchgrowth_trainer.replica.reading import Request
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import Layout, lay_out
-from batchgrowth_trainer.workload import Dataset, checked, predict
+from batchgrowth_trainer.workload import Workload, checked, predict
 
 MOST_NUMBERS = 20_000_000  # outputs or targets that are gathered for metrics of the whole set, as float64
 _CHUNK = 256  # examples per forward pass
@@ -49,36 +49,45 @@ class Chunk:
 def evaluate(
     replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
 ) -> dict[str, float]:
-    """{"loss": mean loss, metric: mean, …, metric of the whole set: value} over the test set; empty without a test set.
+    """{"loss": mean loss, metric: mean, …, metric of the whole set: value} over each test set; empty without one.
 
+    The names of all test sets but the first are put before those of their values.
     Computes within `watched`; waits for others, and for metrics of the whole set, outside of it.
     Raises WorkloadError for a metric that does not return one value per example, or for the whole set.
     """
-    workload, test = replica.workload, replica.workload.test
-    if test is None:
-        return {}
+    values: dict[str, float] = {}
+    for name in replica.workload.test_sets:
+        of_set = _evaluated(replica, name, rank, size, reduce, watched)
+        values |= {f"{name}.{key}" if values else key: value for key, value in of_set.items()}
+    return values
+
+
+def _evaluated(
+    replica: Replica, name: str, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any]
+) -> dict[str, float]:
+    workload, test = replica.workload, replica.workload.test_sets[name]
     names = ("loss", *workload.metrics)
     number = -(-len(test) // _CHUNK)
     layout = lay_out(number, size)
     with watched:
-        chunks = computed(replica, test, layout.runs[rank])
-        first = chunks if 0 in chunks or not workload.whole_set_metrics else computed(replica, test, (0, 1))
+        chunks = computed(replica, name, layout.runs[rank])
+        first = computed(replica, name, (0, 1)) if workload.whole_set_metrics and 0 not in chunks else chunks
     total = reduce(node_sums(chunks, layout, rank), number, torch.zeros(len(names), dtype=torch.float64))
     values = dict(zip(names, (total / len(test)).tolist(), strict=True))
     if not workload.whole_set_metrics:
         return values
     shapes = first[0]
     row = gathered_row(chunks, shapes, len(test))
-    return values | _of_the_whole_set(replica, shapes, reduce([row], size, _blank(shapes, len(test))))
+    return values | _of_the_whole_set(workload, len(test), shapes, reduce([row], size, _blank(shapes, len(test))))
 
 
-def computed(replica: Replica, test: Dataset, run: tuple[int, int]) -> dict[int, Chunk]:
-    """The chunks of that run, by number."""
+def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chunk]:
+    """The chunks of that run of the test set of that name, by number."""
     replica.model.eval()
     start, chunks = replica.buffers.clone(), {}
     with torch.no_grad(), replica.as_evaluated():
         for chunk in range(*run):
-            chunks[chunk] = _chunk(replica, test, range(chunk, run[1]))
+            chunks[chunk] = _chunk(replica, name, range(chunk, run[1]))
             replica.on_shard()
             replica.buffers.restore(start)  # if a model writes buffers in eval mode, the next chunk must not see it
     replica.model.train()
@@ -112,19 +121,20 @@ def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tens
     return row
 
 
-def _request(replica: Replica, test: Dataset, chunk: int) -> Request:
-    indices = torch.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, len(test)))
-    return Request("test", indices, draw_seed(replica.spec.seed, "reading for evaluation", chunk))
+def _request(replica: Replica, name: str, chunk: int) -> Request:
+    examples = len(replica.workload.test_sets[name])
+    indices = torch.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, examples))
+    return Request(name, indices, draw_seed(replica.spec.seed, f"reading for evaluation {name}", chunk))
 
 
-def _chunk(replica: Replica, test: Dataset, coming: range) -> Chunk:
+def _chunk(replica: Replica, name: str, coming: range) -> Chunk:
     """The first of the chunks that are coming."""
-    chunk, request = coming[0], _request(replica, test, coming[0])
+    chunk, request = coming[0], _request(replica, name, coming[0])
     workload, indices, first = replica.workload, request.indices, chunk * _CHUNK
-    with reported_as_workload_error(f"evaluating the test examples from {first}"):
-        following = (_request(replica, test, each) for each in coming)
+    with reported_as_workload_error(f"evaluating the test examples{name and f' {name}'} from {first}"):
+        following = (_request(replica, name, each) for each in coming)
         inputs, target = to_device(replica.loaders.read(request, lambda: following), replica.device)
-        seed_generators(draw_seed(replica.spec.seed, "evaluation", chunk))
+        seed_generators(draw_seed(replica.spec.seed, f"evaluation {name}", chunk))
         with autocast(replica.spec, replica.device):
             output = predict(replica.model, inputs)
             values = [checked(workload.loss(output, target), len(indices))]
@@ -132,8 +142,8 @@ def _chunk(replica: Replica, test: Dataset, coming: range) -> Chunk:
         sums = torch.stack([v.double().sum() for v in values]).cpu()
         if not workload.whole_set_metrics:
             return Chunk(first, sums)
-        for name, value in (("output", output), ("target", target)):
-            _check_gathered(name, value, len(indices), len(test))
+        for part, value in (("output", output), ("target", target)):
+            _check_gathered(part, value, len(indices), len(workload.test_sets[name]))
         return Chunk(first, sums, output.cpu(), target.cpu())
 
 
@@ -156,15 +166,13 @@ def _check_gathered(name: str, value: Any, examples: int, whole: int) -> None:
         )
 
 
-def _of_the_whole_set(replica: Replica, shapes: Chunk, row: Tensor) -> dict[str, float]:
-    assert replica.workload.test is not None
-    examples = len(replica.workload.test)
+def _of_the_whole_set(workload: Workload, examples: int, shapes: Chunk, row: Tensor) -> dict[str, float]:
     parts = zip(_halves(row, shapes, examples), (shapes.output, shapes.target), strict=True)
     output, target = (
         part.reshape(examples, *like.shape[1:]).to(like.dtype) for part, like in parts if like is not None
     )
     values = {}
-    for name, metric in replica.workload.whole_set_metrics.items():
+    for name, metric in workload.whole_set_metrics.items():
         with reported_as_workload_error(f"whole_set_metrics.{name}"):
             value = metric(output, target)
             values[name] = _number(name, value)

@@ -15,7 +15,7 @@ import shutil
 import stat
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from batchgrowth_trainer.blame import ReadFault
-from batchgrowth_trainer.replica.reading import Lane, Request, is_indexed, read
+from batchgrowth_trainer.replica.reading import Request, is_indexed, read
 from batchgrowth_trainer.workload import Workload
 
 Batch = tuple[Any, Any]
@@ -43,7 +43,7 @@ class Loaders:
 
     def __init__(self, workload: Workload, processes: int, ahead: int) -> None:
         self._workload, self._most = workload, processes * ahead
-        self._lanes = {name: _Lane() for name in ("train", "test")}
+        self._lanes: defaultdict[str | None, _Lane] = defaultdict(_Lane)
         needed = processes > 0 and not is_indexed(workload, workload.train)
         self._pool = _pool(workload, processes) if needed and _has_room() else None
 
@@ -54,12 +54,12 @@ class Loaders:
         """
         if self._pool is None:
             return read(self._workload, request)
-        lane = self._lanes[request.lane]
+        lane = self._lanes[request.test]
         if not lane.has(request):
             lane.restart(following())
         try:
             for coming in islice(lane.coming, self._most - len(lane.waiting)):
-                future = self._pool.submit(_read, coming.lane, coming.indices.numpy(), coming.seed)
+                future = self._pool.submit(_read, coming.test, coming.indices.numpy(), coming.seed)
                 lane.waiting.append((coming, future))
             _, future = lane.waiting.popleft()
             return future.result()
@@ -144,5 +144,5 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _read(lane: Lane, indices: np.ndarray, seed: int) -> Batch:
-    return read(_own[0], Request(lane, torch.from_numpy(indices), seed))
+def _read(test: str | None, indices: np.ndarray, seed: int) -> Batch:
+    return read(_own[0], Request(test, torch.from_numpy(indices), seed))

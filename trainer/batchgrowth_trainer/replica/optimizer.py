@@ -7,6 +7,7 @@ constructing one of those loads torch's compiler, a second that a new worker sho
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from batchgrowth.errors import WorkloadError
@@ -31,12 +32,28 @@ class Stepper:
     spared: "Stepper | None" = None
 
 
-class FlatOptimizer:
-    """The optimizer of a spec over the trained parameters of a model."""
+class AnyOptimizer(Protocol):
+    """`state` are the vectors that move with the parameters: they are read after a step and may be written before."""
 
-    def __init__(self, spec: JobSpec, parameters: FlatParameters) -> None:
-        make, settings = spec.optimizer.entry.load(), spec.optimizer.settings
-        stepper: Stepper = make(settings)
+    state: dict[str, Tensor]
+
+    def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
+        """Move the parameters by one update; `gradient` is the mean over the batch, shape (length,)."""
+
+
+def optimizer_of(spec: JobSpec, parameters: FlatParameters) -> AnyOptimizer:
+    """The optimizer of a spec over the trained parameters of a model. Raises WorkloadError if it does not fit them."""
+    made = spec.optimizer.entry.load()(spec.optimizer.settings)
+    if isinstance(made, Stepper):
+        return FlatOptimizer(spec, parameters, made)
+    optimizer: AnyOptimizer = made(spec, parameters)
+    return optimizer
+
+
+class FlatOptimizer:
+    """Takes the steps of a Stepper. See AnyOptimizer."""
+
+    def __init__(self, spec: JobSpec, parameters: FlatParameters, stepper: Stepper) -> None:
         vector, cut = parameters.vector.data, parameters.last_from
         self.state: dict[str, Tensor] = {name: torch.zeros_like(vector) for name in stepper.state}
         decayed = [span.place for span in parameters.spans if span.start < cut]

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_any, wait_exponential
 from tenacity.stop import stop_base
@@ -22,14 +22,14 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
 _LOG = logging.getLogger(__name__)
 
 
-Lane = Literal["train", "test"]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """The examples at `indices`, int64, shape (N,), of the data set `lane`, drawn with a seed that only they have."""
+    """The examples at `indices`, int64, shape (N,), drawn with a seed that only they have.
 
-    lane: Lane
+    They are of the training set, or of the test set with that name.
+    """
+
+    test: str | None
     indices: Tensor
     seed: int
 
@@ -40,8 +40,7 @@ def read(workload: Workload, request: Request) -> tuple[Any, Any]:
     The generators are seeded before, unless reading cannot draw from them, and are left as they then are.
     Raises DataError, which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
     """
-    dataset = workload.train if request.lane == "train" else workload.test
-    assert dataset is not None
+    dataset = workload.train if request.test is None else workload.test_sets[request.test]
     if is_indexed(workload, dataset):
         return fetch(dataset, request.indices)
     seed_generators(request.seed)

@@ -30,10 +30,10 @@ from batchgrowth_trainer.replica.draws import seed_generators, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.loaders import Loaders
-from batchgrowth_trainer.replica.optimizer import FlatOptimizer
+from batchgrowth_trainer.replica.optimizer import optimizer_of
 from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Tail
 from batchgrowth_trainer.replica.requests import Requests, Runs, none_known
-from batchgrowth_trainer.workload import Workload, checked, predict
+from batchgrowth_trainer.workload import Workload
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Replica:
         self.model = workload.model.to(device)
         self.parameters = FlatParameters(self.model, device, spared(spec, self.model))
         self.buffers = FlatBuffers(self.model, device)
-        self.optimizer = FlatOptimizer(spec, self.parameters)
+        self.optimizer = optimizer_of(spec, self.parameters)
         self.average = average_of(spec, self.parameters.vector.data)
         self.position = Position()
         course = self.growth.course
@@ -182,7 +182,7 @@ class Replica:
         for norm in resting:
             norm.eval()
         with autocast(self.spec, self.device):
-            losses = checked(workload.loss(predict(self.model, inputs), target), count)
+            losses = workload.losses(self.model, inputs, target, count)
         for norm in resting:
             norm.train()
         return losses.float().sum() if losses.dtype is torch.bfloat16 else losses.sum()

@@ -31,7 +31,7 @@ class Requests:
         bounds, first = _bounds(step.examples, plan.shard), step.position.offset
         order = self.order(step.position.epoch, plan.examples_per_epoch)
         indices = order[first + bounds[shard] : first + bounds[shard + 1]]
-        return Request("train", indices, reading_seed(self._seed, step.position.update, shard))
+        return Request(None, indices, reading_seed(self._seed, step.position.update, shard))
 
     def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
         """The requests for these shards of an update, and for those of the later ones, to the end of the plan."""
