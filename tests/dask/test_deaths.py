@@ -109,7 +109,10 @@ def check(folder: Path, job: BatchGrowthJob, summary: dict[str, Any], expected: 
 def test_kill_9_of_any_worker_at_any_moment(
     digits_job: Any, tmp_path: Path, expected: str, exchange: str, seed: int
 ) -> None:
-    job, hunter = digits_job(*JOB, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(seed, most=8)
+    """Whose loaders, which read single examples ahead, end with it."""
+    reading = ("workload.entrypoint=slow_digits:by_item", "workers.loaders=1")
+    job = digits_job(*JOB, *reading, f"exchange.type={exchange}", "checkpoint.everySeconds=1")
+    hunter = Hunter(seed, most=8)
     with hunter.out():
         summary = train(job, options(tmp_path, 3))
     assert hunter.struck >= 2

@@ -1,10 +1,12 @@
 """The digits net, slowed down, so that there is time to kill a worker."""
 
 import time
+from dataclasses import replace
 
 from batchgrowth_trainer.workload import Workload
 from batchgrowth_trainer.workloads import digits
 from torch import Tensor
+from torch.utils.data import Subset
 
 
 def workload(seconds: str = "0.01") -> Workload:
@@ -15,3 +17,9 @@ def workload(seconds: str = "0.01") -> Workload:
         return inputs
 
     return Workload(model=net.model, loss=net.loss, train=net.train, test=net.test, metrics=net.metrics, augment=slow)
+
+
+def by_item() -> Workload:
+    """The same examples, read one by one."""
+    made = workload()
+    return replace(made, train=Subset(made.train, range(len(made.train))))
