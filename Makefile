@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-pure built check format bench generate cluster cluster-down images demo lock clean
+.PHONY: help install run test test-long test-pure built check format bench generate cluster cluster-down images demo package lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -85,6 +85,10 @@ endif
 
 images: $(INSTALLED) ## build the images and load them into the cluster
 	@$(BIN)/python -m cluster load
+
+package: $(INSTALLED) ## wheel, sdist, and the chart in one file with the Dask operator's in it, in dist/
+	$(BIN)/hatchling build --target wheel --target sdist --directory dist
+	$(BIN)/python -m charts package dist
 
 lock: $(INSTALLED) ## update the locked versions
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group dev \

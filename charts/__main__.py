@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from charts import dask_operator
+from charts import package as packages
 from charts.folders import CHART
 from charts.made import made
 
@@ -26,6 +28,12 @@ def generate() -> None:
 def vendor() -> None:
     """Copy the Dask operator's chart from the installed dask-kubernetes to where Helm looks for it."""
     typer.echo(dask_operator.vendor(CHART / "charts"))
+
+
+@app.command()
+def package(folder: Annotated[Path, typer.Argument(help="Where to write the archive.")] = Path("dist")) -> None:
+    """Pack the chart, with the Dask operator's, into one file."""
+    typer.echo(packages.package(folder))
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import tarfile
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from charts.archive import packed
 
 NAME = "dask-kubernetes-operator"
 PACKAGE = "dask-kubernetes"
@@ -28,15 +27,11 @@ def chart_values() -> dict[str, Any]:
 
 
 def vendor(folder: Path) -> Path:
-    """Writes the chart as an archive into the folder, deletes older ones and returns its path.
-
-    Fills in the package's placeholders for the version and the image's tag, as its publishers do.
-    The same package gives the same bytes.
-    """
+    """Writes the chart as an archive into the folder, deletes older ones and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{NAME}-{version(PACKAGE)}.tgz"
+    target = folder / archive_name()
     part = target.with_suffix(".part")
-    part.write_bytes(gzip.compress(_archive(), mtime=0))
+    part.write_bytes(released())
     part.replace(target)
     for other in folder.glob(f"{NAME}-*.tgz"):
         if other != target:
@@ -44,27 +39,30 @@ def vendor(folder: Path) -> Path:
     return target
 
 
-def _archive() -> bytes:
-    buffer = io.BytesIO()
+def archive_name() -> str:
+    """The file name of the chart's archive."""
+    return f"{NAME}-{version(PACKAGE)}.tgz"
+
+
+def released() -> bytes:
+    """The chart's archive.
+
+    Fills in the package's placeholders for the version and the image's tag, as its publishers do.
+    The same package gives the same bytes.
+    """
     source = chart_folder()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path in sorted(path for path in source.rglob("*") if path.is_file()):
-            name = path.relative_to(source).as_posix()
-            content = _released(name, path.read_bytes())
-            entry = tarfile.TarInfo(f"{NAME}/{name}")
-            entry.size, entry.mode = len(content), 0o644
-            archive.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
+    names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
+    return packed(NAME, {name: _released(name, (source / name).read_bytes()) for name in names})
 
 
 def _released(name: str, content: bytes) -> bytes:
     """The file as published, with the package's version."""
-    released = version(PACKAGE)
+    own = version(PACKAGE)
     if name == "Chart.yaml":
-        return _dumped(yaml.safe_load(content) | {"version": released, "appVersion": released})
+        return _dumped(yaml.safe_load(content) | {"version": own, "appVersion": own})
     if name == "values.yaml":
         values = yaml.safe_load(content)
-        values["image"]["tag"] = released
+        values["image"]["tag"] = own
         return _dumped(values)
     return content
 

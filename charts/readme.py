@@ -15,15 +15,15 @@ The chart installs the operator, the CustomResourceDefinition `BatchGrowthJob`, 
 It includes the Dask operator for clusters that have none.
 
 ```console
-$ python -m charts vendor
-$ helm install batchgrowth charts/batchgrowth -n batchgrowth-system --create-namespace --wait --values my-values.yaml
+$ make package
+$ helm install batchgrowth dist/batchgrowth-0.1.0.tgz -n batchgrowth-system --create-namespace --wait \\
+    --values my-values.yaml
 $ helm test batchgrowth --namespace batchgrowth-system
 $ kubectl apply -f examples/digits.yaml
 $ kubectl get bgj --watch
 ```
 
-The first command copies the Dask operator's chart from the installed package `dask-kubernetes` to where Helm looks.
-A packaged chart contains it.
+`make package`, in a clone of the repository, writes this chart into one file, with the Dask operator's chart in it.
 `my-values.yaml` names the images, in `image.repository` and `trainer.image.repository`.
 [You build and push them](../../docs/kubernetes.md#install): no registry has public ones.
 See also [docs/chart.md](../../docs/chart.md).
