@@ -16,6 +16,10 @@ import pytest
 from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.manifest import load_manifest, read_manifest
 from batchgrowth.spec import BatchGrowthJob
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # a machine may be busy with something else
+settings.load_profile("untimed")
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests"))  # so that the tests can import object_store
