@@ -12,20 +12,21 @@ import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import stat
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from itertools import islice
+from itertools import cycle, islice
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
-import numpy as np
 import torch
+from batchgrowth.errors import BatchGrowthError
 
-from batchgrowth_trainer.blame import ReadFault
+from batchgrowth_trainer.blame import FAULTS, ReadFault, workload_error
 from batchgrowth_trainer.replica.reading import Request, is_indexed, read
 from batchgrowth_trainer.workload import Workload
 
@@ -35,7 +36,8 @@ Following = Callable[[], Iterator[Request]]
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  (not a temporary file)
 LEAST_SHARED_BYTES = 128 << 20
 _LOG = logging.getLogger(__name__)
-_PARENT_SECONDS = 1.0  # between two looks whether the parent still lives
+_CONTEXT = multiprocessing.get_context("fork")  # a workload need not be picklable
+_END_SECONDS = 2.0  # for the end of a process that may still read
 
 
 class Loaders:
@@ -45,25 +47,24 @@ class Loaders:
         self._workload, self._most = workload, processes * ahead
         self._lanes: defaultdict[str | None, _Lane] = defaultdict(_Lane)
         needed = processes > 0 and not is_indexed(workload, workload.train)
-        self._pool = _pool(workload, processes) if needed and _has_room() else None
+        self._loaders = [_Loader(workload) for _ in range(processes)] if needed and _has_room() else []
+        self._turns = cycle(self._loaders)
 
     def read(self, request: Request, following: Following) -> Batch:
         """The inputs and targets of a request; those of `following` are read ahead.
 
         Raises DataError, WorkloadError, and a ReadFault if a process that reads has died.
         """
-        if self._pool is None:
+        if not self._loaders:
             return read(self._workload, request)
         lane = self._lanes[request.test]
         if not lane.has(request):
             lane.restart(following())
         try:
             for coming in islice(lane.coming, self._most - len(lane.waiting)):
-                future = self._pool.submit(_read, coming.test, coming.indices.numpy(), coming.seed)
-                lane.waiting.append((coming, future))
-            _, future = lane.waiting.popleft()
-            return future.result()
-        except BrokenProcessPool as error:
+                lane.waiting.append((coming, next(self._turns).ask(coming)))
+            return lane.waiting.popleft()[1].result()
+        except (EOFError, OSError) as error:
             raise ReadFault(
                 "a process that reads examples has died, perhaps because memory ran out; give the workers more of it, "
                 "or set fewer workers.loaders",
@@ -72,15 +73,17 @@ class Loaders:
 
     def close(self) -> None:
         """End the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        for loader in self._loaders:
+            loader.release()
+        for loader in self._loaders:
+            loader.end()
 
 
 class _Lane:
     """Requests of one data set: those under way, in order, and those that will come."""
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[Request, Future[Batch]]] = deque()
+        self.waiting: deque[tuple[Request, _Answer]] = deque()
         self.coming: Iterator[Request] = iter(())
 
     def has(self, request: Request) -> bool:
@@ -89,10 +92,67 @@ class _Lane:
 
     def restart(self, coming: Iterator[Request]) -> None:
         """Drop what is under way."""
-        for _, future in self.waiting:
-            future.cancel()
+        for _, answer in self.waiting:
+            answer.drop()
         self.waiting.clear()
         self.coming = coming
+
+
+class _Answer:
+    """What a loader will answer to one request; it answers in the order of the requests."""
+
+    def __init__(self, loader: "_Loader") -> None:
+        self._loader, self._wanted = loader, True
+        self.batch: Batch | Exception | None = None
+
+    def drop(self) -> None:
+        """Nobody will ask for the result."""
+        self._wanted, self.batch = False, None
+
+    def take(self, batch: Batch | Exception) -> None:
+        """Keep what the loader has answered."""
+        self.batch = batch if self._wanted else None
+
+    def result(self) -> Batch:
+        """The batch, once it is there. Raises what reading raised, and EOFError or OSError if the loader has died."""
+        self._loader.receive_until(self)
+        batch, self.batch = self.batch, None
+        if isinstance(batch, Exception):
+            raise batch
+        assert batch is not None
+        return batch
+
+
+class _Loader:
+    """One process that reads, at the other end of a pipe."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(workload, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._asked: deque[_Answer] = deque()
+
+    def ask(self, request: Request) -> _Answer:
+        """Request a batch. Raises OSError if the process has died."""
+        self._pipe.send((request.test, request.indices.numpy(), request.seed))
+        self._asked.append(_Answer(self))
+        return self._asked[-1]
+
+    def receive_until(self, answer: _Answer) -> None:
+        """Receive answers up to this one, unless it is there."""
+        while answer in self._asked:
+            self._asked.popleft().take(self._pipe.recv())
+
+    def release(self) -> None:
+        """Ask nothing any more: the process ends once it has read what it reads."""
+        self._pipe.close()
+
+    def end(self) -> None:
+        """Wait for the end of the process, and kill it if that takes long."""
+        self._process.join(_END_SECONDS)
+        self._process.kill()
+        self._process.join()
 
 
 def _has_room() -> bool:
@@ -106,25 +166,40 @@ def _has_room() -> bool:
     return total >= LEAST_SHARED_BYTES
 
 
-def _pool(workload: Workload, processes: int) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("fork")  # a workload need not be picklable
-    pool = ProcessPoolExecutor(processes, context, _begin, (workload, os.getpid()))
-    for started in [pool.submit(os.getpid) for _ in range(processes)]:
-        started.result()
-    return pool
-
-
-_own: list[Workload] = []  # of a process that reads
-
-
-def _begin(workload: Workload, parent: int) -> None:
-    _own[:] = [workload]
+def _serve(workload: Workload, pipe: Connection) -> None:
+    """Answer requests until the worker closes the pipe or has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    _release_sockets()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _release_sockets(pipe)
+    requests: SimpleQueue[Request | None] = SimpleQueue()
+    Thread(target=_receive, args=(pipe, requests), daemon=True).start()
+    while (request := requests.get()) is not None:
+        try:
+            batch: Batch | Exception = read(workload, request)
+        except BatchGrowthError as error:
+            batch = error
+        except FAULTS as error:
+            batch = workload_error("reading examples", error)
+        try:
+            pipe.send(batch)
+        except OSError:
+            return
 
 
-def _release_sockets() -> None:
+def _receive(pipe: Connection, requests: "SimpleQueue[Request | None]") -> None:
+    """Take requests while batches are read and sent, so that the worker never waits until it can send one."""
+    try:
+        while True:
+            test, indices, seed = pipe.recv()
+            requests.put(Request(test, torch.from_numpy(indices), seed))
+    except (EOFError, OSError):
+        requests.put(None)
+        time.sleep(_END_SECONDS)
+        os._exit(1)  # what is read takes too long
+
+
+def _release_sockets(own: Connection) -> None:
     """Put /dev/null in the place of each inherited socket; the number stays taken, so none is closed by mistake."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
@@ -133,16 +208,6 @@ def _release_sockets() -> None:
             is_socket = stat.S_ISSOCK(os.fstat(number).st_mode)
         except OSError:
             continue  # that of the listing itself
-        if is_socket:
+        if is_socket and number != own.fileno():
             os.dup2(nothing, number)
     os.close(nothing)
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_PARENT_SECONDS)
-    os._exit(1)
-
-
-def _read(test: str | None, indices: np.ndarray, seed: int) -> Batch:
-    return read(_own[0], Request(test, torch.from_numpy(indices), seed))
