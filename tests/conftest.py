@@ -22,7 +22,7 @@ settings.register_profile("untimed", deadline=None)  # a machine may be busy wit
 settings.load_profile("untimed")
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tests"))  # so that the tests can import object_store
+sys.path.append(str(ROOT / "tests"))  # so that the tests can import object_store and its neighbours
 
 SMALL = """
 apiVersion: batchgrowth.dev/v1alpha1
@@ -51,6 +51,16 @@ def small_job() -> MakeJob:
 def digits_job() -> MakeJob:
     """A function: examples/digits.yaml in shards of 32, so that workers have several, with `path=value` overrides."""
     return lambda *overrides: load_manifest(ROOT / "examples" / "digits.yaml", ["batch.shard=32", *overrides])
+
+
+@pytest.fixture(scope="session")
+def example_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the data of the jobs in example_jobs.EXAMPLE_JOBS."""
+    from example_jobs import make_example_data
+
+    folder = tmp_path_factory.mktemp("data")
+    make_example_data(folder)
+    return folder
 
 
 @dataclass(frozen=True)

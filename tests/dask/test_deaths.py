@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from batchgrowth.growth import GROWTH
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.exchange import grid
 from batchgrowth_trainer.training import Options, train
+from dask_workers import workers
 
 JOB = (
     "workload.entrypoint=slow_digits:workload",
@@ -45,19 +45,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
 
 def options(folder: Path, workers: int) -> Options:
     return Options(output_dir=folder, paths=(USER_CODE,), wanted=lambda _plan, _position: workers)
-
-
-def workers() -> list[psutil.Process]:
-    """The live Dask workers of this process."""
-    found = []
-    for server in psutil.Process().children():
-        for child in server.children():
-            try:
-                if child.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED):
-                    found.append(child)
-            except psutil.NoSuchProcess:
-                continue
-    return found
 
 
 class Hunter:

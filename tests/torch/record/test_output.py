@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -19,6 +20,17 @@ def test_a_folder_is_one_runs_at_a_time(tmp_path: Path) -> None:
     ):
         OutputFolder(tmp_path / "run")
     OutputFolder(tmp_path / "run").close()
+
+
+def test_a_folder_is_free_while_a_child_of_the_ended_run_lives(tmp_path: Path) -> None:
+    """A process that reads ahead, and ends a moment later, has inherited the descriptor of the lock."""
+    ended = OutputFolder(tmp_path)
+    with subprocess.Popen(["sleep", "60"], pass_fds=[ended._lock]) as child:
+        ended.close()
+        try:
+            OutputFolder(tmp_path).close()
+        finally:
+            child.kill()
 
 
 @pytest.mark.fault("D13")

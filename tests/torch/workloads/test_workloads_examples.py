@@ -16,7 +16,13 @@ from batchgrowth_trainer.workload import fetch, predict
 ROOT = Path(__file__).parents[3]
 SPIRAL = ROOT / "examples" / "spiral"
 PAGE = (ROOT / "docs" / "workloads.md").read_text()
-OWN_MANIFESTS = [SPIRAL / "job.yaml", ROOT / "examples" / "cifar10-wrn.yaml", ROOT / "examples" / "cifar10-vgg11.yaml"]
+OWN_MANIFESTS = [
+    ROOT / "examples" / name
+    for name in (
+        "spiral/job.yaml", "cifar10-wrn.yaml", "cifar10-vgg11.yaml", "characters/growth.yaml", "images/job.yaml",
+        "memmap/job.yaml", "sequences/job.yaml",
+    )
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("language", "file"), [("python", "spiral.py"), ("yaml", "job.yaml")])
@@ -41,9 +47,9 @@ def test_the_page_tells_the_columns() -> None:
     assert f"`{', '.join(EVALUATION_HEADER)}`" in PAGE
 
 
-@pytest.mark.parametrize("path", OWN_MANIFESTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", OWN_MANIFESTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_manifest_is_accepted_and_its_batch_and_workers_grow(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(SPIRAL)
+    monkeypatch.syspath_prepend(path.parent)
     spec = load_manifest(path).spec
     stages = make_plan(spec).stages
     assert stages[-1].batch_size == spec.batch.maximum

@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,9 @@ class OutputFolder:
             raise Superseded(f"--output-dir {self.path}: another run has taken over the folder, so this one ends")
 
     def close(self) -> None:
-        """Unlock the folder."""
+        """Unlock the folder, also for processes that were forked from this one and still run, such as loaders."""
+        with suppress(OSError):  # of a file server; closing unlocks it too
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
         os.close(self._lock)
 
     def summary(self) -> dict[str, Any] | None:
