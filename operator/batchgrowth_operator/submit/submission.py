@@ -76,7 +76,7 @@ def placed(manifest: Object, namespace: str) -> Object:
     """The manifest with that namespace; as it is if there is none."""
     if not namespace:
         return manifest
-    return manifest | {"metadata": manifest["metadata"] | {"namespace": namespace}}
+    return {**manifest, "metadata": manifest["metadata"] | {"namespace": namespace}}
 
 
 def _owned(config_map: Object, job: Object | None) -> Object:
@@ -85,7 +85,7 @@ def _owned(config_map: Object, job: Object | None) -> Object:
         return config_map
     metadata = job["metadata"]
     owner: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "name": metadata["name"], "uid": metadata["uid"]}
-    return config_map | {"metadata": config_map["metadata"] | {"ownerReferences": [owner]}}
+    return {**config_map, "metadata": config_map["metadata"] | {"ownerReferences": [owner]}}
 
 
 def _explained(refused: Refused, manifest: Object) -> BatchGrowthError:

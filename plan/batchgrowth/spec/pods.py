@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from batchgrowth.schema.model import Model, Rule
+from batchgrowth.schema.model import Model, Rule, rules_in_schema
 from batchgrowth.schema.patterns import MOUNT_PATH, QUANTITY, VARIABLE, VOLUME_NAME, ObjectName
 from batchgrowth.spec.template import LOG_VARIABLES, OWN_PREFIXES, OWN_VARIABLES
 
@@ -16,6 +16,8 @@ SOURCE_FOLDER = "/etc/batchgrowth-source"
 RESERVED_VOLUMES = ("batchgrowth", SOURCE_VOLUME, "checkpoints", "shared-memory", "tmp")
 RESERVED_FOLDERS = ("/checkpoints", "/etc/batchgrowth", SOURCE_FOLDER, "/tmp")  # noqa: S108  (paths inside containers)
 RESERVED_VARIABLES = (*sorted(OWN_VARIABLES), "POD_NAME")
+OF_PODS = frozenset({"env", "envFrom", "resources", "volumeMounts", "volumes"})
+"""Fields of the spec that the trainer is not told: it does not read them, and an older one would refuse them."""
 VALUE_SOURCES = ("configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef")
 LARGEST_VOLUMES_BYTES = 16_384
 
@@ -24,10 +26,10 @@ def _cel(names: Iterable[str]) -> str:
     return "[" + ", ".join(f"'{name}'" for name in names) + "]"
 
 
-def _open_schema(schema: dict[str, Any], _model: type[Model]) -> None:
+def _open_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
     schema["x-kubernetes-preserve-unknown-fields"] = True
     schema.pop("additionalProperties", None)
-    Model.model_config["json_schema_extra"](schema, _model)  # type: ignore[call-arg, operator]
+    rules_in_schema(schema, model)
 
 
 def map_list(key: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Volumes, environment, resources and code that a job adds to its pods, and what a change of them does."""
 
+import json
 from typing import Any
 
 import pytest
@@ -95,6 +96,15 @@ def test_the_code_is_mounted_where_the_trainer_looks(make_world: MakeWorld, role
 
     assert {"name": "digits-code", **source} == volume["configMap"]
     assert ("batchgrowth-source", True) == (mount["name"], mount["readOnly"])
+
+
+def test_a_trainer_of_an_older_version_can_read_the_job(make_world: MakeWorld) -> None:
+    """It would refuse fields that it does not know, and has no use for these; of the code it has to be told."""
+    world = make_world(**OWN, workload=with_source(make_world()))
+    world.settle()
+    told = json.loads(world.child("ConfigMap", names.plan("digits"))["data"]["job.json"])["spec"]
+    assert set() == told.keys() & OWN.keys()
+    assert {"configMap": "digits-code"} == told["workload"]["source"]
 
 
 @pytest.mark.parametrize(

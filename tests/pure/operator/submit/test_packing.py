@@ -25,6 +25,8 @@ def test_what_is_code_and_what_is_not(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("no")
 
+    (folder / "gone.py").symlink_to("nowhere")
+
     files = read_folder(folder, ["*.png", "layers/tab*"], folder / "job.yaml")
 
     assert {"net.py": b"1", "layers/norm.py": b"2"} == files
