@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 from batchgrowth.cli import Set, check_pods
 from batchgrowth.logs import LogFormat, LogLevel
 from batchgrowth.manifest import load_manifest
@@ -143,7 +142,7 @@ def submit(
     if dry_run:
         place = submission.namespace_for(job, namespace, "")
         both = [submission.placed(each, place) for each in (*([packed.config_map] if packed else []), manifest)]
-        typer.echo(yaml.safe_dump_all(both, sort_keys=False), nl=False)
+        typer.echo(submission.as_yaml(*both), nl=False)
         return
     from batchgrowth_operator.server.api import connect_as_user
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.errors import ClusterError
+from batchgrowth.errors import BatchGrowthError
 from kubernetes import client, config
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import DynamicApiError
@@ -202,7 +202,7 @@ def connect(kubeconfig: Path | None, count: Count) -> Api:
 def connect_as_user(kubeconfig: Path | None, context: str | None) -> tuple[Api, str]:
     """A client for the cluster of a user's context, and the namespace of that context.
 
-    Raises ClusterError if there is no such kubeconfig or context.
+    Raises BatchGrowthError if there is no such kubeconfig or context.
     """
     configuration, file = client.Configuration(), None if kubeconfig is None else str(kubeconfig)
     try:
@@ -210,7 +210,7 @@ def connect_as_user(kubeconfig: Path | None, context: str | None) -> tuple[Api, 
         contexts, active = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
     except config.ConfigException as error:
         remedy = "give a file by --kubeconfig or KUBECONFIG, and one of its contexts by --context"
-        raise ClusterError(f"no cluster to submit to: {error}; {remedy}") from error
+        raise BatchGrowthError(f"no cluster to submit to: {str(error).rstrip('.')}; {remedy}") from error
     configuration.retries = False
     chosen = next((each for each in contexts if each["name"] == context), active)
     return Api(client.ApiClient(configuration), lambda *_: None), chosen["context"].get("namespace") or "default"

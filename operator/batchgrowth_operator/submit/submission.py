@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import yaml
 from batchgrowth.errors import BatchGrowthError, ClusterError, Fault, SpecError
 from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 
@@ -32,6 +33,23 @@ def manifest_of(job: BatchGrowthJob, code: Code | None) -> Object:
             raise SpecError([Fault("spec.workload.source", f'"{name}"', f"remove it, or leave out {OPTION}")])
         spec["workload"]["source"] = code.source
     return manifest
+
+
+class _Blocks(yaml.SafeDumper):
+    """Writes text of several lines as it is, in a literal block."""
+
+
+def _as_block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Blocks.add_representer(str, _as_block)
+
+
+def as_yaml(*manifests: Object) -> str:
+    """The manifests as one YAML file."""
+    text: str = yaml.dump_all(manifests, Dumper=_Blocks, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def namespace_for(job: BatchGrowthJob, asked: str | None, usual: str) -> str:

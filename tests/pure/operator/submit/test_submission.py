@@ -138,10 +138,12 @@ def test_the_namespace() -> None:
 
 def test_a_dry_run_prints_what_kubectl_can_apply(capsys: pytest.CaptureFixture[str]) -> None:
     command(SPIRAL / "job.yaml", code=SPIRAL, namespace="team", dry_run=True)
-    config_map, job = yaml.safe_load_all(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    config_map, job = yaml.safe_load_all(printed)
 
     assert {"spiral.py": (SPIRAL / "spiral.py").read_text()} == config_map["data"]
     assert config_map["metadata"]["name"] == job["spec"]["workload"]["source"]["configMap"]
+    assert "\n    def right_side(" in printed, "code is printed as it was written"
     assert ["team", "team"] == [each["metadata"]["namespace"] for each in (config_map, job)]
 
 
@@ -175,12 +177,12 @@ def test_the_context_names_cluster_and_namespace(tmp_path: Path) -> None:
     [(one, red), (_, default)] = connect_as_user(file, None), connect_as_user(file, "two")
     assert (True, "https://127.0.0.1:1") == (isinstance(one, Api), one.access().server)
     assert ("red", "default") == (red, default)
-    with pytest.raises(ClusterError, match=r"no cluster to submit to: .*three.*--context"):
+    with pytest.raises(BatchGrowthError, match=r"no cluster to submit to: .*three.*--context"):
         connect_as_user(file, "three")
 
 
 def test_without_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty"
     empty.touch()
-    with pytest.raises(ClusterError, match=r"no cluster to submit to: .*--kubeconfig or KUBECONFIG"):
+    with pytest.raises(BatchGrowthError, match=r"no cluster to submit to: .*--kubeconfig or KUBECONFIG"):
         connect_as_user(empty, None)
