@@ -15,7 +15,7 @@ from cluster.build import Say, built, silence
 from cluster.debian import IMAGES, require, root_required
 from cluster.errors import HarnessError
 from cluster.folders import cache
-from cluster.layers import swap_last_layer
+from cluster.layers import swap_last_layer, with_another_layer
 from cluster.local import LocalCluster
 from cluster.node import PAUSE_IMAGE
 from cluster.processes import logged, output, run
@@ -98,6 +98,18 @@ def load(cluster: LocalCluster, archives: list[Path]) -> bool:
         older.unlink()
     mark.touch()
     return True
+
+
+def load_with(cluster: LocalCluster, target: str, files: Path, place: str, name: str, **environment: str) -> None:
+    """Loads an image FROM that of the target, which is loaded already, with a folder of files copied to a place."""
+    _ready_to_build()
+    with tempfile.TemporaryDirectory(prefix="batchgrowth-from-") as work:
+        layer, whole, log = Path(work) / "layer.tar", Path(work) / "whole.tar", Path(work) / "log"
+        (Path(work) / "Dockerfile").write_text(f"FROM scratch\nCOPY . {place}\n")
+        logged([*BUD, "-t", f"{name}-layer", "-f", Path(work) / "Dockerfile", files], log, folder=Path(work))
+        _push(f"{name}-layer", layer, log)
+        with_another_layer(archives_of(target, silence)[-1], layer, whole, name, environment)
+        cluster.ctr("images", "import", whole)
 
 
 def _ready_to_build() -> None:

@@ -47,6 +47,25 @@ def without_last_layer(image: Path, target: Path, name: str, config: Descriptor)
         _close(out, index)
 
 
+def with_another_layer(image: Path, layer: Path, target: Path, name: str, environment: dict[str, str]) -> None:
+    """Writes an OCI archive of the image under another name, with the only layer of another archive on top.
+
+    It is what FROM, COPY and ENV make, and refers to the layers below without containing them, as in `swap_last_layer`.
+    """
+    with tarfile.open(image) as below, tarfile.open(layer) as single, tarfile.open(target, "w") as out:
+        index, manifest, config = _parts(below)
+        _, other, other_config = _parts(single)
+        manifest["layers"] += other["layers"]
+        config["rootfs"]["diff_ids"] += other_config["rootfs"]["diff_ids"]
+        config["history"].append({"created_by": "COPY"})
+        config["config"]["Env"] += [f"{variable}={value}" for variable, value in environment.items()]
+        manifest["config"] |= _add(out, json.dumps(config).encode())
+        index["manifests"][0] |= _add(out, json.dumps(manifest).encode())
+        index["manifests"][0]["annotations"] = {REFERENCE: name}
+        _add(out, _blob(single, other["layers"][0]))
+        _close(out, index)
+
+
 def _last_of_a_layer(history: list[Descriptor]) -> int:
     """The index of the last step that made a layer; other steps only set how the image runs."""
     return max(place for place, step in enumerate(history) if not step.get("empty_layer"))

@@ -1,4 +1,4 @@
-"""The command `batchgrowth operator`."""
+"""The commands `batchgrowth operator` and `batchgrowth submit`."""
 
 import json
 import os
@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from batchgrowth.cli import Set, check_pods
 from batchgrowth.logs import LogFormat, LogLevel
+from batchgrowth.manifest import load_manifest
+from batchgrowth.plan import make_plan
 from batchgrowth.pod_limits import PodLimits
 from batchgrowth.pod_security import PodSecurity
 
@@ -97,3 +100,55 @@ def operator(
             log_format=log_format,
         )
     )
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)],
+    code: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder with the workload's modules. Default: the image's.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Leave out files of that name or path, such as '*.png' or data/*."),
+    ] = None,
+    set_: Set = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Default: the manifest's, else that of the context.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Default: KUBECONFIG, else ~/.kube/config.", show_default=False),
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Default: the kubeconfig's current context.")] = None,
+    pod_security: Annotated[
+        PodSecurity, typer.Option(help="The Pod Security Standard of your cluster, which the pods must meet.")
+    ] = PodSecurity.restricted,
+    force_conflicts: Annotated[
+        bool, typer.Option("--force-conflicts", help="Take over fields that kubectl or others have set.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests, and ask no cluster.")] = False,
+) -> None:
+    """Check a job, pack its code into a ConfigMap, and apply both to a cluster."""
+    from batchgrowth_operator.submit import packing, submission
+
+    job = load_manifest(file, set_ or ())
+    check_pods(job.spec, pod_security)
+    make_plan(job.spec)
+    files = packing.read_folder(code, exclude or (), file) if code is not None else {}
+    packed = packing.packed(job.metadata.name, files) if files else None
+    manifest = submission.manifest_of(job, packed)
+    if packed is not None and not packing.has_module(files, job.spec.workload.entrypoint):
+        typer.echo(f"note: {code} has no module of {job.spec.workload.entrypoint}; the image must have it", err=True)
+    if dry_run:
+        place = submission.namespace_for(job, namespace, "")
+        both = [submission.placed(each, place) for each in (*([packed.config_map] if packed else []), manifest)]
+        typer.echo(submission.as_yaml(*both), nl=False)
+        return
+    from batchgrowth_operator.server.api import connect_as_user
+
+    api, usual = connect_as_user(kubeconfig, context)
+    place = submission.namespace_for(job, namespace, usual)
+    submission.submit(api, place, manifest, packed, force=force_conflicts)
+    with_code = f" with {packed.num_files} files, {packed.num_bytes:,} bytes" if packed else ""
+    typer.echo(f"Submitted {job.metadata.name} to namespace {place}{with_code}; follow it with\n")
+    typer.echo(f"    kubectl --namespace {place} get bgj {job.metadata.name} --watch")

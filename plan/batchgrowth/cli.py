@@ -32,6 +32,7 @@ ROOMS = {
     "plot": "trainer",
     "run": "trainer",
     "operator": "operator",
+    "submit": "operator",
 }
 """The commands that other parts bring, and the extra that each part's needs are installed by."""
 RECORDED = "batchgrowth_trainer.record.replay:recorded_course"
@@ -88,7 +89,7 @@ def check(
         prefix = f"{file}: " if len(files) > 1 else ""
         try:
             spec = load_manifest(file).spec
-            _check_pods(spec, pod_security)
+            check_pods(spec, pod_security)
             plan = make_plan(spec)
         except BatchGrowthError as error:
             faults = True
@@ -103,7 +104,8 @@ def check(
         raise typer.Exit(SpecError.exit_code)
 
 
-def _check_pods(spec: JobSpec, standard: PodSecurity) -> None:
+def check_pods(spec: JobSpec, standard: PodSecurity) -> None:
+    """Raises PodLimitError if the pods of a job break the standard."""
     if faults := pod_faults(spec, written_pods(spec), PodLimits(standard=standard, accounts=None)):
         raise PodLimitError(faults)
 

@@ -16,6 +16,8 @@ LAST_START = "batchgrowth.dev/last-start"
 """Annotation with the number of the trainer's last start that the operator knows; the next start has a larger one."""
 RESTARTS_BEFORE = "batchgrowth.dev/restarts-before"
 """Annotation with the number of restarts of the trainer before its Job was made."""
+CODE_LABEL = "batchgrowth.dev/code-of"
+"""Label of a ConfigMap with code, with the name of the job for which it was packed."""
 JOB_KEY = "job.json"
 PLAN_KEY = "plan.json"
 START_KEY = "start"
@@ -66,6 +68,11 @@ def authority(job: str) -> str:
 def tls(job: str) -> str:
     """The Secret with the TLS certificate that scheduler, workers and trainer share, and the authorities they trust."""
     return f"{job}-tls"
+
+
+def code(job: str, digest: str) -> str:
+    """The ConfigMap that `batchgrowth submit` makes of code with that digest."""
+    return f"{job}-code-{digest}"
 
 
 def network_policy(job: str) -> str:

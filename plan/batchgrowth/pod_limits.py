@@ -13,6 +13,7 @@ from batchgrowth.errors import Fault
 from batchgrowth.pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD, PodSecurity, at, broken_parts, maps
 from batchgrowth.spec import JobSpec
 from batchgrowth.spec.overlay import merged
+from batchgrowth.spec.pods import plain
 from batchgrowth.spec.template import CONTAINER
 
 TEMPLATE = "spec.workers.template"
@@ -32,18 +33,23 @@ STRICTEST = PodLimits()
 
 
 def written_pods(spec: JobSpec) -> dict[str, Any]:
-    """The workers' pod template, as far as the limits look at it: the user's over the operator's security contexts."""
+    """The workers' pod template, as far as the limits look at it: the user's over the operator's security contexts.
+
+    The trainer's pod has nothing of the user's but the volumes, which are part of it.
+    """
     worker = {"name": CONTAINER, "securityContext": RESTRICTED_CONTAINER}
     pod = {"automountServiceAccountToken": False, "securityContext": RESTRICTED_POD, "containers": [worker]}
-    template: dict[str, Any] = merged({"spec": pod}, spec.workers.template)
+    template: dict[str, Any] = merged({"spec": pod | {"volumes": plain(spec.volumes)}}, spec.workers.template)
     return template
 
 
 def pod_faults(spec: JobSpec, template: Mapping[str, Any], limits: PodLimits) -> tuple[Fault, ...]:
-    """What in the workers' merged pod template and in the job's account exceeds the limits."""
-    broken = broken_parts(template, limits.standard)
-    faults = (Fault(f"{TEMPLATE}.{path}", _shown(value), remedy) for path, value, remedy in broken)
-    return (*faults, *_account_faults(spec, template, limits))
+    """What exceeds the limits: in the volumes of all pods, the workers' merged pod template and the job's account."""
+    of_all = broken_parts({"spec": {"volumes": plain(spec.volumes)}}, limits.standard)
+    of_workers = [each for each in broken_parts(template, limits.standard) if each not in of_all]
+    found = [*of_all, *((f"{TEMPLATE}.{path}", value, remedy) for path, value, remedy in of_workers)]
+    return (*(Fault(path, _shown(value), remedy) for path, value, remedy in found),
+            *_account_faults(spec, template, limits))  # fmt: skip
 
 
 def account_note(spec: JobSpec) -> str:

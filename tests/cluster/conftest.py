@@ -185,17 +185,21 @@ def job(kubectl: Kubectl, namespace: str) -> MakeJob:
 
 
 @pytest.fixture(scope="session")
-def local_sha256(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+def local_sha256(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Returns a function: the SHA-256 of the weights that `batchgrowth run` trains from a manifest on this machine.
+
+    Modules that it is given besides lie beside the manifest.
 
     That process yields to all others.
     """
     known: dict[str, str] = {}
 
-    def trained(manifest: str) -> str:
+    def trained(manifest: str, *modules: Path) -> str:
         if manifest not in known:
             folder = tmp_path_factory.mktemp("local")
             (folder / "job.yaml").write_text(manifest)
+            for module in modules:
+                shutil.copy(module, folder)
             words = [
                 "nice",
                 "-n",

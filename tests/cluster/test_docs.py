@@ -1,15 +1,16 @@
-"""The commands in docs/kubernetes.md, run as a user types them."""
+"""The commands in docs/kubernetes.md and docs/own-code.md, run as a user types them."""
 
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from real_job import said
+from real_job import said, until
 
 from cluster import release
 from cluster.build import tool
@@ -19,14 +20,16 @@ from cluster.release import Cluster
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+OWN_CODE = (ROOT / "docs" / "own-code.md").read_text()
+SPIRAL = ROOT / "examples" / "spiral"
 ENDLESS = ("--watch", "port-forward")
 LOOK_SECONDS = 6
 LONGEST_SECONDS = 300
 
 
-def commands(section: str) -> list[str]:
+def commands(section: str, page: str = PAGE) -> list[str]:
     """Returns the commands of a section's console blocks, in order."""
-    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
@@ -39,7 +42,7 @@ def shell(installed: Cluster, namespace: str, tmp_path: Path) -> dict[str, str]:
     kubectl, helm = tool(APISERVER, "kubectl"), tool(TOOLS, "helm")
     words = [kubectl, "--kubeconfig", kubeconfig, "config", "set-context", "--current", "--namespace", namespace]
     subprocess.run(words, check=True, capture_output=True)
-    places = [str(kubectl.parent), str(helm.parent)]
+    places = [str(kubectl.parent), str(helm.parent), str(Path(sys.executable).parent)]
     own = {f"HELM_{kind}_HOME": str(tmp_path) for kind in ("CACHE", "CONFIG", "DATA")}
     path = os.pathsep.join([*places, os.environ["PATH"]])
     return os.environ | own | {"PATH": path, "KUBECONFIG": str(kubeconfig), "KUBECACHEDIR": str(tmp_path / "cache")}
@@ -80,6 +83,19 @@ def test_training(shell: dict[str, str]) -> None:
     batches = [line.split()[0] for line in typed(history, shell).splitlines()]
     assert ["32", "64", "128", "256", "512"] == list(dict.fromkeys(batches))
     typed(delete, shell)
+
+
+def test_a_folder_by_a_config_map(shell: dict[str, str], local_sha256: Callable[..., str]) -> None:
+    """The weights are those of the modules beside the manifest, and the code goes with the job."""
+    submit, wait, sha256, delete = commands("A folder, by a ConfigMap", OWN_CODE)
+    code = "kubectl get configmaps --selector batchgrowth.dev/code-of=spiral --output name"
+
+    assert "Submitted spiral to namespace test-" in typed(submit, shell)
+    assert 1 == len(typed(code, shell).splitlines())
+    typed(wait, shell)
+    assert local_sha256((SPIRAL / "job.yaml").read_text(), SPIRAL / "spiral.py") == typed(sha256, shell)
+    typed(delete, shell)
+    until("the end of the code", lambda: not typed(code, shell), 60)
 
 
 def test_metrics_by_eye(shell: dict[str, str]) -> None:

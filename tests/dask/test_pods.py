@@ -53,6 +53,24 @@ def test_workers_join_and_leave(pods: Any, digits_job: Any, expected: str, excha
     assert 0 == check(pods, expected)["recoveries"]
 
 
+def test_the_code_of_a_source_is_found_by_trainer_and_workers(pods: Any, digits_job: Any, expected: str) -> None:
+    """In a package of the mounted folder, which no path of theirs names; a worker that joins later finds it too."""
+    package = pods.folder / "source" / "own"
+    package.mkdir(parents=True)
+    (package / "settings.py").write_text('HIDDEN = "8"\n')
+    (package / "net.py").write_text(
+        "from batchgrowth_trainer.workloads import digits\n\nfrom own.settings import HIDDEN\n\n\n"
+        "def workload():\n    return digits.workload(hidden=HIDDEN)\n"
+    )
+    pods.scheduler()
+    job = digits_job(*JOB, "workload.entrypoint=own.net:workload", "workload.source={configMap: own}")
+    trainer = pods.trainer(job, "--source", str(package.parent))
+    pods.worker()
+
+    assert 0 == trainer.wait(timeout=120)
+    check(pods, expected)
+
+
 @pytest.mark.fault("B19", "C03")
 @pytest.mark.sampled(1)
 def test_a_scheduler_that_dies_and_comes_back(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:

@@ -18,6 +18,7 @@ from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.manifest import load_stored
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth.spec.pods import SOURCE_FOLDER
 from rich.console import Console
 
 from batchgrowth_trainer.worker.last_resort import end_within
@@ -40,6 +41,9 @@ def main(
         str | None,
         typer.Option(envvar="BATCHGROWTH_CHECKPOINT_URI", help="The object store for them instead, if there is one."),
     ] = None,
+    source: Annotated[Path, typer.Option(help="The folder of the code, if the job names a source.")] = Path(
+        SOURCE_FOLDER
+    ),
     scheduler: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_SCHEDULER")] = None,
     namespace: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_NAMESPACE")] = None,
     progress_configmap: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_PROGRESS_CONFIGMAP")] = None,
@@ -60,6 +64,8 @@ def main(
     from batchgrowth_trainer.sinks.reporting import Reporter
     from batchgrowth_trainer.worker.logs import set_up_logs
 
+    paths = (str(source),) if manifest.spec.workload.source else ()  # as it is mounted in trainer and workers
+    sys.path[:0] = paths
     logs = Logs(log_level, log_format)
     set_up_logs(logs)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every peer address without a name
@@ -82,7 +88,7 @@ def main(
             options = Options(
                 output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
                 metrics_host=ANYWHERE, wanted=shards_of, patient=True, fence=fence, logs=logs,
-                checkpoint_uri=checkpoint_uri,
+                checkpoint_uri=checkpoint_uri, paths=paths,
             )  # fmt: skip
             summary = train(manifest, options, sinks, requested)
         publish(sinks, Note(f"weights SHA-256 {summary['weightsSha256']}"))

@@ -67,7 +67,7 @@ def _imported(module_name: str, entrypoint: str, field: str) -> ModuleType:
         raise WorkloadError(
             f"{field}: no module named {error.name!r} for {entrypoint!r}; looked in "
             f"{', '.join(entry or '.' for entry in sys.path[:4])}, …; put {module_name.split('.')[0]}.py beside the "
-            "manifest, run from its folder, or install its package"
+            "manifest, run from its folder, or install its package; in pods, docs/own-code.md says how it gets there"
         ) from error
     except FAULTS as error:
         raise WorkloadError(described(f"{field}: importing {module_name}", error)) from error

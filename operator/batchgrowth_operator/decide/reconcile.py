@@ -17,13 +17,13 @@ from batchgrowth_operator.decide.children.guards import (
     progress_role_binding,
     service_account,
 )
-from batchgrowth_operator.decide.children.pods import inputs_found
+from batchgrowth_operator.decide.children.pods import inputs_digest
 from batchgrowth_operator.decide.children.trainer import trainer_job
 from batchgrowth_operator.decide.children.workers import worker_deployment
 from batchgrowth_operator.decide.contention import contention
 from batchgrowth_operator.decide.decision import Decision, Manifest
 from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.decide.drift import digest, is_in_place
+from batchgrowth_operator.decide.drift import is_in_place
 from batchgrowth_operator.decide.events import events_between
 from batchgrowth_operator.decide.pod_limits import held_by
 from batchgrowth_operator.decide.restarts import seconds_until_renewal
@@ -157,7 +157,7 @@ def _needs_recreation(manifest: Manifest, seen: Observed) -> bool:
     wanted = annotations_of(manifest).get(names.INPUTS)
     if found is None or wanted is None or annotations_of(found).get(names.INPUTS, wanted) == wanted:
         return False
-    return digest(inputs_found(found)) != wanted
+    return inputs_digest(found) != wanted
 
 
 def _waits_too_long(manifest: Manifest, s: Situation) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from batchgrowth import names
+from batchgrowth.errors import BatchGrowthError
 from kubernetes import client, config
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import DynamicApiError
@@ -95,8 +96,19 @@ class Api:
             yield from ({"kind": kind, "metadata": item["metadata"]} for item in found["items"] or [])
             more = found["metadata"].get("continue", "")
 
-    def apply(self, manifest: Object, subresource: str = "") -> Object:
-        """The object after server-side apply; the server refuses unknown fields instead of dropping them."""
+    def apply(
+        self,
+        manifest: Object,
+        subresource: str = "",
+        *,
+        manager: str = names.FIELD_MANAGER,
+        force: bool = True,
+        dry_run: bool = False,
+    ) -> Object:
+        """The object after server-side apply; the server refuses unknown fields instead of dropping them.
+
+        Without `force` it refuses to change fields of other managers; with `dry_run` it stores nothing.
+        """
         kind, metadata = KINDS[manifest["kind"]], manifest["metadata"]
         return self._send(
             "patch",
@@ -104,9 +116,9 @@ class Api:
             kind.path(metadata["namespace"], metadata["name"], subresource),
             body=manifest,
             content_type="application/apply-patch+yaml",
-            field_manager=names.FIELD_MANAGER,
-            force_conflicts="true",
-            query_params=[("fieldValidation", "Strict")],
+            field_manager=manager,
+            force_conflicts="true" if force else "false",
+            query_params=[("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])],
         )
 
     def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
@@ -185,6 +197,23 @@ def connect(kubeconfig: Path | None, count: Count) -> Api:
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = False
     return Api(client.ApiClient(configuration), count)
+
+
+def connect_as_user(kubeconfig: Path | None, context: str | None) -> tuple[Api, str]:
+    """A client for the cluster of a user's context, and the namespace of that context.
+
+    Raises BatchGrowthError if there is no such kubeconfig or context.
+    """
+    configuration, file = client.Configuration(), None if kubeconfig is None else str(kubeconfig)
+    try:
+        config.load_kube_config(file, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        contexts, active = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
+    except config.ConfigException as error:
+        remedy = "give a file by --kubeconfig or KUBECONFIG, and one of its contexts by --context"
+        raise BatchGrowthError(f"no cluster to submit to: {str(error).rstrip('.')}; {remedy}") from error
+    configuration.retries = False
+    chosen = next((each for each in contexts if each["name"] == context), active)
+    return Api(client.ApiClient(configuration), lambda *_: None), chosen["context"].get("namespace") or "default"
 
 
 def _message(error: DynamicApiError) -> str:

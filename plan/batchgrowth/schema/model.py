@@ -31,7 +31,8 @@ class Rule:
     cel: str | None
 
 
-def _json_schema_extra(schema: dict[str, Any], model: type[BaseModel]) -> None:
+def rules_in_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Adds the rules that CEL can express to the JSON schema of their model."""
     rules = getattr(model, "rules", ())
     validations = [
         {"rule": rule.cel, "message": f"{rule.field}: {rule.remedy}", "fieldPath": "." + rule.field}
@@ -51,7 +52,7 @@ class Model(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,
-        json_schema_extra=_json_schema_extra,
+        json_schema_extra=rules_in_schema,
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
 

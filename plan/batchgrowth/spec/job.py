@@ -11,6 +11,8 @@ from batchgrowth.schema.model import Model, Rule
 from batchgrowth.schema.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
 from batchgrowth.spec.batch import Batch
 from batchgrowth.spec.optimization import LearningRate, Optimizer
+from batchgrowth.spec.pods import RULES as POD_RULES
+from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeMount, map_list
 from batchgrowth.spec.running import Checkpoint, Evaluation, Exchange, PullSecret, Restarts, Workers
 from batchgrowth.spec.workload import Workload
 
@@ -68,8 +70,44 @@ class JobSpec(Model):
         (),
         strict=False,
         max_length=16,
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        json_schema_extra=map_list("name"),
         description="Secrets for pulling the image, at most 16. Default: none.",
+    )
+    volumes: tuple[PodVolume, ...] | None = Field(
+        None,
+        strict=False,
+        max_length=32,
+        json_schema_extra=map_list("name"),
+        description="Volumes of trainer and workers on Kubernetes, as in a pod, at most 32. Default: none. "
+        "Example: [{name: data, persistentVolumeClaim: {claimName: images}}].",
+    )
+    volume_mounts: tuple[VolumeMount, ...] | None = Field(
+        None,
+        strict=False,
+        max_length=32,
+        json_schema_extra=map_list("mountPath"),
+        description="Where these volumes appear, at most 32. Default: nowhere. "
+        "Example: [{name: data, mountPath: /data, readOnly: true}].",
+    )
+    env: tuple[EnvVar, ...] | None = Field(
+        None,
+        strict=False,
+        max_length=64,
+        json_schema_extra=map_list("name"),
+        description="Environment variables of trainer and workers on Kubernetes, at most 64. Default: none.",
+    )
+    env_from: tuple[EnvFrom, ...] | None = Field(
+        None,
+        strict=False,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="ConfigMaps and Secrets whose entries are environment variables of trainer and workers on "
+        "Kubernetes, at most 16. Default: none. Example: [{secretRef: {name: tokens}}].",
+    )
+    resources: Resources | None = Field(
+        None,
+        description="What the trainer and each worker request on Kubernetes, and their limits. Give what workers alone "
+        "need, such as GPUs, in workers.template. Default: 100m CPU, and 512Mi of memory for the trainer.",
     )
     service_account_name: ObjectName | None = Field(
         None,
@@ -117,6 +155,7 @@ class JobSpec(Model):
             lambda s: len({secret.name for secret in s.image_pull_secrets}) == len(s.image_pull_secrets),
             None,  # the list type of the field says so already
         ),
+        *POD_RULES,
     )
 
     @property

@@ -22,8 +22,8 @@ PROBE_HANDLERS = frozenset({"exec", "grpc", "httpGet", "tcpSocket"})
 """What a probe may do; the API server refuses one that does two of these."""
 
 OWN_LABELS = frozenset(names.labels("", ""))
-OWN_VOLUMES = frozenset({"batchgrowth", "tmp"})
-OWN_MOUNTS = frozenset({"/etc/batchgrowth", "/tmp"})  # noqa: S108  (a path inside the container)
+OWN_VOLUMES = frozenset({"batchgrowth", "batchgrowth-source", "tmp"})
+OWN_MOUNTS = frozenset({"/etc/batchgrowth", "/etc/batchgrowth-source", "/tmp"})  # noqa: S108  (a path inside the container)
 OWN_POD_FIELDS = frozenset({"restartPolicy", "serviceAccount", "serviceAccountName"})
 OWN_CONTAINER_FIELDS = frozenset({"args", "command", "image", "imagePullPolicy"})
 OWN_VARIABLES = frozenset({"MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})

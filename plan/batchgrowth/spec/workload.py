@@ -6,11 +6,51 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from batchgrowth.schema.model import Model, Rule
-from batchgrowth.schema.patterns import ENTRYPOINT
+from batchgrowth.schema.patterns import CONFIG_KEY, ENTRYPOINT, FILE_PATH, ObjectName
 
 ARGUMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+MOST_FILES = 256
+
 ArgumentText = Annotated[str, StringConstraints(max_length=1024)]
+
+
+class SourceItem(Model):
+    """A key of the ConfigMap, and the file that it is."""
+
+    key: str = Field(pattern=CONFIG_KEY, min_length=1, max_length=253, description="A key of the ConfigMap. Required.")
+    path: str = Field(
+        pattern=FILE_PATH,
+        min_length=1,
+        max_length=255,
+        description="The path of its file below the folder of the code. Required. Example: package/module.py.",
+    )
+
+
+class Source(Model):
+    """A ConfigMap of the job's namespace with the modules of the workload."""
+
+    config_map: ObjectName = Field(
+        description="Name of the ConfigMap; make it immutable. Required. Example: digits-code."
+    )
+    items: tuple[SourceItem, ...] | None = Field(
+        None,
+        strict=False,
+        min_length=1,
+        max_length=MOST_FILES,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["path"]},
+        description="The keys that become files, with their paths, for modules in packages; at most 256. "
+        "Default: each key is a file of its name.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "items",
+            "give each path once",
+            lambda s: len({item.path for item in s.items or ()}) == len(s.items or ()),
+            None,  # the list type of the field says so already
+        ),
+    )
 
 
 class Workload(Model):
@@ -40,6 +80,13 @@ class Workload(Model):
         "Auto",
         description="Device of the workers: Auto uses CUDA if a worker has it and the CPU otherwise. Weights are "
         "identical only among workers of one kind. Default: Auto.",
+    )
+
+    source: Source | None = Field(
+        None,
+        description="Where the code comes from on Kubernetes; its folder precedes sys.path in trainer and workers. "
+        "It does not change once the job has started. Ignored on a single machine, where modules lie beside the "
+        "manifest. Default: none, the image has the code.",
     )
 
     rules: ClassVar = (

@@ -60,10 +60,13 @@ def closed(schema: Schema) -> Schema:
     result = {key: value for key, value in schema.items() if not key.startswith("x-") and key != "default"}
     if "pattern" in schema:  # Go's $ matches only the end, Python's also before a final line break
         result["pattern"] = schema["pattern"].removesuffix("$") + r"\Z"
+    if schema.get("x-kubernetes-int-or-string"):
+        result["type"] = ["integer", "string"]
     if "properties" in schema:
         result["properties"] = {name: closed(field) for name, field in schema["properties"].items()}
         # Of metadata a CRD may describe only the name; the API server knows the rest.
-        result["additionalProperties"] = set(schema["properties"]) == {"name"} and "required" not in schema
+        is_metadata = set(schema["properties"]) == {"name"} and "required" not in schema
+        result["additionalProperties"] = is_metadata or schema.get("x-kubernetes-preserve-unknown-fields", False)
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
             result[key] = closed(schema[key])
@@ -140,9 +143,12 @@ CHANGES = {
     "precision": "BFloat16",
     "workers.threads": 2,
     "workers.maximum": 8,
+    "workload.source": {"configMap": "digits-code-9876543210"},
+    "volumes": [{"name": "data", "emptyDir": {}}],
     "suspend": True,
     "checkpoint.keep": 9,
 }
+KEPT = {*MATHEMATICS, "workload.source"}
 
 
 def changed(path: str, started: bool) -> tuple[Any, Any]:
@@ -161,10 +167,10 @@ def changed(path: str, started: bool) -> tuple[Any, Any]:
 @pytest.mark.fault("A25", "A27")
 @pytest.mark.parametrize("started", [True, False], ids=["started", "not started"])
 @pytest.mark.parametrize("path", CHANGES)
-def test_mathematics_is_immutable_once_started(schema: Schema, path: str, started: bool) -> None:
+def test_mathematics_and_code_are_immutable_once_started(schema: Schema, path: str, started: bool) -> None:
     old, new = (prepared(schema, job) for job in changed(path, started))
     broken = list(broken_rules({**schema, "properties": {}}, new, old))
-    assert (started and path in MATHEMATICS) == bool(broken)
+    assert (started and path in KEPT) == bool(broken)
 
 
 @pytest.mark.fault("B15")
@@ -176,6 +182,16 @@ def test_a_default_that_is_not_written_may_be_written_later(schema: Schema) -> N
         new["spec"]["precision"] = value
         broken = list(broken_rules({**schema, "properties": {}}, prepared(schema, new), prepared(schema, old)))
         assert refused == bool(broken)
+
+
+def test_another_config_map_and_none_are_other_code(schema: Schema) -> None:
+    old, new = changed("workload.source", started=True)
+    other = copy.deepcopy(new)
+    other["spec"]["workload"]["source"]["configMap"] = "another"
+    root = {**schema, "properties": {}}
+    assert [[], True, True] == [
+        list(broken_rules(root, new, new)), *(bool(list(broken_rules(root, job, new))) for job in (other, old))
+    ]  # fmt: skip
 
 
 def fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
@@ -191,7 +207,7 @@ def fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
 
 def bounded(field: Schema) -> bool:
     """Whether the size of a value is bounded on both sides, so that the cost of its rules is bounded too."""
-    match field["type"]:
+    match field.get("type"):
         case "integer":
             return "minimum" in field and "maximum" in field and "format" in field
         case "string":
@@ -200,6 +216,8 @@ def bounded(field: Schema) -> bool:
             return "maxItems" in field and "x-kubernetes-list-type" in field
         case "object":
             return "properties" in field or "maxProperties" in field
+        case None:
+            return "maxLength" in field and "x-kubernetes-int-or-string" in field
         case kind:
             return kind == "boolean"
 
@@ -211,10 +229,10 @@ def test_every_field_is_described_and_bounded(schema: Schema) -> None:
     assert [] == [path for path, field in found if not bounded(field)]
 
 
-def test_only_the_template_keeps_unknown_fields(schema: Schema) -> None:
+def test_only_parts_of_pods_keep_unknown_fields(schema: Schema) -> None:
     found = fields(schema["properties"]["spec"], "spec")
     kept = [path for path, field in found if field.get("x-kubernetes-preserve-unknown-fields")]
-    assert ["spec.workers.template"] == kept
+    assert ["spec.env[].valueFrom", "spec.volumes[]", "spec.workers.template"] == sorted(kept)
 
 
 def test_the_schema_is_structural(schema: Schema) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from batchgrowth.errors import SpecError
 from batchgrowth.manifest import read_manifest
 from batchgrowth.pod_limits import PodLimits, pod_faults, written_pods
 from batchgrowth.pod_security import PodSecurity, broken_parts
@@ -40,6 +41,17 @@ def container(context: Any = None, **fields: Any) -> Any:
 
 def within(context: Any = None, **fields: Any) -> Any:
     return pod(containers=[container(context, **fields)])
+
+
+@pytest.mark.parametrize("others", [[], [{"secret": {"name": "keys"}}]])
+def test_no_volume_of_all_pods_has_a_token(others: list[Any]) -> None:
+    """The trainer has an account of its own, whose token is mounted nowhere else, even if any account is allowed."""
+    token = {"serviceAccountToken": {"path": "token", "audience": "sts.example.com"}}
+    anyone = PodLimits(accounts=None)
+    assert [] == faults(anyone, {}, volumes=[{"name": "mixed", "projected": {"sources": others}}])
+    volume = {"name": "mixed", "projected": {"sources": [*others, token]}}
+    with pytest.raises(SpecError, match=r"spec\.volumes\[0\]\.name: .mixed.; project no serviceAccountToken"):
+        faults(anyone, {}, volumes=[volume], serviceAccountName="admin")
 
 
 ONE = "spec.containers.one"

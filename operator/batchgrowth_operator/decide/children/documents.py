@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from batchgrowth import names
 from batchgrowth.manifest import VERSION, VERSION_ANNOTATION
+from batchgrowth.spec.pods import OF_PODS
 
 from batchgrowth_operator.decide.children.base import child
 from batchgrowth_operator.decide.decision import Manifest
@@ -26,7 +27,7 @@ def plan_config_map(s: Situation) -> Manifest:
             "namespace": s.seen.namespace,
             "annotations": {VERSION_ANNOTATION: VERSION},
         },
-        "spec": s.stored.short,
+        "spec": {name: part for name, part in s.stored.short.items() if name not in OF_PODS},
     }
     data = {
         names.JOB_KEY: json.dumps(job, sort_keys=True, ensure_ascii=False),

@@ -6,8 +6,9 @@ from batchgrowth import names
 from batchgrowth.environment import DASK
 from batchgrowth.pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD
 
+from batchgrowth_operator.decide.drift import digest
 from batchgrowth_operator.decide.situation import Situation
-from batchgrowth_operator.seen.observed import Object
+from batchgrowth_operator.seen.observed import Object, annotations_of
 
 READ_BY_GROUP = 0o440
 FILES = "/etc/batchgrowth"
@@ -52,8 +53,17 @@ def image_inputs(s: Situation) -> dict[str, Any]:
     }
 
 
-def inputs_found(found: Object) -> dict[str, Any]:
-    """The inputs from which a DaskCluster or a trainer's Job was made, as its own pod has them."""
+def inputs_digest(found: Object) -> str:
+    """The digest of the inputs from which a DaskCluster or a trainer's Job was made, as its own pod has them.
+
+    The pod template of a Job, which cannot be edited, names it if users added parts to the pod.
+    """
+    template = found["spec"].get("template") or {}
+    told = annotations_of(template).get(names.INPUTS) if "metadata" in template else None
+    return told or digest(_inputs_found(found))
+
+
+def _inputs_found(found: Object) -> dict[str, Any]:
     spec = found["spec"]
     pod = (spec.get("template") or spec["scheduler"])["spec"]
     [first, *_] = pod.get("containers") or [{}]

@@ -6,6 +6,7 @@ from batchgrowth import names
 from batchgrowth.errors import ClusterError, Interrupted
 
 from batchgrowth_operator.decide.children.base import child, with_inputs
+from batchgrowth_operator.decide.children.own import own_parts, with_own_parts
 from batchgrowth_operator.decide.children.pods import (
     METRICS_PORT,
     MOUNTS,
@@ -20,6 +21,7 @@ from batchgrowth_operator.decide.children.pods import (
     scheduler_address,
 )
 from batchgrowth_operator.decide.decision import Manifest
+from batchgrowth_operator.decide.drift import digest
 from batchgrowth_operator.decide.situation import Situation
 from batchgrowth_operator.seen.observed import TRAINER
 from batchgrowth_operator.seen.trainer_outcome import REASONS, restarts_before
@@ -57,7 +59,9 @@ def _inputs(s: Situation) -> dict[str, Any]:
     kept = s.spec.checkpoint
     inputs = image_inputs(s) | {"claim": kept.volume.claim_name if kept.volume else None}
     # Absent without a store, so that an upgrade of the operator restarts no trainer.
-    return inputs | ({"store": [kept.uri, kept.secret_name]} if kept.uri else {})
+    inputs |= {"store": [kept.uri, kept.secret_name]} if kept.uri else {}
+    own = own_parts(s.spec)
+    return inputs | ({"own": own} if own else {})
 
 
 def _failure_rules() -> list[dict[str, Any]]:
@@ -78,6 +82,8 @@ def _failure_rules() -> list[dict[str, Any]]:
 
 def _template(s: Situation) -> dict[str, Any]:
     annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
+    if own_parts(s.spec):  # which the API server fills in, so that the pods no longer show what was given
+        annotations[names.INPUTS] = digest(_inputs(s))
     volume = s.spec.checkpoint.volume
     kept = {"persistentVolumeClaim": {"claimName": volume.claim_name}} if volume else {"emptyDir": {}}
     spec = pod_spec(
@@ -89,7 +95,8 @@ def _template(s: Situation) -> dict[str, Any]:
         automountServiceAccountToken=True,
         terminationGracePeriodSeconds=GRACE_SECONDS,
     )
-    return {"metadata": {"labels": names.labels(s.seen.name, TRAINER), "annotations": annotations}, "spec": spec}
+    metadata = {"labels": names.labels(s.seen.name, TRAINER), "annotations": annotations}
+    return {"metadata": metadata, "spec": with_own_parts(s.spec, spec)}
 
 
 def _container(s: Situation) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from batchgrowth.spec.overlay import merged
 from batchgrowth.spec.template import CONTAINER
 
 from batchgrowth_operator.decide.children.base import child
+from batchgrowth_operator.decide.children.own import with_own_parts
 from batchgrowth_operator.decide.children.pods import (
     HEALTH_PORT,
     MOUNTS,
@@ -43,9 +44,10 @@ def worker_deployment(s: Situation, replicas: int) -> Manifest:
 
 
 def worker_template(s: Situation) -> dict[str, Any]:
-    """The pod template of the workers: the user's merged into the operator's."""
+    """The pod template of the workers: ours, below what the spec adds to all pods, below the user's template."""
     labels = names.labels(s.seen.name, CONTAINER)
-    template: dict[str, Any] = merged({"metadata": {"labels": labels}, "spec": _pod(s)}, s.spec.workers.template)
+    pod = with_own_parts(s.spec, _pod(s))
+    template: dict[str, Any] = merged({"metadata": {"labels": labels}, "spec": pod}, s.spec.workers.template)
     return template
 
 
