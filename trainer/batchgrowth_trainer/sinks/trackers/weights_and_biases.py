@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import wandb
 
@@ -19,7 +20,9 @@ class WeightsAndBiases:
     def open(self, training: Training, run: str) -> str:
         """See Tracker."""
         settings = wandb.Settings(console="off", silent=True, x_disable_stats=True)
-        mode = None if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_API_KEY") else "offline"
+        mode: Literal["offline"] | None = (
+            None if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_API_KEY") else "offline"
+        )
         self._run = wandb.init(
             id=run or None,
             resume="allow" if run and _is_online(mode) else None,
