@@ -38,6 +38,8 @@ from batchgrowth_trainer.replica.growth import decisions_in
 from batchgrowth_trainer.sinks.events import Note, Sink, Started, Stopped, publish
 from batchgrowth_trainer.sinks.journal import Journal
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
+from batchgrowth_trainer.sinks.trackers.installed import check_installed
+from batchgrowth_trainer.sinks.trackers.tracking import tracking
 from batchgrowth_trainer.summary import concluded
 from batchgrowth_trainer.worker.addresses import host_towards
 
@@ -80,6 +82,7 @@ def train(
 
     Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
     """
+    check_installed(job.spec.trackers or ())
     plan, watch, fence = make_plan(job.spec), LoopWatch(), options.fence
 
     def note(text: str) -> None:
@@ -145,14 +148,16 @@ def _run(
     telemetry = Telemetry(plan, position.epoch + position.offset / plan.examples_per_epoch, endpoint.registry)
     with ExitStack() as stack:
         history = stack.enter_context(_history(folder, saved, sinks))
+        trackers = tracking(job, folder.path, lambda text: run.note(text))
         run = Run(
-            course, history=history, checkpoints=checkpoints, sinks=(telemetry, Journal(folder.path), *sinks),
+            course, history=history, checkpoints=checkpoints,
+            sinks=(telemetry, Journal(folder.path), *trackers, *sinks),
             wanted=options.wanted or _planned(options.workers), stop_requested=stop_requested, saved=saved,
             check_held=folder.check_held,
         )  # fmt: skip
         folder.write_job(job)
         run.publish(Started(job.metadata.name, plan, run.position, course.decisions))
-        stack.callback(run.publish, Stopped())
+        stack.push(lambda _kind, error, _trace: run.publish(Stopped(error)))
         run.note(f"metrics at {endpoint.url}; results go to {checkpoints.place}")
         yield run
 

@@ -23,6 +23,7 @@ MOST_SHARDS = 65_536
 LONGEST_JOB_NAME = 44
 """A DaskCluster may have 53 characters (63 less "-scheduler"), and our own children append up to 9."""
 
+TrackerName = Literal["TensorBoard", "MLflow", "WeightsAndBiases"]
 LabelText = Annotated[str, StringConstraints(max_length=63)]
 AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]
 
@@ -50,6 +51,14 @@ class JobSpec(Model):
     )
     evaluation: Evaluation = Field(
         Evaluation(), description="How often the model is evaluated. Default: after each epoch."
+    )
+    trackers: tuple[TrackerName, ...] | None = Field(
+        None,
+        strict=False,
+        max_length=3,
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+        description="What else records the run: TensorBoard, MLflow, WeightsAndBiases. The trainer needs the extra of "
+        "each, and the library's own environment variables say where it records. Default: none. Example: [MLflow].",
     )
     suspend: bool = Field(
         False,
@@ -156,6 +165,12 @@ class JobSpec(Model):
             None,  # the list type of the field says so already
         ),
         *POD_RULES,
+        Rule(
+            "trackers",
+            "give each tracker once",
+            lambda s: len(set(s.trackers or ())) == len(s.trackers or ()),
+            None,  # the list type of the field says so already
+        ),
     )
 
     @property

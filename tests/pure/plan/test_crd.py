@@ -97,12 +97,14 @@ def broken_rules(schema: Schema, value: Any, old: Any = None) -> Iterator[str]:
 
 
 def doubles(schema: Schema, value: Any) -> Iterator[str]:
-    """Duplicate entries of keyed lists."""
+    """Duplicate entries of keyed lists and of sets."""
     for node, part in nodes(schema, value):
         if node.get("x-kubernetes-list-type") == "map":
             keys = [tuple(item[key] for key in node["x-kubernetes-list-map-keys"]) for item in part]
             if len(set(keys)) < len(keys):
                 yield f"duplicate keys: {keys}"
+        elif node.get("x-kubernetes-list-type") == "set" and len(set(part)) < len(part):
+            yield f"duplicates: {part}"
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +143,7 @@ CHANGES = {
     "learningRate": {"initial": "0.1"},
     "optimizer": {"type": "Adam"},
     "precision": "BFloat16",
+    "trackers": ["MLflow"],
     "workers.threads": 2,
     "workers.maximum": 8,
     "workload.source": {"configMap": "digits-code-9876543210"},
@@ -177,7 +180,7 @@ def test_mathematics_and_code_are_immutable_once_started(schema: Schema, path: s
 def test_a_default_that_is_not_written_may_be_written_later(schema: Schema) -> None:
     """No stored job has it before a user writes it, since an operator and a trainer of an earlier version refuse it."""
     old, new = changed("precision", started=True)
-    assert "precision" not in prepared(schema, old)["spec"]
+    assert not {"precision", "trackers"} & prepared(schema, old)["spec"].keys()
     for value, refused in (("Float32", False), ("BFloat16", True)):
         new["spec"]["precision"] = value
         broken = list(broken_rules({**schema, "properties": {}}, prepared(schema, new), prepared(schema, old)))

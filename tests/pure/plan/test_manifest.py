@@ -177,6 +177,7 @@ def test_mathematics_is_what_determines_the_weights() -> None:
         "suspend=true",
         "checkpoint.keep=9",
         "precision=Float32",
+        "trackers=[MLflow]",
     ):
         assert plain == mathematics(read_manifest(DIGITS, [override]).spec)
     for override in (

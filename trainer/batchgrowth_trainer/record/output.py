@@ -21,6 +21,8 @@ from batchgrowth_trainer.record.storage import storage_error
 
 CHECKPOINTS, EARLIER, WEIGHTS_FILE = "checkpoints", "earlier", "model.safetensors"
 JOURNAL_FILE = "journal.jsonl"
+TRACKED = ("trackers", "tensorboard", "mlflow", "wandb")
+"""Folders of the trackers: how far each has recorded the run, and what they record if they have no other place."""
 _OF_A_RUN = (
     SUMMARY_FILE,
     CHECKPOINTS,
@@ -33,6 +35,7 @@ _OF_A_RUN = (
     WEIGHTS_FILE,
     "plot.png",
     "plot.html",
+    *TRACKED,
 )
 _LOCK_FILE = ".lock"
 _LOCK_RETRY_SECONDS = 0.5

@@ -5,7 +5,7 @@ is published once, even if a recovery repeats the update.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from batchgrowth.decisions import Decision
@@ -101,7 +101,9 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The run is over, however it ended; a second one changes nothing."""
+    """The run is over, however it ended; a second one changes nothing. `error` is what ended it, if it is known."""
+
+    error: BaseException | None = field(default=None, compare=False)
 
 
 Event = (

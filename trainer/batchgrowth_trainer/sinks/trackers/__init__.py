@@ -1,0 +1,1 @@
+"""Trackers: sinks that record a run with TensorBoard, MLflow or Weights & Biases, each an extra."""

@@ -1,0 +1,213 @@
+"""The sink of one tracker: a thread of its own opens it and sends; training never waits for it.
+
+Some updates are recorded, all evaluations, and how the run ended. What cannot be sent waits in memory and is tried
+again. How far the tracker has come is kept in the output folder, so a resume neither begins another run of the tracker
+nor repeats an update there.
+"""
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from batchgrowth.errors import Interrupted, Superseded
+from batchgrowth.spec import BatchGrowthJob
+
+from batchgrowth_trainer.record.files import replace_file
+from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.sinks.events import Event, Finished, Started, Stopped
+from batchgrowth_trainer.sinks.trackers.installed import ENTRIES
+from batchgrowth_trainer.sinks.trackers.tracker import Point, Status, Tracker, Training, Value
+
+SHORTEST_SECONDS, LONGEST_SECONDS, PERIODS = 0.25, 10.0, 400
+"""Between two updates that are recorded: a 400th of the time since the start, within these bounds."""
+PERIOD_SECONDS, RETRY_SECONDS = 1.0, 10.0
+"""Between two times that points are sent, and after one that failed."""
+_STOP_SECONDS = 30.0  # the longest that the end of a run waits for what was not sent yet
+_HURRIED_STOP_SECONDS = 3.0  # the same if the tracker has failed before, or if a user stops the run at once
+_LAST_TRIES = 2
+_MOST_WAITING = 20_000  # points in memory; the oldest are dropped
+_FOLDER = "trackers"
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """The tracker's identifier of the run, and the last update and the last evaluation that it has."""
+
+    run: str = ""
+    update: int = 0
+    evaluation: int = 0
+
+
+class Tracking:
+    """Records the run with one tracker, and says once that it cannot."""
+
+    def __init__(
+        self,
+        name: str,
+        load: Callable[[], Tracker],
+        training: Training,
+        note: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`load` is called in the thread, since the library may take seconds to import; `note` tells the user."""
+        self._name, self._load, self._training, self._note, self._clock = name, load, training, note, clock
+        self._path = training.folder / _FOLDER / f"{name}.json"
+        self._recorded = _read(self._path)
+        self._known = self._recorded  # of an earlier start: what must not be repeated
+        self._tracker: Tracker | None = None
+        self._is_open = False
+        self._waiting: deque[Point] = deque(maxlen=_MOST_WAITING)
+        self._last: HistoryRow | None = None
+        self._noted, self._began, self._due = 0, 0.0, 0.0
+        self._status: Status | None = None
+        self._summary: dict[str, Value] = {}
+        self._trouble, self._told = "", False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
+
+    def handle(self, event: Event) -> None:
+        """See Sink."""
+        match event:
+            case HistoryRow():
+                self._row(event)
+            case EvaluationRow():
+                self._evaluation(event)
+            case Started():
+                self._began = self._clock()
+                self._thread.start()
+            case Finished(sha256):
+                self._status = Status.FINISHED
+                self._summary["weightsSha256"] = sha256
+            case Stopped(error):
+                self._stop(error)
+        self._tell()
+
+    def _row(self, row: HistoryRow) -> None:
+        last, self._last = self._last, row
+        now = self._clock()
+        if now >= self._due or last is None or (row.stage, row.workers) != (last.stage, last.workers):
+            self._due = now + period_seconds(now - self._began)
+            self._add_row(row)
+
+    def _add_row(self, row: HistoryRow) -> None:
+        self._noted = row.update
+        if row.update > self._known.update:
+            values = {
+                "loss": row.loss, "learning_rate": row.learning_rate, "batch_size": row.batch_size,
+                "workers": row.workers, "epoch": row.epoch, "seconds": row.seconds,
+                "update_seconds": row.compute_seconds + row.exchange_seconds + row.wait_seconds,
+            }  # fmt: skip
+            self._add("train", row.update, values)
+
+    def _evaluation(self, row: EvaluationRow) -> None:
+        values = {"loss": row.loss, **row.metrics}
+        self._summary |= {f"test/{name}": value for name, value in values.items()}
+        if row.update > self._known.evaluation:
+            self._add("test", row.update, values)
+
+    def _add(self, kind: str, update: int, values: Mapping[str, float]) -> None:
+        self._waiting.append(Point(update, time.time(), {f"{kind}/{name}": value for name, value in values.items()}))
+
+    def _stop(self, error: BaseException | None) -> None:
+        if self._over.is_set():
+            return
+        if self._last is not None:
+            if self._noted < self._last.update:
+                self._add_row(self._last)
+            self._summary |= {"updates": self._last.update, "train/loss": self._last.loss}
+        at_once = isinstance(error, KeyboardInterrupt)
+        if self._status is None and not isinstance(error, Superseded):  # then the run is that of the later trainer
+            self._status = Status.INTERRUPTED if at_once or isinstance(error, Interrupted) else Status.FAILED
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(_HURRIED_STOP_SECONDS if at_once or self._trouble or self._told else _STOP_SECONDS)
+        if self._thread.is_alive():
+            self._trouble = self._trouble or "has not taken everything in time"
+
+    def _tell(self) -> None:
+        trouble, self._trouble = self._trouble, ""
+        if trouble and not self._told:
+            self._told = True
+            self._note(f"spec.trackers: {self._name} {trouble}; training goes on, and what it lacks is in history.csv")
+
+    # --- in the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._over.wait(wait):
+            wait = PERIOD_SECONDS if self._tried(self._send) else RETRY_SECONDS
+        if self._status is not None:
+            any(self._tried(self._end) for _ in range(_LAST_TRIES))
+
+    def _tried(self, act: Callable[[], None]) -> bool:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - a library may raise anything, and it must not end the training
+            self._trouble = f"cannot record the run now ({type(error).__name__}: {str(error).strip()[:300]})"
+            return False
+        return True
+
+    def _send(self) -> None:
+        if self._tracker is None:
+            self._tracker = self._load()
+        if not self._is_open:
+            self._keep(replace(self._recorded, run=self._tracker.open(self._training, self._recorded.run)))
+            self._is_open = True
+        points, before = list(self._waiting), self._recorded
+        if not points:
+            return
+        self._keep(_after(before, points))  # first: a trainer that is killed here must not send them again
+        try:
+            self._tracker.write(points)
+        except BaseException:
+            self._keep(before)
+            raise
+        for point in points:
+            if self._waiting and self._waiting[0] is point:  # else the full deque has dropped it
+                self._waiting.popleft()
+
+    def _end(self) -> None:
+        self._send()
+        assert self._tracker is not None
+        assert self._status is not None
+        self._tracker.end(self._status, self._summary)
+
+    def _keep(self, recorded: _Recorded) -> None:
+        self._recorded = recorded
+        with suppress(OSError):  # a full disk; at worst a resume repeats what it records
+            self._path.parent.mkdir(exist_ok=True)
+            replace_file(self._path, json.dumps(asdict(recorded)).encode(), durable=False)
+
+
+def period_seconds(running: float) -> float:
+    """The least time between two updates that are recorded, `running` seconds after the start."""
+    return min(max(running / PERIODS, SHORTEST_SECONDS), LONGEST_SECONDS)
+
+
+def _after(recorded: _Recorded, points: list[Point]) -> _Recorded:
+    updates = [point.update for point in points if "train/loss" in point.values]
+    evaluations = [point.update for point in points if "test/loss" in point.values]
+    return replace(
+        recorded,
+        update=max(recorded.update, *updates, 0),
+        evaluation=max(recorded.evaluation, *evaluations, 0),
+    )
+
+
+def _read(path: Path) -> _Recorded:
+    try:
+        return _Recorded(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return _Recorded()
+
+
+def tracking(job: BatchGrowthJob, folder: Path, note: Callable[[str], None]) -> tuple[Tracking, ...]:
+    """A sink for each of spec.trackers."""
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    training = Training(name=job.metadata.name, folder=folder, spec=spec)
+    return tuple(Tracking(name, ENTRIES[name].load, training, note) for name in job.spec.trackers or ())
