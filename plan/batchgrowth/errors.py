@@ -39,6 +39,10 @@ class BatchGrowthError(Exception):
 
     exit_code: ClassVar[int] = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows in place of a traceback: the text names the user's own line if there is one."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class SpecError(BatchGrowthError, ValueError):
     """The manifest cannot be accepted; `faults` lists everything wrong with it, one line each."""

@@ -1,1 +1,33 @@
-"""Do the arithmetic. torch and Dask live here."""
+"""Do the arithmetic. torch and Dask live here.
+
+From Python: `train` a workload, `load` a run, which is a `Run`; a workload is a function that returns a `Workload`.
+They are imported when they are first used, since torch and Dask take seconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchgrowth_trainer.frontend.runs import Run, load
+    from batchgrowth_trainer.frontend.starting import train
+    from batchgrowth_trainer.workload import Workload, correct
+
+__all__ = ["Run", "Workload", "correct", "load", "train"]
+
+_HOMES = {
+    "Run": "frontend.runs",
+    "Workload": "workload",
+    "correct": "workload",
+    "load": "frontend.runs",
+    "train": "frontend.starting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

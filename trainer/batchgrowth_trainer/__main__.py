@@ -56,7 +56,7 @@ def main(
     check_same_plan(manifest, plan)
 
     from batchgrowth_trainer.crew.fence import Fence
-    from batchgrowth_trainer.interrupts import interrupts
+    from batchgrowth_trainer.frontend.interrupts import interrupts
     from batchgrowth_trainer.record.output import make_folder
     from batchgrowth_trainer.sinks.delivery import numbered, to_config_map, to_file
     from batchgrowth_trainer.sinks.display import make_display

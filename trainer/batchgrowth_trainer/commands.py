@@ -130,7 +130,7 @@ def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | 
 
 
 def _train(job: BatchGrowthJob, console: Console, options: "Options") -> dict[str, Any]:
-    from batchgrowth_trainer.interrupts import interrupts
+    from batchgrowth_trainer.frontend.interrupts import interrupts
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, publish
     from batchgrowth_trainer.training import train

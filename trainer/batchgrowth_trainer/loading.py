@@ -7,6 +7,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset
 
 from batchgrowth_trainer.blame import FAULTS, ReadFault, described, may_pass, workload_error
+from batchgrowth_trainer.record import functions
 from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 
@@ -49,6 +51,8 @@ def find_function(entrypoint: str, field: str = "workload.entrypoint") -> Callab
     module_name, colon, name = entrypoint.partition(":")
     if not (module_name and colon and name):
         raise WorkloadError(f"{field}: {entrypoint!r} was given; write package.module:function")
+    if functions.is_function(entrypoint):
+        return functions.found(entrypoint, field)
     module = _imported(module_name, entrypoint, field)
     function = getattr(module, name, None)
     if function is None:
@@ -109,6 +113,18 @@ def _seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Sets the generators that `load_workload` seeds back as they were, at the end."""
+    python, arrays, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
+        torch.set_rng_state(tensors)
 
 
 def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> Workload:

@@ -7,7 +7,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
 from batchgrowth_trainer.drivers.workforce import Join, Workforce
 from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore
+from batchgrowth_trainer.record.functions import FUNCTION_FILE, function_in, receive
 from batchgrowth_trainer.record.history import History
 from batchgrowth_trainer.record.output import CHECKPOINTS, OutputFolder
 from batchgrowth_trainer.record.sealed import Saved
@@ -55,7 +56,8 @@ class Options:
     when the workload is imported; `wanted` replaces the plan's number of workers; `patient` waits without a limit for
     workers and for the scheduler, reconnects to a lost one, and waits a while for another run to leave the folder;
     `fence` ends the run if a later one claims the scheduler; `logs` applies to the workers of a local cluster;
-    `checkpoint_uri` is an object store for checkpoints and results, in place of the folder.
+    `checkpoint_uri` is an object store for checkpoints and results, in place of the folder; `function` is the workload
+    if it has no module, see `record.functions`, by default that of the run in the folder.
     """
 
     output_dir: Path
@@ -70,6 +72,7 @@ class Options:
     fence: Fence | None = None
     logs: Logs = DEFAULT_LOGS
     checkpoint_uri: str | None = None
+    function: bytes = b""
 
 
 def train(
@@ -106,6 +109,7 @@ def train(
             OutputFolder(options.output_dir, patience=patience, stop_requested=stops, note=wait_for_folder)
         ) as folder,
     ):
+        options = _with_function(job, options, folder)
         checkpoints = _checkpoints(job, options, folder)
         checkpoints.prepare()
         saved = checkpoints.resume(note) if options.resume else None
@@ -119,6 +123,14 @@ def train(
         with _run(job, options, endpoint, folder, checkpoints, saved, sinks, stops) as run:
             trained = _trained(run, options, watch)
             return concluded(run, job, folder, checkpoints, trained)
+
+
+def _with_function(job: BatchGrowthJob, options: Options, folder: OutputFolder) -> Options:
+    """The options with the workload's function, if it has no module. Raises DataError if it is missing."""
+    given = options.function or function_in(folder.path, job.spec.workload.entrypoint)
+    if given:
+        receive(given)
+    return replace(options, function=given)
 
 
 def _checkpoints(job: BatchGrowthJob, options: Options, folder: OutputFolder) -> Checkpoints:
@@ -156,6 +168,8 @@ def _run(
             check_held=folder.check_held,
         )  # fmt: skip
         folder.write_job(job)
+        if options.function:
+            folder.write(FUNCTION_FILE, options.function)
         run.publish(Started(job.metadata.name, plan, run.position, course.decisions))
         stack.push(lambda _kind, error, _trace: run.publish(Stopped(error)))
         run.note(f"metrics at {endpoint.url}; results go to {checkpoints.place}")
@@ -212,7 +226,9 @@ def _trained(run: Run, options: Options, watch: LoopWatch) -> Trained:
 @contextmanager
 def _workforce(run: Run, options: Options, watch: LoopWatch) -> Iterator[Workforce]:
     with _cluster(run, options) as (client, scaler, host, patience), watch.watching(client.loop.asyncio_loop):
-        crew = Crew(client, uuid.uuid4().hex, run.spec, options.paths, run.stop_requested, options.fence)
+        crew = Crew(
+            client, uuid.uuid4().hex, run.spec, options.paths, run.stop_requested, options.fence, options.function
+        )
         scaling = Scaling(run, crew, scaler, patience)
         crew.open()
         try:

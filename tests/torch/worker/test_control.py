@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 from batchgrowth.plan import Position
-from batchgrowth_trainer.interrupts import interrupts
+from batchgrowth_trainer.frontend.interrupts import interrupts
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.worker.control import Control
 

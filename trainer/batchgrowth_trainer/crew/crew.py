@@ -41,6 +41,7 @@ class Crew:
         paths: Sequence[str],
         stop_requested: Callable[[], bool] = lambda: False,
         fence: Fence | None = None,
+        function: bytes = b"",
     ) -> None:
         self.client, self.run_id, self._stop_requested = client, run_id, stop_requested
         self._connection = client.scheduler_comm  # a reconnection replaces it
@@ -54,7 +55,7 @@ class Crew:
         self._held: dict[str, Prepared] = {}  # suspects that are ready
         self.calls = Calls(client, self.check_connected)
         self._claim = Claim(client, self.calls, fence)
-        self._arguments = (run_id, spec, tuple(paths), self._claim.start)
+        self._arguments = (run_id, spec, tuple(paths), self._claim.start, function)
         self._pulse = Pulse(self.calls)
         self._roll = Roll(client, self.calls, self.events.put)
         self._restarts = Restarts(client, lambda a: a in self.ready or a in self._held or a in self.leaving)

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec
 
 import dask
 from batchgrowth.environment import DASK, worker_environment
@@ -84,6 +86,21 @@ class LocalScaler:
 
 
 @contextmanager
+def _main_left_alone() -> Iterator[None]:
+    """Workers do not import the program's file, which would train again in each of them if it has no guard.
+
+    multiprocessing leaves a main module of this name alone; workers need nothing of it, what they use is sent to them.
+    """
+    main = sys.modules["__main__"]
+    before = main.__spec__
+    main.__spec__ = ModuleSpec("__main__", None)
+    try:
+        yield
+    finally:
+        main.__spec__ = before
+
+
+@contextmanager
 def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalCluster]:
     """A cluster without workers yet, ready to `scale`; its processes and files are removed at the end.
 
@@ -98,10 +115,11 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
         "distributed.admin.log-length": 100,
         # A process that ends closes its connections at once; one that is silent for long is slow.
         "distributed.comm.timeouts.tcp": "300s",
+        "distributed.admin.large-graph-warning-threshold": "1GB",  # a function of a notebook may hold data
         **DASK,
         **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in environment.items()},
     }
-    with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings):
+    with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings), _main_left_alone():
         get_mp_context().set_forkserver_preload(list(_PRELOADED))
         cluster = LocalCluster(
             n_workers=0,

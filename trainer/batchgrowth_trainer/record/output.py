@@ -14,6 +14,7 @@ from batchgrowth.errors import CheckpointError, Interrupted, StorageError, Super
 from batchgrowth.spec import BatchGrowthJob
 
 from batchgrowth_trainer.record.files import replace_file
+from batchgrowth_trainer.record.functions import FUNCTION_FILE
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE
 from batchgrowth_trainer.record.replay import JOB_FILE, manifest_text
 from batchgrowth_trainer.record.runs import SUMMARY_FILE, read_summary
@@ -27,6 +28,7 @@ _OF_A_RUN = (
     SUMMARY_FILE,
     CHECKPOINTS,
     JOB_FILE,
+    FUNCTION_FILE,
     HISTORY_FILE,
     EVALUATIONS_FILE,
     GROWTH_FILE,

@@ -7,6 +7,13 @@ from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from batchgrowth_trainer.replica.draws import draw_seed
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.workload import Workload
+
+
+def build_workload(spec: JobSpec) -> Workload:
+    """The workload with its model before the first update. Raises WorkloadError or DataError."""
+    given, seed = spec.workload, draw_seed(spec.seed, "model") % 2**32
+    return load_workload(given.entrypoint, given.arguments, seed=seed, examples=given.examples)
 
 
 def build_replica(spec: JobSpec) -> Replica:
@@ -15,8 +22,7 @@ def build_replica(spec: JobSpec) -> Replica:
     It computes one shard and discards it, which loads kernels and finds a faulty loss before the first update.
     """
     prepare_process(spec)
-    given, seed = spec.workload, draw_seed(spec.seed, "model") % 2**32
-    workload = load_workload(given.entrypoint, given.arguments, seed=seed, examples=given.examples)
+    given, workload = spec.workload, build_workload(spec)
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
         replica = Replica(spec, workload, device)

@@ -3,12 +3,16 @@
 from pathlib import Path
 
 from batchgrowth.errors import CheckpointError, DataError
+from batchgrowth.spec import JobSpec
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import nn
 
+from batchgrowth_trainer.loading import untouched_randomness
+from batchgrowth_trainer.record.functions import function_in, receive
 from batchgrowth_trainer.record.output import WEIGHTS_FILE
 from batchgrowth_trainer.record.replay import recorded_job
-from batchgrowth_trainer.replica.building import build_replica
+from batchgrowth_trainer.replica.building import build_replica, build_workload
 from batchgrowth_trainer.replica.replica import Replica
 
 
@@ -18,18 +22,44 @@ def trained_replica(folder: Path) -> Replica:
     Raises DataError if no run ended there, CheckpointError if the weights are damaged or of another model, and what
     loading the workload raises.
     """
-    job, path = recorded_job(folder), folder / WEIGHTS_FILE
-    if not path.is_file():
-        raise DataError(f"{folder}: there is no {WEIGHTS_FILE} here; a run writes it at its end, so let it finish")
+    job, path = recorded_job(folder), _weights_in(folder)
+    receive_from(folder, job.spec)
     replica = build_replica(job.spec)
-    try:
-        replica.model.load_state_dict(load_file(path))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path}: these weights cannot be loaded ({' '.join(str(error).split())}). Name the folder of a run of "
-            f"{job.spec.workload.entrypoint} as it is now"
-        ) from error
+    _load(replica.model, path, job.spec)
     if replica.average is not None:  # it is what the run exported
         replica.average.vector.copy_(replica.parameters.vector.data)
     replica.model.eval()
     return replica
+
+
+def receive_from(folder: Path, spec: JobSpec) -> None:
+    """Have the workload of the run in `folder`, if it is a function without a module."""
+    if function := function_in(folder, spec.workload.entrypoint):
+        receive(function)
+
+
+def trained_model(folder: Path) -> nn.Module:
+    """The model of `trained_replica`, on the CPU; this process's threads and random numbers stay as they are."""
+    job, path = recorded_job(folder), _weights_in(folder)
+    receive_from(folder, job.spec)
+    with untouched_randomness():
+        model = build_workload(job.spec).model
+    _load(model, path, job.spec)
+    return model.eval()
+
+
+def _weights_in(folder: Path) -> Path:
+    path = folder / WEIGHTS_FILE
+    if not path.is_file():
+        raise DataError(f"{folder}: there is no {WEIGHTS_FILE} here; a run writes it at its end, so let it finish")
+    return path
+
+
+def _load(model: nn.Module, path: Path, spec: JobSpec) -> None:
+    try:
+        model.load_state_dict(load_file(path))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path}: these weights cannot be loaded ({' '.join(str(error).split())}). Name the folder of a run of "
+            f"{spec.workload.entrypoint} as it is now"
+        ) from error

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 from batchgrowth.durations import duration
 from batchgrowth.plan import Plan, Position
@@ -15,17 +16,26 @@ from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
 from batchgrowth_trainer.sinks.events import Event, Looked, Started, Stopped
 from batchgrowth_trainer.sinks.wording import note_of, shown_metrics
 
-REFRESH_SECONDS = 1 / 8
 PACE_HALF_LIFE_SECONDS = 3.0  # of the smoothed pace; short, so that the time left soon follows a resize
+
+
+class Shown(Protocol):
+    """Where pictures are shown, each in the place of the one before; rich's Live for a terminal."""
+
+    def update(self, renderable: RenderableType, *, refresh: bool) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class Live:
     """Redraws at most eight times a second; an update in between only replaces the newest row."""
 
+    refresh_seconds = 1 / 8
+
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
         self._clock = clock
-        self._screen: Screen | None = None
+        self._screen: Shown | None = None
         self._name = ""
         self._plan: Plan | None = None
         self._row: HistoryRow | None = None
@@ -59,15 +69,19 @@ class Live:
         self._name, self._plan, self._row, self._evaluation = name, plan, None, None
         done = position.epoch * plan.examples_per_epoch + position.offset
         self._pace = _Pace(done, self._clock())
+        self._screen = self._open(self._picture(done))
+
+    def _open(self, picture: RenderableType) -> Shown:
         # rich's own refresh thread would contend with the trainer for the interpreter, so updates drive the redraw.
-        self._screen = Screen(self._picture(done), console=self._console, auto_refresh=False)
-        self._screen.start(refresh=True)
+        screen = Screen(picture, console=self._console, auto_refresh=False)
+        screen.start(refresh=True)
+        return screen
 
     def _show(self, row: HistoryRow) -> None:
         self._row = row
         now = self._clock()
         if now >= self._due:
-            self._due = now + REFRESH_SECONDS
+            self._due = now + self.refresh_seconds
             self._redraw(now)
 
     def _stop(self) -> None:

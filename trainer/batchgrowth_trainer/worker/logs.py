@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from batchgrowth.logs import DEFAULT_LOGS, Logs, configure_logs
 from distributed import Worker
@@ -26,6 +28,18 @@ def silence_dask() -> None:
     """Drops all but Dask's critical messages: the run notes a lost worker in one line, Dask logs tracebacks."""
     for logger in _dask_loggers():
         logger.setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def quiet_dask() -> Iterator[None]:
+    """The same for the block alone."""
+    before = {logger: logger.level for logger in _dask_loggers()}
+    silence_dask()
+    try:
+        yield
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)
 
 
 def _dask_loggers() -> list[logging.Logger]:

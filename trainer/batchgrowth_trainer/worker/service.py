@@ -17,6 +17,7 @@ from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
 
 from batchgrowth_trainer.exchange.forming import Encryption
+from batchgrowth_trainer.record.functions import receive
 from batchgrowth_trainer.record.packed import Packed, pack_all
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, pack_snapshot, unpack_snapshot
 from batchgrowth_trainer.worker import messages
@@ -57,14 +58,19 @@ def member_of(run_id: str) -> Member:
     return _MEMBERS[run_id]
 
 
-def prepare_member(run_id: str, spec: JobSpec, paths: Sequence[str], start: int = 0) -> messages.Prepared:
+def prepare_member(
+    run_id: str, spec: JobSpec, paths: Sequence[str], start: int = 0, function: bytes = b""
+) -> messages.Prepared:
     """Load the workload and build a replica that is ready to join.
 
-    `start` is the number of the start of the driver's process. Raises WorkloadError and DataError, and Superseded if a
+    `start` is the number of the start of the driver's process; `function` is the workload's if it has no module, as
+    `record.functions` packs it. Raises WorkloadError and DataError, and Superseded if a
     driver of a later start was here.
     """
     _obey(run_id, start)
     sys.path[:0] = [path for path in paths if path not in sys.path]
+    if function:
+        receive(function)
     worker = get_worker()
     if run_id not in _MEMBERS:
         _MEMBERS[run_id] = Member(spec, host_and_port(worker.address)[0])

@@ -1,0 +1,235 @@
+"""Runs that start in Python, and their results, in this process."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+import torch
+from batchgrowth.errors import CheckpointError, DataError, Interrupted, SpecError, WorkloadError
+from batchgrowth_trainer import Run, Workload, load, train
+from batchgrowth_trainer.record import functions
+from batchgrowth_trainer.record.history import HistoryRow
+from batchgrowth_trainer.sinks.events import Event, Started
+from batchgrowth_trainer.training import Options
+from batchgrowth_trainer.training import train as train_job
+from safetensors.torch import load_file
+
+SPEC: dict[str, Any] = {
+    "seed": 3,
+    "epochs": 4,
+    "batch": {
+        "initial": 8, "maximum": 32, "shard": 4,
+        "growth": {"type": "Geometric", "geometric": {"factor": 2, "every_epochs": 1}},
+    },
+    "learning_rate": {"initial": 0.05, "rule": "DecayPastMaximum"},
+    "optimizer": {"type": "SGD", "sgd": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.0005}},
+    "exchange": {"type": "SingleProcess"},
+}  # fmt: skip
+"""The small job of the tests."""
+
+
+def enclosed(wide: int = 8) -> Callable[[], Workload]:
+    """A function that no module has."""
+
+    def workload() -> Workload:
+        net = torch.nn.Sequential(torch.nn.Linear(6, wide), torch.nn.ReLU(), torch.nn.Linear(wide, 3))
+        return small.of(net)
+
+    return workload
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A finished run of a function."""
+    return train(enclosed(), output_dir=tmp_path / "run", progress=False, **SPEC)
+
+
+def test_a_module_a_manifest_and_keywords_are_one_job(tmp_path: Path, small_job: Any) -> None:
+    expected = train_job(small_job(), Options(output_dir=tmp_path / "expected"))["weightsSha256"]
+    kept = {name: value for name, value in SPEC.items() if name != "epochs"}
+    found = [
+        train(small.net, output_dir=tmp_path / "function", progress=False, **SPEC),
+        train("small:net", output_dir=tmp_path / "name", examples=90, progress=False, **SPEC),
+        train(tmp_path / "expected" / "job.yaml", output_dir=tmp_path / "manifest", progress=False),
+        train(small_job("epochs=30"), output_dir=tmp_path / "job", epochs=4, progress=False, **kept),
+    ]
+
+    assert [expected] * 4 == [run.summary and run.summary["weightsSha256"] for run in found]
+    assert ["net", "net", "small", "small"] == [run.job.metadata.name for run in found]
+
+
+def test_a_run_has_its_history_and_its_model(run: Run) -> None:
+    assert run.summary is not None
+    assert list(range(1, run.summary["updates"] + 1)) == list(run.history.index)
+    assert {"epoch", "batch_size", "learning_rate", "loss", "workers"} < set(run.history)
+    assert [8, 16, 32] == list(run.history.batch_size.unique())
+    assert ["epoch", "seconds", "loss", "accuracy"] == list(run.evaluations)
+    assert [1, 2, 3, 4] == list(run.evaluations.epoch)
+
+    weights = load_file(run.folder / "model.safetensors")
+    assert not run.model.training
+    assert all(torch.equal(weights[name], tensor) for name, tensor in run.model.state_dict().items())
+    assert run.model is run.model
+
+
+def test_a_model_has_the_average_that_the_run_exported(tmp_path: Path) -> None:
+    averaging = SPEC["optimizer"] | {"averaging": {"decay": 0.9}}
+    run = train(enclosed(), output_dir=tmp_path, progress=False, **SPEC | {"optimizer": averaging})
+    weights = load_file(tmp_path / "model.safetensors")
+
+    assert all(torch.equal(weights[name], tensor) for name, tensor in run.model.state_dict().items())
+
+
+def test_it_is_shown(run: Run) -> None:
+    assert f"Run('{run.folder}'): updates {run.summary and run.summary['updates']}, seconds " in repr(run)
+    assert "<tr><th>accuracy</th><td>0." in run._repr_html_()
+    pictures, sizes = run.plot()._repr_mimebundle_()
+    assert pictures["image/png"].startswith(b"\x89PNG")
+    assert {"image/png": {"width": 960}} == sizes
+    assert (run.folder / "plot.html").is_file()
+
+
+def test_another_process_loads_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has never seen the function; the run's folder has it."""
+    expected = run.model(torch.ones(1, 6))
+    monkeypatch.setattr(functions, "_RECEIVED", {})
+    again = load(str(run.folder))
+
+    assert torch.equal(expected, again.model(torch.ones(1, 6)))
+    assert run.summary == again.summary
+
+
+def test_the_process_stays_as_it_was(tmp_path: Path) -> None:
+    """Training, counting the examples and loading the model draw no random number of the user's."""
+    torch.set_num_threads(2)
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    expected = torch.rand(1).item(), random.random(), np.random.rand()
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    train(enclosed(), output_dir=tmp_path, progress=False, **SPEC).model(torch.ones(1, 6))
+
+    assert expected == (torch.rand(1).item(), random.random(), np.random.rand())
+    assert 2 == torch.get_num_threads()
+
+
+class Stopper:
+    """A sink that sends this process SIGINT, as Ctrl-C does, at an update."""
+
+    def __init__(self, update: int) -> None:
+        self.update = update
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, HistoryRow) and event.update == self.update:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupted_run_goes_on(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "stopped"
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted, match=rf"stopped after update 5; the checkpoint is in {folder}.*, and resume=True"):
+        train(enclosed(), output_dir=folder, progress=False, sinks=[Stopper(5)], **SPEC)
+    stopped = load(folder)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (None, 5) == (stopped.summary, len(stopped.history))
+    assert f"Run('{folder}'): state not finished" == repr(stopped)
+    with pytest.raises(DataError, match="a run writes it at its end"):
+        _ = stopped.model
+
+    resumed = train(enclosed(), output_dir=folder, progress=False, resume=True, **SPEC)
+    assert run.summary is not None
+    assert resumed.summary is not None
+    assert run.summary["weightsSha256"] == resumed.summary["weightsSha256"]
+
+
+def test_another_function_is_not_resumed(run: Run, tmp_path: Path) -> None:
+    """What changed is named, and a new run keeps the one before."""
+    with pytest.raises(CheckpointError, match=r"run: the run there has another workload, since workload changed; undo"):
+        train(enclosed(wide=9), output_dir=run.folder, progress=False, resume=True, **SPEC)
+    train(enclosed(wide=9), output_dir=run.folder, progress=False, **SPEC)
+
+    assert "f" == load(run.folder / "earlier" / "1").job.spec.workload.entrypoint.split(".")[1][0]
+    assert 8 == next(load(run.folder / "earlier" / "1").model.parameters()).shape[0]
+
+
+def test_a_thread_can_train(tmp_path: Path) -> None:
+    """Only the main thread receives signals; others train without them."""
+    runs: list[Run] = []
+    spec = SPEC | {"epochs": 1}
+    thread = threading.Thread(
+        target=lambda: runs.append(train(enclosed(), output_dir=tmp_path, progress=False, **spec))
+    )
+    thread.start()
+    thread.join()
+
+    assert [1] == [run.summary and run.summary["epochs"] for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "kind", "text"),
+    [
+        (small.net(), {}, SpecError, r"^workload: a Workload; give a function that returns a batchgrowth_trainer\.Wor"),
+        (enclosed(), {"batch": {"initial": 8}}, SpecError, r"^batch\.maximum: missing; give a whole number"),
+        (enclosed(), {"epoch": 3}, SpecError, r"^epoch: no such field; did you mean epochs\?$"),
+        (enclosed(), {"arguments": {"hidden": 8}}, SpecError, r"^arguments\.hidden: 8; give a string"),
+        (enclosed(), {"arguments": {"depth": "8"}}, WorkloadError, r"^arguments\.depth: workload takes no such argum"),
+        (enclosed(), {"examples": 5}, DataError, r"^examples: 5 was given but workload has 90; set examples: 90$"),
+        (lambda: 3, {}, WorkloadError, r"^workload: workload returned a int; return batchgrowth_trainer\.workload\.W"),
+        (lambda: 1 / 0, {}, WorkloadError, r"^workload raised ZeroDivisionError: division by zero \(.*test_train\.py:"),
+        ("small:nett", {}, WorkloadError, r"^workload: small has no 'nett'; did you mean net\?$"),
+        ("gone.yaml", {}, SpecError, r"^gone\.yaml: cannot be read \(no such file or directory\); give the path"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_in_pythons_words(
+    workload: Any, changes: dict[str, Any], kind: type[Exception], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=text) as caught:
+        train(workload, output_dir=tmp_path, progress=False, **SPEC | changes)
+
+    assert "--" not in str(caught.value)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no job\.yaml here; name the output_dir of a run"):
+        load(tmp_path)
+
+
+def test_tables_need_pandas(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"tables need pandas: pip install 'batchgrowth\[notebook\]'"):
+        _ = run.history
+
+
+def test_sinks_and_the_display_receive_the_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Event] = []
+
+    class Keeper:
+        def handle(self, event: Event) -> None:
+            seen.append(event)
+
+    train(enclosed(), output_dir=tmp_path / "run", sinks=[Keeper()], **SPEC)
+    train(enclosed(), output_dir=tmp_path / "run", resume=True, **SPEC)
+
+    assert ["workload"] == [event.name for event in seen if isinstance(event, Started)]
+    printed = capsys.readouterr().out
+    assert "workload starts: 4 epochs" in printed
+    assert "Omit resume=True, or give another output_dir, to train it again." in " ".join(printed.split())
+
+
+def test_importing_the_package_is_quick() -> None:
+    """torch and Dask are loaded when something of it is used."""
+    code = (
+        "import sys, batchgrowth_trainer as b; print({'torch', 'dask', 'numpy'} & sys.modules.keys());"
+        "print(sorted(b.__all__) == b.__all__ and {*b.__all__} < {*dir(b)});"
+        "print(all(getattr(b, n) for n in b.__all__))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert ["set()", "True", "True"] == printed.splitlines()
