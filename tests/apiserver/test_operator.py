@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from batchgrowth import names
 from batchgrowth_operator.seen.observed import Ref
 from batchgrowth_operator.seen.scheduler import SETTLED_AFTER_SECONDS
 from batchgrowth_operator.server.kinds import EVENTS, KINDS
 from operator_field import CHILDREN, CLUSTER, JOB, PLAN, TRAINER, WORKERS, Field, until
 
+ROOT = Path(__file__).parents[2]
 SERVICES = KINDS["Service"]
 AUTHORITY = ("Secret", names.authority("digits"))
 
@@ -40,6 +43,29 @@ def test_nothing_is_written_when_nothing_changes(ground: Field) -> None:
     time.sleep(3)
 
     assert before == ground.everything()
+
+
+def test_own_parts_are_written_once(ground: Field) -> None:
+    """The API server fills in volumes and writes amounts in another way; the operator takes neither for a change."""
+    own = yaml.safe_load((ROOT / "tests" / "corpus" / "good" / "own-pods.yaml").read_text())["spec"]
+    parts = ("volumes", "volumeMounts", "env", "envFrom", "resources")
+    ground.apply(**{name: own[name] for name in parts}, workload=own["workload"])
+    until(ground.is_complete)
+    before = ground.rest()
+    time.sleep(3)
+    assert before == ground.everything()
+
+    for ref in (TRAINER, WORKERS):
+        pod = ground.get(ref)["spec"]["template"]["spec"]
+        mounted = {volume["name"] for volume in pod["volumes"]}
+        assert {"data", "cache", "settings", "batchgrowth-source"} < mounted
+        assert {"cpu": "2", "memory": "1536Mi"} == pod["containers"][0]["resources"]["requests"]
+
+    ground.patch(JOB, {"spec": {"env": [{"name": "HF_HOME", "value": "/data/other"}]}})
+    until(lambda: "deletionTimestamp" in ground.get(TRAINER)["metadata"])  # no controller completes it here
+    env = ground.get(WORKERS)["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {"name": "HF_HOME", "value": "/data/other"} in env
+    assert not [variable for variable in env if variable["name"] in ("HF_TOKEN", "NODE", "EMPTY")]
 
 
 def test_a_milestone_brings_workers(ground: Field) -> None:

@@ -17,7 +17,7 @@ RESERVED_VOLUMES = ("batchgrowth", SOURCE_VOLUME, "checkpoints", "shared-memory"
 RESERVED_FOLDERS = ("/checkpoints", "/etc/batchgrowth", SOURCE_FOLDER, "/tmp")  # noqa: S108  (paths inside containers)
 RESERVED_VARIABLES = (*sorted(OWN_VARIABLES), "POD_NAME")
 OF_PODS = frozenset({"env", "envFrom", "resources", "volumeMounts", "volumes"})
-"""Fields of the spec that the trainer is not told: it does not read them, and an older one would refuse them."""
+"""Fields of the spec that the trainer does not get: it does not read them, and an older one would refuse them."""
 VALUE_SOURCES = ("configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef")
 LARGEST_VOLUMES_BYTES = 16_384
 
@@ -33,7 +33,7 @@ def _open_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def map_list(key: str) -> dict[str, Any]:
-    """The schema's extension for a list whose entries are told apart by `key`."""
+    """The schema's extension for a list whose entries are unique by `key`."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 

@@ -188,7 +188,7 @@ def test_a_default_that_is_not_written_may_be_written_later(schema: Schema) -> N
 
 
 def test_another_config_map_and_none_are_other_code(schema: Schema) -> None:
-    old, new = changed("workload.source", started=True)
+    old, new = (prepared(schema, job) for job in changed("workload.source", started=True))
     other = copy.deepcopy(new)
     other["spec"]["workload"]["source"]["configMap"] = "another"
     root = {**schema, "properties": {}}

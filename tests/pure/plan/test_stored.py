@@ -89,7 +89,7 @@ def test_other_faults_are_still_faults() -> None:
         ("pruning", False),
         ("batch.warm", False),
         ("learningRate.restart", False),
-        ("workload.source", False),
+        ("workload.mirror", False),
     ],
 )
 def test_a_trainer_refuses_what_its_weights_may_depend_on(tmp_path: Path, path: str, accepted: bool) -> None:
