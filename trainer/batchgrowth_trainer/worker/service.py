@@ -21,9 +21,12 @@ from batchgrowth_trainer.record.packed import Packed, pack_all
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, pack_snapshot, unpack_snapshot
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.addresses import host_and_port
+from batchgrowth_trainer.worker.draws_of_dask import draw_apart
 from batchgrowth_trainer.worker.last_resort import end_when
 from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.member import Member
+
+draw_apart()
 
 _MEMBERS: dict[str, Member] = {}
 _STARTS: dict[str, int] = {}
