@@ -6,13 +6,16 @@ examples draw from it must depend on the seed alone.
 """
 
 import random
-import sys
 
-_PACKAGES = {"dask", "distributed", "tornado"}
+import dask.sizeof
+import distributed.comm.core
+import distributed.utils_comm
+
+_DRAW = (dask.sizeof, distributed.comm.core, distributed.utils_comm)
+"""The modules that draw while a worker trains."""
 
 
 def draw_apart() -> None:
-    """Replace the module `random` in each module of Dask and tornado that is loaded and uses it."""
-    for name, module in tuple(sys.modules.items()):
-        if name.partition(".")[0] in _PACKAGES and getattr(module, "random", None) is random:
-            vars(module)["random"] = random.Random()  # noqa: S311  (no secret)
+    """Replace the module `random` in these modules by a generator of their own."""
+    for module in _DRAW:
+        vars(module)["random"] = random.Random()  # noqa: S311  (no secret)
