@@ -106,7 +106,7 @@ class _Answer:
         self.batch: Batch | Exception | None = None
 
     def drop(self) -> None:
-        """Nobody will ask for the result."""
+        """The result is not wanted any more."""
         self._wanted, self.batch = False, None
 
     def take(self, batch: Batch | Exception) -> None:
