@@ -16,6 +16,7 @@ from batchgrowth.plan import Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.timing import Timing
 from batchgrowth_trainer.record.replay import decisions_of, declared_manifest, recorded_course
+from batchgrowth_trainer.replica.draws import example_order
 from batchgrowth_trainer.replica.growth import Growth, decisions_in
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
@@ -185,7 +186,7 @@ def test_the_sums_of_a_row_are_those_of_plain_gradients(
     """The last numbers of the row: sum of |g|² / n over the shards, times the largest n; the loss; the stop flag."""
     replica: Replica = make_replica(measured_job("NoiseScale", f"batch.initial={batch}"), small.plain())
     reference, step = small.plain(), replica.plan.step_at(replica.position)
-    order = replica._epoch_order(0)[: step.examples]
+    order = example_order(replica.spec.seed, 0, replica.plan.examples_per_epoch)[: step.examples]
     squares = losses = 0.0
     for shard in order.split(cuts):
         reference.model.zero_grad()
