@@ -102,7 +102,7 @@ def test_a_config_map_that_comes_late(job: MakeJob, local_sha256: Callable[..., 
         "a condition that names the ConfigMap",
         lambda: "own-code" in waiting.condition("ClusterReady").get("message", ""), 120, waiting.story,
     )  # fmt: skip
-    assert "PodBroken" == waiting.condition("ClusterReady")["reason"]
+    assert "ReferenceMissing" == waiting.condition("ClusterReady")["reason"]
 
     text = (SPIRAL / "spiral.py").read_text()
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "own-code"}, "immutable": True}
