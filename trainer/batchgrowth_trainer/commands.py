@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from batchgrowth.cli import LogFormatOption, LogLevelOption
-from batchgrowth.errors import BatchGrowthError, DataError, Interrupted, WorkloadError
+from batchgrowth.errors import DataError, Interrupted, WorkloadError
 from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.manifest import load_manifest
@@ -131,6 +131,7 @@ def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | 
 
 def _train(job: BatchGrowthJob, console: Console, options: "Options") -> dict[str, Any]:
     from batchgrowth_trainer.frontend.interrupts import interrupts
+    from batchgrowth_trainer.loading import find_modules_in
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, publish
     from batchgrowth_trainer.training import train
@@ -139,7 +140,7 @@ def _train(job: BatchGrowthJob, console: Console, options: "Options") -> dict[st
     set_up_logs(options.logs)
     if not options.logs.detailed:
         silence_dask()
-    sys.path[:0] = [path for path in options.paths if path not in sys.path]
+    find_modules_in(options.paths)
     sinks = [make_display(console)]
     first_stop = Note("stopping after this update; press again to stop at once")
     try:
@@ -164,8 +165,5 @@ def _print_summary(console: Console, summary: dict[str, Any]) -> None:
 def _draw(console: Console, directories: list[Path], output: Path | None) -> None:
     from batchgrowth_trainer.plots import plot_runs
 
-    try:
-        png, html = plot_runs(directories, output)
-    except OSError as error:
-        raise BatchGrowthError(f"the plots could not be written: {error}") from error
+    png, html = plot_runs(directories, output)
     console.print(f"plots: {png} and {html}", highlight=False, soft_wrap=True)

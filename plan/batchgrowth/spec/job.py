@@ -12,7 +12,7 @@ from batchgrowth.schema.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
 from batchgrowth.spec.batch import Batch
 from batchgrowth.spec.optimization import LearningRate, Optimizer
 from batchgrowth.spec.pods import RULES as POD_RULES
-from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeMount, map_list
+from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeMount, map_list, once
 from batchgrowth.spec.running import Checkpoint, Evaluation, Exchange, PullSecret, Restarts, Workers
 from batchgrowth.spec.workload import Workload
 
@@ -161,7 +161,7 @@ class JobSpec(Model):
         Rule(
             "imagePullSecrets",
             "give each secret once",
-            lambda s: len({secret.name for secret in s.image_pull_secrets}) == len(s.image_pull_secrets),
+            once("image_pull_secrets", "name"),
             None,  # the list type of the field says so already
         ),
         *POD_RULES,

@@ -210,7 +210,9 @@ def plain(models: Iterable[Model] | None) -> list[dict[str, Any]]:
     return [model.model_dump(mode="json", by_alias=True, exclude_none=True) for model in models or ()]
 
 
-def _once(field: str, key: str) -> Callable[[Any], bool]:
+def once(field: str, key: str) -> Callable[[Any], bool]:
+    """The check of a rule that the entries of a list, which may be left out, differ in that key."""
+
     def holds(spec: Any) -> bool:
         keys = [getattr(entry, key) for entry in getattr(spec, field) or ()]
         return len(set(keys)) == len(keys)
@@ -220,7 +222,7 @@ def _once(field: str, key: str) -> Callable[[Any], bool]:
 
 RULES = (
     *(
-        Rule(name, f"give each {what} once", _once(field, key), None)  # the list type of the field says so already
+        Rule(name, f"give each {what} once", once(field, key), None)  # the list type of the field says so already
         for name, field, key, what in (
             ("volumes", "volumes", "name", "name"),
             ("volumeMounts", "volume_mounts", "mount_path", "mountPath"),

@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints
 
 from batchgrowth.schema.model import Model, Rule
 from batchgrowth.schema.patterns import CONFIG_KEY, ENTRYPOINT, FILE_PATH, ObjectName
+from batchgrowth.spec.pods import map_list, once
 
 ARGUMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -38,18 +39,13 @@ class Source(Model):
         strict=False,
         min_length=1,
         max_length=MOST_FILES,
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["path"]},
+        json_schema_extra=map_list("path"),
         description="The keys that become files, with their paths, for modules in packages; at most 256. "
         "Default: each key is a file of its name.",
     )
 
     rules: ClassVar = (
-        Rule(
-            "items",
-            "give each path once",
-            lambda s: len({item.path for item in s.items or ()}) == len(s.items or ()),
-            None,  # the list type of the field says so already
-        ),
+        Rule("items", "give each path once", once("items", "path"), None),  # the list type of the field says so
     )
 
 

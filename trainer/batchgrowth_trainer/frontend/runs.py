@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchgrowth.errors import BatchGrowthError
 from batchgrowth.spec import BatchGrowthJob
 from torch import nn
 
@@ -89,10 +88,7 @@ class Run:
         Raises DataError before the first update, BatchGrowthError if the files cannot be written.
         """
         with reported_in_python():
-            try:
-                return Plot(*plot_runs([self.folder]))
-            except OSError as error:
-                raise BatchGrowthError(f"the plots could not be written: {error}") from error
+            return Plot(*plot_runs([self.folder]))
 
     def __repr__(self) -> str:
         """The folder and how the run ended."""

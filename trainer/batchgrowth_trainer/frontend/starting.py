@@ -1,7 +1,6 @@
 """Starts a run from Python: in a notebook, a script or a program."""
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +17,12 @@ from batchgrowth_trainer import training
 from batchgrowth_trainer.frontend.interrupts import interrupts
 from batchgrowth_trainer.frontend.runs import Run
 from batchgrowth_trainer.frontend.wording import InPython, reported_in_python, shell
-from batchgrowth_trainer.loading import load_workload, untouched_randomness
+from batchgrowth_trainer.loading import find_modules_in, load_workload
 from batchgrowth_trainer.record.fingerprint import importable_name
 from batchgrowth_trainer.record.functions import changes, function_in, is_function, packed
 from batchgrowth_trainer.record.output import CHECKPOINTS
 from batchgrowth_trainer.record.replay import JOB_FILE, recorded_job
+from batchgrowth_trainer.replica.draws import untouched_randomness
 from batchgrowth_trainer.sinks.cell import Cell
 from batchgrowth_trainer.sinks.display import make_display
 from batchgrowth_trainer.sinks.events import Note, Sink, publish
@@ -110,7 +110,7 @@ def _users_modules(workload: Any) -> tuple[str, ...]:
     """The folders of the user's modules, as for `batchgrowth run`; this process finds modules there from now on."""
     above = [str(Path(workload).resolve().parent)] if _is_path(workload) else []
     paths = tuple(dict.fromkeys((*above, str(Path.cwd()))))
-    sys.path[:0] = [path for path in paths if path not in sys.path]
+    find_modules_in(paths)
     return paths
 
 

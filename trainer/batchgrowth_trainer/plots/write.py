@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from batchgrowth.errors import DataError
+from batchgrowth.errors import BatchGrowthError, DataError
 
 from batchgrowth_trainer.plots.figure import figure_of
 from batchgrowth_trainer.plots.interactive import write_html
@@ -18,7 +18,7 @@ def plot_runs(directories: Sequence[Path], output: Path | None = None) -> tuple[
 
     `output` is a path whose suffix is replaced by .png and .html. By default one run is plotted into its own
     directory and several into the current one, as plot.png and plot.html.
-    Raises DataError if a directory holds no run, OSError if a file cannot be written.
+    Raises DataError if a directory holds no run, BatchGrowthError if a file cannot be written.
     """
     if not directories:
         raise DataError("RUN: none was given; name at least one --output-dir of a run")
@@ -26,7 +26,10 @@ def plot_runs(directories: Sequence[Path], output: Path | None = None) -> tuple[
     target = output or (directories[0] if len(directories) == 1 else Path()) / STEM
     target = target.with_suffix("") if target.suffix in (".png", ".html") else target
     png, html = (target.with_name(target.name + suffix) for suffix in (".png", ".html"))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_png(figure, png)
-    write_html(figure, html)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_png(figure, png)
+        write_html(figure, html)
+    except OSError as error:
+        raise BatchGrowthError(f"the plots could not be written: {error}") from error
     return png, html

@@ -6,7 +6,8 @@ The number of workers is not an argument, so no draw can depend on it.
 import hashlib
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -43,6 +44,16 @@ def generator_states() -> Callable[[], None]:
         random.setstate(python_state)
 
     return restore
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Sets the global generators back, at the end, to their states at the beginning."""
+    restore = generator_states()
+    try:
+        yield
+    finally:
+        restore()
 
 
 def shard_seed(seed: int, update: int, shard: int) -> int:

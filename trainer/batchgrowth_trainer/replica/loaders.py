@@ -92,8 +92,6 @@ class _Lane:
 
     def restart(self, coming: Iterator[Request]) -> None:
         """Drop what is under way."""
-        for _, answer in self.waiting:
-            answer.drop()
         self.waiting.clear()
         self.coming = coming
 
@@ -102,25 +100,16 @@ class _Answer:
     """What a loader will answer to one request; it answers in the order of the requests."""
 
     def __init__(self, loader: "_Loader") -> None:
-        self._loader, self._wanted = loader, True
+        self._loader = loader
         self.batch: Batch | Exception | None = None
-
-    def drop(self) -> None:
-        """The result is not wanted any more."""
-        self._wanted, self.batch = False, None
-
-    def take(self, batch: Batch | Exception) -> None:
-        """Keep what the loader has answered."""
-        self.batch = batch if self._wanted else None
 
     def result(self) -> Batch:
         """The batch, once it is there. Raises what reading raised, and EOFError or OSError if the loader has died."""
         self._loader.receive_until(self)
-        batch, self.batch = self.batch, None
-        if isinstance(batch, Exception):
-            raise batch
-        assert batch is not None
-        return batch
+        if isinstance(self.batch, Exception):
+            raise self.batch
+        assert self.batch is not None
+        return self.batch
 
 
 class _Loader:
@@ -142,7 +131,7 @@ class _Loader:
     def receive_until(self, answer: _Answer) -> None:
         """Receive answers up to this one, unless it is there."""
         while answer in self._asked:
-            self._asked.popleft().take(self._pipe.recv())
+            self._asked.popleft().batch = self._pipe.recv()
 
     def release(self) -> None:
         """Ask nothing any more: the process ends once it has read what it reads."""

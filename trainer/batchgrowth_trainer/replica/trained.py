@@ -8,11 +8,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from batchgrowth_trainer.loading import untouched_randomness
 from batchgrowth_trainer.record.functions import function_in, receive
 from batchgrowth_trainer.record.output import WEIGHTS_FILE
 from batchgrowth_trainer.record.replay import recorded_job
 from batchgrowth_trainer.replica.building import build_replica, build_workload
+from batchgrowth_trainer.replica.draws import untouched_randomness
 from batchgrowth_trainer.replica.replica import Replica
 
 

@@ -6,7 +6,6 @@ trains.
 
 import asyncio
 import socket
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,6 +16,7 @@ from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
 
 from batchgrowth_trainer.exchange.forming import Encryption
+from batchgrowth_trainer.loading import find_modules_in
 from batchgrowth_trainer.record.functions import receive
 from batchgrowth_trainer.record.packed import Packed, pack_all
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, pack_snapshot, unpack_snapshot
@@ -71,7 +71,7 @@ def prepare_member(
     driver of a later start was here.
     """
     _obey(run_id, start)
-    sys.path[:0] = [path for path in paths if path not in sys.path]
+    find_modules_in(paths)
     if function:
         receive(function)
     worker = get_worker()

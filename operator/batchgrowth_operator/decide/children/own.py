@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from batchgrowth.schema.model import Model
 from batchgrowth.spec import JobSpec
 from batchgrowth.spec.overlay import merged
 from batchgrowth.spec.pods import SOURCE_FOLDER, SOURCE_VOLUME, plain
@@ -14,8 +15,8 @@ def own_parts(spec: JobSpec) -> dict[str, Any]:
         "volumeMounts": plain(spec.volume_mounts),
         "env": plain(spec.env),
         "envFrom": plain(spec.env_from),
-        "resources": (plain([spec.resources]) if spec.resources else [{}])[0],
-        "source": (plain([spec.workload.source]) if spec.workload.source else [{}])[0],
+        "resources": _plain(spec.resources),
+        "source": _plain(spec.workload.source),
     }
     return {name: part for name, part in parts.items() if part}
 
@@ -33,15 +34,18 @@ def with_own_parts(spec: JobSpec, pod: dict[str, Any]) -> dict[str, Any]:
     }
     volumes = parts.get("volumes", [])
     if "source" in parts:
-        name, *items = parts["source"].values()
-        files = {"name": name, **({"items": items[0]} if items else {})}
-        volumes = [*volumes, {"name": SOURCE_VOLUME, "configMap": files}]
+        source = {"name" if key == "configMap" else key: part for key, part in parts["source"].items()}
+        volumes = [*volumes, {"name": SOURCE_VOLUME, "configMap": source}]
         over["volumeMounts"] = [
             *over["volumeMounts"], {"name": SOURCE_VOLUME, "mountPath": SOURCE_FOLDER, "readOnly": True}
         ]  # fmt: skip
     base = pod | {"containers": [_less_requested(container, parts.get("resources", {}))]}
     result: dict[str, Any] = merged(base, {"containers": [{k: v for k, v in over.items() if v}], "volumes": volumes})
     return result
+
+
+def _plain(model: Model | None) -> dict[str, Any]:
+    return plain([model])[0] if model else {}
 
 
 def _less_requested(container: dict[str, Any], resources: dict[str, Any]) -> dict[str, Any]:
