@@ -95,6 +95,12 @@ SPEED: tuple[Panel, ...] = (
         "Bps",
         Query(pace("batchgrowth_exchange_bytes_total"), "sent"),
     ),
+    lines(
+        "Distance of the replicas",
+        "How far the weights of logical replicas are from their mean; 0 if the exchange has no replicas of its own.",
+        "none",
+        Query(latest("batchgrowth_replica_distance"), "distance"),
+    ),
 )
 PAUSES: tuple[Panel, ...] = (
     bars(

@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from batchgrowth.exchanges import EXCHANGES, INEXACT
 from batchgrowth.schema.structural import Schema, structural_schema
 from batchgrowth.spec import KIND, MATHEMATICS, UNWRITTEN, JobSpec, Metadata
 from batchgrowth.status import JobStatus
@@ -72,6 +73,8 @@ def openapi_schema() -> Schema:
         },
         "x-kubernetes-validations": [
             *(_immutable(path) for path in MATHEMATICS),
+            _EXCHANGE_KEPT,
+            *(_settings_kept(name) for name in INEXACT),
             _SOURCE_KEPT,
             _immutable("workers.examplesPerWorker", unless="has(self.spec.batch.shard)"),  # the default of batch.shard
         ],
@@ -89,6 +92,26 @@ _SOURCE_KEPT = {
     "rule": f"!({_STARTED}) || {_source('self')} == {_source('oldSelf')}",
     "message": CODE,
     "fieldPath": ".spec.workload",
+}
+
+
+def _settings_kept(name: str) -> dict[str, str]:
+    """The rule that an exchange which the weights depend on keeps its settings once the job has started."""
+    block = EXCHANGES[name].block_name
+    here, there = (f"{job}.spec.exchange" for job in ("self", "oldSelf"))
+    same = f"has({here}.{block}) == has({there}.{block}) && (!has({here}.{block}) || {here}.{block} == {there}.{block})"
+    return {
+        "rule": f"!({_STARTED}) || {here}.type != '{name}' || ({same})",
+        "message": IMMUTABLE,
+        "fieldPath": ".spec.exchange",
+    }
+
+
+_EXCHANGE_KEPT = {
+    "rule": f"!({_STARTED}) || self.spec.exchange.type == oldSelf.spec.exchange.type || "
+    f"!(self.spec.exchange.type in {list(INEXACT)} || oldSelf.spec.exchange.type in {list(INEXACT)})",
+    "message": IMMUTABLE,
+    "fieldPath": ".spec.exchange.type",
 }
 
 

@@ -7,7 +7,7 @@ package at its top.
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from batchgrowth.measuring import LARGEST_BATCH, Look, MeasuredRule, Signals, Windows, ratio, two_shards
 from batchgrowth.position import Position
@@ -156,12 +156,30 @@ class OptimizerEntry(Entry):
     """
 
 
+def one(settings: Any) -> int:  # noqa: ARG001
+    """1: all workers hold the same weights after each update."""
+    return 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeEntry(Entry):
     """An exchange. `implementation` names its driver: a function (run, join) -> Trained, whose arguments are described
     in batchgrowth_trainer.drivers: the run, and a context manager that connects to the workers.
 
-    `uses_workers` is False if the driver trains in its own process.
+    `uses_workers` is False if the driver trains in its own process. `promise` says what the weights depend on: Exact,
+    on the mathematics of the job alone, so they are those of one process; Repeatable, on the settings of the exchange
+    too, which then belong to the mathematics. Neither depends on the number of workers.
+    `replicas` is a function (settings) -> the number of logical replicas, between which each batch is divided.
+    `keeps_copies` is True if their weights stay apart, so that each has a state of its own.
+    `longest_round` is a function (settings) -> the most updates from one message between
+    workers to the next.
+    `strategy` names what the members do between two points at which all of them have the same state: a function
+    (setting) -> batchgrowth_trainer.exchange.strategy.Strategy.
     """
 
     uses_workers: bool = True
+    promise: Literal["Exact", "Repeatable"] = "Exact"
+    replicas: Callable[[Any], int] = one
+    keeps_copies: bool = False
+    longest_round: Callable[[Any], int] = one
+    strategy: str = "batchgrowth_trainer.exchange.all_reduce:AllReduce"

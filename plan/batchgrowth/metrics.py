@@ -53,6 +53,11 @@ TRAINER = (
     Metric("batchgrowth_progress_ratio", "gauge", "Share of the plan's updates that are done, from 0 to 1.", "ratio"),
     Metric("batchgrowth_recoveries_total", "counter", "Updates repeated because a worker was lost."),
     Metric(
+        "batchgrowth_replica_distance",
+        "gauge",
+        "Root mean square distance of the logical replicas from their mean; 0 if the exchange has none.",
+    ),
+    Metric(
         "batchgrowth_resize_duration_seconds",
         "histogram",
         "Pause of the training while the group of workers re-forms.",

@@ -50,6 +50,7 @@ def make_plan(spec: JobSpec, decisions: Sequence[Decision] = ()) -> Plan:
         examples_per_epoch=spec.workload.examples,
         epochs=spec.epochs,
         shard=spec.shard,
+        replicas=spec.exchange.replicas,
         schedule=schedule,
         warmup=spec.learning_rate.warmup,
     )

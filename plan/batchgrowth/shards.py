@@ -13,13 +13,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def shard_bounds(examples: int, shard: int) -> tuple[int, ...]:
+def shard_count(examples: int, shard: int, replicas: int = 1) -> int:
+    """The number S of shards of a batch: the same for each of `replicas` logical replicas, which share the batch.
+
+    Each shard has at most `shard` examples.
+    """
+    return replicas * -(-examples // (replicas * shard))
+
+
+@lru_cache(maxsize=16)
+def shard_bounds(examples: int, shards: int) -> tuple[int, ...]:
     """S + 1 increasing offsets into a batch: shard i holds the examples [bounds[i], bounds[i + 1]).
 
-    S is ceil(examples / shard); shard sizes differ by at most one.
+    Shard sizes differ by at most one.
     """
-    count = -(-examples // shard)
-    return tuple(index * examples // count for index in range(count + 1)) if count else (0,)
+    return tuple(index * examples // shards for index in range(shards + 1)) if shards else (0,)
 
 
 @lru_cache(maxsize=4096)

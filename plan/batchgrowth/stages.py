@@ -10,6 +10,7 @@ from batchgrowth.extend import ScheduleRule
 from batchgrowth.learning import warmed
 from batchgrowth.position import Position
 from batchgrowth.schedules.constant import ConstantSchedule
+from batchgrowth.shards import shard_count
 from batchgrowth.spec import Warmup
 from batchgrowth.walk import Epochs
 
@@ -72,12 +73,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every update of a training, known before it begins."""
+    """Every update of a training, known before it begins; `replicas` are the logical ones that share each batch."""
 
     stages: tuple[Stage, ...]
     examples_per_epoch: int
     epochs: int
     shard: int
+    replicas: int = 1
     schedule: ScheduleRule = field(default_factory=ConstantSchedule)
     warmup: Warmup | None = None
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
@@ -114,6 +116,10 @@ class Plan:
         rate = self.stage_at(position.update).rate * self.schedule.factor(epoch)
         return warmed(self.warmup, position.update, float(rate))
 
+    def parts(self, batch_size: int) -> int:
+        """The parts of a batch that workers share: its shards, or the logical replicas if there are several."""
+        return self.replicas if self.replicas > 1 else shard_count(batch_size, self.shard)
+
     def is_done(self, position: Position) -> bool:
         """True if no update is left."""
         return position.epoch >= self.epochs
@@ -131,7 +137,7 @@ class Plan:
             after=Position(position.update + 1, position.epoch + ended, 0 if ended else offset),
             stage=stage.index,
             examples=examples,
-            shards=-(-examples // self.shard),
+            shards=shard_count(examples, self.shard, self.replicas),
             batch_size=stage.batch_size,
             learning_rate=self.learning_rate_at(position),
             workers=stage.workers,

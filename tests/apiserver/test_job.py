@@ -113,6 +113,29 @@ def test_a_user_cannot_write_the_status(kubectl: Kubectl, digits: Digits) -> Non
     assert "phase" not in digits().get("status", {})
 
 
+def test_an_exchange_with_replicas_belongs_to_the_mathematics(kubectl: Kubectl, started: Digits) -> None:
+    """Others may change while the job trains, and an exchange with replicas be chosen before it starts."""
+    assert 0 == patch(kubectl, below("exchange", {"type": "GatherScatter"})).returncode
+    refused = patch(kubectl, below("exchange", {"type": "LocalSGD"}))
+    assert 1 == refused.returncode
+    assert f"spec.exchange.type: Invalid value: {IMMUTABLE}" in refused.stderr.replace('"object": ', "")
+    assert "GatherScatter" == started()["spec"]["exchange"]["type"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"type": "AllReduce", "gossip": None}, {"gossip": {"graph": "Ring"}}, {"gossip": None}]
+)
+def test_what_an_exchange_with_replicas_is_given_stays(kubectl: Kubectl, digits: Digits, change: Any) -> None:
+    chosen = {"type": "Gossip", "gossip": {"replicas": 8}}
+    assert 0 == patch(kubectl, below("exchange", chosen)).returncode
+    patch(kubectl, {"status": {"startTime": "2026-01-01T00:00:00Z"}}, "--subresource=status")
+    assert 0 == patch(kubectl, below("exchange.timeoutSeconds", 30)).returncode
+    refused = patch(kubectl, below("exchange", change))
+    assert 1 == refused.returncode
+    assert IMMUTABLE in refused.stderr
+    assert digits()["spec"]["exchange"].items() >= {"type": "Gossip", "timeoutSeconds": 30}.items()
+
+
 def test_the_status_writer_cannot_write_the_spec(kubectl: Kubectl, digits: Digits) -> None:
     """A write to the subresource changes the status alone, and not the generation."""
     patch(kubectl, below("epochs", 7) | {"status": {"phase": "Training"}}, "--subresource=status")

@@ -6,8 +6,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.exchange import grid
 from batchgrowth_trainer.training import Options, train
 from dask_workers import workers
+from hunting import Hunter
 
 JOB = (
     "workload.entrypoint=slow_digits:workload",
@@ -45,32 +45,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
 
 def options(folder: Path, workers: int) -> Options:
     return Options(output_dir=folder, paths=(USER_CODE,), wanted=lambda _plan, _position: workers)
-
-
-class Hunter:
-    """Sends a signal to a random worker at random moments, `most` times at most."""
-
-    def __init__(self, seed: int, most: int, number: signal.Signals = signal.SIGKILL, pause: float = 1.0) -> None:
-        self.struck = 0
-        self._random, self._most, self._number, self._pause = random.Random(seed), most, number, pause
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._hunt, daemon=True)
-
-    def _hunt(self) -> None:
-        while self.struck < self._most and not self._over.wait(self._random.uniform(0.02, self._pause)):
-            alive = workers()
-            if alive:
-                os.kill(self._random.choice(alive).pid, self._number)
-                self.struck += 1
-
-    @contextmanager
-    def out(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            self._thread.join()
 
 
 def updates(folder: Path) -> list[int]:

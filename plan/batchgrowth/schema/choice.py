@@ -152,7 +152,10 @@ def choice_of(registry: Registry[Any], chooser: str = "type") -> Callable[[type[
         for entry in registry.values():
             if entry.block is not None:
                 text = f"The settings of {entry.name}; only with {chooser} {entry.name}."
-                fields[to_snake(entry.block_name)] = (entry.block | None, Field(None, description=text))
+                fields[to_snake(entry.block_name)] = (
+                    entry.block | None,
+                    Field(None, alias=entry.block_name, description=text),
+                )
         made = create_model(
             model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields
         )

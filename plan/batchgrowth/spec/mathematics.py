@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from batchgrowth.exchanges import INEXACT
 from batchgrowth.spec.job import JobSpec
 
 MATHEMATICS = (
@@ -39,6 +40,9 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
         if name in source and source[name] != UNWRITTEN.get(path):
             target[name] = source[name]
     part["batch"]["shard"] = spec.shard
+    if spec.exchange.type in INEXACT:
+        names = ("type", spec.exchange.entry.block_name)
+        part["exchange"] = {name: whole["exchange"][name] for name in names if name in whole["exchange"]}
     return part
 
 

@@ -18,7 +18,7 @@ LARGEST_TEMPLATE_BYTES = 16_384
 
 @choice_of(EXCHANGES)
 class Exchange(Choice):
-    """How gradients move between the workers; the weights are the same, bit for bit, with each."""
+    """How gradients or weights move between the workers."""
 
     type: str
     timeout_seconds: int = Field(
@@ -32,6 +32,16 @@ class Exchange(Choice):
         description="Auto encrypts the connections between workers, with the job's certificate, wherever workers and "
         "scheduler speak TLS: in every pod. Disabled leaves them plain, for a closed network. Default: Auto.",
     )
+
+    @property
+    def replicas(self) -> int:
+        """The number of logical replicas; 1 if every worker holds the same weights after each update."""
+        return int(self.entry.replicas(self.settings))
+
+    @property
+    def patience_seconds(self) -> int:
+        """How long a worker may hear nothing of another: timeoutSeconds for each update of a round."""
+        return self.timeout_seconds * int(self.entry.longest_round(self.settings))
 
 
 class Workers(Model):

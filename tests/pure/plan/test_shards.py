@@ -6,7 +6,7 @@ import operator
 from itertools import pairwise
 
 import pytest
-from batchgrowth.shards import merge_order, roundest, shard_bounds, shard_runs, split, subtrees, tree_sum
+from batchgrowth.shards import merge_order, roundest, shard_bounds, shard_count, shard_runs, split, subtrees, tree_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +37,7 @@ def along(nodes: list[tuple[int, int]], leaves: list[float]) -> float:
 @pytest.mark.fault("A07")
 @given(st.integers(0, 5000), st.integers(1, 700))
 def test_bounds_cut_evenly(examples: int, shard: int) -> None:
-    bounds = shard_bounds(examples, shard)
+    bounds = shard_bounds(examples, shard_count(examples, shard))
     sizes = {b - a for a, b in pairwise(bounds)}
     assert (0, examples) == (bounds[0], bounds[-1])
     assert -(-examples // shard) == len(bounds) - 1

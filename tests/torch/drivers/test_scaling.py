@@ -19,7 +19,7 @@ from batchgrowth_trainer.drivers.run import Run, Story
 from batchgrowth_trainer.drivers.scaling import Scaling, shards_of
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import History, ResizeRow
-from batchgrowth_trainer.replica.replica import Committed
+from batchgrowth_trainer.replica.updates import Committed
 from batchgrowth_trainer.sinks.events import Event, Looked
 from batchgrowth_trainer.worker.messages import UpdateRow
 

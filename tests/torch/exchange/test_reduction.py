@@ -1,9 +1,6 @@
 """The all-reduce over members that are threads of this process: the same bits on both of its paths."""
 
-import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
@@ -16,50 +13,8 @@ from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
 from batchgrowth_trainer.replica.tree import add_up, lay_out
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from threads import Fake, together
 from torch import Tensor
-
-
-class Fake:
-    """A member of a group that exchanges tensors through queues; counts the bytes that it sends."""
-
-    def __init__(self, rank: int, queues: dict[tuple[int, int], queue.Queue[Tensor]], size: int, rows: int = 1) -> None:
-        self.rank, self.size, self._queues, self.sent = rank, size, queues, 0
-        self.grid = grid_of(size, rows)
-
-    def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
-        for peer, tensor in outgoing.items():
-            self._queues[self.rank, peer].put(tensor.clone())
-            self.sent += tensor.nbytes
-        for peer, tensor in incoming.items():
-            came = self._queues[peer, self.rank].get(timeout=3)
-            assert came.numel() == tensor.numel()
-            tensor.view(-1).copy_(came.view(-1))
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
-def together(size: int, act: Callable[[Fake], Any], rows: int = 1) -> tuple[list[Any], list[Fake]]:
-    """What each member's `act` returned. Raises the error of a member; only peers of the grid have a queue."""
-    queues: dict[tuple[int, int], queue.Queue[Tensor]] = {
-        (a, b): queue.Queue() for a in range(size) for b in grid_of(size, rows).peers(a)
-    }
-    members, results, errors = [Fake(rank, queues, size, rows) for rank in range(size)], [None] * size, []
-
-    def work(member: Fake) -> None:
-        try:
-            results[member.rank] = act(member)
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(member,)) for member in members]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results, members
 
 
 def leaves(shards: int, length: int) -> list[Tensor]:

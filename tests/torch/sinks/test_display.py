@@ -17,6 +17,7 @@ from batchgrowth_trainer.sinks.events import (
     Looked,
     Note,
     Recovered,
+    ReplicasApart,
     Sink,
     Started,
     Stopped,
@@ -217,7 +218,7 @@ NOTES = [
     (CheckpointFailed("no room"), "checkpoint failed: no room"),
     (Waiting("a worker"), "waiting for a worker"),
 ]
-SILENT = [BytesSent(9), WorkersReady(2), CheckpointSaved(1, 0.1, 9), Finished("5f")]
+SILENT = [BytesSent(9), ReplicasApart(0.1), WorkersReady(2), CheckpointSaved(1, 0.1, 9), Finished("5f")]
 
 
 @pytest.mark.parametrize("console", [terminal, lambda: Console(file=io.StringIO())], ids=["terminal", "log"])

@@ -18,6 +18,7 @@ from batchgrowth_trainer.sinks.events import (
     CheckpointSaved,
     Looked,
     Recovered,
+    ReplicasApart,
 )
 from batchgrowth_trainer.sinks.telemetry import LIVENESS_PATH, Endpoint, Telemetry
 from prometheus_client import CollectorRegistry
@@ -46,6 +47,7 @@ def filled(job: Any) -> Telemetry:
         Looked(GrowthRow(2, 0.5, 610.0, 192, 192), "noise scale", 128, make_plan(job.spec), ()),
         Recovered(2, "a worker was lost"),
         BytesSent(1000),
+        ReplicasApart(0.5),
         CheckpointSaved(2, 0.1, 500),
         CheckpointFailed("no room"),
     ):

@@ -21,7 +21,7 @@ from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.exchange.rendezvous import Rendezvous
 from batchgrowth_trainer.exchange.seats import seats
 from batchgrowth_trainer.record.snapshot import Trained
-from batchgrowth_trainer.sinks.events import BytesSent
+from batchgrowth_trainer.sinks.events import BytesSent, ReplicasApart
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import EvaluationReport, GenerationBegan, Left, Order, Outcome, RowsReport
 
@@ -87,7 +87,7 @@ class AllReduceDriver:
         doors = [self._crew.ready[address].door for address in self._now.members]
         store = (meeting.host, meeting.port) if meeting else None
         until = self._scaling.ends_at(len(doors))
-        for seat in seats(doors, self._now.token, run.spec.exchange.timeout_seconds, store):
+        for seat in seats(doors, self._now.token, run.spec.exchange.patience_seconds, store):
             yield Order(seat, self._now.number, until, evaluated=run.story.evaluated, reported=run.reported)
 
     def _supervise(self, present: Generation) -> None:
@@ -106,7 +106,7 @@ class AllReduceDriver:
 
     def _restart_stuck(self, present: Generation) -> None:
         """Restart members whose thread hangs, though they answer: the others have long ended this generation."""
-        if time.monotonic() - present.cancelled_at > self._run.spec.exchange.timeout_seconds + pulse.STUCK_SECONDS:
+        if time.monotonic() - present.cancelled_at > self._run.spec.exchange.patience_seconds + pulse.STUCK_SECONDS:
             present.cancelled_at = math.inf
             self._crew.restart_stuck([m for m in present.members if m not in present.outcomes], self._run.note)
 
@@ -165,6 +165,8 @@ class AllReduceDriver:
         if isinstance(report, RowsReport):
             self._run.record_rows(report.rows)
             self._run.publish(BytesSent(report.bytes_sent))
+            if report.distance is not None:
+                self._run.publish(ReplicasApart(report.distance))
         else:
             self._run.record_evaluation(report.position, report.values, report.evaluated_at)
 

@@ -28,9 +28,10 @@ from batchgrowth_trainer.record.packed import pack_all
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import evaluate
-from batchgrowth_trainer.replica.replica import Committed, Replica
+from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import add_up, lay_out
+from batchgrowth_trainer.replica.updates import Committed
 from batchgrowth_trainer.sinks.events import BytesSent
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Gradients, Left, UpdateRow

@@ -38,8 +38,8 @@ class Scaler(Protocol):
 
 
 def shards_of(plan: Plan, position: Position) -> int:
-    """As many workers as a batch has shards: every worker of an externally scaled cluster that could have work."""
-    return -(-plan.stage_at(position.update).batch_size // plan.shard)
+    """As many workers as a batch has parts: every worker of an externally scaled cluster that could have work."""
+    return plan.parts(plan.stage_at(position.update).batch_size)
 
 
 class Scaling:

@@ -4,14 +4,12 @@ Every worker holds a replica, as does a run in one process; an exchange only ass
 their partial sums.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from batchgrowth.decisions import Decision
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Plan, Position, Step
 from batchgrowth.shards import subtrees, tree_sum
@@ -24,6 +22,7 @@ from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.averaging import average_of
 from batchgrowth_trainer.replica.clipping import clip
+from batchgrowth_trainer.replica.copies import copies_of
 from batchgrowth_trainer.replica.decay import spared
 from batchgrowth_trainer.replica.devices import autocast, to_device
 from batchgrowth_trainer.replica.draws import seed_generators, shard_seed
@@ -31,37 +30,12 @@ from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.optimizer import optimizer_of
-from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Tail
+from batchgrowth_trainer.replica.outer import outer_of
+from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail
+from batchgrowth_trainer.replica.reading import Request
 from batchgrowth_trainer.replica.requests import Requests, Runs, none_known
+from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard, not_finite
 from batchgrowth_trainer.workload import Workload
-
-
-@dataclass(slots=True)
-class Partial:
-    """The sum over the shards [lo, hi), a node of the fixed tree.
-
-    `row` has shape (L,): gradient, change of the buffers, and the numbers of Tail.
-    `views` and `places` are views of it, of the parameters' gradients and of the quantities; they are empty if the row
-    came from another process.
-    """
-
-    lo: int
-    hi: int
-    row: Tensor
-    views: list[Tensor] = field(default_factory=list)
-    places: list[Tensor] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The result of an update: mean loss per example, its learning rate, whether a member requested a stop after it,
-    and what a look at the measured quantity decided, None if none was due.
-    """
-
-    loss: float
-    learning_rate: float
-    stop: bool
-    decision: Decision | None = None
 
 
 class Replica:
@@ -78,6 +52,8 @@ class Replica:
         self.buffers = FlatBuffers(self.model, device)
         self.optimizer = optimizer_of(spec, self.parameters)
         self.average = average_of(spec, self.parameters.vector.data)
+        self.outer = outer_of(spec, self.parameters.vector.data)
+        self.copies = copies_of(spec, self._of_one())
         self.position = Position()
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
@@ -86,7 +62,7 @@ class Replica:
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
         self._norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
         self._free: list[Partial] = []
-        self._requests = Requests(spec.seed)
+        self.requests = Requests(spec.seed)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
 
     @property
@@ -105,7 +81,7 @@ class Replica:
         """
         self.model.train()
         start = self.buffers.clone()
-        shard = partial(self._shard, step, run[1], runs, start)
+        shard = partial(self._shard, step, start, lambda shard: self.coming(step, range(shard, run[1]), runs))
         try:
             nodes = [tree_sum(lo, hi, shard, self._add) for lo, hi in subtrees(run[0], run[1], step.shards)]
         finally:
@@ -114,28 +90,53 @@ class Replica:
             self._tail.request_stop(nodes[0].row)
         return nodes
 
+    def sum_of(self, step: Step, run: tuple[int, int], ahead: Callable[[int], Iterator[Request]]) -> Partial:
+        """The sum over the shards [run[0], run[1]) along a tree of their own, for an update that others do not see.
+
+        `ahead(shard)` are the requests for that shard and those after it.
+        """
+        self.model.train()
+        start = self.buffers.clone()
+        try:
+            return tree_sum(*run, partial(self._shard, step, start, ahead), self._add)
+        finally:
+            self.buffers.restore(start)
+
+    def coming(self, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
+        """See Requests.coming."""
+        return self.requests.coming(self.plan, step, shards, runs)
+
     def commit(self, step: Step, total: Tensor) -> Committed:
         """Take the optimizer step with `total`, the sum over all shards, shape (L,), and advance the position.
 
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
+        sums, size, learning_rate = self.step(step, total, step.examples)
+        decision = self.growth.after(step, sums, size, largest_shard(step))
+        self.position = step.after
+        return Committed(sums.by_name[LOSS.name] / step.examples, learning_rate, sums.stop, decision)
+
+    def step(self, step: Step, total: Tensor, examples: int) -> tuple[Sums, float, float]:
+        """Take the optimizer step with `total`, the sum over `examples` of the update's examples, shape (L,).
+
+        The numbers that were added, the norm of the mean gradient and the learning rate. Leaves the position as it is.
+        Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
+        """
         weights = self.parameters.length
-        gradient = total[:weights].div_(step.examples)
+        gradient = total[:weights].div_(examples)
         sums = self._tail.read(total, torch.linalg.vector_norm(gradient))
         loss, (size,) = sums.by_name[LOSS.name], sums.more
         learning_rate = self.growth.learning_rate(step)
         if not (abs(loss) < float("inf") and size < float("inf")):
-            raise WorkloadError(_not_finite(step, learning_rate, loss, size))
+            raise WorkloadError(not_finite(step, learning_rate, loss, size))
         if self.buffers.length:
-            change = total[weights : -self._tail.length].div_(step.examples)
+            change = total[weights : -self._tail.length].div_(examples)
             self.buffers.advance(self.buffers.clone(), change)
         clip(gradient, size, self.spec.optimizer.clipping)
         self.optimizer.step(gradient, learning_rate, step.position.update)
         if self.average is not None:
             self.average.follow(step.position.update)
-        decision = self.growth.after(step, sums, size, _largest_shard(step))
-        self.position = step.after
-        return Committed(loss / step.examples, learning_rate, sums.stop, decision)
+        return sums, size, learning_rate
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
         """Write the timing of an earlier update into the row with shard 0, for a growth that looks at a clock.
@@ -154,20 +155,23 @@ class Replica:
         self._free.append(right)
         return left
 
-    def _shard(self, step: Step, end: int, runs: Runs, start: dict[torch.dtype, Tensor], shard: int) -> Partial:
+    def _shard(
+        self, step: Step, start: dict[torch.dtype, Tensor], ahead: Callable[[int], Iterator[Request]], shard: int
+    ) -> Partial:
         done = self._blank(shard)
+        request = self.requests.of(self.plan, step, shard)
+        count = len(request.indices)
+        if not count:
+            return done
         self.parameters.collect_into(done.views)
         self.buffers.restore(start)
-        request = self._requests.of(self.plan, step, shard)
-        count = len(request.indices)
         with reported_as_workload_error(f"update {step.position.update + 1}, shard {shard}"):
-            coming = partial(self._requests.coming, self.plan, step, range(shard, end), runs)
-            inputs, target = to_device(self.loaders.read(request, coming), self.device)
+            inputs, target = to_device(self.loaders.read(request, partial(ahead, shard)), self.device)
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
             loss = self._loss(inputs, target, count)
             loss.backward()  # type: ignore[no-untyped-call]
         weights = self.parameters.length
-        self._tail.write(done.places, loss.detach(), done.row[:weights], _largest_shard(step) / count)
+        self._tail.write(done.places, loss.detach(), done.row[:weights], largest_shard(step) / count)
         if self.buffers.length:
             self.buffers.change_since(start, count, done.row[weights : -self._tail.length])
         self.on_shard()
@@ -200,9 +204,15 @@ class Replica:
 
     def tensors(self) -> dict[str, Tensor]:
         """The state's live vectors, by name; `moved_to` follows a write into them."""
+        outer = {} if self.outer is None else {"outer.momentum": self.outer.momentum}
+        copies = {} if self.copies is None else self.copies.tensors()
+        return self._of_one() | outer | copies | self.growth.tensors()
+
+    def _of_one(self) -> dict[str, Tensor]:
+        """The vectors that a logical replica has for itself."""
         optimizer = {f"optimizer.{name}": v for name, v in self.optimizer.state.items()}
         average = {} if self.average is None else {"average": self.average.vector}
-        return self.model_tensors() | optimizer | average | self.growth.tensors()
+        return self.model_tensors() | optimizer | average
 
     def moved_to(self, position: Position) -> None:
         """Take on what was written into `tensors()`: the state at this position."""
@@ -234,17 +244,3 @@ class Replica:
         """The model's own state dict on the CPU, for export; no two tensors share memory."""
         with self.as_evaluated():
             return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
-
-
-def _largest_shard(step: Step) -> int:
-    """The number of examples of the update's largest shard; the others have at most one less."""
-    return -(-step.examples // step.shards)
-
-
-def _not_finite(step: Step, learning_rate: float, loss: float, size: float) -> str:
-    return (
-        f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
-        f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {size:g}. "
-        "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
-        "in the loss."
-    )

@@ -1,7 +1,6 @@
 """Which examples a shard has: the job's order of each epoch, cut into batches and shards. The same in every process."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 
 from batchgrowth.plan import Plan, Step
 from batchgrowth.shards import shard_bounds
@@ -28,7 +27,7 @@ class Requests:
 
     def of(self, plan: Plan, step: Step, shard: int) -> Request:
         """The request for one shard of an update."""
-        bounds, first = _bounds(step.examples, plan.shard), step.position.offset
+        bounds, first = shard_bounds(step.examples, step.shards), step.position.offset
         order = self.order(step.position.epoch, plan.examples_per_epoch)
         indices = order[first + bounds[shard] : first + bounds[shard + 1]]
         return Request(None, indices, reading_seed(self._seed, step.position.update, shard))
@@ -46,8 +45,3 @@ class Requests:
             kept = {known: order for known, order in self._orders.items() if known == epoch - 1}
             self._orders = kept | {epoch: example_order(self._seed, epoch, examples)}
         return self._orders[epoch]
-
-
-@lru_cache(maxsize=16)
-def _bounds(examples: int, shard: int) -> Sequence[int]:
-    return shard_bounds(examples, shard)

@@ -72,6 +72,13 @@ class BytesSent:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasApart:
+    """The root mean square distance of the logical replicas' weights from their mean, before they are averaged."""
+
+    distance: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersReady:
     """This many workers could train now."""
 
@@ -108,7 +115,7 @@ class Stopped:
 
 Event = (
     HistoryRow | EvaluationRow | ResizeRow | Started | Looked | Recovered | CheckpointSaved | CheckpointFailed
-    | BytesSent | WorkersReady | Waiting | Note | Finished | Stopped
+    | BytesSent | ReplicasApart | WorkersReady | Waiting | Note | Finished | Stopped
 )  # fmt: skip
 
 

@@ -38,8 +38,8 @@ class Telemetry:
         match event:
             case HistoryRow():
                 self._row(event)
-            case events.BytesSent(count):
-                metrics["batchgrowth_exchange_bytes_total"].inc(count)
+            case events.BytesSent() | events.ReplicasApart():
+                self._exchange(event)
             case EvaluationRow():
                 for name, value in (("loss", event.loss), *event.metrics.items()):
                     metrics["batchgrowth_evaluation"].labels(name).set(value)
@@ -73,6 +73,12 @@ class Telemetry:
         spent.labels("compute").observe(row.compute_seconds)
         spent.labels("exchange").observe(row.exchange_seconds)
         spent.labels("wait").observe(row.wait_seconds)
+
+    def _exchange(self, event: events.BytesSent | events.ReplicasApart) -> None:
+        if isinstance(event, events.BytesSent):
+            self._metrics["batchgrowth_exchange_bytes_total"].inc(event.count)
+        else:
+            self._metrics["batchgrowth_replica_distance"].set(event.distance)
 
     def _resize(self, row: ResizeRow) -> None:
         direction = "up" if row.to_workers > row.from_workers else "down"

@@ -16,16 +16,16 @@ from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_device_fault
+from batchgrowth_trainer.exchange.all_reduce import run_of
 from batchgrowth_trainer.exchange.forming import Door, Encryption
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
+from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
 from batchgrowth_trainer.record.packed import Packed, unpack
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import evaluate
-from batchgrowth_trainer.replica.stopwatch import Stopwatch
-from batchgrowth_trainer.replica.tree import lay_out
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.control import Control
 from batchgrowth_trainer.worker.watchdog import Watchdog
@@ -83,7 +83,7 @@ class Member:
             for name, vector in self.replica.model_tensors().items():
                 vector.copy_(unpack(model[name]))
             with self.watchdog:
-                runs = partial(_run_of, rank, size)
+                runs = partial(run_of, rank, size)
                 partials = self.replica.partials(step, runs(step), runs=runs)
             rows = [p.row.cpu().numpy().copy() for p in partials]
         self.replica.release(partials)
@@ -141,14 +141,13 @@ class _Generation:
     def __init__(self, member: Member, order: messages.Order, group: Group, send: Send) -> None:
         self._member, self._replica, self._order, self._group = member, member.replica, order, group
         self._send = send
-        self._reduction, self._stopwatch = Reduction(group), Stopwatch()
+        self._strategy = strategy_of(Setting(self._replica, group, member.watchdog, self._check))
         self._reports = group.rank == 0
         self._reported = order.reported
         self._reported_at = time.perf_counter()
         self._evaluated = order.evaluated
+        self._distance: float | None = None
         self._bytes = 0  # that all members together sent since the last report
-        self._run_of = partial(_run_of, group.rank, group.size)
-        self._like = torch.empty(self._replica.length, device=self._replica.device)
 
     def run(self) -> None:
         """Update after update, to the end of the order or a stop, which the reduction carries to every member."""
@@ -162,34 +161,31 @@ class _Generation:
                 break
             if self._member.control.abandoned:
                 raise PeerLost("another driver has taken over")
-            stop = self._update(self._replica.plan.step_at(self._replica.position))
+            stop = self._round()
         self._send_rows()
+
+    def _check(self) -> None:
+        if self._member.control.is_over(self._order.generation):
+            raise PeerLost("the driver has ended the generation")
+
+    def _stop_requested(self) -> bool:
+        return self._reports and self._member.control.stop_requested(self._order.generation)
 
     def _is_over(self) -> bool:
         """Whether the order is carried out, or nothing is left: a batch that has grown ends the plan earlier."""
         position = self._replica.position
         return position.update >= self._order.until or self._replica.plan.is_done(position)
 
-    def _update(self, step: Step) -> bool:
-        replica = self._replica
-        began = time.perf_counter()
-        stop = self._reports and self._member.control.stop_requested(self._order.generation)
-        with self._member.watchdog:
-            partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
-        computed = time.perf_counter()
-        if self._group.rank == 0:  # which has shard 0
-            replica.write_timing(partials[0].row, self._stopwatch.timing)
-        reduced = self._reduction([p.row for p in partials], step.shards, self._like)
-        exchanged = time.perf_counter()
-        done = replica.commit(step, reduced.total)
-        replica.release(partials)
-        now = time.perf_counter()
-        self._stopwatch.lap(step, self._group.size, now - began)
-        waited = reduced.wait_seconds
-        seconds = computed - began + now - exchanged, exchanged - computed - waited, waited
-        self._member.keep_row(messages.UpdateRow.now(step, replica.plan, done, self._group.size, seconds))
-        self._bytes += bytes_sent(step.shards, self._group.size, self._replica.length, rows=len(self._group.grid.rows))
-        if self._reports and now - self._reported_at > _REPORT_SECONDS:
+    def _round(self) -> bool:
+        done = self._strategy.round(self._stop_requested)
+        share = len(done.done)
+        seconds = done.compute_seconds / share, done.exchange_seconds / share, done.wait_seconds / share
+        for step, committed in done.done:
+            row = messages.UpdateRow.now(step, self._replica.plan, committed, self._group.size, seconds)
+            self._member.keep_row(row)
+        self._bytes += done.bytes_sent
+        self._distance = done.distance
+        if self._reports and time.perf_counter() - self._reported_at > _REPORT_SECONDS:
             self._send_rows()
         return done.stop
 
@@ -198,7 +194,7 @@ class _Generation:
             return
         rows = self._member.rows_after(self._reported)
         if rows:
-            self._send(messages.RowsReport(rows, self._bytes))
+            self._send(messages.RowsReport(rows, self._bytes, self._distance))
             self._reported, self._bytes = rows[-1].update, 0
         self._reported_at = time.perf_counter()
 
@@ -217,8 +213,3 @@ class _Generation:
 
     def _reduce(self, rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
         return Reduction(self._group)(rows, shards, like).total
-
-
-def _run_of(rank: int, size: int, step: Step) -> tuple[int, int]:
-    """The shards of an update that a member computes."""
-    return lay_out(step.shards, size).runs[rank]

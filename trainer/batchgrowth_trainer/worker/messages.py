@@ -12,7 +12,7 @@ from batchgrowth.plan import Plan, Position, Step
 from pydantic import Discriminator, TypeAdapter
 
 from batchgrowth_trainer.exchange.seats import Seat
-from batchgrowth_trainer.replica.replica import Committed
+from batchgrowth_trainer.replica.updates import Committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,11 @@ class UpdateRow:
 
 @dataclass(frozen=True, slots=True)
 class RowsReport:
-    """Committed updates, and the bytes that all members together sent for them."""
+    """Committed updates, the bytes that all members together sent for them, and the last Round.distance."""
 
     rows: tuple[UpdateRow, ...]
     bytes_sent: int
+    distance: float | None = None
     kind: Literal["rows"] = "rows"
 
 

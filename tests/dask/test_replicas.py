@@ -1,0 +1,55 @@
+"""Exchanges with logical replicas: the same weights for any workers, which come, go and die."""
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from batchgrowth.exchanges import INEXACT
+from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth_trainer.training import Options, train
+from hunting import Hunter
+
+USER_CODE = str(Path(__file__).parent / "user_code")
+sys.path.append(USER_CODE)
+
+
+def coming_and_going(_plan: Plan, position: Position) -> int:
+    """1, 2 and 4 workers, again and again, an epoch each."""
+    return (1, 2, 4)[position.epoch % 3]
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, name: str) -> None:
+    """From batch 32 to 512, with dropout and batch norm: every weight that one worker gets, and .95."""
+    sooner = "epochs=10", "batch.growth.geometric.everyEpochs=2"
+    job = digits_job(f"exchange.type={name}", "workers.waitSeconds=60", *sooner)
+    alone = train(job, Options(output_dir=tmp_path / "alone", workers=1))
+    shared = train(job, Options(output_dir=tmp_path / "shared", wanted=coming_and_going))
+    assert alone["weightsSha256"] == shared["weightsSha256"]
+    assert alone["accuracy"] >= 0.95
+    assert len(shared["resizes"]) >= 2
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_kill_9_between_exchanges(digits_job: Any, tmp_path: Path, name: str) -> None:
+    """Of any worker, sometimes the only one: training goes back to the last point that all share, or a checkpoint."""
+    job = digits_job(
+        "workload.entrypoint=slow_digits:by_item", "workers.loaders=1", "epochs=6", "checkpoint.everySeconds=1",
+        "batch={initial: 64, maximum: 256, shard: 32, "
+        "growth: {type: Geometric, geometric: {factor: '2', everyEpochs: 3}}}",
+        f"exchange.type={name}",
+    )  # fmt: skip
+    options = {"paths": (USER_CODE,)}
+    alone = train(job, Options(output_dir=tmp_path / "alone", workers=1, **options))
+    hunter = Hunter(3, most=5)
+    with hunter.out():
+        shared = train(job, Options(output_dir=tmp_path / "shared", wanted=coming_and_going, **options))
+    assert hunter.struck >= 2
+    assert shared["recoveries"]
+    assert alone["weightsSha256"] == shared["weightsSha256"]
+    with (tmp_path / "shared" / "history.csv").open() as file:
+        assert list(range(1, make_plan(job.spec).updates + 1)) == [int(row["update"]) for row in csv.DictReader(file)]
+    with (tmp_path / "shared" / "evaluations.csv").open() as file:
+        assert [1, 2, 3, 4, 5, 6] == [int(float(row["epoch"])) for row in csv.DictReader(file)]

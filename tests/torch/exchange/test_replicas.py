@@ -1,0 +1,295 @@
+"""The exchanges with logical replicas against textbook loops of torch, and what each promises besides."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import small
+import torch
+from batchgrowth.exchanges import EXCHANGES, INEXACT
+from batchgrowth.exchanges.gossip import circles
+from batchgrowth.plan import Step
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.exchange.apart import Apart
+from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
+from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
+from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.workload import Workload
+from threads import together
+from torch import Tensor, nn
+
+MakeReplica = Callable[[BatchGrowthJob, Workload], Replica]
+
+# 90 examples in batches of 27: each epoch has two updates of 27 and 27, 27, 9 examples, which no number of replicas
+# divides evenly.
+JOB = {
+    "epochs": 3,
+    "batch": {"initial": 27, "maximum": 27, "shard": 5, "growth": {"type": "Constant"}},
+    "learningRate": {"initial": "0.05", "rule": "Constant"},
+    "optimizer": {"type": "SGD"},
+}
+
+
+def setting(replica: Replica, group: Group | None = None) -> Setting:
+    return Setting(replica, group or LoneGroup(), nullcontext(), lambda: None)
+
+
+def train(replica: Replica, group: Group | None = None) -> list[Round]:
+    """The rounds of a member, to the end of the plan."""
+    strategy, rounds = strategy_of(setting(replica, group)), []
+    while not replica.plan.is_done(replica.position):
+        rounds.append(strategy.round(lambda: False))
+    return rounds
+
+
+def weights(replica: Replica) -> Tensor:
+    return replica.parameters.vector.detach().clone()
+
+
+@pytest.fixture
+def replica_of(small_job: Any, make_replica: MakeReplica) -> Callable[..., Replica]:
+    """A function (exchange, net, what else differs from JOB) -> a replica at the first update."""
+
+    def made(exchange: dict[str, Any], net: Workload | None = None, **changes: Any) -> Replica:
+        fields = JOB | {"exchange": exchange} | changes
+        job = small_job(*(f"{name}={json.dumps(value)}" for name, value in fields.items()))
+        return make_replica(job, net or small.plain())
+
+    return made
+
+
+class Textbook:
+    """Independent models, each with torch's own optimizer; `part` of a batch for each, as the job cuts it."""
+
+    def __init__(self, replica: Replica, replicas: int, momentum: float = 0.0, rate: float = 0.05) -> None:
+        self.replica, self.workload = replica, small.plain()
+        self.models = [small.plain().model for _ in range(replicas)]
+        self.optimizers = [torch.optim.SGD(model.parameters(), rate, momentum) for model in self.models]
+
+    def vector(self, model: nn.Module) -> Tensor:
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    def vectors(self) -> Tensor:
+        return torch.stack([self.vector(model) for model in self.models])
+
+    def write(self, vectors: Tensor | Sequence[Tensor]) -> None:
+        for model, vector in zip(self.models, vectors, strict=True):
+            nn.utils.vector_to_parameters(vector.clone(), model.parameters())
+
+    def steps(self) -> Iterator[Step]:
+        plan, position = self.replica.plan, self.replica.position
+        while not plan.is_done(position):
+            step = plan.step_at(position)
+            yield step
+            position = step.after
+
+    def step(self, step: Step) -> list[int]:
+        """One local step of each model; the examples of each."""
+        order = self.replica.requests.order(step.position.epoch, small.EXAMPLES)
+        batch = order[step.position.offset : step.position.offset + step.examples]
+        counts = []
+        for number, (model, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True)):
+            lo, hi = (step.examples * place // len(self.models) for place in (number, number + 1))
+            inputs, targets = self.workload.train[batch[lo:hi]]
+            optimizer.zero_grad()
+            self.workload.loss(model(inputs), targets).mean().backward()
+            optimizer.step()
+            counts.append(hi - lo)
+        return counts
+
+    def same(self, trained: Tensor, expected: Tensor) -> None:
+        packed = torch.cat([span.of(trained).reshape(-1) for span in self.replica.parameters.spans])
+        torch.testing.assert_close(packed, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("outer", [None, {"learningRate": "0.7", "momentum": "0.9", "nesterov": True}])
+def test_local_sgd_is_the_mean_of_local_steps(replica_of: Any, outer: dict[str, Any] | None) -> None:
+    settings = {"replicas": 4, "everyUpdates": 3} | ({} if outer is None else {"outer": outer})
+    replica = replica_of(
+        {"type": "LocalSGD", "localSGD": settings}, optimizer={"type": "SGD", "sgd": {"momentum": "0.9"}}
+    )
+    book = Textbook(replica, 4, momentum=0.9)
+    centre = nn.Parameter(book.vector(book.models[0]))
+    above = torch.optim.SGD([centre], 0.7, 0.9, nesterov=True) if outer else torch.optim.SGD([centre], 1.0)
+    seen = torch.zeros(4)
+    for step in book.steps():
+        seen += torch.tensor(book.step(step))
+        if step.after.offset and (step.position.update % 4 + 1) % 3:
+            continue
+        share = (seen / seen.sum()).unsqueeze(1)
+        centre.grad = centre.detach() - (book.vectors() * share).sum(dim=0)
+        above.step()
+        book.write([centre.detach()] * 4)
+        for of_one in zip(*(o.state.values() for o in book.optimizers), strict=True):
+            mean = sum(part * one["momentum_buffer"] for part, one in zip(share.flatten(), of_one, strict=True))
+            for one in of_one:
+                one["momentum_buffer"] = mean.clone()
+        seen.zero_()
+    rounds = train(replica)
+    assert [3, 1] * 3 == [len(each.done) for each in rounds]
+    assert all(each.distance is not None and each.distance > 0 for each in rounds)
+    book.same(weights(replica), centre.detach())
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        {"type": "LocalSGD", "localSGD": {"everyUpdates": 1}},
+        {"type": "LocalSGD", "localSGD": {"everyUpdates": 5, "afterUpdates": 1000}},
+        {"type": "Gossip", "gossip": {"graph": "Complete"}},
+    ],
+)
+def test_limits_that_are_all_reduce(replica_of: Any, exchange: dict[str, Any]) -> None:
+    """To rounding, since the order of the additions differs; with plain SGD and batches that four replicas share."""
+    batch = {"initial": 28, "maximum": 28, "shard": 7, "growth": {"type": "Constant"}}
+    workload = {"entrypoint": "small:plain", "examples": 84}
+    ours = replica_of(exchange, small.of(small.plain().model, 84), batch=batch, workload=workload)
+    theirs = replica_of({"type": "AllReduce"}, small.of(small.plain().model, 84), batch=batch, workload=workload)
+    losses = [[done.loss for each in train(one) for _, done in each.done] for one in (ours, theirs)]
+    torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-5, atol=1e-6)
+    assert pytest.approx(losses[1], rel=1e-4) == losses[0]
+
+
+@pytest.mark.parametrize("elasticity", ["0", "0.8"])
+def test_elastic_averaging_is_the_papers(replica_of: Any, elasticity: str) -> None:
+    """Zhang et al., 2015, equations 2 and 3; without elasticity the replicas are on their own and the centre rests."""
+    replica = replica_of(
+        {"type": "ElasticAveraging", "elasticAveraging": {"replicas": 3, "everyUpdates": 2, "elasticity": elasticity}}
+    )
+    book, part = Textbook(replica, 3), float(elasticity) / 3
+    centre = book.vector(book.models[0])
+    for step in book.steps():
+        book.step(step)
+        if step.position.update % 2:
+            ways = book.vectors() - centre
+            book.write(book.vectors() - part * ways)
+            centre = centre + part * ways.sum(dim=0)
+    train(replica)
+    book.same(weights(replica), centre)
+    for number, vector in enumerate(book.vectors()):
+        book.same(replica.copies.stacked["parameters"][number], vector)
+
+
+@pytest.mark.parametrize("graph", ["Ring", "Exponential", "Hypercube", "Random", "Complete"])
+def test_gossip_averages_with_the_neighbours(replica_of: Any, graph: str) -> None:
+    replica = replica_of({"type": "Gossip", "gossip": {"replicas": 4, "everyUpdates": 2, "graph": graph}})
+    book = Textbook(replica, 4)
+    for step in book.steps():
+        book.step(step)
+        if step.position.update % 2:
+            before = book.vectors()
+            asked = circles(graph, 4, step.position.update // 2, replica.spec.seed)
+            book.write([before[list(circle)].mean(dim=0) for circle in asked])
+    train(replica)
+    book.same(weights(replica), book.vectors().mean(dim=0))
+
+
+@pytest.mark.parametrize(("graph", "replicas"), [("Ring", 8), ("Ring", 5), ("Exponential", 8), ("Hypercube", 16)])
+def test_gossip_keeps_the_mean_and_agrees_at_the_graphs_rate(replica_of: Any, graph: str, replicas: int) -> None:
+    """A ring by the second largest eigenvalue of its matrix; the others agree after one turn along each dimension."""
+    replica = replica_of({"type": "Gossip", "gossip": {"replicas": replicas, "graph": graph}})
+    strategy = strategy_of(setting(replica))
+    assert isinstance(strategy, Apart)
+    draw = torch.Generator().manual_seed(3)
+    states = {
+        number: {"parameters": torch.randn(replica.parameters.length, generator=draw)} for number in range(replicas)
+    }
+
+    def table() -> Tensor:
+        return torch.stack([state["parameters"] for state in states.values()]).double()
+
+    def spread() -> float:
+        return float((table() - table().mean(dim=0)).norm())
+
+    mean, spreads = table().mean(dim=0), [spread()]
+    for turn in range(40):
+        strategy.mix(states, turn)
+        spreads.append(spread())
+    torch.testing.assert_close(table().mean(dim=0), mean, rtol=0, atol=1e-6)
+    if graph != "Ring":
+        assert spreads[(replicas - 1).bit_length()] < 1e-5 * spreads[0]
+        return
+    matrix = torch.zeros(replicas, replicas, dtype=torch.float64)
+    for one, circle in enumerate(circles(graph, replicas, 0, 0)):
+        matrix[one, list(circle)] = 1 / len(circle)
+    rate = torch.linalg.eigvalsh(matrix).abs().sort().values[-2].item()
+    assert all(after <= rate * before * 1.0001 + 1e-6 for before, after in pairwise(spreads))
+    assert pytest.approx(rate, rel=0.05) == spreads[12] / spreads[11]
+
+
+SETTINGS = {
+    "LocalSGD": {"replicas": 5, "everyUpdates": 3, "afterUpdates": 1},
+    "ElasticAveraging": {"replicas": 5, "everyUpdates": 2},
+    "Gossip": {"replicas": 5, "graph": "Ring"},
+}
+
+
+def exchange_of(name: str) -> dict[str, Any]:
+    return {"type": name, EXCHANGES[name].block_name: SETTINGS[name]}
+
+
+@pytest.mark.parametrize("name", INEXACT)
+@pytest.mark.parametrize("members", [2, 3, 5, 6])
+def test_the_bits_do_not_depend_on_the_members(replica_of: Any, name: str, members: int) -> None:
+    """Batch norm, AdamW and an average of the weights too; one of six members has nothing to do."""
+    more = {"optimizer": {"type": "AdamW", "adamW": {}, "averaging": {"decay": "0.9"}}}
+
+    def normed() -> Workload:
+        torch.manual_seed(2)
+        return small.of(nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)))
+
+    def still() -> Workload:
+        made = normed()
+        return Workload(model=made.model, loss=made.loss, train=made.train, test=made.test)
+
+    def run(group: Group) -> dict[str, Tensor]:
+        replica = replicas.pop()
+        train(replica, group)
+        return {key: value.clone() for key, value in replica.tensors().items()}
+
+    replicas = [replica_of(exchange_of(name), still(), **more)]
+    alone = run(LoneGroup())
+    replicas = [replica_of(exchange_of(name), still(), **more) for _ in range(members)]
+    for theirs in together(members, run)[0]:
+        assert alone.keys() == theirs.keys()
+        assert all(torch.equal(alone[key], theirs[key]) for key in alone)
+
+
+class Breaking(LoneGroup):
+    """The group of one that is over after some more updates, as if a peer were lost."""
+
+    left = 1_000_000
+
+    def check(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise PeerLost("gone")
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_a_round_that_breaks_leaves_the_state_before_it(replica_of: Any, name: str) -> None:
+    """So it can be repeated, with the same bits."""
+    whole, broken = (replica_of(exchange_of(name), small.plain()) for _ in range(2))
+    group = Breaking()
+    strategy = strategy_of(Setting(broken, group, nullcontext(), group.check))
+    strategy.round(lambda: False)
+    position, before = broken.position, {key: value.clone() for key, value in broken.tensors().items()}
+    group.left = 4
+    with pytest.raises(PeerLost):
+        strategy.round(lambda: False)
+    assert position == broken.position
+    assert all(torch.equal(value, broken.tensors()[key]) for key, value in before.items())
+    train(whole)
+    train(broken)
+    assert torch.equal(weights(whole), weights(broken))
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_a_requested_stop_ends_a_round(replica_of: Any, name: str) -> None:
+    replica = replica_of({"type": name})
+    strategy = strategy_of(setting(replica))
+    assert not strategy.round(lambda: False).stop
+    assert strategy.round(lambda: True).stop

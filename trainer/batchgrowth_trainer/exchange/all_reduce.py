@@ -1,0 +1,50 @@
+"""AllReduce: the members add the gradients of an update, and each takes the same step."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from batchgrowth.plan import Step
+
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.replica.stopwatch import Stopwatch
+from batchgrowth_trainer.replica.tree import lay_out
+
+
+class AllReduce:
+    """See Strategy."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._replica, self._group, self._watched = setting.replica, setting.group, setting.watched
+        self._reduction, self._stopwatch = Reduction(self._group), Stopwatch()
+        self._run_of = partial(run_of, self._group.rank, self._group.size)
+        self._like = torch.empty(self._replica.length, device=self._replica.device)
+
+    def round(self, stop_requested: Callable[[], bool]) -> Round:
+        """One update."""
+        replica, group = self._replica, self._group
+        step = replica.plan.step_at(replica.position)
+        began = time.perf_counter()
+        stop = stop_requested()
+        with self._watched:
+            partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
+        computed = time.perf_counter()
+        if group.rank == 0:  # which has shard 0
+            replica.write_timing(partials[0].row, self._stopwatch.timing)
+        reduced = self._reduction([p.row for p in partials], step.shards, self._like)
+        exchanged = time.perf_counter()
+        done = replica.commit(step, reduced.total)
+        replica.release(partials)
+        now = time.perf_counter()
+        self._stopwatch.lap(step, group.size, now - began)
+        waited = reduced.wait_seconds
+        sent = bytes_sent(step.shards, group.size, replica.length, rows=len(group.grid.rows))
+        seconds = computed - began + now - exchanged, exchanged - computed - waited, waited
+        return Round(((step, done),), done.stop, *seconds, sent)
+
+
+def run_of(rank: int, size: int, step: Step) -> tuple[int, int]:
+    """The shards of an update that a member computes."""
+    return lay_out(step.shards, size).runs[rank]

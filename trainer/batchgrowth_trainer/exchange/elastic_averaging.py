@@ -1,0 +1,34 @@
+"""ElasticAveraging: each logical replica moves towards the centre, and the centre towards their mean."""
+
+import torch
+from batchgrowth.schema.model import exact
+from batchgrowth.shards import subtrees, tree_sum
+from torch import Tensor
+
+from batchgrowth_trainer.exchange.apart import Apart, State
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.strategy import Setting
+
+
+class ElasticAveraging(Apart):
+    """See Strategy. The distances to the centre are added along the fixed tree over the replicas."""
+
+    has_centre = True
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._part = float(exact(self.replica.spec.exchange.settings.elasticity))
+        self._reduction = Reduction(self.group)
+        self._like = torch.empty_like(self.replica.parameters.vector.data)
+
+    def mix(self, states: dict[int, State], turn: int) -> None:  # noqa: ARG002
+        """All distances are those before the pull."""
+        replicas, group = self.local.replicas, self.group
+        ways = {number: state["parameters"] - self.centre for number, state in states.items()}
+        for number, way in ways.items():
+            states[number]["parameters"].sub_(way, alpha=self._part / replicas)
+        rows = [tree_sum(lo, hi, ways.__getitem__, Tensor.add_) for lo, hi in subtrees(*self.local.run, replicas)]
+        reduced = self._reduction(rows, replicas, self._like)
+        self.centre.add_(reduced.total, alpha=self._part / replicas)
+        self.wait_seconds += reduced.wait_seconds
+        self.bytes_sent += bytes_sent(replicas, group.size, len(self._like), rows=len(group.grid.rows))

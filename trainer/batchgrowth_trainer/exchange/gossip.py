@@ -1,0 +1,52 @@
+"""Gossip: each logical replica takes the mean of its weights and those of its neighbours in a graph."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from batchgrowth.exchanges.gossip import circles
+from torch import Tensor
+
+from batchgrowth_trainer.exchange.apart import Apart, State
+
+
+class Gossip(Apart):
+    """See Strategy."""
+
+    def mix(self, states: dict[int, State], turn: int) -> None:
+        """Send each of this member's replicas to the members with its neighbours, and take the means."""
+        spec = self.replica.spec
+        asked = circles(spec.exchange.settings.graph, self.local.replicas, turn, spec.seed)
+        weights = {number: state["parameters"] for number, state in states.items()}
+        weights |= self._fetched(weights, asked)
+        means = {number: _mean([weights[one] for one in asked[number]]) for number in states}
+        for number, mean in means.items():
+            states[number]["parameters"].copy_(mean)
+
+    def _fetched(self, mine: Mapping[int, Tensor], asked: Sequence[Sequence[int]]) -> dict[int, Tensor]:
+        """The weights of other members' replicas that this member's take; sends its own to those who ask for them."""
+        owners = {number: rank for rank, run in enumerate(self.runs) for number in range(*run)}
+        trips = {(number, owners[one]) for one, circle in enumerate(asked) for number in circle}
+        outgoing: dict[int, list[Tensor]] = {}
+        coming: dict[int, list[int]] = {}
+        sent = sorted((number, to) for number, to in trips if owners[number] != to)
+        for number, to in sent:
+            if owners[number] == self.group.rank:
+                outgoing.setdefault(to, []).append(mine[number])
+            elif to == self.group.rank:
+                coming.setdefault(owners[number], []).append(number)
+        vector = self.replica.parameters.vector.data
+        landing = {peer: vector.new_empty(len(numbers), len(vector)) for peer, numbers in coming.items()}
+        self.swap(
+            {peer: torch.cat(some) for peer, some in outgoing.items()},
+            {peer: place.view(-1) for peer, place in landing.items()},
+        )
+        self.bytes_sent += len(sent) * vector.nbytes
+        return {number: landing[peer][at] for peer, numbers in coming.items() for at, number in enumerate(numbers)}
+
+
+def _mean(vectors: Sequence[Tensor]) -> Tensor:
+    """The mean, added in this order."""
+    total = vectors[0].clone()
+    for vector in vectors[1:]:
+        total += vector
+    return total.div_(len(vectors))

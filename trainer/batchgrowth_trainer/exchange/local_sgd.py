@@ -1,0 +1,160 @@
+"""LocalSGD: logical replicas step by themselves, and at the end of a round all take the mean of their states.
+
+A member computes the rounds of its replicas one after another with the one model that it has, each from the state at
+the start of the round. The results are added along the fixed tree over the replicas, so the mean has the same bits for
+any number of members. A row has, in this order: parameters, optimizer and average, the change of the buffers,
+the loss of each update, the squared norm of the change, and 1 where a member requests a stop.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import sqrt
+
+import torch
+from batchgrowth.plan import Step
+from batchgrowth.rounds import round_at
+from batchgrowth.shards import subtrees, tree_sum
+from torch import Tensor
+
+from batchgrowth_trainer.exchange.all_reduce import AllReduce
+from batchgrowth_trainer.exchange.local_updates import LocalUpdates
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.replica.updates import Committed
+
+_APART = ("buffers.", "outer.")
+"""Vectors that are not in the first part of a row: FlatBuffers knows how buffers change."""
+
+
+class LocalSGD:
+    """See Strategy."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._replica, self._group = setting, setting.replica, setting.group
+        self._settings = self._replica.spec.exchange.settings
+        self._of_gradients, self._reduction = AllReduce(setting), Reduction(setting.group)
+        self._local = LocalUpdates(setting)
+        self._parts = _Parts(self._replica.tensors())
+        self._buffers = self._parts.length, self._parts.length + self._replica.buffers.length
+        self._length = self._buffers[1] + self._settings.every_updates + 2
+        self._like = torch.empty(self._length, device=self._replica.device)
+        self._start = {name: vector.clone() for name, vector in self._replica.tensors().items()}
+        self._free: list[Tensor] = []
+
+    def round(self, stop_requested: Callable[[], bool]) -> Round:
+        """One round, or one update with the sum of all gradients before the first round."""
+        replica = self._replica
+        if replica.position.update < self._settings.after_updates:
+            return self._of_gradients.round(stop_requested)
+        began = time.perf_counter()
+        steps = round_at(replica.plan, replica.position, self._settings.every_updates)
+        for name, vector in replica.tensors().items():
+            self._start[name].copy_(vector)
+        try:
+            with self._setting.watched:
+                rows = self._rows(steps)
+            computed = time.perf_counter()
+            if stop_requested() and rows:
+                rows[0][-1] = 1.0
+            reduced = self._reduction(rows, self._local.replicas, self._like)
+        finally:
+            self._return_to_start()
+        exchanged = time.perf_counter()
+        examples = sum(step.examples for step in steps)
+        mean = reduced.total[: self._buffers[1]].div_(examples)
+        *losses, squares, stop = reduced.total[self._buffers[1] :].tolist()
+        spread = squares / examples - float(mean[self._parts.places["parameters"]].square().sum())
+        self._take(mean)
+        replica.moved_to(steps[-1].after)
+        waited = reduced.wait_seconds
+        self._free.extend(rows)
+        done = tuple(
+            (step, Committed(loss / step.examples, replica.growth.learning_rate(step), stop > 0))
+            for step, loss in zip(steps, losses, strict=False)
+        )
+        seconds = computed - began + time.perf_counter() - exchanged, exchanged - computed - waited, waited
+        sent = bytes_sent(self._local.replicas, self._group.size, self._length, rows=len(self._group.grid.rows))
+        return Round(done, stop > 0, *seconds, sent, sqrt(max(spread, 0.0)))
+
+    def _rows(self, steps: Sequence[Step]) -> list[Tensor]:
+        """The sums of the largest subtrees over this member's replicas."""
+
+        def leaf(number: int) -> Tensor:
+            return self._trained(number, steps)
+
+        return [tree_sum(lo, hi, leaf, self._add) for lo, hi in subtrees(*self._local.run, self._local.replicas)]
+
+    def _add(self, left: Tensor, right: Tensor) -> Tensor:
+        left.add_(right)
+        self._free.append(right)
+        return left
+
+    def _trained(self, number: int, steps: Sequence[Step]) -> Tensor:
+        """The row of one logical replica, by the updates of a round; it counts as often as its examples."""
+        self._return_to_start()
+        replica = self._replica
+        row = self._free.pop().zero_() if self._free else torch.zeros_like(self._like)
+        seen = self._local.make(number, steps, row[self._buffers[1] : -2])
+        self._parts.write(self._start, replica.tensors(), seen, row)
+        if replica.buffers.length:
+            replica.buffers.change_since(self._buffers_at_start(), seen, row[slice(*self._buffers)])
+        return row
+
+    def _return_to_start(self) -> None:
+        for name, vector in self._replica.tensors().items():
+            vector.copy_(self._start[name])
+
+    def _buffers_at_start(self) -> dict[torch.dtype, Tensor]:
+        return {dtype: self._start[f"buffers.{str(dtype).removeprefix('torch.')}"] for dtype in self._dtypes()}
+
+    def _dtypes(self) -> Sequence[torch.dtype]:
+        return tuple(self._replica.buffers.vectors)
+
+    @torch.no_grad()
+    def _take(self, mean: Tensor) -> None:
+        """Move the state at the start of the round to the mean of the replicas'."""
+        replica = self._replica
+        self._parts.take(replica.tensors(), mean, without=() if replica.outer is None else ("parameters",))
+        if replica.outer is not None:
+            replica.outer.step(mean[self._parts.places["parameters"]])
+        if replica.buffers.length:
+            replica.buffers.advance(replica.buffers.clone(), mean[slice(*self._buffers)])
+
+
+class _Parts:
+    """Where each vector lies in a row."""
+
+    def __init__(self, vectors: Mapping[str, Tensor]) -> None:
+        self.places: dict[str, slice] = {}
+        self.length = 0
+        for name, vector in vectors.items():
+            if not name.startswith(_APART):
+                self.places[name] = slice(self.length, self.length + vector.numel())
+                self.length += vector.numel()
+
+    def write(self, start: Mapping[str, Tensor], now: Mapping[str, Tensor], weight: int, row: Tensor) -> None:
+        """Write what a replica has become to its place in the row, `weight` times."""
+        for name, place in self.places.items():
+            row[place].copy_(now[name] if _is_averaged_whole(name, now[name]) else now[name] - start[name])
+        row[: self.length].mul_(weight)
+        change = row[self.places["parameters"]]
+        row[-2] = torch.dot(change, change) / max(weight, 1)
+
+    def take(self, vectors: Mapping[str, Tensor], mean: Tensor, without: Collection[str]) -> None:
+        """Move the vectors, which are those at the start, to the means of the replicas'."""
+        for name, place in self.places.items():
+            vector = vectors[name]
+            if name in without:
+                continue
+            if _is_averaged_whole(name, vector):
+                vector.copy_(mean[place])
+            else:
+                vector.add_((mean[place] if vector.is_floating_point() else mean[place].round()).to(vector.dtype))
+
+
+def _is_averaged_whole(name: str, vector: Tensor) -> bool:
+    """Whether the vector itself is averaged, and not its change: a mean of squares must not fall below 0 by rounding.
+
+    The change of a count is exact, and so is that of a small change of a large weight.
+    """
+    return name != "parameters" and vector.dtype is torch.float32

@@ -1,0 +1,61 @@
+"""What the members of a generation do between two points at which all of them have the same state."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Protocol
+
+from batchgrowth.plan import Step
+
+from batchgrowth_trainer.exchange.group import Group
+from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.updates import Committed
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The updates that were committed, with the seconds of all of them together and the bytes that all members sent.
+
+    `stop` is whether a member requested a stop; `distance` the root mean square distance of the logical replicas from
+    their mean, None if there is one replica.
+    """
+
+    done: tuple[tuple[Step, Committed], ...]
+    stop: bool
+    compute_seconds: float
+    exchange_seconds: float
+    wait_seconds: float
+    bytes_sent: int
+    distance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a strategy works: the member's replica and group, a context in which it computes, and `check`.
+
+    `check()` raises PeerLost once the generation is over; a strategy calls it where it has not sent for a while.
+    """
+
+    replica: Replica
+    group: Group
+    watched: AbstractContextManager[object]
+    check: Callable[[], None]
+
+
+class Strategy(Protocol):
+    """A way to exchange gradients or weights."""
+
+    def round(self, stop_requested: Callable[[], bool]) -> Round:
+        """Train from one point at which all members have the same state to the next; one update or more.
+
+        `stop_requested` is asked once: the answer reaches every member as Round.stop. Raises PeerLost, and the errors
+        of a replica; the replica then has the state before.
+        """
+        ...
+
+
+def strategy_of(setting: Setting) -> Strategy:
+    """The strategy of the job's exchange."""
+    strategy: Strategy = resolve_name(setting.replica.spec.exchange.entry.strategy)(setting)
+    return strategy
