@@ -24,6 +24,7 @@ OTHER_MATHEMATICS = {
     "learningRate": {"initial": "0.06"},
     "optimizer": {"sgd": {"momentum": "0.8"}},
     "precision": "BFloat16",
+    "exchange.compression": "Int8",
     "workers.threads": 2,
 }
 SPEED = {

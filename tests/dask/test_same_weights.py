@@ -113,6 +113,15 @@ def test_other_models_and_optimizers(
     assert [2, 3, 1, 4, 2] == followed(summary)
 
 
+def test_compressed_gradients(digits_job: Any, tmp_path: Path) -> None:
+    """One process rounds them as members do that send them."""
+    job = digits_job(*SHORT, "exchange={type: AllReduce, compression: Int8}")
+    alone = digits_job(*SHORT, "exchange={type: SingleProcess, compression: Int8}")
+    summary = train(job, Options(output_dir=tmp_path / "shared", wanted=by_epoch([2, 3, 1, 4, 4, 2])))
+    assert train(alone, Options(output_dir=tmp_path / "alone"))["weightsSha256"] == summary["weightsSha256"]
+    assert [2, 3, 1, 4, 2] == followed(summary)
+
+
 @pytest.mark.parametrize("loaders", [0, 1, 3])
 def test_a_head_on_frozen_bfloat16_weights(
     digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, loaders: int

@@ -17,10 +17,11 @@ MATHEMATICS = (
     "learningRate",
     "optimizer",
     "precision",
+    "exchange.compression",
     "workers.threads",
 )
 """Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
-UNWRITTEN = {"precision": "Float32"}
+UNWRITTEN = {"precision": "Float32", "exchange.compression": "None"}
 """Defaults that are written to no stored job and no checkpoint: versions without the field would refuse them."""
 
 
@@ -34,10 +35,13 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
     part: dict[str, Any] = {}
     for path in MATHEMATICS:
         *parents, name = path.split(".")
-        source, target = whole, part
+        source = whole
         for parent in parents:
-            source, target = source[parent], target.setdefault(parent, {})
+            source = source[parent]
         if name in source and source[name] != UNWRITTEN.get(path):
+            target = part
+            for parent in parents:
+                target = target.setdefault(parent, {})
             target[name] = source[name]
     part["batch"]["shard"] = spec.shard
     if spec.exchange.type in INEXACT:

@@ -33,6 +33,22 @@ class Exchange(Choice):
         "scheduler speak TLS: in every pod. Disabled leaves them plain, for a closed network. Default: Auto.",
     )
 
+    compression: Literal["BFloat16", "Int8"] | None = Field(
+        None,
+        description="Rounds the sums of gradients, so that they are sent in fewer bytes: to BFloat16, in half as many, "
+        "or to Int8 with a scale for 1,024 numbers, in a quarter. With AllReduce; SingleProcess rounds as well. "
+        "Default: none.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "compression",
+            "give it with type AllReduce or SingleProcess, or leave it out",
+            lambda e: e.compression is None or e.type in ("AllReduce", "SingleProcess"),
+            "!has(self.compression) || self.type in ['AllReduce', 'SingleProcess']",
+        ),
+    )
+
     @property
     def replicas(self) -> int:
         """The number of logical replicas; 1 if every worker holds the same weights after each update."""

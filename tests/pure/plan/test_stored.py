@@ -85,7 +85,7 @@ def test_other_faults_are_still_faults() -> None:
         ("workers.spot", True),
         ("checkpoint.codec", True),
         ("evaluation.keepBest", True),
-        ("exchange.compression", True),
+        ("exchange.pruning", False),
         ("pruning", False),
         ("batch.warm", False),
         ("learningRate.restart", False),

@@ -59,7 +59,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 def test_the_gradient_is_the_mean_gradient_of_plain_torch(small_job: Any, make_replica: Any, shard: int) -> None:
     replica = make_replica(small_job(BATCH.format(40, shard)), small.plain())
     reference, step = small.plain(), first_step(replica)
-    indices = replica._requests.order(0, 90)[:40]
+    indices = replica.requests.order(0, 90)[:40]
     inputs, target = (tensor[indices] for tensor in reference.train.tensors)
     loss = reference.loss(reference.model(inputs), target).mean()
     loss.backward()

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.grid import Grid, grid_of
 from batchgrowth_trainer.exchange.group import Group
+from batchgrowth_trainer.replica.coding import Coding
 from batchgrowth_trainer.replica.tree import Layout, add_parts, add_up, lay_out, lay_out_runs
 
 _SHORT_BYTES = 64 << 10
@@ -34,10 +35,13 @@ class Reduced:
 
 
 class Reduction:
-    """Adds rows of one length over one group; reuses its receive buffers from update to update."""
+    """Adds rows of one length over one group; reuses its receive buffers from update to update.
 
-    def __init__(self, group: Group) -> None:
-        self._group, self._grid = group, group.grid
+    With a coding, rows are rounded already, and so is each sum; they are sent in fewer bytes.
+    """
+
+    def __init__(self, group: Group, coding: Coding | None = None) -> None:
+        self._group, self._grid, self._coding = group, group.grid, coding
         self._buffers: dict[tuple[str, int, int, torch.dtype], Tensor] = {}
 
     def __call__(self, mine: Sequence[Tensor], shards: int, like: Tensor) -> Reduced:
@@ -47,7 +51,7 @@ class Reduction:
         """
         layout = lay_out(shards, self._group.size)
         if self._group.size == 1:
-            return Reduced(add_up(mine, layout), 0.0)
+            return Reduced(add_up(mine, layout, self._coding), 0.0)
         if self._grid.is_mesh:
             return self._among(self._grid.rows[0], mine, layout, like)
         return self._over_grid(mine, shards, like)
@@ -56,9 +60,9 @@ class Reduction:
         """The total of members that are all connected with each other."""
         if not _is_straight(len(ranks), like.nbytes):
             return self._sliced(ranks, len(ranks), mine, layout, like, lambda rows, _: Reduced(rows[0], 0.0))
-        outgoing = dict.fromkeys(self._others(ranks), _packed(mine)) if mine else {}
+        outgoing = dict.fromkeys(self._others(ranks), self._packed(mine)) if mine else {}
         rows, waited = self._collect(ranks, outgoing, mine, layout, like)
-        return Reduced(add_up(rows, layout), waited)
+        return Reduced(add_up(rows, layout, self._coding), waited)
 
     def _over_grid(self, mine: Sequence[Tensor], shards: int, like: Tensor) -> Reduced:
         rows, across = _lay_out_grid(shards, self._grid)
@@ -80,19 +84,20 @@ class Reduction:
     ) -> Reduced:
         """Each of the first `slices` members adds up one slice, which `complete` makes a total, for all `ranks`."""
         place, others = ranks.index(self._group.rank), self._others(ranks)
-        spans = _spans(len(like), slices)
-        outgoing = {ranks[at]: _packed([row[span] for row in mine]) for at, span in enumerate(spans) if mine}
+        spans = _spans(len(like), slices, self._coding.block if self._coding else 1)
+        outgoing = {ranks[at]: self._packed([row[span] for row in mine]) for at, span in enumerate(spans) if mine}
         outgoing.pop(self._group.rank, None)
         incoming = {ranks[at]: span for at, span in enumerate(spans) if at != place}
         total = self._buffer("total", len(ranks), len(like), like)
         if place >= slices:
-            self._group.swap(outgoing, {})
+            self._swap(outgoing, {})
             return Reduced(total, self._timed({}, {peer: total[span] for peer, span in incoming.items()}))
         own = spans[place]
         rows, waited = self._collect(ranks, outgoing, [row[own] for row in mine], layout, like[own])
-        done = complete(add_parts(rows, layout), like[own])
+        done = complete(add_parts(rows, layout, self._coding), like[own])
         total[own] = done.total
-        self._group.swap(dict.fromkeys(others, total[own]), {peer: total[span] for peer, span in incoming.items()})
+        mine = [total[own]]
+        self._swap(dict.fromkeys(others, self._packed(mine)), {peer: total[span] for peer, span in incoming.items()})
         return Reduced(total, waited + done.wait_seconds)
 
     def _collect(
@@ -105,16 +110,36 @@ class Reduction:
             for peer in self._others(ranks)
             if counts[peer]
         }
-        waited = self._timed(outgoing, received)
+        waited = self._timed(outgoing, received, len(like))
         rows: list[Tensor] = []
         for peer in ranks:
             rows += mine if peer == self._group.rank else received[peer].view(-1, len(like)) if counts[peer] else []
         return rows, waited
 
-    def _timed(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> float:
+    def _timed(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor], length: int = 0) -> float:
         began = time.perf_counter()
-        self._group.swap(outgoing, incoming)
+        self._swap(outgoing, incoming, length)
         return time.perf_counter() - began
+
+    def _swap(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor], length: int = 0) -> None:
+        """Send what is packed, and fill `incoming` with rows of that length, or one row each."""
+        if self._coding is None:
+            self._group.swap(outgoing, incoming)
+            return
+        landing = {peer: self._packed_like(tensor, length) for peer, tensor in incoming.items()}
+        self._group.swap(outgoing, {peer: packed.view(-1) for peer, packed in landing.items()})
+        for peer, packed in landing.items():
+            for row, vector in zip(packed, incoming[peer].view(len(packed), -1), strict=True):
+                self._coding.unpack(row, vector)
+
+    def _packed_like(self, rows: Tensor, length: int) -> Tensor:
+        assert self._coding is not None
+        shape = len(rows) // length if length else 1, self._coding.size(length or len(rows))
+        return torch.empty(shape, dtype=torch.uint8, device=rows.device)
+
+    def _packed(self, rows: Sequence[Tensor]) -> Tensor:
+        packed = rows if self._coding is None else [self._coding.pack(row) for row in rows]
+        return packed[0] if len(packed) == 1 else torch.cat(list(packed))
 
     def _others(self, ranks: Sequence[int]) -> list[int]:
         return [peer for peer in ranks if peer != self._group.rank]
@@ -173,8 +198,10 @@ def _slices(grid: Grid, nbytes: int) -> int:
     return min(grid.width, -(-nbytes // _SHORT_BYTES) or 1) if _SHORT_BYTES else grid.width
 
 
-def _spans(length: int, slices: int) -> list[slice]:
-    cuts = [length * place // slices for place in range(slices + 1)]
+def _spans(length: int, slices: int, block: int = 1) -> list[slice]:
+    """As many slices, of whole blocks but for the last."""
+    blocks = -(-length // block)
+    cuts = [min(blocks * place // slices * block, length) for place in range(slices + 1)]
     return [slice(cuts[place], cuts[place + 1]) for place in range(slices)]
 
 
@@ -184,7 +211,3 @@ def _lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
     runs = lay_out(shards, grid.size).runs
     rows = tuple(lay_out_runs(shards, runs[row.start : row.stop]) for row in grid.rows)
     return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
-
-
-def _packed(rows: Sequence[Tensor]) -> Tensor:
-    return rows[0] if len(rows) == 1 else torch.cat(list(rows))

@@ -22,6 +22,7 @@ from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.averaging import average_of
 from batchgrowth_trainer.replica.clipping import clip
+from batchgrowth_trainer.replica.coding import coding_of
 from batchgrowth_trainer.replica.copies import copies_of
 from batchgrowth_trainer.replica.decay import spared
 from batchgrowth_trainer.replica.devices import autocast, to_device
@@ -36,6 +37,9 @@ from batchgrowth_trainer.replica.reading import Request
 from batchgrowth_trainer.replica.requests import Requests, Runs, none_known
 from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard, not_finite
 from batchgrowth_trainer.workload import Workload
+
+Ahead = Callable[[int], Iterator[Request]]
+"""A shard -> the requests for its examples, and for those that are read after them."""
 
 
 class Replica:
@@ -53,6 +57,7 @@ class Replica:
         self.optimizer = optimizer_of(spec, self.parameters)
         self.average = average_of(spec, self.parameters.vector.data)
         self.outer = outer_of(spec, self.parameters.vector.data)
+        self.coding = coding_of(spec)
         self.copies = copies_of(spec, self._of_one())
         self.position = Position()
         course = self.growth.course
@@ -81,7 +86,8 @@ class Replica:
         """
         self.model.train()
         start = self.buffers.clone()
-        shard = partial(self._shard, step, start, lambda shard: self.coming(step, range(shard, run[1]), runs))
+        ahead: Ahead = lambda shard: self.requests.coming(self.plan, step, range(shard, run[1]), runs)  # noqa: E731
+        shard = partial(self._shard, step, start, ahead)
         try:
             nodes = [tree_sum(lo, hi, shard, self._add) for lo, hi in subtrees(run[0], run[1], step.shards)]
         finally:
@@ -90,21 +96,14 @@ class Replica:
             self._tail.request_stop(nodes[0].row)
         return nodes
 
-    def sum_of(self, step: Step, run: tuple[int, int], ahead: Callable[[int], Iterator[Request]]) -> Partial:
-        """The sum over the shards [run[0], run[1]) along a tree of their own, for an update that others do not see.
-
-        `ahead(shard)` are the requests for that shard and those after it.
-        """
+    def sum_of(self, step: Step, run: tuple[int, int], ahead: Ahead) -> Partial:
+        """The sum over the shards [run[0], run[1]) along a tree of their own, for an update that others do not see."""
         self.model.train()
         start = self.buffers.clone()
         try:
             return tree_sum(*run, partial(self._shard, step, start, ahead), self._add)
         finally:
             self.buffers.restore(start)
-
-    def coming(self, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
-        """See Requests.coming."""
-        return self.requests.coming(self.plan, step, shards, runs)
 
     def commit(self, step: Step, total: Tensor) -> Committed:
         """Take the optimizer step with `total`, the sum over all shards, shape (L,), and advance the position.
@@ -151,13 +150,12 @@ class Replica:
 
     def _add(self, left: Partial, right: Partial) -> Partial:
         left.row.add_(right.row)
+        self._round(left)
         left.hi = right.hi
         self._free.append(right)
         return left
 
-    def _shard(
-        self, step: Step, start: dict[torch.dtype, Tensor], ahead: Callable[[int], Iterator[Request]], shard: int
-    ) -> Partial:
+    def _shard(self, step: Step, start: dict[torch.dtype, Tensor], ahead: Ahead, shard: int) -> Partial:
         done = self._blank(shard)
         request = self.requests.of(self.plan, step, shard)
         count = len(request.indices)
@@ -174,6 +172,7 @@ class Replica:
         self._tail.write(done.places, loss.detach(), done.row[:weights], largest_shard(step) / count)
         if self.buffers.length:
             self.buffers.change_since(start, count, done.row[weights : -self._tail.length])
+        self._round(done)
         self.on_shard()
         return done
 
@@ -190,6 +189,10 @@ class Replica:
         for norm in resting:
             norm.train()
         return losses.float().sum() if losses.dtype is torch.bfloat16 else losses.sum()
+
+    def _round(self, node: Partial) -> None:
+        if self.coding is not None:
+            self.coding.round(node.row[: self.parameters.length])
 
     def _blank(self, shard: int) -> Partial:
         if not self._free:

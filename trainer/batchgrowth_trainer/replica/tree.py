@@ -7,6 +7,8 @@ from functools import lru_cache
 from batchgrowth.shards import merge_order, shard_runs, subtrees
 from torch import Tensor
 
+from batchgrowth_trainer.replica.coding import Coding
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -36,14 +38,19 @@ def lay_out_runs(shards: int, runs: Sequence[tuple[int, int]]) -> Layout:
     return Layout(tuple(runs), nodes, merge_order(slots, shards, into), tuple(begins[lo] for lo, _ in into))
 
 
-def add_up(rows: Sequence[Tensor], layout: Layout) -> Tensor:
+def add_up(rows: Sequence[Tensor], layout: Layout, coding: Coding | None = None) -> Tensor:
     """The total of all nodes' rows, given in order; overwrites the rows and returns the first."""
-    [total] = add_parts(rows, layout)
+    [total] = add_parts(rows, layout, coding)
     return total
 
 
-def add_parts(rows: Sequence[Tensor], layout: Layout) -> list[Tensor]:
-    """The sums of the nodes that the layout's runs cover; overwrites the rows, given in order, and returns some."""
+def add_parts(rows: Sequence[Tensor], layout: Layout, coding: Coding | None = None) -> list[Tensor]:
+    """The sums of the nodes that the layout's runs cover; overwrites the rows, given in order, and returns some.
+
+    Each sum is rounded by the coding.
+    """
     for left, right in layout.order:
         rows[left].add_(rows[right])
+        if coding is not None:
+            coding.round(rows[left])
     return [rows[slot] for slot in layout.sums]
