@@ -88,7 +88,7 @@ async def _discover(*, raw_event: Any, stream_pressure: asyncio.Event | None = N
 
 
 async def _adjust(*, ensemble: orchestration.Ensemble, **rest: Any) -> None:
-    _ensemble.set(ensemble)
+    _ensembles.set((ensemble,))
     await _adjust_tasks(ensemble=ensemble, **rest)
 
 
@@ -97,8 +97,7 @@ async def _orchestrate(**given: Any) -> None:
     try:
         await _orchestrate_until_error(**given)
     except Exception:
-        ensemble = _ensemble.get()
-        if ensemble is not None:
+        for ensemble in _ensembles.get():
             await aiotasks.stop(ensemble.get_tasks(ensemble.get_keys()), title="streaming", quiet=True)
         raise
 
@@ -120,8 +119,8 @@ async def _observe(**given: Any) -> None:
         raise
 
 
-_ensemble: ContextVar[orchestration.Ensemble | None] = ContextVar("_ensemble", default=None)
-"""The watches of the orchestrator whose task this is."""
+_ensembles: ContextVar[tuple[orchestration.Ensemble, ...]] = ContextVar("_ensembles", default=())
+"""The watches of the orchestrator whose task this is; none before the first is wanted."""
 _discover_once = observation.process_discovered_resource_event
 observation.process_discovered_resource_event = _discover
 observation.queueing = SimpleNamespace(watcher=_observe)

@@ -318,3 +318,27 @@ def test_a_shutdown_during_the_refusal_of_the_watch_of_namespaces(monkeypatch: p
     monkeypatch.setattr(watching, "infinite_watch", refuse)
     monkeypatch.setattr(queueing, "_wait_for_depletion", deplete)
     asyncio.run(scene())
+
+
+def test_a_refusal_of_the_watch_of_namespaces_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator goes on with the namespaces that it was given."""
+    framework = _reload(monkeypatch)
+
+    async def scene() -> None:
+        insights = Insights()
+        await insights.backbone.fill(resources=[NAMESPACES])
+        observing = observation.namespace_observer(
+            clusterwide=False, namespaces=["default"], insights=insights, settings=framework.kopf.OperatorSettings()
+        )
+        task = asyncio.create_task(observing)
+        async with asyncio.timeout(10):
+            while "Not enough permissions to watch for namespaces" not in caplog.text:
+                await asyncio.sleep(0.01)
+        assert not task.done()
+        assert {"default"} == insights.namespaces
+
+    monkeypatch.setattr(fetching, "fetch_objs", refuse)
+    monkeypatch.setattr(watching, "infinite_watch", refuse)
+    asyncio.run(scene())
