@@ -1,7 +1,8 @@
 """What the operator needs for many jobs that train: `python -m bench.operator_training --jobs 1000`.
 
-A real API server holds the jobs and their children; there are no nodes, so this module plays the trainers: it patches
-each job's report as often as a trainer that has run for some minutes does. The training crosses every milestone within
+A real API server holds the jobs and their children; there are no nodes, so this module plays the pods: the trainers'
+Jobs have one, every worker that is wanted is ready, and each job's report is patched as often as by a trainer that has
+run for some minutes. The training crosses every milestone within
 `--seconds`. The results are the operator's processor time, memory and writes, the time from each report of a milestone
 until the workers' Deployment has its new replicas, and the memory of an operator that is restarted.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -52,12 +54,25 @@ class Trainers:
 
     core: client.CoreV1Api
     apps: client.AppsV1Api
+    batch: client.BatchV1Api
     jobs: int
     plan: Plan
     asked: dict[tuple[str, int], float] = field(default_factory=dict)
     answered: list[float] = field(default_factory=list)
     late_seconds: float = 0.0
     _over: threading.Event = field(default_factory=threading.Event)
+    _nodes: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(PATCHERS))
+
+    def make_pods(self) -> None:
+        """Starts the trainers' pods and the workers of the first stage."""
+        began = {"status": {"active": 1, "ready": 1, "startTime": datetime.now(UTC).isoformat()}}
+        for job in map(name_of, range(self.jobs)):
+            self._nodes.submit(self.batch.patch_namespaced_job_status, names.trainer(job), NAMESPACE, began)
+            self._nodes.submit(self._make_workers, job, self.plan.stage_at(0).workers)
+
+    def _make_workers(self, job: str, number: int) -> None:
+        ready = {"status": {"replicas": number, "readyReplicas": number}}
+        self.apps.patch_namespaced_deployment_status(names.workers(job), NAMESPACE, ready)
 
     def play(self, seconds: float, period: float) -> None:
         """Reports every job once per period, evenly spread, until all have crossed the last milestone."""
@@ -69,7 +84,7 @@ class Trainers:
                 self.late_seconds = max(self.late_seconds, time.monotonic() - due)
                 turn, job = divmod(number, self.jobs)
                 before, now = (int(Fraction(each, turns) * (self.plan.updates - 1)) for each in (turn, turn + 1))
-                patchers.submit(self._report, f"job-{job:04}", before, now)
+                patchers.submit(self._report, name_of(job), before, now)
 
     def _report(self, job: str, before: int, update: int) -> None:
         position, stage = self.plan.position_at(update), self.plan.stage_at(update)
@@ -110,6 +125,12 @@ class Trainers:
         since = self.asked.pop((job, deployment.spec.replicas), None)
         if since is not None:
             self.answered.append(time.monotonic() - since)
+            self._nodes.submit(self._make_workers, job, deployment.spec.replicas)
+
+
+def name_of(job: int) -> str:
+    """The name of a job, as operator_scale makes it."""
+    return f"job-{job:04}"
 
 
 def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
@@ -118,9 +139,12 @@ def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
     with ApiServer() as server:
         prepare(server)
         connection = config.new_client_from_config(str(server.kubeconfig))  # type: ignore[no-untyped-call]
-        trainers = Trainers(client.CoreV1Api(connection), client.AppsV1Api(connection), jobs, plan)
+        apis = client.CoreV1Api(connection), client.AppsV1Api(connection), client.BatchV1Api(connection)
+        trainers = Trainers(*apis, jobs, plan)
         with operator(server) as (process, port):
             make_jobs(server, jobs, suspended=False)
+            wait_until_idle(port, process)
+            trainers.make_pods()
             wait_until_idle(port, process)
             before, cpu, began = requests_of(port), cpu_seconds_of(process), time.monotonic()
             with trainers.watched():

@@ -16,6 +16,7 @@ from batchgrowth_operator.server.api import Api, connect
 from batchgrowth_operator.server.apply import Writer
 from batchgrowth_operator.server.lease import Tenure, hold
 from batchgrowth_operator.server.observe import Observer
+from batchgrowth_operator.server.recorder import Recorder
 from batchgrowth_operator.server.settings import LeaseLock, Settings
 from batchgrowth_operator.server.store import Store
 from batchgrowth_operator.server.sweep import Sweep
@@ -75,7 +76,8 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     store = Store()
     telemetry.forget_all()
     tenure = Tenure(needs_lease=settings.lease is not None)
-    writer = Writer(api, store, lambda: tenure.seconds_left > 0)
+    recorder = Recorder(api, lambda: tenure.seconds_left > 0)
+    writer = Writer(api, store, recorder, recorder.may_write)
     defaults = Defaults(image=settings.image, pods=settings.pods, network=settings.network)
     make_pass = passes_of(Observer(api, store), writer, defaults, telemetry, settings.operator_class)
     stop = asyncio.Event()
@@ -86,6 +88,7 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
         passes.add_task(asyncio.create_task(sweeping, name="sweep"))
         return passes
 
+    recorder.start()
     try:
         await kopf.operator(
             registry=handlers.registry_of(store, begin, api.access),
@@ -101,6 +104,8 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
         if not stop.is_set():
             raise
         log.warning("watching failed during shutdown", exc_info=True)
+    finally:
+        recorder.stop()
 
 
 def _begin(make_pass: Pass, api: Api, lease: LeaseLock | None, tenure: Tenure, stop: asyncio.Event) -> Passes:

@@ -1,22 +1,16 @@
 """Carries out a decision: the one place that writes."""
 
-import logging
-import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from batchgrowth import names
 from batchgrowth.spec import API_VERSION, KIND
 
-from batchgrowth_operator.decide.decision import Decision, Event, Manifest
+from batchgrowth_operator.decide.decision import Decision, Manifest
 from batchgrowth_operator.seen.observed import Failure, Object, Observed, Ref, is_owned_by, ref_of
-from batchgrowth_operator.seen.timestamps import timestamp, timestamp_ms
 from batchgrowth_operator.server.api import CONFLICT, GONE, Api, Refused
-from batchgrowth_operator.server.correlator import Correlator, Series
-from batchgrowth_operator.server.store import Key, Store, key_of
+from batchgrowth_operator.server.recorder import Recorder
+from batchgrowth_operator.server.store import Store, key_of
 from batchgrowth_operator.server.undeclared import declared
-
-log = logging.getLogger(__name__)
 
 
 class Outdated(Exception):
@@ -29,12 +23,15 @@ class NotLeading(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes through `api` and stores the responses in `store`; asks before each write whether it may."""
+    """Writes through `api` and stores the responses in `store`; asks before each write whether it may.
+
+    Events are left to the `recorder`, so that no other write waits for them.
+    """
 
     api: Api
     store: Store
+    recorder: Recorder
     may_write: Callable[[], bool] = lambda: True
-    correlator: Correlator = field(default_factory=Correlator)
 
     def _writing(self) -> Api:
         """The API. Raises NotLeading if this process, which may have been paused for long, must not write."""
@@ -62,7 +59,7 @@ class Writer:
             if not (failures and ref in decision.renewed):
                 self._delete(seen, ref, seen.children[ref], waits=ref not in decision.abandoned)
         for event in decision.events:
-            self._post(seen, event)
+            self.recorder.record(seen, event)
         if decision.delete_job:
             self._delete(seen, Ref(KIND, seen.name), seen.job)
         return tuple(failures)
@@ -112,45 +109,3 @@ class Writer:
         """Deletes the object, a Job only with its last pod unless that is not waited for."""
         propagation = "Foreground" if ref.kind == "Job" and waits else "Background"
         self._writing().delete(ref, seen.namespace, found["metadata"]["uid"], propagation)
-
-    def forget(self, key: Key) -> None:
-        """Forgets the events of a job that is gone."""
-        self.correlator.forget(key)
-
-    def _post(self, seen: Observed, event: Event) -> None:
-        """Creates an event or counts it in the one that exists; see the correlator."""
-        name = f"{seen.name}.{secrets.token_hex(8)}"
-        series = self.correlator.observe(key_of(seen.job), seen.uid, event, seen.now, name)
-        if series is None:
-            return
-        try:
-            if not series.is_posted or not self._repeat(seen, series):
-                self._writing().post_event(seen.namespace, _event(seen, event, series))
-            series.is_posted = True
-        except Refused as refused:
-            log.warning("%s/%s: cannot post the event %s: %s", *key_of(seen.job), event.reason, refused)
-
-    def _repeat(self, seen: Observed, series: Series) -> bool:
-        """Whether the event still existed, to count this one; the API server drops events after an hour."""
-        change = {"message": series.message, "count": series.count, "lastTimestamp": timestamp(series.last)}
-        return self._writing().repeat_event(seen.namespace, series.name, change)
-
-
-def _event(seen: Observed, event: Event, series: Series) -> Manifest:
-    job = {"apiVersion": API_VERSION, "kind": KIND, "name": seen.name, "namespace": seen.namespace, "uid": seen.uid}
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": series.name, "namespace": seen.namespace},
-        "involvedObject": job,
-        "type": event.type,
-        "reason": event.reason,
-        "message": series.message,
-        "action": "Reconcile",
-        "firstTimestamp": timestamp(series.first),
-        "lastTimestamp": timestamp(series.last),
-        "eventTime": timestamp_ms(series.first).replace("Z", "000Z"),
-        "reportingComponent": names.FIELD_MANAGER,
-        "reportingInstance": names.FIELD_MANAGER,
-        "count": series.count,
-    }

@@ -50,11 +50,12 @@ class Correlator:
     def __init__(self) -> None:
         self._jobs: dict[Key, _Job] = {}
 
-    def observe(self, key: Key, uid: str, event: Event, now: datetime, name: str) -> Series | None:
+    def observe(self, key: Key, uid: str, event: Event, now: datetime, name: str, times: int = 1) -> Series | None:
         """The series to write, with this event in it; None if the job has written too many events.
 
         An event of a reason that the window has not seen is always written, whatever the others were. `name` is that
-        of a new object. An event that is left out counts when its series is written again.
+        of a new object, `times` how often the event occurred. An event that is left out counts when its series is
+        written again.
         """
         job = self._jobs.get(key)
         if job is None or job.uid != uid:
@@ -66,7 +67,7 @@ class Correlator:
         is_combined = message not in similar and len(similar) >= MOST_SIMILAR
         series = job.series.setdefault((kind, "" if is_combined else message), Series(name, now, now, ""))
         series.message = (COMBINED if is_combined else "") + event.message
-        series.count += 1
+        series.count += times
         series.last = now
         return series if _has_token(job, now) or not similar else None
 

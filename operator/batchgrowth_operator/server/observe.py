@@ -31,6 +31,10 @@ RESYNC_SECONDS = 600
 """Longest time between two passes of a job."""
 SECRET_SECONDS = 30
 """Time between two reads of the Secrets of a job with a cluster, one of which new pods mount."""
+SETTLED_SECONDS = 300
+"""The same while no pod of the job starts: those that run have mounted it. The first new one ends that time."""
+
+_REPLICAS = (("spec", "replicas"), ("status", "readyReplicas"))
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +89,9 @@ class Observer:
 
     def resync_seconds(self, key: Key) -> float:
         """The longest time until the job's next pass."""
-        return SECRET_SECONDS if self._has_cluster(key) else RESYNC_SECONDS
+        if Ref("DaskCluster", names.cluster(key.name)) not in self.store.refs(key):
+            return RESYNC_SECONDS
+        return SETTLED_SECONDS if self._is_settled(key) else SECRET_SECONDS
 
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> Credentials | None:
         """See tls.renewed; that nothing must be written holds until the Secrets are read again or change."""
@@ -103,14 +109,16 @@ class Observer:
 
     def _read_secrets_if_due(self, key: Key) -> None:
         age = time.monotonic() - self._secrets_read.get(key, -math.inf)
-        due = age >= (SECRET_SECONDS if self._has_cluster(key) else RESYNC_SECONDS)
-        if due or not {*_secrets(key)} <= {*self.store.refs(key)}:
+        if age >= self.resync_seconds(key) or not {*_secrets(key)} <= {*self.store.refs(key)}:
             for ref in _secrets(key):
                 self._read_secret(key, ref)
             self._secrets_read[key] = time.monotonic()
 
-    def _has_cluster(self, key: Key) -> bool:
-        return Ref("DaskCluster", names.cluster(key.name)) in self.store.refs(key)
+    def _is_settled(self, key: Key) -> bool:
+        """Whether every worker that is wanted is ready, and no pod waits for its volumes."""
+        workers = self.store.child(key, Ref("Deployment", names.workers(key.name))) or {}
+        wanted, ready = ((workers.get(part) or {}).get(name, 0) for part, name in _REPLICAS)
+        return 0 < wanted <= ready and not any(map(_is_starting, self.store.pods(key)))
 
     def _warnings(self, key: Key, seen: Observed) -> tuple[Object, ...]:
         """The Warning events about objects whose status does not explain why they are pending; cached for a while.
@@ -136,6 +144,13 @@ class Observer:
             self.store.discard(key, ref)
         else:
             self.store.refresh(key, found)
+
+
+def _is_starting(pod: Object) -> bool:
+    """Whether the pod's volumes may not be mounted yet; one without a node is not that far."""
+    status = pod.get("status") or {}
+    scheduled = (one.get("status") for one in status.get("conditions") or () if one.get("type") == "PodScheduled")
+    return status.get("phase") == "Pending" and next(scheduled, None) != "False"
 
 
 def _parts(cluster: Object | None, seen: Mapping[Ref, Object]) -> Mapping[Ref, Object]:

@@ -113,8 +113,18 @@ class Store:
 
     def job(self, key: Key) -> Object | None:
         """The job itself, or None if it is not known."""
-        found = self._objects.get(key, {}).get(Ref(KIND, key.name))
+        return self.child(key, Ref(KIND, key.name))
+
+    def child(self, key: Key, ref: Ref) -> Object | None:
+        """An object of the job, or None if it is not known."""
+        found = self._objects.get(key, {}).get(ref)
         return None if found is None else found.unpacked()
+
+    def pods(self, key: Key) -> Iterator[Object]:
+        """The known pods of a job."""
+        with self._lock:
+            found = list(self._objects.get(key, {}).items())
+        return (packed.unpacked() for ref, packed in found if ref.kind == "Pod")
 
     def refs(self, key: Key) -> Collection[Ref]:
         """The known objects of a job, the job included."""

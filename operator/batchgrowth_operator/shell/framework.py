@@ -6,6 +6,15 @@ kopf imports kubernetes_asyncio for its types alone if it is installed, as dask-
 If watching fails, kopf cancels every task of the event loop, among them those that notify its schedulers when their
 work is done; a scheduler that is closed afterwards would wait forever. So it polls instead.
 
+If one watch fails, kopf closes its connections first and cancels the other watches last, together with the tasks that
+would tell them that the operator pauses. A watch takes the end of that task for a pause, swallows its cancellation,
+starts over, and waits forever for new credentials: the operator would hang instead of retrying. So the other watches
+end first; and since an operator without peers never pauses, no watch has such a task.
+
+If the API server refuses kopf the watch of namespaces or of kinds, kopf goes on without. If the operator shuts down at
+that moment, because another watch was refused too, kopf loses the cancellation, goes on, and the shutdown waits
+forever. So it is raised again.
+
 While kopf starts, every object waits until all are indexed, and each indexed object wakes all waiting ones: that takes
 half a minute for 2,000 objects and four minutes for 7,000. So they are woken only when the wait is over.
 
@@ -17,6 +26,8 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
 CLIENT = "kubernetes_asyncio"
@@ -28,10 +39,11 @@ _modules: dict[str, Any] = sys.modules
 _is_hidden = _modules.setdefault(CLIENT, None) is None  # None makes the import raise ModuleNotFoundError
 
 import kopf  # noqa: E402
-from kopf._cogs.aiokits import aiotime  # noqa: E402
+from kopf._cogs.aiokits import aiotasks, aiotime  # noqa: E402
 from kopf._cogs.aiokits.aiotasks import Scheduler  # noqa: E402
 from kopf._cogs.aiokits.aiotoggles import Toggle, ToggleSet  # noqa: E402
-from kopf._core.reactor import observation  # noqa: E402
+from kopf._cogs.clients import errors, watching  # noqa: E402
+from kopf._core.reactor import observation, orchestration, queueing  # noqa: E402
 
 if _is_hidden:
     del _modules[CLIENT]
@@ -75,8 +87,46 @@ async def _discover(*, raw_event: Any, stream_pressure: asyncio.Event | None = N
         await _discover_once(raw_event=raw_event, stream_pressure=stream_pressure, **rest)
 
 
+async def _adjust(*, ensemble: orchestration.Ensemble, **rest: Any) -> None:
+    _ensembles.set((ensemble,))
+    await _adjust_tasks(ensemble=ensemble, **rest)
+
+
+async def _orchestrate(**given: Any) -> None:
+    """Ends every watch before an error of one of them ends the operator."""
+    try:
+        await _orchestrate_until_error(**given)
+    except Exception:
+        for ensemble in _ensembles.get():
+            await aiotasks.stop(ensemble.get_tasks(ensemble.get_keys()), title="streaming", quiet=True)
+        raise
+
+
+def _watch(**given: Any) -> AsyncIterator[Any]:
+    """A watch that never pauses."""
+    watch: AsyncIterator[Any] = _watch_until_paused(**given | {"operator_paused": None})
+    return watch
+
+
+async def _observe(**given: Any) -> None:
+    """A watch of namespaces or kinds, which ends by its cancellation rather than by a refusal."""
+    try:
+        await queueing.watcher(**given)
+    except errors.APIForbiddenError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from error
+        raise
+
+
+_ensembles: ContextVar[tuple[orchestration.Ensemble, ...]] = ContextVar("_ensembles", default=())
+"""The watches of the orchestrator whose task this is; none before the first is wanted."""
 _discover_once = observation.process_discovered_resource_event
 observation.process_discovered_resource_event = _discover
+observation.queueing = SimpleNamespace(watcher=_observe)
+_adjust_tasks, orchestration.adjust_tasks = orchestration.adjust_tasks, _adjust
+_orchestrate_until_error, orchestration.orchestrator = orchestration.orchestrator, _orchestrate
+_watch_until_paused, watching.infinite_watch = watching.infinite_watch, _watch
 ToggleSet.make_toggle = _make_toggle
 ToggleSet.drop_toggle = _drop_toggle
 

@@ -125,7 +125,7 @@ def passes_of(
         seen = await observer.observe(key, failures)
         if seen is None:
             telemetry.forget(key)
-            writer.forget(key)
+            writer.recorder.forget(key)
             return Result(gone=True)
         if seen.operator_class != operator_class:
             telemetry.forget(key)

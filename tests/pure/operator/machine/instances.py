@@ -18,6 +18,7 @@ from batchgrowth_operator.server.apply import Writer
 from batchgrowth_operator.server.kinds import JOBS, WATCHED
 from batchgrowth_operator.server.lease import Tenure
 from batchgrowth_operator.server.observe import Observer
+from batchgrowth_operator.server.recorder import RETRY_SECONDS, Recorder
 from batchgrowth_operator.server.settings import LeaseLock
 from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.server.sweep import Sweep
@@ -82,7 +83,8 @@ class Instance:
         self.tenure = Tenure(needs_lease=True)
         self.failures: tuple[Any, ...] = ()
         self._seen_lease: tuple[Body | None, float] = (None, self.server.seconds)
-        writer = Writer(self.client, self.store, lambda: self.tenure.seconds_left > 0)  # type: ignore[arg-type]
+        self.recorder = Recorder(self.client, lambda: self.tenure.seconds_left > 0)  # type: ignore[arg-type]
+        writer = Writer(self.client, self.store, self.recorder, self.recorder.may_write)  # type: ignore[arg-type]
         observer, defaults = Observer(self.client, self.store), Defaults(image=DEFAULT_IMAGE)  # type: ignore[arg-type]
         self._pass, self._sweep = passes_of(observer, writer, defaults, self._telemetry), Sweep(self.client, self.store)  # type: ignore[arg-type]
         self.pending: dict[Ref, list[tuple[str, Body]]] = {}
@@ -140,7 +142,10 @@ class Instance:
         self.view = SimpleNamespace(job=self.store.job(KEY), children=self.store.children(KEY))
         self.passes += 1
         try:
-            result = self.runner.run(self._pass(KEY, self.failures))
+            result: Result = self.runner.run(self._pass(KEY, self.failures))
+            pause: float | None = 0.0
+            while pause is not None and pause < RETRY_SECONDS:
+                pause = self.recorder.post_next()
         except Killed:
             self.start()
             return Result()

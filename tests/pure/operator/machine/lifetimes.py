@@ -38,7 +38,7 @@ CHILDREN = (
 PARTS = (Ref("Deployment", SCHEDULER), Ref("Service", SCHEDULER))
 MOST_ROUNDS = 40
 """Passes after which a job must be at rest once trouble has stopped."""
-QUIET_SECONDS = (1, 12, 25, 60, 200)
+QUIET_SECONDS = (1, 12, 25, 60, 310, 1)
 """Waits in which nothing may be written at rest; they outlast every wait of a job that has none of its own."""
 SPECS = st.fixed_dictionaries(
     {"suspend": st.sampled_from([False, False, False, True])},

@@ -6,6 +6,7 @@ import pytest
 from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.recorder import Recorder
 from batchgrowth_operator.server.store import Store
 from batchgrowth_operator.server.undeclared import declared
 
@@ -55,8 +56,10 @@ def test_the_rest_is_written(make_world: Any) -> None:
     seen = Observed(job=job, now=make_world().now)
     store = Store()
 
-    Writer(OldCrd(".status.phase: field not declared in schema"), store)._write_status(seen, dict(STATUS))  # type: ignore[arg-type]
+    Writer(OldCrd(".status.phase: field not declared in schema"), store, Recorder(None))._write_status(
+        seen, dict(STATUS)
+    )  # type: ignore[arg-type]
     assert [2] == list(store.versions("BatchGrowthJob").values())
 
     with pytest.raises(Refused, match="no such luck"):
-        Writer(OldCrd("no such luck"), store)._write_status(seen, dict(STATUS))  # type: ignore[arg-type]
+        Writer(OldCrd("no such luck"), store, Recorder(None))._write_status(seen, dict(STATUS))  # type: ignore[arg-type]

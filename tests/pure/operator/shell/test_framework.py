@@ -4,7 +4,7 @@ import asyncio
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -14,9 +14,17 @@ from batchgrowth_operator.shell import framework
 from batchgrowth_operator.shell.handlers import _strip
 from kopf._cogs.aiokits.aiotasks import Scheduler
 from kopf._cogs.aiokits.aiotoggles import Toggle, ToggleSet
-from kopf._core.reactor import observation
+from kopf._cogs.clients import api, fetching, watching
+from kopf._cogs.clients.errors import APIForbiddenError
+from kopf._cogs.structs.references import Insights, Resource
+from kopf._core.reactor import observation, orchestration, queueing
 
-AIOKITS, OBSERVATION = "kopf._cogs.aiokits", "kopf._core.reactor.observation"
+AIOKITS = "kopf._cogs.aiokits"
+OBSERVATION, ORCHESTRATION = "kopf._core.reactor.observation", "kopf._core.reactor.orchestration"
+PODS = Resource(group="", version="v1", plural="pods", kind="Pod", namespaced=True, verbs=frozenset({"list", "watch"}))
+JOBS = Resource(group="batch", version="v1", plural="jobs", kind="Job", namespaced=True, verbs=PODS.verbs)
+NAMESPACES = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
+REFUSED = APIForbiddenError({"message": "forbidden"}, status=403, headers={})
 
 
 def pristine(module: str) -> ModuleType:
@@ -40,6 +48,12 @@ def pristine(module: str) -> ModuleType:
         (f"{AIOKITS}.aiotoggles", "ToggleSet.make_toggle", {"name"}),
         (f"{AIOKITS}.aiotoggles", "ToggleSet.drop_toggle", {"toggle"}),
         (OBSERVATION, "process_discovered_resource_event", {"raw_event", "stream_pressure"}),
+        (ORCHESTRATION, "orchestrator", {"insights"}),
+        (ORCHESTRATION, "adjust_tasks", {"ensemble"}),
+        (ORCHESTRATION, "Ensemble.get_keys", {"self"}),
+        (ORCHESTRATION, "Ensemble.get_tasks", {"keys"}),
+        (f"{AIOKITS}.aiotasks", "stop", {"tasks", "title", "quiet"}),
+        ("kopf._cogs.clients.watching", "infinite_watch", {"operator_paused"}),
     ],
 )
 def test_kopf_still_has_the_private_function(module: str, name: str, parameters: set[str]) -> None:
@@ -63,6 +77,10 @@ def test_kopf_s_toggle_sets_still_have_the_private_attribute(attribute: str) -> 
         ("kopf._core.reactor.processing", "operator_indexed.drop_toggle("),
         ("kopf._core.reactor.queueing", "operator_indexed.make_toggle("),
         (OBSERVATION, "functools.partial(process_discovered_resource_event"),
+        (OBSERVATION, "await queueing.watcher("),
+        ("kopf._core.reactor.running", "orchestration.orchestrator("),
+        (ORCHESTRATION, "await adjust_tasks("),
+        ("kopf._core.reactor.queueing", "watching.infinite_watch("),
         ("kopf._cogs.clients.api", "Request attempt"),
     ],
 )
@@ -200,3 +218,127 @@ def test_kinds_are_rediscovered(
     asyncio.run(scene())
 
     assert [event] * discoveries == discovered
+
+
+async def forever(**_: Any) -> None:
+    await asyncio.Event().wait()
+
+
+async def refuse(**_: Any) -> AsyncIterator[Any]:
+    raise REFUSED
+    yield
+
+
+def test_the_other_watches_end_before_the_error_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kopf then closes its connections; a watch that is still there would ask for others in vain."""
+    framework, ended = _reload(monkeypatch), []
+
+    async def watch(*, resource: Resource, **_: Any) -> None:
+        if resource == PODS:
+            raise REFUSED
+        try:
+            await forever()
+        finally:
+            await asyncio.sleep(0.01)  # it ends its workers
+            ended.append(resource)
+
+    async def scene() -> None:
+        insights = Insights()
+        given = {"identity": "", "processor": forever, "operator_paused": ToggleSet(any)}
+        running = orchestration.orchestrator(insights=insights, settings=framework.kopf.OperatorSettings(), **given)
+        task = asyncio.create_task(running)
+        await asyncio.sleep(0)
+        async with insights.revised:
+            insights.namespaces.add("default")
+            insights.watched_resources.update({PODS, JOBS})
+            insights.revised.notify_all()
+        with pytest.raises(APIForbiddenError):
+            await asyncio.wait_for(task, 10)
+        assert [JOBS] == ended
+
+    monkeypatch.setattr(queueing, "watcher", watch)
+    asyncio.run(scene())
+
+
+def test_a_watch_ends_if_every_task_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among them are those that kopf would have taken for a pause, after which a watch starts over."""
+    framework, asked = _reload(monkeypatch), []
+
+    async def list_none(**_: Any) -> AsyncIterator[Any]:
+        yield [], "1"
+
+    async def ask(**given: Any) -> None:
+        asked.append(given["url"])
+        await forever()
+
+    async def watch() -> None:
+        given = {"settings": framework.kopf.OperatorSettings(), "resource": PODS, "namespace": "default"}
+        async for _ in watching.infinite_watch(operator_paused=ToggleSet(any), **given):
+            pass
+
+    async def scene() -> None:
+        running = asyncio.create_task(watch())
+        while not asked:
+            await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        done, _ = await asyncio.wait({running}, timeout=1)
+        assert {running} == done
+        assert running.cancelled()
+
+    monkeypatch.setattr(fetching, "fetch_objs", list_none)
+    monkeypatch.setattr(api, "request", ask)
+    asyncio.run(scene())
+
+
+@pytest.mark.fault("B11")
+def test_a_shutdown_during_the_refusal_of_the_watch_of_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two watches are refused at once: the one ends the operator while the other is about to be done without."""
+    framework, ends = _reload(monkeypatch), asyncio.Event()
+
+    async def deplete(**_: Any) -> None:
+        ends.set()
+        await asyncio.sleep(0.05)
+
+    async def scene() -> None:
+        insights = Insights()
+        await insights.backbone.fill(resources=[NAMESPACES])
+        observing = observation.namespace_observer(
+            clusterwide=False, namespaces=["default"], insights=insights, settings=framework.kopf.OperatorSettings()
+        )
+        task = asyncio.create_task(observing)
+        await ends.wait()
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=1)
+        assert {task} == done
+        assert task.cancelled()
+        assert {"default"} == insights.namespaces
+
+    monkeypatch.setattr(fetching, "fetch_objs", refuse)
+    monkeypatch.setattr(watching, "infinite_watch", refuse)
+    monkeypatch.setattr(queueing, "_wait_for_depletion", deplete)
+    asyncio.run(scene())
+
+
+def test_a_refusal_of_the_watch_of_namespaces_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator goes on with the namespaces that it was given."""
+    framework = _reload(monkeypatch)
+
+    async def scene() -> None:
+        insights = Insights()
+        await insights.backbone.fill(resources=[NAMESPACES])
+        observing = observation.namespace_observer(
+            clusterwide=False, namespaces=["default"], insights=insights, settings=framework.kopf.OperatorSettings()
+        )
+        task = asyncio.create_task(observing)
+        async with asyncio.timeout(10):
+            while "Not enough permissions to watch for namespaces" not in caplog.text:
+                await asyncio.sleep(0.01)
+        assert not task.done()
+        assert {"default"} == insights.namespaces
+
+    monkeypatch.setattr(fetching, "fetch_objs", refuse)
+    monkeypatch.setattr(watching, "infinite_watch", refuse)
+    asyncio.run(scene())

@@ -17,7 +17,8 @@ from batchgrowth_operator.server import observe, tls
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
 from batchgrowth_operator.server.correlator import BURST
-from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, Observer
+from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
+from batchgrowth_operator.server.recorder import Recorder
 from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.shell import passes
 from batchgrowth_operator.shell.passes import Passes, Result, passes_of, summary
@@ -102,7 +103,14 @@ class Setting:
     make_pass: Any
 
     def once(self, failures: tuple[Failure, ...] = ()) -> Result:
-        return asyncio.run(self.make_pass(KEY, failures))
+        result: Result = asyncio.run(self.make_pass(KEY, failures))
+        self.post()
+        return result
+
+    def post(self) -> None:
+        """Posts all events that wait."""
+        while self.writer.recorder.post_next() is not None:
+            pass
 
 
 @pytest.fixture
@@ -113,7 +121,7 @@ def setting(make_world: Any) -> Setting:
     api.objects[JOB] = job
     store.update(job)
     observer = Observer(api, store)  # type: ignore[arg-type]
-    writer = Writer(api, store)  # type: ignore[arg-type]
+    writer = Writer(api, store, Recorder(api))  # type: ignore[arg-type]
     make_pass = passes_of(observer, writer, Defaults(image="example/trainer:1"), telemetry)
     return Setting(api, store, telemetry, observer, writer, make_pass)
 
@@ -136,7 +144,7 @@ def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | No
     made, job = setting.api.writes(), setting.api.objects[JOB]
     metadata = job["metadata"] | {"resourceVersion": "1000"}
     setting.store.update({**job, "metadata": metadata, "spec": job["spec"] | {"operatorClass": of_job, "epochs": 7}})
-    observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store)  # type: ignore[arg-type]
+    observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store, Recorder(setting.api))  # type: ignore[arg-type]
     make_pass = passes_of(observer, writer, Defaults(image="example/trainer:2"), setting.telemetry, of_operator)
 
     assert Result() == asyncio.run(make_pass(KEY, ()))
@@ -148,7 +156,7 @@ def test_a_job_of_the_operators_class_is_served(setting: Setting) -> None:
     job = setting.api.objects[JOB]
     job["spec"]["operatorClass"] = "gpu"
     setting.store.update({**job, "metadata": job["metadata"] | {"resourceVersion": "2"}})
-    observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store)  # type: ignore[arg-type]
+    observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store, Recorder(setting.api))  # type: ignore[arg-type]
     make_pass = passes_of(observer, writer, Defaults(image="example/trainer:1"), setting.telemetry, "gpu")
 
     asyncio.run(make_pass(KEY, ()))
@@ -290,7 +298,7 @@ def test_deletions(setting: Setting, make_world: Any) -> None:
     setting.once()
     seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
     assert seen is not None
-    writer = Writer(setting.api, setting.store)  # type: ignore[arg-type]
+    writer = Writer(setting.api, setting.store, Recorder(setting.api))  # type: ignore[arg-type]
 
     writer.carry_out(seen, Decision(delete=(PLAN,), delete_job=True))
 
@@ -307,7 +315,7 @@ def test_a_job_goes_with_its_last_pod_unless_that_is_lost(setting: Setting, aban
     assert seen is not None
     decision = Decision(delete=(trainer,), abandoned=frozenset([trainer] * abandoned))
 
-    Writer(setting.api, setting.store).carry_out(seen, decision)  # type: ignore[arg-type]
+    Writer(setting.api, setting.store, Recorder(setting.api)).carry_out(seen, decision)  # type: ignore[arg-type]
 
     assert {trainer: propagation} == setting.api.propagations
 
@@ -380,6 +388,41 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
     assert seen.credentials is not None
     assert [("get", AUTHORITY), ("get", SECRET)] == setting.api.asked
     assert SECRET_SECONDS == observer.resync_seconds(KEY)
+
+
+def starting(scheduled: str) -> dict[str, Any]:
+    """A worker's pod before its containers run."""
+    labels = {"batchgrowth.dev/job": "digits", "batchgrowth.dev/role": "worker"}
+    metadata = {"name": "w", "namespace": "default", "uid": "uid of w", "labels": labels, "resourceVersion": "500"}
+    conditions = [{"type": "PodScheduled", "status": scheduled}]
+    return {"kind": "Pod", "metadata": metadata, "status": {"phase": "Pending", "conditions": conditions}}
+
+
+@pytest.mark.parametrize(
+    ("ready", "scheduled", "seconds"),
+    [(1, "", SETTLED_SECONDS), (0, "", SECRET_SECONDS), (1, "True", SECRET_SECONDS), (1, "False", SETTLED_SECONDS)],
+    ids=["ready", "a worker is missing", "a pod starts", "a pod has no node"],
+)
+def test_the_secrets_of_a_job_that_trains_are_read_less_often(
+    setting: Setting, ready: int, scheduled: str, seconds: int
+) -> None:
+    """Its pods have mounted them; a pod that starts has them read at once."""
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    setting.once()
+    asyncio.run(observer.observe(KEY, ()))
+    workers = setting.api.objects[WORKERS]
+    version = {"resourceVersion": "400", "namespace": "default"}
+    setting.store.update(workers | {"metadata": workers["metadata"] | version, "status": {"readyReplicas": ready}})
+    setting.api.asked.clear()
+
+    observer._secrets_read[KEY] -= SECRET_SECONDS
+    if scheduled:
+        setting.store.update(starting(scheduled))
+    asyncio.run(observer.observe(KEY, ()))
+
+    assert seconds == observer.resync_seconds(KEY)
+    read = [("get", AUTHORITY), ("get", SECRET)] if seconds == SECRET_SECONDS else []
+    assert read == [asked for asked in setting.api.asked if asked[0] == "get"]
 
 
 @pytest.mark.fault("C21")
@@ -714,7 +757,7 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
     assert seen is not None
     plan = dict(seen.children[PLAN])
     decision = Decision(apply=(plan,), delete=(trainer, Ref("Role", "digits-progress")), renewed=frozenset([trainer]))
-    Writer(setting.api, setting.store).carry_out(seen, decision)  # type: ignore[arg-type]
+    Writer(setting.api, setting.store, Recorder(setting.api)).carry_out(seen, decision)  # type: ignore[arg-type]
     assert trainer in setting.api.objects, "what would be made again stays while that cannot be"
     assert Ref("Role", "digits-progress") not in setting.api.objects
 
@@ -727,7 +770,7 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
 def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A process that was paused in the middle of a pass finds its lease outdated before its next write."""
     leads = iter([True, True, False])
-    writer = Writer(setting.api, setting.store, lambda: next(leads, False))  # type: ignore[arg-type]
+    writer = Writer(setting.api, setting.store, Recorder(setting.api), lambda: next(leads, False))  # type: ignore[arg-type]
     make_pass = passes_of(Observer(setting.api, setting.store), writer, Defaults(image="a"), setting.telemetry)  # type: ignore[arg-type]
     assert asyncio.run(make_pass(KEY, ())).backs_off
     assert 2 == len(setting.api.writes())
@@ -903,9 +946,9 @@ def test_an_event_that_expired_is_posted_again(setting: Setting) -> None:
 
 def test_the_events_of_a_deleted_job_are_forgotten(setting: Setting) -> None:
     setting.once()
-    assert {KEY} == set(setting.writer.correlator._jobs)
+    assert {KEY} == set(setting.writer.recorder.correlator._jobs)
     setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     setting.once()
 
-    assert {} == setting.writer.correlator._jobs
+    assert {} == setting.writer.recorder.correlator._jobs

@@ -1,0 +1,202 @@
+"""Posts events in a thread of its own, behind all other writes: a pass hands them over and does not wait for them.
+
+One event is posted at a time, and the slower the API server answers, the longer is the pause until the next. What waits
+is combined: of one job and reason the newest message stays, with the number of all. Warnings come first.
+"""
+
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from threading import Event as Flag
+from threading import Lock, Thread
+
+from batchgrowth import names
+from batchgrowth.spec import API_VERSION, KIND
+
+from batchgrowth_operator.decide.decision import Event, Manifest
+from batchgrowth_operator.seen.observed import Observed
+from batchgrowth_operator.seen.timestamps import timestamp, timestamp_ms
+from batchgrowth_operator.server.api import Api, Refused
+from batchgrowth_operator.server.correlator import COMBINED, MOST_SIMILAR, Correlator, Series
+from batchgrowth_operator.server.store import Key, key_of
+
+PAUSE_SECONDS = 0.05
+"""Shortest pause between two events, of whichever jobs."""
+PATIENCE = 4
+"""Least ratio of that pause to the time that the API server took for the event before."""
+BEHIND_SECONDS = 2.0
+"""Time that an event has waited when later ones of its job and reason are combined with it."""
+RETRY_SECONDS = 5.0
+"""Pause after a request without an answer."""
+MOST_WAITING = 5_000
+"""Kinds of events that wait; the oldest that are no warnings make room for others."""
+FLUSH_SECONDS = 2.0
+"""Time in which `stop` posts what still waits."""
+
+Kind = tuple[Key, str]
+"""An event's job and reason."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Occurrence:
+    """An event that waits, and how often it occurred: first when it began to wait, last `at`."""
+
+    uid: str
+    event: Event
+    since: datetime
+    at: datetime
+    times: int = 1
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The events that wait to be posted through `api`, as long as this process may write."""
+
+    api: Api
+    may_write: Callable[[], bool] = lambda: True
+    correlator: Correlator = field(default_factory=Correlator)
+    _warnings: dict[Kind, deque[Occurrence]] = field(default_factory=dict)
+    _others: dict[Kind, deque[Occurrence]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)  # passes hand events over in other threads
+    _arrived: Flag = field(default_factory=Flag)
+    _stopping: Flag = field(default_factory=Flag)
+    _thread: Thread | None = None
+    _ends: float = 0.0
+
+    def start(self) -> None:
+        """Begins to post events."""
+        self._thread = Thread(target=self._run, name="events", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Posts what waits without pauses, for at most FLUSH_SECONDS, and ends the thread."""
+        self._ends = time.monotonic() + FLUSH_SECONDS
+        self._stopping.set()
+        self._arrived.set()
+        if self._thread is not None:
+            self._thread.join(FLUSH_SECONDS)
+
+    def record(self, seen: Observed, event: Event) -> None:
+        """Has the event of a job posted soon."""
+        kind, now = (key_of(seen.job), event.reason), seen.now
+        lane = self._warnings if event.type == "Warning" else self._others
+        with self._lock:
+            waiting = lane.setdefault(kind, deque())
+            same = next((one for one in waiting if (one.uid, one.event) == (seen.uid, event)), None)
+            if same is not None:
+                same.at, same.times = now, same.times + 1
+            elif waiting and waiting[-1].uid == seen.uid and _is_behind(waiting, now):
+                last, newest = waiting[-1], Event(event.type, event.reason, COMBINED + event.message)
+                last.event, last.at, last.times = newest, now, last.times + 1
+            else:
+                waiting.append(Occurrence(seen.uid, event, now, now))
+            if len(self._warnings) + len(self._others) > MOST_WAITING:
+                crowded = self._others or self._warnings
+                crowded.pop(next(iter(crowded)))
+        self._arrived.set()
+
+    def forget(self, key: Key) -> None:
+        """Forgets the events of a job that is gone."""
+        with self._lock:
+            for lane in (self._warnings, self._others):
+                for kind in [kind for kind in lane if kind[0] == key]:
+                    del lane[kind]
+        self.correlator.forget(key)
+
+    def post_next(self) -> float | None:
+        """Posts the event whose turn it is. Returns the seconds to pause; None if nothing waits."""
+        if (self._warnings or self._others) and not self.may_write():
+            return RETRY_SECONDS
+        taken = self._take()
+        if taken is None:
+            return None
+        key, occurrence = taken
+        began = time.monotonic()
+        try:
+            self._post(key, occurrence)
+        except Refused as refused:
+            log.warning("%s/%s: cannot post the event %s: %s", *key, occurrence.event.reason, refused)
+        except OSError as error:
+            log.warning("%s/%s: the event %s waits: %s", *key, occurrence.event.reason, error)
+            self._put_back(key, occurrence)
+            return RETRY_SECONDS
+        return max(PAUSE_SECONDS, PATIENCE * (time.monotonic() - began))
+
+    def _run(self) -> None:
+        while not self._is_over():
+            pause = self.post_next()
+            if pause is not None:
+                self._stopping.wait(pause)
+            else:
+                self._arrived.wait()
+                self._arrived.clear()
+
+    def _is_over(self) -> bool:
+        if not self._stopping.is_set():
+            return False
+        return not (self._warnings or self._others) or time.monotonic() >= self._ends or not self.may_write()
+
+    def _take(self) -> tuple[Key, Occurrence] | None:
+        """The next event, of each job and reason in turn; None if nothing waits."""
+        with self._lock:
+            lane = self._warnings or self._others
+            if not lane:
+                return None
+            kind = next(iter(lane))
+            waiting = lane.pop(kind)
+            occurrence = waiting.popleft()
+            if waiting:
+                lane[kind] = waiting
+        return kind[0], occurrence
+
+    def _put_back(self, key: Key, occurrence: Occurrence) -> None:
+        """Has the event posted later; the correlator has counted it already."""
+        occurrence.times = 0
+        lane = self._warnings if occurrence.event.type == "Warning" else self._others
+        with self._lock:
+            lane.setdefault((key, occurrence.event.reason), deque()).appendleft(occurrence)
+
+    def _post(self, key: Key, occurrence: Occurrence) -> None:
+        """Creates an event or counts it in the one that exists; see the correlator."""
+        name = f"{key.name}.{secrets.token_hex(8)}"
+        series = self.correlator.observe(key, occurrence.uid, occurrence.event, occurrence.at, name, occurrence.times)
+        if series is None:
+            return
+        if not series.is_posted or not self._repeat(key, series):
+            self.api.post_event(key.namespace, _event(key, occurrence, series))
+        series.is_posted = True
+
+    def _repeat(self, key: Key, series: Series) -> bool:
+        """Whether the event still existed, to count this one; the API server drops events after an hour."""
+        change = {"message": series.message, "count": series.count, "lastTimestamp": timestamp(series.last)}
+        return self.api.repeat_event(key.namespace, series.name, change)
+
+
+def _is_behind(waiting: deque[Occurrence], now: datetime) -> bool:
+    return len(waiting) >= MOST_SIMILAR or (now - waiting[-1].since).total_seconds() >= BEHIND_SECONDS
+
+
+def _event(key: Key, occurrence: Occurrence, series: Series) -> Manifest:
+    about = {"apiVersion": API_VERSION, "kind": KIND, "name": key.name, "namespace": key.namespace}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": series.name, "namespace": key.namespace},
+        "involvedObject": about | {"uid": occurrence.uid},
+        "type": occurrence.event.type,
+        "reason": occurrence.event.reason,
+        "message": series.message,
+        "action": "Reconcile",
+        "firstTimestamp": timestamp(series.first),
+        "lastTimestamp": timestamp(series.last),
+        "eventTime": timestamp_ms(series.first).replace("Z", "000Z"),
+        "reportingComponent": names.FIELD_MANAGER,
+        "reportingInstance": names.FIELD_MANAGER,
+        "count": series.count,
+    }

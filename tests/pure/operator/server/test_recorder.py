@@ -1,0 +1,243 @@
+"""Events wait behind all other writes: in turn, combined if they wait for long, and for an API server that is back."""
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from batchgrowth_operator.decide.decision import Event
+from batchgrowth_operator.seen.observed import Observed
+from batchgrowth_operator.server import recorder
+from batchgrowth_operator.server.api import Refused
+from batchgrowth_operator.server.correlator import BURST, COMBINED, MOST_SIMILAR
+from batchgrowth_operator.server.recorder import BEHIND_SECONDS, PATIENCE, PAUSE_SECONDS, RETRY_SECONDS, Recorder
+from batchgrowth_operator.server.store import Key
+
+START = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+@dataclass
+class FakeApi:
+    """Counts requests, each of which takes some seconds, and raises the errors in turn."""
+
+    seconds: float = 0.0
+    errors: list[Exception] = field(default_factory=list)
+    requests: int = 0
+    events: dict[str, Any] = field(default_factory=dict)
+
+    def post_event(self, namespace: str, event: Any) -> None:
+        self._answer()
+        self.events[event["metadata"]["name"]] = event
+
+    def repeat_event(self, namespace: str, name: str, change: Any) -> bool:
+        self._answer()
+        self.events[name] |= change
+        return True
+
+    def _answer(self) -> None:
+        self.requests += 1
+        time.sleep(self.seconds)
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def shown(self) -> list[tuple[str, str, int]]:
+        return [(e["involvedObject"]["name"], e["message"], e["count"]) for e in self.events.values()]
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi()
+
+
+@pytest.fixture
+def events(api: FakeApi) -> Recorder:
+    return Recorder(api)  # type: ignore[arg-type]
+
+
+def seen(job: str = "digits", seconds: float = 0.0, uid: str = "1") -> Observed:
+    metadata = {"name": job, "namespace": "default", "uid": uid}
+    return Observed(job={"kind": "BatchGrowthJob", "metadata": metadata}, now=START + timedelta(seconds=seconds))
+
+
+def stage(number: int) -> Event:
+    return Event("Normal", "StageBegan", f"Stage {number} began.")
+
+
+TROUBLE = Event("Warning", "Stalled", "No update for a minute.")
+
+
+def post(events: Recorder) -> list[float]:
+    """Posts what waits; returns the pauses."""
+    pauses = []
+    while (pause := events.post_next()) is not None:
+        pauses.append(pause)
+    return pauses
+
+
+def test_a_pass_makes_no_request_for_its_events(api: FakeApi, events: Recorder) -> None:
+    events.record(seen(), stage(1))
+    assert 0 == api.requests
+
+    assert [pytest.approx(PAUSE_SECONDS, abs=0.04)] == post(events)
+
+    assert [("digits", "Stage 1 began.", 1)] == api.shown()
+
+
+def test_jobs_take_turns_and_warnings_come_first(api: FakeApi, events: Recorder) -> None:
+    for job in ("a", "b"):
+        events.record(seen(job), stage(1))
+        events.record(seen(job), stage(2))
+    events.record(seen("c"), TROUBLE)
+
+    post(events)
+
+    assert ["c", "a", "b", "a", "b"] == [job for job, _, _ in api.shown()]
+
+
+@pytest.mark.fault("B29")
+def test_what_waits_for_long_is_combined(api: FakeApi, events: Recorder) -> None:
+    """1,000 jobs that cross milestones faster than the API server takes their events: a request for each job."""
+    for number in range(10):
+        for job in range(20):
+            events.record(seen(f"job-{job}", number * (BEHIND_SECONDS + 1)), stage(number))
+
+    post(events)
+
+    assert 20 == api.requests
+    assert {(f"job-{job}", f"{COMBINED}Stage 9 began.", 10) for job in range(20)} == set(api.shown())
+
+
+def test_what_one_pass_says_is_not_combined(api: FakeApi, events: Recorder) -> None:
+    """Up to a number of messages."""
+    for number in range(MOST_SIMILAR + 2):
+        events.record(seen(), stage(number))
+    post(events)
+
+    assert [1] * (MOST_SIMILAR - 1) + [3] == [count for _, _, count in api.shown()]
+
+
+def test_the_same_event_is_counted_while_it_waits(api: FakeApi, events: Recorder) -> None:
+    for seconds in range(5):
+        events.record(seen(seconds=seconds), TROUBLE)
+    post(events)
+    events.record(seen(seconds=6), TROUBLE)
+    post(events)
+
+    assert 2 == api.requests
+    assert [("digits", TROUBLE.message, 6)] == api.shown()
+
+
+def test_a_job_of_the_same_name_has_its_own(api: FakeApi, events: Recorder) -> None:
+    events.record(seen(), stage(1))
+    events.record(seen(seconds=9, uid="2"), stage(2))
+    post(events)
+
+    assert ["Stage 1 began.", "Stage 2 began."] == [message for _, message, _ in api.shown()]
+
+
+def test_a_job_s_budget_bounds_its_writes(api: FakeApi, events: Recorder) -> None:
+    for _ in range(BURST + 5):
+        events.record(seen(), TROUBLE)
+        post(events)
+
+    assert BURST == api.requests
+
+
+def test_a_slow_api_server_is_asked_less_often(api: FakeApi, events: Recorder) -> None:
+    api.seconds = 0.05
+    events.record(seen(), TROUBLE)
+
+    [pause] = post(events)
+
+    assert pause >= PATIENCE * api.seconds
+
+
+def test_events_wait_for_an_api_server_that_does_not_answer(api: FakeApi, events: Recorder) -> None:
+    """And are not counted twice."""
+    api.errors = [ConnectionError("down"), ConnectionError("down")]
+    for event in (TROUBLE, stage(1)):
+        events.record(seen(), event)
+
+    assert [RETRY_SECONDS, RETRY_SECONDS] == post(events)[:2]
+    assert [("digits", TROUBLE.message, 1), ("digits", "Stage 1 began.", 1)] == api.shown()
+
+
+def test_a_refused_event_is_dropped(api: FakeApi, events: Recorder, caplog: pytest.LogCaptureFixture) -> None:
+    api.errors = [Refused(403, "no")]
+    events.record(seen(), TROUBLE)
+    post(events)
+
+    assert (1, []) == (api.requests, api.shown())
+    assert "default/digits: cannot post the event Stalled: no" in caplog.text
+
+
+def test_only_the_leader_posts(api: FakeApi) -> None:
+    leads: list[bool] = []
+    events = Recorder(api, lambda: bool(leads))  # type: ignore[arg-type]
+    assert None is events.post_next()
+    events.record(seen(), TROUBLE)
+    assert RETRY_SECONDS == events.post_next()
+    assert 0 == api.requests
+
+    leads.append(True)
+    post(events)
+
+    assert 1 == api.requests
+
+
+@pytest.mark.parametrize("event", [stage(1), TROUBLE])
+def test_what_waits_is_bounded(api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch, event: Event) -> None:
+    """The oldest make room, warnings last."""
+    monkeypatch.setattr(recorder, "MOST_WAITING", 2)
+    for job in ("a", "b", "c"):
+        events.record(seen(job), event)
+    post(events)
+
+    assert ["b", "c"] == [job for job, _, _ in api.shown()]
+
+
+def test_the_events_of_a_job_that_is_gone_are_forgotten(api: FakeApi, events: Recorder) -> None:
+    for job in ("a", "b"):
+        events.record(seen(job), TROUBLE)
+        events.record(seen(job), stage(1))
+    events.forget(Key("default", "a"))
+    post(events)
+
+    assert ["b", "b"] == [job for job, _, _ in api.shown()]
+    assert {Key("default", "b")} == set(events.correlator._jobs)
+
+
+def test_the_thread_posts_and_a_stop_posts_the_rest(api: FakeApi, events: Recorder) -> None:
+    events.start()
+    events.record(seen("first"), TROUBLE)
+    end = time.monotonic() + 10
+    while not api.requests and time.monotonic() < end:
+        time.sleep(0.005)
+    for number in range(30):
+        events.record(seen(f"job-{number}"), TROUBLE)
+
+    events.stop()
+
+    assert 31 == len(api.shown())
+    assert events._thread is not None
+    assert not events._thread.is_alive()
+
+
+def test_a_stop_ends_in_time(api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if nothing was begun, or another operator leads."""
+    events.stop()
+    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.2)
+    slow = Recorder(FakeApi(seconds=0.05))  # type: ignore[arg-type]
+    idle = Recorder(api, lambda: False)  # type: ignore[arg-type]
+    for each in (slow, idle):
+        for number in range(30):
+            each.record(seen(f"job-{number}"), TROUBLE)
+        each.start()
+        began = time.monotonic()
+        each.stop()
+        assert time.monotonic() - began < 5
+        assert each._thread is not None
+        each._thread.join(5)
+        assert not each._thread.is_alive()
+    assert 0 == api.requests
