@@ -19,6 +19,8 @@ _UNFIT_FOR_BUFFERS = {
 }  # fmt: skip
 _NO_DATA_SETS = {
     "DataLoader": "give its dataset; the trainer makes the batches",
+    "Array": "give batchgrowth_trainer.DaskArrays(inputs, targets), or a data set of its rows",
+    "tuple of arrays": "give TensorDataset(inputs, targets), or of Dask arrays batchgrowth_trainer.DaskArrays",
     "DataFrame": "give a data set of its rows, such as a TensorDataset of its columns",
 } | dict.fromkeys(("Tensor", "ndarray", "memmap"), "give TensorDataset(inputs, targets), or a data set of its rows")
 METRIC_NAME = re.compile(r"[A-Za-z][\w.-]*")
@@ -121,7 +123,8 @@ def _check_data(workload: Workload, entrypoint: str) -> None:
     if isinstance(workload.test, Mapping) and not workload.test:
         raise WorkloadError(f"{entrypoint}: test is an empty mapping; give None, a data set, or data sets by name")
     for name, dataset in (("train", workload.train), *_named_test_sets(workload, entrypoint)):
-        kind = type(dataset).__name__
+        arrays = isinstance(dataset, tuple) and all(hasattr(part, "shape") for part in dataset)
+        kind = "tuple of arrays" if arrays and dataset else type(dataset).__name__
         if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset) or kind in _NO_DATA_SETS:
             wanted = _NO_DATA_SETS.get(kind) or (
                 "give a map-style data set with __len__ and __getitem__ (a stream has no order that a seed can fix)"

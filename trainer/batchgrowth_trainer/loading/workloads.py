@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
+import dask
 import numpy as np
 import torch
 from batchgrowth.errors import DataError, WorkloadError
@@ -83,7 +84,8 @@ def _seed_everything(seed: int) -> None:
 
 def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> Workload:
     try:
-        workload = function(**arguments)
+        with dask.config.set(scheduler="synchronous"):  # or a worker would send what it computes to its own cluster
+            workload = function(**arguments)
     except (DataError, WorkloadError):
         raise
     except FileNotFoundError as error:
