@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-pure built check format bench generate cluster cluster-down images demo package lock clean
+.PHONY: help install run test test-long test-pure built check format bench gpu generate cluster cluster-down images demo package lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ format: $(INSTALLED) ## put the code into the one format
 
 bench: $(INSTALLED) ## our exchanges beside torch DDP, side by side, and the pauses (about a quarter of an hour)
 	@$(BIN)/python -m bench
+
+gpu: $(INSTALLED) ## the tests and benchmarks that need a GPU; without one, which of them were never run here
+	@$(BIN)/python -m bench.gpu
 
 generate: $(INSTALLED) ## write crds/, the generated pages and tables of docs/ and README.md, and the chart's generated files
 	$(BIN)/batchgrowth crd > crds/batchgrowthjobs.yaml

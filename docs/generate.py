@@ -13,6 +13,7 @@ from batchgrowth.schema.choice import Entry
 from pydantic.fields import FieldInfo
 
 from docs.faults import faults_page
+from docs.mistakes import mistakes_page
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- choices: made by `make generate` -->\n", "<!-- /choices -->"
@@ -99,6 +100,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs" / "conditions.md": conditions_page(),
         ROOT / "docs" / "faults.md": faults_page(),
         ROOT / "docs" / "metrics.md": metrics_table(),
+        ROOT / "docs" / "mistakes.md": mistakes_page(),
         readme: with_choices(readme.read_text(encoding="utf-8")),
     }
 

@@ -23,6 +23,7 @@ settings.load_profile("untimed")
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests"))  # so that the tests can import object_store and its neighbours
+sys.path.append(str(ROOT))  # and bench and docs
 
 SMALL = """
 apiVersion: batchgrowth.dev/v1alpha1

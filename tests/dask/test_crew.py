@@ -93,7 +93,7 @@ def test_results_are_fetched_at_once_and_without_waiting(client: Any, small_job:
             await asyncio.sleep(0.01)
         return [prepared]
 
-    client._gather, prepared = gather, Prepared("7", "host", "", ("127.0.0.1", 1))
+    client._gather, prepared = gather, Prepared("7", "", ("127.0.0.1", 1))
     hanging, lost, good = futures = [SimpleNamespace(status="finished", key=key) for key in "abc"]
     crew = Crew(client, "run", small_job().spec, ())
     for address, future in zip("abc", futures, strict=True):

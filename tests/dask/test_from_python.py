@@ -200,8 +200,8 @@ def test_a_mistake_in_a_cell_is_named_by_its_line(kernel: Callable[..., Kernel])
     cells.run(0)
     [error] = cells.run(1)
 
-    text = "WorkloadError: net raised ZeroDivisionError: division by zero (Cell In[1], line 3, in net)"
-    assert [text] == error.traceback
+    text = "WorkloadError: net raised ZeroDivisionError: division by zero (Cell In[1], line 3, in net); call it in Pyt"
+    assert [text] == [line[: len(text)] for line in error.traceback]
 
 
 def test_the_example_notebook_trains_plots_loads_and_predicts(tmp_path: Path) -> None:

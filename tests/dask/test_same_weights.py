@@ -143,6 +143,21 @@ def test_a_head_on_frozen_bfloat16_weights(
 
 
 @pytest.mark.sampled
+@pytest.mark.parametrize("loaders", [0, 1, 3])
+def test_dask_arrays(digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, loaders: int) -> None:
+    """Each worker, or loader, computes the chunks that it needs, more than once since few are kept."""
+    job = digits_job(
+        "workload={entrypoint: 'chunked:workload', examples: 240}", "epochs=4", f"exchange.type={exchange}",
+        f"batch={{initial: 24, maximum: 96, shard: 8, {GROWING}}}",
+        f"workers={{waitSeconds: 60, maximum: 3, loaders: {loaders}}}",
+    )  # fmt: skip
+    summary = train(job, Options(output_dir=tmp_path, paths=(USER_CODE,), wanted=by_epoch([1, 3, 2, 2])))
+    assert reference(job) == summary["weightsSha256"]
+    assert [1, 3, 2] == followed(summary)
+    assert summary["accuracy"] > 0.5
+
+
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("exchange", "rule"),
     [("AllReduce", "LossAndGradient"), ("GatherScatter", "NoiseScale"), ("AllReduce", "NoiseScale")],

@@ -14,7 +14,6 @@ from batchgrowth_trainer.workload import Workload
 
 USER_CODE = Path(__file__).parent / "user_code"
 sys.path.append(str(USER_CODE))  # so that an entrypoint can name small:net, and the tests can import it
-sys.path.append(str(Path(__file__).parents[2]))  # so that the tests can import bench
 
 MakeReplica = Callable[[BatchGrowthJob, Workload], Replica]
 

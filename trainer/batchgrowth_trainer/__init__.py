@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from batchgrowth_trainer.frontend.runs import Run, load
     from batchgrowth_trainer.frontend.starting import train
     from batchgrowth_trainer.workload import Workload, correct
+    from batchgrowth_trainer.workloads.dask_arrays import DaskArrays
 
-__all__ = ["Run", "Workload", "correct", "load", "train"]
+__all__ = ["DaskArrays", "Run", "Workload", "correct", "load", "train"]
 
 _HOMES = {
+    "DaskArrays": "workloads.dask_arrays",
     "Run": "frontend.runs",
     "Workload": "workload",
     "correct": "workload",

@@ -1,6 +1,6 @@
 """The interface for users' code: a function that returns a `Workload`.
 
-`loading.py` calls that function and checks its result; this module holds the interface and the calls that the
+`loading` calls that function and checks its result; this module holds the interface and the calls that the
 training loop makes on it for every shard.
 """
 
@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from batchgrowth_trainer.blame import ReadFault, is_of_the_device, may_pass, reported_as_workload_error
+from batchgrowth_trainer.blame import (
+    ReadFault,
+    advice_for,
+    is_of_the_device,
+    may_pass,
+    reason,
+    reported_as_workload_error,
+    seen_at,
+)
 
 PerExample = Callable[[Any, Any], Tensor]
 Attempt = Callable[[Callable[[], Any]], Any]
@@ -71,14 +79,31 @@ class Workload:
             return {}
         return self.test if isinstance(self.test, Mapping) else {"": self.test}
 
+    def augmented(self, inputs: Any) -> Any:
+        """What `augment` returns for the inputs of a training shard; the inputs themselves if there is none."""
+        if self.augment is None:
+            return inputs
+        inputs = self.augment(inputs)
+        if inputs is None:
+            raise WorkloadError(f"augment: returned a NoneType; return the inputs{seen_at(self.augment)}")
+        return inputs
+
     def losses(self, model: nn.Module, inputs: Any, target: Any, examples: int) -> Tensor:
         """One loss for each example of a training shard: what `step`, or without one `loss`, returns.
 
         Raises WorkloadError if that is something else.
         """
-        if self.step is None:
-            return checked(self.loss(predict(model, inputs), target), examples)
-        return checked(self.step(model, inputs, target), examples, "step")
+        name, function = ("loss", self.loss) if self.step is None else ("step", self.step)
+        values = self.loss(predict(model, inputs), target) if self.step is None else self.step(model, inputs, target)
+        if self.collate is not None and isinstance(target, Tensor) and isinstance(values, Tensor):
+            _check_none_dropped(self.collate, target, values, examples)
+        losses = checked(values, examples, name, function)
+        if not losses.requires_grad:
+            raise WorkloadError(
+                f"{name}: its result does not depend on the model's parameters; leave out detach(), .data, .numpy() "
+                f"and no_grad() on the way to it{seen_at(function)}"
+            )
+        return losses
 
 
 def at_once(read: Callable[[], Any]) -> Any:
@@ -98,28 +123,33 @@ def fetch(
     """
     if type(dataset) is TensorDataset and collate is None:
         return _pair([tensor[indices] for tensor in dataset.tensors])
-    return _pair(_collated(_items(dataset, indices.tolist(), attempt), collate))
+    items = _items(dataset, indices.tolist(), attempt)
+    source = collate or getattr(dataset, "__getitem__", None)
+    return _pair(_collated(items, collate, source), source)
 
 
-def _pair(columns: Any) -> tuple[Any, Any]:
+def _pair(columns: Any, source: Any = None) -> tuple[Any, Any]:
+    """The inputs and the target of a batch that the function `source` made."""
     if isinstance(columns, Mapping):
-        return _split(columns)
+        return _split(columns, source)
     if not isinstance(columns, (list, tuple)):
-        raise WorkloadError(f"a batch is a {type(columns).__name__}; let collate return (inputs, target)")
+        raise WorkloadError(
+            f"a batch is a {type(columns).__name__}; let collate return (inputs, target){seen_at(source)}"
+        )
     if len(columns) < 2:
         raise WorkloadError(
             f"workload.train: an example has {len(columns)} part; an (input, target) pair is needed "
-            "(without a target, give None)"
+            f"(without a target, give None){seen_at(source)}"
         )
     return (columns[0] if len(columns) == 2 else tuple(columns[:-1])), columns[-1]
 
 
-def _split(columns: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def _split(columns: Mapping[str, Any], source: Any) -> tuple[dict[str, Any], Any]:
     at = next((key for key in TARGET_KEYS if key in columns), None)
     if at is None:
         raise WorkloadError(
             f"an example is a dictionary of {', '.join(map(str, columns))}; add its target under one of "
-            f"{', '.join(TARGET_KEYS)}, or return an (input, target) pair"
+            f"{', '.join(TARGET_KEYS)}, or return an (input, target) pair{seen_at(source)}"
         )
     return {key: value for key, value in columns.items() if key != at}, columns[at]
 
@@ -138,24 +168,29 @@ def _read(get: Callable[[Any], Any], key: Any, dataset: Dataset, indices: Sequen
         return get(key)
     except Exception as error:
         which = f"example{'s' if len(indices) > 1 else ''} {_few(indices)} of {type(dataset).__name__}"
-        text = f"{which}: {_text_of(error)}"
+        remedy = advice_for(error) or f"read it alone in Python to see the whole traceback: train[{indices[0]}]"
+        text = f"{which}: {reason(error)}; {remedy}"
         passing = may_pass(error) or is_of_the_device(error)
         raise (ReadFault(text, which) if passing else DataError(text)) from error
 
 
-def _collated(items: list[Any], own: Collate | None) -> Any:
+def _collated(items: list[Any], own: Collate | None, source: Any) -> Any:
     if own is not None:
-        with reported_as_workload_error("collate"):
+        with reported_as_workload_error(
+            "collate", "call it with a list of examples in Python to see the whole traceback"
+        ):
             return own(items)
     try:
         columns = collate(items, collate_fn_map=_COLLATED)
     except (TypeError, RuntimeError, KeyError, ValueError) as error:
         raise WorkloadError(
-            f"examples cannot be put into one batch: {_text_of(error)}; return tensors, numbers or arrays of one "
-            "shape, or give the workload a collate function"
+            f"examples cannot be put into one batch: {type(error).__name__}: {error}; return tensors, numbers or "
+            f"arrays of one shape, or give the workload a collate function{seen_at(source)}"
         ) from error
     if not isinstance(columns, (list, tuple, Mapping)):
-        raise WorkloadError(f"an example is a {type(items[0]).__name__}; return an (input, target) pair")
+        raise WorkloadError(
+            f"an example is a {type(items[0]).__name__}; return an (input, target) pair{seen_at(source)}"
+        )
     return columns
 
 
@@ -174,15 +209,15 @@ def predict(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
-def checked(values: Tensor, examples: int, name: str = "loss") -> Tensor:
+def checked(values: Tensor, examples: int, name: str = "loss", function: Any = None) -> Tensor:
     """`values` itself, checked to hold one float per example, shape (examples,).
 
-    Raises WorkloadError naming the function (`loss`, `metrics.accuracy`) otherwise.
+    Raises WorkloadError naming the function that returned it (`loss`, `metrics.accuracy`) and its line otherwise.
     Called once per shard, so the check is cheap.
     """
     if isinstance(values, Tensor) and values.ndim == 1 and len(values) == examples and values.is_floating_point():
         return values
-    raise WorkloadError(f"{name}: {_fault(values, examples)}")
+    raise WorkloadError(f"{name}: {_fault(values, examples)}{seen_at(function)}")
 
 
 def _fault(values: object, examples: int) -> str:
@@ -196,6 +231,14 @@ def _fault(values: object, examples: int) -> str:
     return f"returned {values.dtype}; {wanted}, for instance by .float()"
 
 
+def _check_none_dropped(collate: Collate, target: Tensor, values: Tensor, examples: int) -> None:
+    """Raises WorkloadError if there are as many losses as targets, and both are not as many as the examples."""
+    if values.ndim == 1 and target.ndim > 0 and len(values) == len(target) != examples:
+        raise WorkloadError(
+            f"collate: returned {len(target)} targets for {examples} examples; keep every example{seen_at(collate)}"
+        )
+
+
 def correct(output: Tensor, target: Tensor) -> Tensor:
     """The accuracy metric: 1. if the largest class score, of (N, C), is the target's, (N,), else 0."""
     return (output.argmax(dim=1) == target).to(torch.float32)
@@ -203,7 +246,3 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
 
 def _few(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices[:4])) + (" …" if len(indices) > 4 else "")
-
-
-def _text_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -13,7 +13,7 @@ from batchgrowth_trainer.drivers.all_reduce import AllReduceDriver
 from batchgrowth_trainer.worker.messages import GenerationBegan, Left, Order, Outcome, Prepared
 
 EVERYONE = {
-    f"tls://10.244.{k // 250}.{k % 250}:40000": Prepared(str(k), f"pod-{k}", "", (f"10.244.{k // 250}.{k % 250}", 4000))
+    f"tls://10.244.{k // 250}.{k % 250}:40000": Prepared(str(k), "", (f"10.244.{k // 250}.{k % 250}", 4000))
     for k in range(1000)
 }
 DIES = list(EVERYONE)[40]

@@ -1,11 +1,14 @@
 """The device that a manifest asks for, on machines with and without a GPU."""
 
-from typing import Any
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth_trainer.replica.devices import make_device
+from batchgrowth_trainer.replica.devices import make_device, prepare_process, to_device
+from torch import Tensor
 
 
 @pytest.mark.fault("A22")
@@ -24,3 +27,69 @@ def test_a_gpu_that_is_not_there(small_job: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(WorkloadError, match=r"workload\.device: CUDA was requested .* use Auto or CPU"):
         make_device(small_job("workload.device=CUDA").spec)
+
+
+@pytest.fixture
+def kernels() -> Iterator[None]:
+    """Sets torch's switches for kernels back."""
+    switches = (
+        (torch.backends.cudnn, "benchmark"), (torch.backends.cudnn, "allow_tf32"),
+        (torch.backends.cuda.matmul, "allow_tf32"),
+    )  # fmt: skip
+    before = [getattr(*switch) for switch in switches]
+    yield
+    torch.use_deterministic_algorithms(mode=False)
+    for switch, value in zip(switches, before, strict=True):
+        setattr(*switch, value)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(("given", "used"), [(None, ":4096:8"), (":16:8", ":16:8")])
+def test_kernels_of_a_gpu_are_deterministic(
+    small_job: Any, monkeypatch: pytest.MonkeyPatch, given: str | None, used: str
+) -> None:
+    """cuBLAS reads its workspace from the environment; one that the user has set stays."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", given or "")
+    if given is None:
+        monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    prepare_process(small_job().spec)
+
+    assert used == os.environ["CUBLAS_WORKSPACE_CONFIG"]
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.backends.cudnn.benchmark
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+class Sequence(NamedTuple):
+    tokens: Tensor
+    name: str
+
+
+BATCH = ([torch.ones(2), Sequence(torch.zeros(3), "a")], {"mask": torch.ones(1), "number": 4})
+
+
+def test_a_batch_on_the_cpu_is_left_alone() -> None:
+    assert to_device(BATCH, torch.device("cpu")) is BATCH
+
+
+def test_every_tensor_of_a_batch_is_moved() -> None:
+    """In lists, dictionaries and named tuples; what is no tensor stays."""
+    (first, sequence), rest = to_device(BATCH, torch.device("meta"))
+
+    assert isinstance(sequence, Sequence)
+    assert ["meta"] * 3 == [tensor.device.type for tensor in (first, sequence.tokens, rest["mask"])]
+    assert ("a", 4) == (sequence.name, rest["number"])
+
+
+def test_a_gpu_gets_tensors_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless they are there, or are sparse, which cannot be pinned."""
+    calls: list[str] = []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: calls.append("pin") or tensor)
+    monkeypatch.setattr(Tensor, "is_pinned", lambda tensor: len(tensor) == 3)
+    monkeypatch.setattr(Tensor, "to", lambda tensor, device, non_blocking: calls.append(f"{device} {non_blocking}"))
+    for tensor in (torch.ones(2), torch.ones(3), torch.eye(2).to_sparse()):
+        to_device(tensor, torch.device("cuda"))
+
+    assert ["pin", *["cuda True"] * 3] == calls

@@ -67,6 +67,9 @@ class Generation:
 
 
 def backend_of(members: Sequence[Prepared]) -> str:
-    """The backend of a group of these members: `nccl` if each has its own GPU, else `tcp`."""
-    gpus = {(one.host, one.gpu) for one in members}
+    """The backend of a group of these members: `nccl` if each has its own GPU, else `tcp`.
+
+    Pods that share a GPU see it with one UUID.
+    """
+    gpus = {one.gpu for one in members}
     return "nccl" if all(one.gpu for one in members) and len(gpus) == len(members) else "tcp"

@@ -7,6 +7,7 @@ from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from batchgrowth_trainer.replica.draws import draw_seed
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.trial import try_out
 from batchgrowth_trainer.workload import Workload
 
 
@@ -17,14 +18,18 @@ def build_workload(spec: JobSpec) -> Workload:
 
 
 def build_replica(spec: JobSpec) -> Replica:
-    """A replica at the first update, bit for bit the same in every process. Raises WorkloadError or DataError.
+    """A replica at the first update, bit for bit the same in every process, and tried out.
 
-    It computes one shard and discards it, which loads kernels and finds a faulty loss before the first update.
+    Raises WorkloadError or DataError.
     """
     prepare_process(spec)
     given, workload = spec.workload, build_workload(spec)
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
         replica = Replica(spec, workload, device)
-    replica.release(replica.partials(replica.plan.step_at(replica.position), (0, 1)))
+    try:
+        try_out(replica)
+    except BaseException:
+        replica.loaders.close()
+        raise
     return replica

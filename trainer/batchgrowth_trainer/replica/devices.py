@@ -53,13 +53,24 @@ def autocast(spec: JobSpec, device: torch.device) -> AbstractContextManager[obje
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """`value` with every tensor, also those in tuples, lists and dicts, moved to `device`."""
+    """`value` with every tensor, also those in tuples, lists and dicts, moved to `device`.
+
+    To a GPU a tensor is copied from pinned memory, so that the copy does not hold up the process.
+    """
     if device.type == "cpu":
         return value
     if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
+        return _pinned(value, device).to(device, non_blocking=True)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(to_device(item, device) for item in value))
     if isinstance(value, (tuple, list)):
         return type(value)(to_device(item, device) for item in value)
     if isinstance(value, dict):
         return {key: to_device(item, device) for key, item in value.items()}
     return value
+
+
+def _pinned(value: Tensor, device: torch.device) -> Tensor:
+    """`value` in pinned memory if it must be copied to a GPU; torch keeps that memory until the copy has ended."""
+    is_copied = device.type == "cuda" and value.device.type == "cpu" and value.layout is torch.strided
+    return value.pin_memory() if is_copied and not value.is_pinned() else value

@@ -16,7 +16,7 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth.shards import tree_sum
 from torch import Tensor
 
-from batchgrowth_trainer.blame import reported_as_workload_error
+from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
 from batchgrowth_trainer.replica.devices import autocast, to_device
 from batchgrowth_trainer.replica.draws import draw_seed, seed_generators
 from batchgrowth_trainer.replica.reading import Request
@@ -137,8 +137,9 @@ def _chunk(replica: Replica, name: str, coming: range) -> Chunk:
         seed_generators(draw_seed(replica.spec.seed, f"evaluation {name}", chunk))
         with autocast(replica.spec, replica.device):
             output = predict(replica.model, inputs)
-            values = [checked(workload.loss(output, target), len(indices))]
-        values += [checked(m(output, target), len(indices), f"metrics.{n}") for n, m in workload.metrics.items()]
+            values = [checked(workload.loss(output, target), len(indices), function=workload.loss)]
+        for metric, function in workload.metrics.items():
+            values.append(checked(function(output, target), len(indices), f"metrics.{metric}", function))
         sums = torch.stack([v.double().sum() for v in values]).cpu()
         if not workload.whole_set_metrics:
             return Chunk(first, sums)
@@ -175,15 +176,15 @@ def _of_the_whole_set(workload: Workload, examples: int, shapes: Chunk, row: Ten
     for name, metric in workload.whole_set_metrics.items():
         with reported_as_workload_error(f"whole_set_metrics.{name}"):
             value = metric(output, target)
-            values[name] = _number(name, value)
+            values[name] = _number(name, value, metric)
     return values
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: Any, metric: Any) -> float:
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if not isinstance(value, Real):
-        raise WorkloadError(f"whole_set_metrics.{name}: returned {value!r:.100}; return one number")
+        raise WorkloadError(f"whole_set_metrics.{name}: returned {value!r:.100}; return one number{seen_at(metric)}")
     return float(value)
 
 

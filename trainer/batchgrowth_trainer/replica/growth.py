@@ -65,7 +65,8 @@ class Growth:
                 square=(size * step.examples) ** 2, timing=sums.timing,
             )  # fmt: skip
             with reported_as_workload_error(
-                f"growth {self.course.spec.batch.growth.type} after update {step.after.update}"
+                f"growth {self.course.spec.batch.growth.type} after update {step.after.update}",
+                "call the function with a batchgrowth.extend.Look in Python to see the whole traceback",
             ):
                 course, decision, self._memory = self.course.after(step, measured, self._memory)
             if course is not self.course:

@@ -178,8 +178,7 @@ class Replica:
 
     def _loss(self, inputs: Any, target: Any, count: int) -> Tensor:
         workload = self.workload
-        if workload.augment is not None:
-            inputs = workload.augment(inputs)
+        inputs = workload.augmented(inputs)
         # One example has no variance, so batch norm uses its running statistics.
         resting = [norm for norm in self._norms if norm.training] if count == 1 else []
         for norm in resting:

@@ -37,7 +37,6 @@ class Prepared:
     """
 
     name: str
-    host: str
     gpu: str
     door: tuple[str, int]
 

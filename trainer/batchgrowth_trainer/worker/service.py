@@ -5,7 +5,6 @@ trains.
 """
 
 import asyncio
-import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -78,7 +77,7 @@ def prepare_member(
     if run_id not in _MEMBERS:
         _MEMBERS[run_id] = Member(spec, host_and_port(worker.address)[0])
         _MEMBERS[run_id].watchdog.watch(_end)
-    return messages.Prepared(str(worker.name), socket.gethostname(), _gpu(), _MEMBERS[run_id].door.address)
+    return messages.Prepared(str(worker.name), _gpu(), _MEMBERS[run_id].door.address)
 
 
 def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:

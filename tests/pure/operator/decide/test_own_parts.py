@@ -17,7 +17,11 @@ CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "images"}}
 OWN: dict[str, Any] = {
     "volumes": [CLAIM],
     "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
-    "env": [{"name": "HF_HOME", "value": "/data/hub"}, {"name": "HOME", "value": "/data/home"}],
+    "env": [
+        {"name": "HF_HOME", "value": "/data/hub"},
+        {"name": "HOME", "value": "/data/home"},
+        {"name": "NCCL_SOCKET_IFNAME", "value": "eth0"},
+    ],
     "envFrom": [{"secretRef": {"name": "tokens"}}],
     "resources": {"requests": {"cpu": 2}, "limits": {"memory": "256Mi"}},
 }
@@ -43,7 +47,7 @@ def test_both_have_what_the_spec_adds(make_world: MakeWorld, role: str) -> None:
     assert {"batchgrowth", "tmp"} < by("name", spec["volumes"]).keys()
     assert OWN["volumeMounts"][0] == by("mountPath", container["volumeMounts"])["/data"]
     env = by("name", container["env"])
-    assert ["/data/hub", "/data/home"] == [env[name]["value"] for name in ("HF_HOME", "HOME")]
+    assert OWN["env"] == [env[own["name"]] for own in OWN["env"]]
     assert OWN["envFrom"] == container["envFrom"]
     assert {"requests": {"cpu": "2"}, "limits": {"memory": "256Mi"}} == container["resources"]
 

@@ -20,6 +20,9 @@ from batchgrowth_trainer.replica.draws import draw_seed, seed_generators
 from batchgrowth_trainer.replica.flat import FlatParameters
 
 FIELD = "optimizer.torch.optimizer"
+_REMEDY = (
+    "give the arguments that the class takes in optimizer.torch.arguments, and name one whose step() needs no closure"
+)
 _NUMBERS = "numbers"
 _TRIED = 1e-3  # every element of the gradient that is tried, to see what the optimizer keeps
 _NOT_KEPT = ("params", "lr")
@@ -65,7 +68,7 @@ class TorchOptimizer:
         self._spared = [span.start >= parameters.last_from for span in self._spans]
         self._leaves = [nn.Parameter(span.of(vector)) for span in self._spans]
         self.state: dict[str, Tensor] = {}
-        with reported_as_workload_error(f"{FIELD}: {settings.optimizer}"):
+        with reported_as_workload_error(f"{FIELD}: {settings.optimizer}", _REMEDY):
             self._cells = list(self._tried())
             self._optimizer = self._made(self._leaves)
 
@@ -77,7 +80,7 @@ class TorchOptimizer:
         seed_generators(draw_seed(self._seed, "optimizer", updates_done))
         for leaf, span in zip(self._leaves, self._spans, strict=True):
             leaf.grad = span.of(gradient)
-        with reported_as_workload_error(f"{FIELD}: {self._settings.optimizer} at update {updates_done + 1}"):
+        with reported_as_workload_error(f"{FIELD}: {self._settings.optimizer} at update {updates_done + 1}", _REMEDY):
             if updates_done == 0:
                 self._optimizer = self._made(self._leaves)
             else:

@@ -1,0 +1,73 @@
+"""The table of mistakes that users make in a workload, from docs/mistakes.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+GROUPS = {
+    "function": "The function that returns the workload",
+    "model": "The model",
+    "loss": "The loss and the metrics",
+    "data": "The data",
+    "manifest": "The manifest",
+}
+"""The tables of docs/mistakes.toml, and their headings."""
+HEAD = "| mistake | what the error says |\n|---|---|\n"
+_TEXT = (ROOT / "docs" / "mistakes.toml").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One row: `code` is the user's module, `says` the parts of the error's text, in their order.
+
+    `error` is the name of its class, `other` a second module, `entry` the entrypoint, and `set` changes the manifest.
+    """
+
+    mistake: str
+    code: str
+    says: list[str]
+    error: str = "WorkloadError"
+    other: str = ""
+    entry: str = "workload"
+    set: list[str] = field(default_factory=list)
+    needs_no_gpu: bool = False
+
+
+START: str = tomllib.loads(_TEXT)["start"]["code"].strip()
+"""With which each of the modules begins."""
+
+
+def read_mistakes() -> dict[str, Mistake]:
+    """The rows of docs/mistakes.toml by name, in its order."""
+    groups = tomllib.loads(_TEXT)
+    return {f"{group}.{name}": Mistake(**row) for group in GROUPS for name, row in groups[group].items()}
+
+
+def mistakes_page() -> str:
+    """docs/mistakes.md: a table for each group."""
+    mistakes = read_mistakes()
+    tables = [
+        f"## {title}\n\n{HEAD}" + "".join(_row(row) for name, row in mistakes.items() if name.startswith(f"{group}."))
+        for group, title in GROUPS.items()
+    ]
+    return (
+        "# Mistakes and their errors\n\n"
+        f"{len(mistakes)} mistakes that users make in a workload, and the parts of the error that say what is wrong "
+        "and what would help.\n"
+        "Each error is one paragraph. It names the file and line of your code that raised, or where the function "
+        "begins that returned the wrong thing; if a layer of torch raised, it names the layer.\n"
+        "With `--log-level debug`, the log has the whole traceback.\n"
+        "An error's exit code is in [exit-codes.md](exit-codes.md), and faults of machines are in "
+        "[faults.md](faults.md).\n\n"
+        "Generated from `docs/mistakes.toml` by `make generate`. "
+        "`tests/torch/workloads/test_mistakes.py` makes each of these mistakes and reads the error.\n\n"
+        + "\n".join(tables)
+    )
+
+
+def _row(row: Mistake) -> str:
+    parts = " … ".join(f"`{part}`" for part in row.says).replace("|", "\\|")
+    return f"| {row.mistake} | {parts} |\n"

@@ -1,0 +1,83 @@
+"""Tries a workload before its first update: one shard is computed and discarded.
+
+It loads kernels, and finds what would fail in the first update, or would break the promise of equal weights silently:
+a model that changes its own parameters, and examples that no seed repeats.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from batchgrowth.errors import WorkloadError
+from torch import Tensor
+
+from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
+from batchgrowth_trainer.replica.reading import Request, is_indexed, read
+from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.requests import Requests
+
+_READ_TWICE = 4  # examples
+
+
+def try_out(replica: Replica) -> None:
+    """Compute the first shard and discard it; the replica stays as it was. Raises WorkloadError or DataError."""
+    _check_reading(replica)
+    parameters = dict(replica.model.named_parameters())
+    versions = {name: parameter._version for name, parameter in parameters.items() if not parameter.is_inference()}
+    before = replica.parameters.vector.detach().clone()
+    step = replica.plan.step_at(replica.position)
+    replica.release(replica.partials(step, (0, 1)))
+    forward = seen_at(replica.model)
+    for name, parameter in replica.model.named_parameters():
+        if name not in parameters or parameter is not parameters[name]:
+            how = "replaced" if name in parameters else "created"
+            raise WorkloadError(
+                f"the parameter model.{name} is {how} when the model is called, so it would not be trained; create it "
+                f"in __init__{forward}"
+            )
+    changed = [name for name, version in versions.items() if parameters[name]._version != version]
+    for _, span in replica.parameters.members:
+        if not torch.equal(span.of(before), span.of(replica.parameters.vector.data)):
+            changed.append(span.name)
+    if changed:
+        raise WorkloadError(
+            f"the parameter model.{changed[0]} is changed when the model is called, which only the optimizer may do; "
+            f"give what the model changes itself a buffer, by register_buffer{forward}"
+        )
+
+
+def _check_reading(replica: Replica) -> None:
+    """Read the first examples twice, as a worker that takes over a shard does."""
+    workload = replica.workload
+    if is_indexed(workload, workload.train):
+        return
+    whole = Requests(replica.spec.seed).of(replica.plan, replica.plan.step_at(replica.position), 0)
+    request = Request(None, whole.indices[:_READ_TWICE], whole.seed)
+    with reported_as_workload_error("reading the first examples"):
+        first, second = read(workload, request), read(workload, request)
+    if not _is_same(first, second):
+        at = seen_at(getattr(workload.train, "__getitem__", None)) or seen_at(workload.collate)
+        raise WorkloadError(
+            f"example {request.indices[0]} or one of the {len(request.indices) - 1} after it reads otherwise the "
+            "second time, so workers would train on different data; draw from torch, numpy.random or random, which the "
+            f"trainer seeds, and not from a generator of your own or of the system{at}"
+        )
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Whether two batches are the same bit for bit, as far as they consist of tensors, numbers and text."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, Tensor):
+        return _is_same_tensor(first, second)
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(_is_same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(_is_same, first, second))
+    return not isinstance(first, int | float | str | bytes) or first == second or first != first
+
+
+def _is_same_tensor(first: Tensor, second: Tensor) -> bool:
+    if (first.shape, first.dtype) != (second.shape, second.dtype) or first.layout is not torch.strided:
+        return first.layout is not torch.strided
+    return bool(((first == second) | ((first != first) & (second != second))).all())
