@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from batchgrowth.spec.job import JobSpec
@@ -17,9 +19,10 @@ MATHEMATICS = (
     "optimizer",
     "precision",
     "workers.threads",
+    "evaluation.stopEarly",
 )
 """Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
-UNWRITTEN = {"precision": "Float32"}
+UNWRITTEN: dict[str, str | None] = {"precision": "Float32", "evaluation.stopEarly": None}
 """Defaults that are written to no stored job and no checkpoint: versions without the field would refuse them."""
 
 
@@ -33,12 +36,12 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
     part: dict[str, Any] = {}
     for path in MATHEMATICS:
         *parents, name = path.split(".")
-        source, target = whole, part
-        for parent in parents:
-            source, target = source[parent], target.setdefault(parent, {})
+        source = reduce(getitem, parents, whole)
         if name in source and source[name] != UNWRITTEN.get(path):
-            target[name] = source[name]
+            reduce(lambda into, parent: into.setdefault(parent, {}), parents, part)[name] = source[name]
     part["batch"]["shard"] = spec.shard
+    if spec.evaluation.stop_early is not None:
+        part["evaluation"]["everyEpochs"] = spec.evaluation.every_epochs
     return part
 
 

@@ -29,9 +29,10 @@ from batchgrowth_trainer.replica.devices import autocast, to_device
 from batchgrowth_trainer.replica.draws import seed_generators, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
+from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.optimizer import optimizer_of
-from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Tail
+from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Tail, not_finite
 from batchgrowth_trainer.replica.requests import Requests, Runs, none_known
 from batchgrowth_trainer.workload import Workload
 
@@ -78,6 +79,7 @@ class Replica:
         self.buffers = FlatBuffers(self.model, device)
         self.optimizer = optimizer_of(spec, self.parameters)
         self.average = average_of(spec, self.parameters.vector.data)
+        self.judgement = Judgement(spec, self.model_tensors(), device)
         self.position = Position()
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
@@ -92,7 +94,7 @@ class Replica:
     @property
     def plan(self) -> Plan:
         """The plan as decided so far."""
-        return self.growth.course.plan
+        return self.judgement.shortened(self.growth.course.plan)
 
     # --- one update -------------------------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class Replica:
         loss, (size,) = sums.by_name[LOSS.name], sums.more
         learning_rate = self.growth.learning_rate(step)
         if not (abs(loss) < float("inf") and size < float("inf")):
-            raise WorkloadError(_not_finite(step, learning_rate, loss, size))
+            raise WorkloadError(not_finite(step, learning_rate, loss, size))
         if self.buffers.length:
             change = total[weights : -self._tail.length].div_(step.examples)
             self.buffers.advance(self.buffers.clone(), change)
@@ -202,15 +204,16 @@ class Replica:
         """The state's live vectors, by name; `moved_to` follows a write into them."""
         optimizer = {f"optimizer.{name}": v for name, v in self.optimizer.state.items()}
         average = {} if self.average is None else {"average": self.average.vector}
-        return self.model_tensors() | optimizer | average | self.growth.tensors()
+        return self.model_tensors() | optimizer | average | self.growth.tensors() | self.judgement.tensors()
 
     def moved_to(self, position: Position) -> None:
         """Take on what was written into `tensors()`: the state at this position."""
         self.growth.synchronize()
+        self.judgement.synchronize()
         self.position = position
 
     def model_tensors(self) -> dict[str, Tensor]:
-        """The vectors that the gradient depends on: `tensors()` without the optimizer's and the growth's."""
+        """The vectors that the gradient depends on: `tensors()` without what is not the model's own."""
         buffers = {f"buffers.{str(dtype).removeprefix('torch.')}": v for dtype, v in self.buffers.vectors.items()}
         return {"parameters": self.parameters.vector.data, **buffers}
 
@@ -223,7 +226,7 @@ class Replica:
         mine = self.tensors()
         snapshot.check_fits(mine)
         for name, vector in mine.items():
-            vector.copy_(snapshot.tensors[name])
+            vector.copy_(snapshot.tensors[name]) if name in snapshot.tensors else vector.zero_()
         self.moved_to(snapshot.position)
 
     def as_evaluated(self) -> AbstractContextManager[None]:
@@ -239,12 +242,3 @@ class Replica:
 def _largest_shard(step: Step) -> int:
     """The number of examples of the update's largest shard; the others have at most one less."""
     return -(-step.examples // step.shards)
-
-
-def _not_finite(step: Step, learning_rate: float, loss: float, size: float) -> str:
-    return (
-        f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
-        f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {size:g}. "
-        "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
-        "in the loss."
-    )
