@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import Position, load_manifest, make_plan, mathematics
+from batchgrowth.course import Course
 from batchgrowth.errors import SpecError
 from batchgrowth.judging import Judged, end_of
 from batchgrowth.spec.evaluation import KeepBest, StopEarly, Watched
@@ -91,6 +92,12 @@ def test_a_plan_that_ends_early_is_the_beginning_of_the_plan(epoch: int, every: 
     last = cut.stages[-1]
     assert last.learning_rate_to == cut.learning_rate_at(position) > 0
     assert (epoch, cut.updates) == (last.epoch_to, last.first_update + last.updates)
+
+
+def test_a_course_ends_where_its_plan_does() -> None:
+    course = Course(spec("epochs=12"))
+    assert course.plan.until(5) == course.ended(5).plan == Course(course.spec, end=5).plan
+    assert not course.plan.ended_early
 
 
 def test_an_early_end_belongs_to_the_mathematics_and_the_best_does_not() -> None:
