@@ -9,7 +9,7 @@ CONDITIONS = {
     "Stalled": "No update was committed for longer than expected.",
     "Contested": "Another process changes a field of the job's objects again and again, against the operator.",
     "Suspended": "The job holds no workers because spec.suspend is true.",
-    "Succeeded": "True when every update is done, False when the job failed, Unknown until then.",
+    "Succeeded": "True when training has ended as it should, False when the job failed, Unknown until then.",
 }
 
 HELD_UP = {
@@ -84,6 +84,8 @@ REASONS = {
     },
     "Succeeded": {
         "Finished": "Every update of the plan is done.",
+        "StoppedEarly": "By spec.evaluation.stopEarly, training ended before its last epoch; the message has the epoch "
+        "and the metric.",
         "InProgress": "The job is not over.",
         "WorkloadFailed": "The user's code failed; the message is its error.",
         "DataFailed": "The data is missing or differs from its declaration.",

@@ -58,10 +58,14 @@ class Measured:
 class Course:
     """The decisions of a training so far, its plan, and what a further update decides."""
 
-    def __init__(self, spec: JobSpec, decisions: Sequence[Decision] = ()) -> None:
-        """`decisions` are those that changed the wanted batch size, in their order."""
+    def __init__(self, spec: JobSpec, decisions: Sequence[Decision] = (), end: int | None = None) -> None:
+        """`decisions` are those that changed the wanted batch size, in their order.
+
+        `end` is the epoch after which stopEarly ended the job; None if it has not.
+        """
         self.spec, self.decisions = spec, tuple(decisions)
-        self.plan = make_plan(spec, self.decisions)
+        plan = make_plan(spec, self.decisions)
+        self.plan = plan if end is None else plan.until(end)
         self._entry = spec.batch.growth.entry
         self._gain = Gain(spec.learning_rate, spec.batch.initial)
 
@@ -110,6 +114,10 @@ class Course:
         if decision.update <= known or decision.wanted == self.plan.stages[-1].wanted:
             return self
         return Course(self.spec, (*self.decisions, decision))
+
+    def ended(self, epoch: int) -> "Course":
+        """The course that stopEarly ends after this epoch."""
+        return Course(self.spec, self.decisions, epoch)
 
     def after(
         self, step: Step, measured: Measured, memory: Sequence[float]

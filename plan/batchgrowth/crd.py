@@ -77,6 +77,7 @@ def openapi_schema() -> Schema:
             *(_settings_kept(name) for name in INEXACT),
             _SOURCE_KEPT,
             _immutable("workers.examplesPerWorker", unless="has(self.spec.batch.shard)"),  # the default of batch.shard
+            _immutable("evaluation.everyEpochs", unless="!has(self.spec.evaluation.stopEarly)"),
         ],
     }
 
@@ -118,17 +119,19 @@ _EXCHANGE_KEPT = {
 def _immutable(path: str, unless: str = "") -> dict[str, str]:
     """The rule that a field keeps its value once the job has started."""
     free = f"!({_STARTED})" + (f" || {unless}" if unless else "")
-    here, there = (_value(f"{job}.spec.{path}", UNWRITTEN.get(path)) for job in ("self", "oldSelf"))
+    here, there = (f"{job}.spec.{path}" for job in ("self", "oldSelf"))
     return {
-        "rule": f"{free} || {here} == {there}",
+        "rule": f"{free} || {_same(here, there, UNWRITTEN[path]) if path in UNWRITTEN else f'{here} == {there}'}",
         "message": IMMUTABLE,
         "fieldPath": f".spec.{path}",
     }
 
 
-def _value(path: str, unwritten: str | None) -> str:
-    """The value of a field in CEL, or the default that is not written into it."""
-    return path if unwritten is None else f"(has({path}) ? {path} : '{unwritten}')"
+def _same(here: str, there: str, unwritten: str | None) -> str:
+    """Whether two fields are the same in CEL; an absent one has the default that is not written, if there is one."""
+    if unwritten is None:
+        return f"(has({here}) ? has({there}) && {here} == {there} : !has({there}))"
+    return " == ".join(f"(has({path}) ? {path} : '{unwritten}')" for path in (here, there))
 
 
 def _version() -> dict[str, Any]:

@@ -38,7 +38,8 @@ class Progress:
     joined and loaded their data. `waiting_for` names what a paused training waits for.
     By stage index, `crews` holds the most workers that trained at once, and `pauses` the longest pause while workers
     joined or left. `decisions` are those of a measured growth so far, and `forecast` is what its next look will
-    probably decide, if that is another batch.
+    probably decide, if that is another batch. `ended_at_epoch` is where stopEarly ended the training, which has no
+    update after it.
     """
 
     update: int
@@ -62,6 +63,7 @@ class Progress:
     weights_sha256: str | None = None
     decisions: tuple[Decision, ...] = ()
     forecast: Forecast | None = None
+    ended_at_epoch: int | None = None
 
     @property
     def fraction(self) -> float:

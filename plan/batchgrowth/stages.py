@@ -1,7 +1,7 @@
 """A plan and its stages, each with one batch size, learning rate and number of workers."""
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -73,7 +73,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every update of a training, known before it begins; `replicas` are the logical ones that share each batch."""
+    """Every update of a training, known before it begins.
+
+    `replicas` are the logical ones that share each batch; `ended_early` says that evaluations ended the plan earlier.
+    """
 
     stages: tuple[Stage, ...]
     examples_per_epoch: int
@@ -82,6 +85,7 @@ class Plan:
     replicas: int = 1
     schedule: ScheduleRule = field(default_factory=ConstantSchedule)
     warmup: Warmup | None = None
+    ended_early: bool = False
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -103,12 +107,22 @@ class Plan:
 
     def position_at(self, update: int) -> Position:
         """The position after `update` updates."""
-        stage = self.stage_at(update)
+        return self._after(self.stage_at(update), update, self.epochs)
+
+    def _after(self, stage: Stage, update: int, epochs: int) -> Position:
+        """The position after `update` updates, in `stage` or past its end, but at most after `epochs` epochs."""
         epoch, part = divmod(stage.epoch_from, 1)
         start = Position(stage.first_update, epoch, int(part * self.examples_per_epoch))
-        return Epochs(self.examples_per_epoch, self.epochs).after_updates(
-            start, stage.batch_size, update - stage.first_update
-        )
+        walk = Epochs(self.examples_per_epoch, epochs)
+        return walk.after_updates(start, stage.batch_size, update - stage.first_update)
+
+    def until(self, epoch: int) -> "Plan":
+        """The plan that ends after `epoch` epochs, which is before its own end."""
+        *before, last = (stage for stage in self.stages if stage.epoch_from < epoch)
+        end = self._after(last, self.updates, epoch)
+        rate = float(last.rate * self.schedule.factor(epoch - 1))
+        cut = replace(last, updates=end.update - last.first_update, epoch_to=Fraction(epoch), learning_rate_to=rate)
+        return replace(self, stages=(*before, cut), epochs=epoch, ended_early=True)
 
     def learning_rate_at(self, position: Position) -> float:
         """The learning rate of the update at `position`; at the end of the plan, that of the last epoch."""

@@ -26,6 +26,7 @@ OTHER_MATHEMATICS = {
     "precision": "BFloat16",
     "exchange.compression": "Int8",
     "workers.threads": 2,
+    "evaluation.stopEarly": {"metric": "loss", "mode": "Minimize", "patience": 3},
 }
 SPEED = {
     "workers.minimum": 2,
@@ -172,6 +173,24 @@ def test_speed_may_change_after_the_start(kubectl: Kubectl, started: Digits, pat
     changed = patch(kubectl, below(path, SPEED[path]))
     assert (0, "") == (changed.returncode, changed.stderr)
     assert SPEED[path] == at(started(), path)
+
+
+def test_an_early_end_fixes_when_evaluations_are(kubectl: Kubectl, digits: Digits) -> None:
+    stop = {"metric": "loss", "mode": "Minimize", "patience": 3}
+    for change, more in (
+        (below("evaluation.stopEarly", stop), ()),
+        ({"status": {"startTime": "2026-01-01T00:00:00Z"}}, ("--subresource=status",)),
+        (below("evaluation.keepBest", {"metric": "loss", "mode": "Minimize"}), ()),
+    ):
+        changed = patch(kubectl, change, *more)
+        assert (0, "") == (changed.returncode, changed.stderr)
+    for path, change in (("everyEpochs", below("evaluation.everyEpochs", 2)),
+                         ("stopEarly", below("evaluation.stopEarly.patience", 4)),
+                         ("stopEarly", below("evaluation.stopEarly", None))):  # fmt: skip
+        refused = patch(kubectl, change)
+        assert f"spec.evaluation.{path}: Invalid value: {IMMUTABLE}" in refused.stderr
+    assert {"everyEpochs": 1, "keepBest": {"metric": "loss", "mode": "Minimize"},
+            "stopEarly": {**stop, "minimumChange": "0"}} == at(digits(), "evaluation")  # fmt: skip
 
 
 @pytest.mark.parametrize("shard", [None, 32])

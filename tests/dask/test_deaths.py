@@ -120,6 +120,22 @@ def test_kill_9_while_growth_is_measured(
     assert decided[0].count("\n") > 5
 
 
+@pytest.mark.fault("C01")
+def test_kill_9_before_an_early_end(digits_job: Any, tmp_path: Path, exchange: str) -> None:
+    """The end and the best weights survive those who evaluated: with a change that no loss makes, after two misses."""
+    early = "stopEarly: {metric: loss, mode: Minimize, patience: 2, minimumChange: '9'}"
+    judged = (*JOB, f"evaluation={{keepBest: {{metric: accuracy, mode: Maximize}}, {early}}}")
+    alone = train(digits_job(*judged, "exchange.type=SingleProcess"), options(tmp_path / "alone", 1))
+    job, hunter = digits_job(*judged, f"exchange.type={exchange}", "checkpoint.everySeconds=1"), Hunter(8, most=8)
+    with hunter.out():
+        summary = train(job, options(tmp_path / "hunted", 3))
+    assert hunter.struck >= 2
+    for key in ("updates", "weightsSha256", "best", "stoppedEarly"):
+        assert alone[key] == summary[key], key
+    assert [1, 2, 3] == epochs_evaluated(tmp_path / "hunted")
+    assert list(range(1, alone["updates"] + 1)) == updates(tmp_path / "hunted")
+
+
 @pytest.mark.fault("C02")
 def test_kill_9_of_the_only_worker(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
     """With all workers dead, training goes on from the last checkpoint, or from the beginning if there is none."""

@@ -12,7 +12,10 @@ import torch
 from batchgrowth.manifest import read_manifest
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.frontend.runs import load
 from batchgrowth_trainer.record.replay import declared_manifest
+from batchgrowth_trainer.record.runs import read_run
+from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.training import Options, train
 from safetensors.torch import load_file
 
@@ -140,6 +143,27 @@ def test_a_head_on_frozen_bfloat16_weights(
     assert 8 == len(scores)
     assert all(0 <= score <= 1 for score in scores)
     assert torch.bfloat16 is load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype
+
+
+@pytest.mark.parametrize("kind", ["dropout and batch norm", "averaged"])
+def test_an_early_end_and_the_best_weights(digits_job: Any, tmp_path: Path, exchange: str, kind: str) -> None:
+    """One process and each exchange end after the same evaluation, and keep the same weights of the same other one."""
+    accuracy = "metric: accuracy, mode: Maximize"
+    judged = (f"evaluation={{keepBest: {{{accuracy}}}, stopEarly: {{{accuracy}, patience: 1}}}}", "epochs=20")
+    found = []
+    for each, wanted in (("SingleProcess", None), (exchange, by_epoch([2, 3, 1, 4, 4, 2]))):
+        job = digits_job(*SHORT, *KINDS[kind], *judged, f"exchange.type={each}")
+        summary = train(job, Options(output_dir=tmp_path / each, wanted=wanted))
+        found.append({key: summary[key] for key in ("updates", "weightsSha256", "best", "stoppedEarly")})
+    alone, together = found
+    assert alone == together
+    assert alone["best"]["epoch"] + 1 == alone["stoppedEarly"]["afterEpoch"] < 20
+    assert alone["best"]["weightsSha256"] != alone["weightsSha256"]
+    for each in ("SingleProcess", exchange):
+        assert alone["best"]["weightsSha256"] == weights_sha256(load(tmp_path / each).best_model.state_dict())
+        evaluations = read_run(tmp_path / each).evaluations
+        assert alone["updates"] == evaluations[-1].update
+        assert alone["best"]["value"] == max(row.metrics["accuracy"] for row in evaluations)
 
 
 @pytest.mark.sampled

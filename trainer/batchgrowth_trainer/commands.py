@@ -97,6 +97,7 @@ def evaluate(
         list[Path] | None, typer.Option(help="A folder with the workload's modules. Default: the current one.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="The weights that evaluation.keepBest kept.")] = False,
 ) -> None:
     """Evaluate the model of a run on its test set."""
     from batchgrowth_trainer.drivers.single_process import only_one
@@ -105,7 +106,7 @@ def evaluate(
 
     sys.path[:0] = [str(folder.resolve()) for folder in path or (Path.cwd(),)]
     try:
-        replica = trained_replica(run)
+        replica = trained_replica(run, best=best)
     except WorkloadError as error:
         raise WorkloadError(f"{error} (or name the folder of the workload's module with --path)") from error
     values = evaluated(replica, 0, 1, only_one)
@@ -151,12 +152,15 @@ def _train(job: BatchGrowthJob, console: Console, options: "Options") -> dict[st
 
 
 def _print_summary(console: Console, summary: dict[str, Any]) -> None:
+    from batchgrowth_trainer.record.runs import evaluation_facts
+
     accuracy = "" if summary["accuracy"] is None else f", test accuracy {summary['accuracy']:.4f}"
     counts = [*(resize["from"] for resize in summary["resizes"][:1]), *(resize["to"] for resize in summary["resizes"])]
     workers = f", workers {' → '.join(map(str, counts))}" if counts else ""
+    judged = "".join(f", {name} {text}" for name, text in evaluation_facts(summary))
     console.print(
         f"{summary['name']}: {summary['updates']:,} updates in {summary['seconds']:.1f} s{accuracy}, "
-        f"training loss {summary['finalLoss']:.4f}{workers}\nweights SHA-256 {summary['weightsSha256']}",
+        f"training loss {summary['finalLoss']:.4f}{judged}{workers}\nweights SHA-256 {summary['weightsSha256']}",
         highlight=False,
         soft_wrap=True,
     )

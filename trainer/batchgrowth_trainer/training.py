@@ -35,7 +35,7 @@ from batchgrowth_trainer.record.output import CHECKPOINTS, OutputFolder
 from batchgrowth_trainer.record.sealed import Saved
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
-from batchgrowth_trainer.replica.growth import decisions_in
+from batchgrowth_trainer.replica.judgement import course_of
 from batchgrowth_trainer.sinks.events import Note, Sink, Started, Stopped, publish
 from batchgrowth_trainer.sinks.journal import Journal
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
@@ -86,7 +86,7 @@ def train(
     Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
     """
     check_installed(job.spec.trackers or ())
-    plan, watch, fence = make_plan(job.spec), LoopWatch(), options.fence
+    _, watch, fence = make_plan(job.spec), LoopWatch(), options.fence
 
     def note(text: str) -> None:
         publish(sinks, Note(text))
@@ -116,11 +116,12 @@ def train(
         if saved is None and options.resume:
             note(f"there is no checkpoint in {checkpoints.place} to resume from; training starts at the beginning")
         finished = folder.summary()
-        if saved is not None and finished is not None and plan.is_done(saved.snapshot.position):
+        course = course_of(job.spec, saved.snapshot.tensors if saved else {})
+        if saved is not None and finished is not None and course.plan.is_done(saved.snapshot.position):
             note(f"{job.metadata.name} is trained already: {checkpoints.place} has the result. "
                  "Omit --resume, or give another --output-dir, to train it again.")  # fmt: skip
             return finished
-        with _run(job, options, endpoint, folder, checkpoints, saved, sinks, stops) as run:
+        with _run(job, options, course, endpoint, folder, checkpoints, saved, sinks, stops) as run:
             trained = _trained(run, options, watch)
             return concluded(run, job, folder, checkpoints, trained)
 
@@ -147,6 +148,7 @@ def _checkpoints(job: BatchGrowthJob, options: Options, folder: OutputFolder) ->
 def _run(
     job: BatchGrowthJob,
     options: Options,
+    course: Course,
     endpoint: Endpoint,
     folder: OutputFolder,
     checkpoints: Checkpoints,
@@ -154,9 +156,7 @@ def _run(
     sinks: Sequence[Sink],
     stop_requested: Callable[[], bool],
 ) -> Iterator[Run]:
-    position = saved.snapshot.position if saved else Position()
-    course = Course(job.spec, decisions_in(saved.snapshot.tensors) if saved else ())
-    plan = course.plan
+    position, plan = saved.snapshot.position if saved else Position(), course.plan
     telemetry = Telemetry(plan, position.epoch + position.offset / plan.examples_per_epoch, endpoint.registry)
     with ExitStack() as stack:
         history = stack.enter_context(_history(folder, saved, sinks))

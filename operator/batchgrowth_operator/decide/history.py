@@ -26,10 +26,13 @@ def next_history(s: Situation, w: Workforce) -> tuple[StageRecord, ...]:
 def _first_unrecorded(s: Situation) -> int:
     """Index of the first stage to record: the first whose record is missing or of a stage that was decided otherwise.
 
-    A trainer that fell back to an earlier stage begins that stage again.
+    A trainer that fell back to an earlier stage begins that stage again; one that ended early before an update of the
+    current stage does not.
     """
     current, run = s.stage.index, current_run(s.previous.history)
     last = run[-1].index if run else -1
+    if s.plan.ended_early and current < last:
+        return current + 1
     other = (r.index for r in run if r.index <= current and not _is_of(r, s.plan.stages[r.index]))
     return next(other, last + 1 if current >= last else current)
 

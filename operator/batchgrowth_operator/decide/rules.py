@@ -51,7 +51,7 @@ def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     if s.quantity:
         batch = f"The batch follows the {s.quantity}, from {s.spec.batch.initial:,} to {s.spec.batch.maximum:,}"
         return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.{_remarks(s)}")
-    plan = f"The plan has {counted(len(s.plan.stages), 'stage')} and {counted(s.plan.updates, 'update')}."
+    plan = f"The plan has {counted(len(s.undecided.stages), 'stage')} and {counted(s.undecided.updates, 'update')}."
     return Verdict("True", "PlanMade", f"{plan}{_remarks(s)}")
 
 

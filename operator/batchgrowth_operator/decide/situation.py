@@ -176,7 +176,7 @@ def situate(seen: Observed, defaults: Defaults) -> Situation:
         misfit=now.misfit,
         update=now.update,
         outcome=_stored_outcome(previous)
-        or outcome_of(seen)
+        or _ended(seen, now.plan, job.job.spec)
         or fruitless(seen, retries)
         or _overdue(seen, previous, job.job.spec),
         retries=retries,
@@ -216,6 +216,15 @@ def _stored_outcome(previous: JobStatus) -> Outcome | None:
     if succeeded is None or succeeded.status == "Unknown":
         return None
     return Outcome(succeeded.status == "True", succeeded.reason, succeeded.message)
+
+
+def _ended(seen: Observed, plan: Plan, spec: JobSpec) -> Outcome | None:
+    """How the trainer ended, and why before the last epoch of the spec if it did; None if it has not."""
+    outcome, stop = outcome_of(seen), spec.evaluation.stop_early
+    if outcome is None or stop is None or not (outcome.succeeded and plan.ended_early):
+        return outcome
+    why = f"{stop.metric} got no better, and stopEarly.patience is {stop.patience:,}"
+    return Outcome(True, "StoppedEarly", f"Training ended after epoch {plan.epochs:,} of {spec.epochs:,}: {why}.")
 
 
 def _overdue(seen: Observed, previous: JobStatus, spec: JobSpec) -> Outcome | None:

@@ -111,14 +111,25 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
     plan = _decided(text, report.decisions)
     if plan is None:
         raise ValueError("progress.decisions: not those of a training of this job")
+    plan = _shortened(spec_of(text), plan, report.ended_at_epoch)
     _check(report, plan)
     return report, plan
+
+
+def _shortened(spec: JobSpec, plan: Plan, end: int | None) -> Plan:
+    """The plan, up to where stopEarly ended it. Raises ValueError if it cannot end a training of this job there."""
+    if end is None:
+        return plan
+    stop, every = spec.evaluation.stop_early, spec.evaluation.every_epochs
+    if stop is None or end % every or not stop.patience * every <= end < plan.epochs:
+        raise ValueError(f"progress.ended_at_epoch: {end}; spec.evaluation.stopEarly ends no training there")
+    return plan.until(end)
 
 
 def _expected(text: str, report: Progress) -> Plan | None:
     """The plan if the next look decides as the report forecasts; None without a forecast that fits the spec."""
     next_look = report.forecast
-    if next_look is None:
+    if next_look is None or report.ended_at_epoch is not None:
         return None
     return _decided(text, (*report.decisions, Decision(next_look.update, next_look.batch_size, math.inf)))
 

@@ -153,10 +153,14 @@ def _checkpoint(s: Situation) -> CheckpointStatus | None:
 
 def _trainer_status(s: Situation) -> TrainerStatus | None:
     known, report = s.previous.trainer_status, s.report
-    if report is None or (known is not None and _identity(known) == _identity(report)):
+    if report is None:
+        return known
+    percentage = int(100 * report.fraction)
+    identity = report.start, report.update, report.weights_sha256, percentage
+    if known and identity == (known.start, known.update, known.weights_sha256, known.progress_percentage):
         return known
     return TrainerStatus(
-        progress_percentage=int(100 * report.fraction),
+        progress_percentage=percentage,
         estimated_remaining_seconds=None if report.eta_seconds is None else _whole(report.eta_seconds),
         epoch=f"{report.epoch:.2f}",
         start=report.start,
@@ -170,10 +174,6 @@ def _trainer_status(s: Situation) -> TrainerStatus | None:
 
 def _whole(seconds: float) -> int:
     return round(min(max(0.0, seconds), LONGEST_SECONDS))
-
-
-def _identity(progress: TrainerStatus | Progress) -> tuple[int | None, int | None, str | None]:
-    return progress.start, progress.update, progress.weights_sha256
 
 
 def _metrics(report: Progress) -> tuple[TrainerMetric, ...]:

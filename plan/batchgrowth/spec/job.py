@@ -11,10 +11,11 @@ from batchgrowth.schedules import SCHEDULES
 from batchgrowth.schema.model import Model, Rule
 from batchgrowth.schema.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
 from batchgrowth.spec.batch import Batch
+from batchgrowth.spec.evaluation import Evaluation
 from batchgrowth.spec.optimization import LearningRate, Optimizer
 from batchgrowth.spec.pods import RULES as POD_RULES
 from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeMount, map_list, once
-from batchgrowth.spec.running import Checkpoint, Evaluation, Exchange, PullSecret, Restarts, Workers
+from batchgrowth.spec.running import Checkpoint, Exchange, PullSecret, Restarts, Workers
 from batchgrowth.spec.workload import Workload
 
 API_VERSION = "batchgrowth.dev/v1alpha1"
@@ -176,6 +177,16 @@ class JobSpec(Model):
             lambda s: s.batch.maximum <= s.shard * MOST_SHARDS,
             "self.batch.maximum <= "
             f"(has(self.batch.shard) ? self.batch.shard : self.workers.examplesPerWorker) * {MOST_SHARDS}",
+        ),
+        Rule(
+            "evaluation.stopEarly.patience",
+            "give fewer, so that patience times evaluation.everyEpochs is below spec.epochs; or remove stopEarly",
+            lambda s: (
+                s.evaluation.stop_early is None
+                or s.evaluation.stop_early.patience * s.evaluation.every_epochs < s.epochs
+            ),
+            "!has(self.evaluation.stopEarly) || "
+            "self.evaluation.stopEarly.patience * self.evaluation.everyEpochs < self.epochs",
         ),
         Rule(
             "imagePullSecrets",

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from batchgrowth.exchanges import INEXACT
@@ -19,9 +21,14 @@ MATHEMATICS = (
     "precision",
     "exchange.compression",
     "workers.threads",
+    "evaluation.stopEarly",
 )
 """Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
-UNWRITTEN = {"precision": "Float32", "exchange.compression": "None"}
+UNWRITTEN: dict[str, str | None] = {
+    "precision": "Float32",
+    "exchange.compression": None,
+    "evaluation.stopEarly": None,
+}
 """Defaults that are written to no stored job and no checkpoint: versions without the field would refuse them."""
 
 
@@ -35,15 +42,12 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
     part: dict[str, Any] = {}
     for path in MATHEMATICS:
         *parents, name = path.split(".")
-        source = whole
-        for parent in parents:
-            source = source[parent]
+        source = reduce(getitem, parents, whole)
         if name in source and source[name] != UNWRITTEN.get(path):
-            target = part
-            for parent in parents:
-                target = target.setdefault(parent, {})
-            target[name] = source[name]
+            reduce(lambda into, parent: into.setdefault(parent, {}), parents, part)[name] = source[name]
     part["batch"]["shard"] = spec.shard
+    if spec.evaluation.stop_early is not None:
+        part["evaluation"]["everyEpochs"] = spec.evaluation.every_epochs
     if spec.exchange.type in INEXACT:
         names = ("type", spec.exchange.entry.block_name)
         part["exchange"] = {name: whole["exchange"][name] for name in names if name in whole["exchange"]}

@@ -202,12 +202,6 @@ class Checkpoint(Model):
         return self.volume is not None or self.uri is not None
 
 
-class Evaluation(Model):
-    """How often the model is evaluated on held-out data."""
-
-    every_epochs: int = Field(1, ge=1, le=1_000_000, description="Epochs from one evaluation to the next. Default: 1.")
-
-
 class PullSecret(Model):
     """A secret of the job's namespace that can pull the image."""
 

@@ -145,6 +145,9 @@ CHANGES = {
     "precision": "BFloat16",
     "trackers": ["MLflow"],
     "workers.threads": 2,
+    "evaluation.stopEarly": {"metric": "loss", "mode": "Minimize", "patience": 3},
+    "evaluation.keepBest": {"metric": "loss", "mode": "Minimize"},
+    "evaluation.everyEpochs": 2,
     "workers.maximum": 8,
     "workload.source": {"configMap": "digits-code-9876543210"},
     "volumes": [{"name": "data", "emptyDir": {}}],
@@ -185,6 +188,19 @@ def test_a_default_that_is_not_written_may_be_written_later(schema: Schema) -> N
         new["spec"]["precision"] = value
         broken = list(broken_rules({**schema, "properties": {}}, prepared(schema, new), prepared(schema, old)))
         assert refused == bool(broken)
+
+
+@pytest.mark.fault("A25")
+def test_an_early_end_neither_changes_nor_goes_nor_do_its_evaluations(schema: Schema) -> None:
+    _, stops = changed("evaluation.stopEarly", started=True)
+    others = [copy.deepcopy(stops) for _ in range(3)]
+    others[0]["spec"]["evaluation"]["stopEarly"]["patience"] = 4
+    del others[1]["spec"]["evaluation"]["stopEarly"]
+    others[2]["spec"]["evaluation"]["everyEpochs"] = 2
+    root, old = {**schema, "properties": {}}, prepared(schema, stops)
+    assert [] == list(broken_rules(root, old, old))
+    for new in others:
+        assert list(broken_rules(root, prepared(schema, new), old))
 
 
 def test_another_config_map_and_none_are_other_code(schema: Schema) -> None:

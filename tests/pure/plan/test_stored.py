@@ -84,7 +84,7 @@ def test_other_faults_are_still_faults() -> None:
     [
         ("workers.spot", True),
         ("checkpoint.codec", True),
-        ("evaluation.keepBest", True),
+        ("evaluation.onTraining", False),
         ("exchange.pruning", False),
         ("pruning", False),
         ("batch.warm", False),

@@ -89,6 +89,17 @@ def test_a_model_has_the_average_that_the_run_exported(tmp_path: Path) -> None:
     assert all(torch.equal(weights[name], tensor) for name, tensor in run.model.state_dict().items())
 
 
+def test_a_run_that_ended_early_has_its_best_model(tmp_path: Path) -> None:
+    watched = {"metric": "loss", "mode": "Minimize"}
+    judged = {"keep_best": watched, "stop_early": {**watched, "patience": 2, "minimum_change": 9}}
+    run = train(enclosed(), output_dir=tmp_path, progress=False, **SPEC, evaluation=judged)
+    weights = load_file(tmp_path / "best.safetensors")
+
+    assert [1, 2, 3] == list(run.evaluations.epoch)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in run.best_model.state_dict().items())
+    assert "ended early after epoch 3, best loss " in repr(run)
+
+
 def test_it_is_shown(run: Run) -> None:
     assert f"Run('{run.folder}'): updates {run.summary and run.summary['updates']}, seconds " in repr(run)
     assert "<tr><th>accuracy</th><td>0." in run._repr_html_()

@@ -4,8 +4,10 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from typing import Any
 
 import pytest
+from batchgrowth.judging import Judged
 from batchgrowth.plan import Plan, Position, Stage
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.display import Lines, make_display
@@ -13,6 +15,7 @@ from batchgrowth_trainer.sinks.events import (
     BytesSent,
     CheckpointFailed,
     CheckpointSaved,
+    EndedEarly,
     Finished,
     Looked,
     Note,
@@ -133,6 +136,29 @@ def test_a_log_has_a_line_for_each_look_that_changed_the_batch() -> None:
     assert "update 1: batch 25 → 50, noise scale 61.5" == lines[2]
     assert lines[3].startswith("epoch 1 of 2: update 4, loss 0.2500, test loss 0.5000")
     assert ["update 4: batch 50 → 75, noise scale 61.5"] == lines[4:]
+
+
+@pytest.mark.parametrize(
+    ("judged", "why"),
+    [
+        (Judged(1, 0.5, 4, 1, 1), "in 1 evaluation, accuracy was not better than 0.5 of epoch 1"),
+        (Judged(1, misses=3), "in 3 evaluations, accuracy was not finite"),
+    ],
+)
+def test_a_log_says_why_a_run_ends_early(small_job: Any, judged: Judged, why: str) -> None:
+    """And that it is done, since nothing is left of it."""
+    console = Console(file=io.StringIO())
+    display = make_display(console)
+    display.handle(Started("digits", PLAN, Position()))
+    for row in rows():
+        if row.update <= PLAN.until(1).updates:
+            display.handle(row)
+    spec = small_job("evaluation.stopEarly={metric: accuracy, mode: Maximize, patience: 1}").spec
+    display.handle(EndedEarly(PLAN.until(1), spec, judged))
+    display.handle(Stopped())
+    *_, reason, last = written(console).splitlines()
+    assert f"ending early, after epoch 1 of 4: {why}" == reason
+    assert last.startswith(f"done after update {PLAN.until(1).updates}, ")
 
 
 def test_square_brackets_in_a_log_stay() -> None:

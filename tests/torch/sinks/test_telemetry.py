@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import PortError
+from batchgrowth.judging import Judged
 from batchgrowth.metrics import TRAINER
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer.__main__ import ANYWHERE
@@ -16,6 +17,7 @@ from batchgrowth_trainer.sinks.events import (
     BytesSent,
     CheckpointFailed,
     CheckpointSaved,
+    EndedEarly,
     Looked,
     Recovered,
     ReplicasApart,
@@ -62,6 +64,14 @@ def test_the_registry_holds_the_table_and_nothing_else(small_job: Any) -> None:
     }
     for metric in TRAINER:
         assert metric.help == families[metric.name.removesuffix("_total")].documentation
+
+
+def test_a_run_that_ends_early_is_complete(small_job: Any) -> None:
+    job = small_job("evaluation.stopEarly={metric: loss, mode: Minimize, patience: 1}")
+    telemetry = filled(job)
+    assert values(telemetry)["batchgrowth_progress_ratio"] < 1
+    telemetry.handle(EndedEarly(make_plan(job.spec).until(1), job.spec, Judged(1)))
+    assert 1 == values(telemetry)["batchgrowth_progress_ratio"]
 
 
 def test_every_metric_can_be_filled(small_job: Any) -> None:

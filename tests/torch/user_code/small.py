@@ -1,10 +1,12 @@
 """Small workloads for the tests of the training loop."""
 
+from dataclasses import replace
+
 import torch
 from batchgrowth.extend import Look
 from batchgrowth_trainer.workload import Workload, correct
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 EXAMPLES, TESTS, FEATURES, CLASSES = 90, 300, 6, 3
 
@@ -42,6 +44,21 @@ def plain() -> Workload:
     workload = of(nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES)))
     return Workload(model=workload.model, loss=workload.loss, train=workload.train, test=workload.test,
                     metrics=workload.metrics)  # fmt: skip
+
+
+def untested() -> Workload:
+    """Without a test set."""
+    return replace(plain(), test=None)
+
+
+def two_tests() -> Workload:
+    """A second test set, and a metric of the whole set."""
+    odd = Subset(data(TESTS), range(1, TESTS, 2))
+    return replace(plain(), test={"all": data(TESTS), "odd": odd}, whole_set_metrics={"most": most})
+
+
+def most(output: Tensor, _target: Tensor) -> float:
+    return output.max().item()
 
 
 def by_loss(look: Look) -> float:

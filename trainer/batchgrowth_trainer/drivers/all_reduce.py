@@ -59,7 +59,8 @@ class AllReduceDriver:
                 self._one_generation(members)
 
     def _is_done(self) -> bool:
-        return self._run.plan.is_done(self._run.position) and not self._run.evaluation_due(self._run.position)
+        run = self._run
+        return run.plan.is_done(run.position) and self._states.is_judged and not run.evaluation_due(run.position)
 
     def _one_generation(self, members: list[str]) -> None:
         self._number += 1
@@ -168,7 +169,7 @@ class AllReduceDriver:
             if report.distance is not None:
                 self._run.publish(ReplicasApart(report.distance))
         else:
-            self._run.record_evaluation(report.position, report.values, report.evaluated_at)
+            self._run.record_evaluation(report.position, report.values, report.evaluated_at, report.end)
 
     def _on_began(self, event: GenerationBegan) -> None:
         if self._now is not None and event.generation == self._now.number:
@@ -189,14 +190,14 @@ class AllReduceDriver:
             if not isinstance(error, WorkerFault):
                 self._states.take_reports(address)
                 raise error
-        self._states.updates |= present.updates
+        self._states.take(present.remaining)
         if self._states.updates:
             self._run.reach(max(self._states.updates.values()))
         self._states.release(self._crew.leaving | present.errors.keys())
         self._leave_out(present)
         if present.lost:
             self._run.record_recovery(present.lost)
-            self._crew.restart_unresponsive([*present.updates.keys() - present.errors], self._run.note)
+            self._crew.restart_unresponsive([*present.remaining.keys() - present.errors], self._run.note)
 
     def _leave_out(self, present: Generation) -> None:
         self._crew.settle(self._run.position.update)

@@ -22,12 +22,12 @@ from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Event
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling
-from batchgrowth_trainer.drivers.single_process import only_one
+from batchgrowth_trainer.drivers.single_process import evaluate_if_due
 from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.record.packed import pack_all
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
-from batchgrowth_trainer.replica.evaluation import evaluate
+from batchgrowth_trainer.replica.judging import trained_of
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import add_up, lay_out
@@ -77,11 +77,10 @@ class GatherScatterDriver:
     def _train(self) -> Trained:
         run, replica = self._run, self._replica
         while True:
-            if run.evaluation_due(replica.position):
-                run.record_evaluation(replica.position, evaluate(replica, 0, 1, only_one), time.time())
+            if evaluate_if_due(run, replica):
                 self._committed_at = time.perf_counter()
             if run.stop_requested() or replica.plan.is_done(replica.position):
-                return Trained(replica.snapshot(), replica.state_dict())
+                return trained_of(replica)
             if run.checkpoint_due():
                 run.save(replica.snapshot())
             self._update(replica.plan.step_at(replica.position))

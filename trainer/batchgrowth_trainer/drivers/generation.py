@@ -55,9 +55,9 @@ class Generation:
         return next(reasons, "")
 
     @property
-    def updates(self) -> dict[str, int]:
-        """The number of committed updates of each remaining member."""
-        return {address: outcome.update for address, outcome in self.outcomes.items() if outcome is not None}
+    def remaining(self) -> dict[str, Outcome]:
+        """The outcome of each remaining member."""
+        return {address: outcome for address, outcome in self.outcomes.items() if outcome is not None}
 
     def pause(self, otherwise: float) -> float | None:
         """The longest pause of a member, in seconds, `otherwise` if all are newcomers; None until all have begun."""

@@ -13,6 +13,7 @@ from batchgrowth.course import Course
 from batchgrowth.decisions import Decision
 from batchgrowth.errors import ClusterError
 from batchgrowth.forecast import expected_plan, forecast_of
+from batchgrowth.judging import Judged
 from batchgrowth.plan import Plan, Position, evaluation_due
 
 from batchgrowth_trainer.drivers.saves import Saves
@@ -123,14 +124,22 @@ class Run:
         """Updates whose rows are in the history."""
         return self._history.last_update
 
-    def record_evaluation(self, position: Position, values: Mapping[str, float], at: float) -> None:
+    def record_evaluation(
+        self, position: Position, values: Mapping[str, float], at: float, end: Judged | None = None
+    ) -> None:
         """Record an evaluation at wall-clock time `at`, empty without a test set; a repeated one is ignored.
 
-        Raises CheckpointError.
+        `end` says what ends the training early with it, if anything does. Raises CheckpointError.
         """
-        if position.epoch <= self.story.evaluated:
-            return
-        self.story.evaluated = position.epoch
+        if position.epoch > self.story.evaluated:
+            self.story.evaluated = position.epoch
+            self._publish_evaluation(position, values, at)
+        if end is not None and not self.plan.ended_early:
+            self._course = self._course.ended(end.evaluated)
+            self.expected = self.plan
+            self.publish(events.EndedEarly(self.plan, self.spec, end))
+
+    def _publish_evaluation(self, position: Position, values: Mapping[str, float], at: float) -> None:
         if not values:
             return
         metrics = {name: value for name, value in values.items() if name != "loss"}
@@ -138,9 +147,13 @@ class Run:
         row = EvaluationRow(position.update, float(position.epoch), self._since_began(at), values["loss"], metrics)
         self.publish(row)
 
-    def evaluation_due(self, position: Position) -> bool:
-        """Whether an evaluation at the end of an epoch is due at `position` and not done."""
-        return evaluation_due(self.spec, self.plan, position, self.story.evaluated)
+    def evaluation_due(self, position: Position, judged: int | None = None) -> bool:
+        """Whether an evaluation at the end of an epoch is due at `position` and not done, or not judged.
+
+        `judged` is the last epoch whose evaluation is judged, if that is known.
+        """
+        done = self.story.evaluated if judged is None else min(judged, self.story.evaluated)
+        return evaluation_due(self.spec, self.plan, position, done)
 
     def record_resize(self, update: int, before: int, after: int, pause_seconds: float) -> None:
         """Record that the number of members changed at this update boundary."""

@@ -10,7 +10,7 @@ from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
-from batchgrowth_trainer.replica.evaluation import evaluate
+from batchgrowth_trainer.replica.judging import judged, trained_of
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.worker.messages import UpdateRow
@@ -23,7 +23,7 @@ def train_alone(run: Run, replica: Replica) -> Replica:
     """
     stopwatch = Stopwatch()
     while True:
-        _evaluate_if_due(run, replica)
+        evaluate_if_due(run, replica)
         if run.stop_requested() or replica.plan.is_done(replica.position):
             return replica
         if run.checkpoint_due():
@@ -43,10 +43,14 @@ def _update(run: Run, replica: Replica, stopwatch: Stopwatch) -> None:
     run.record_rows([UpdateRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
 
 
-def _evaluate_if_due(run: Run, replica: Replica) -> None:
-    if run.evaluation_due(replica.position):
-        values = evaluate(replica, 0, 1, only_one)
-        run.record_evaluation(replica.position, values, time.time())
+def evaluate_if_due(run: Run, replica: Replica) -> bool:
+    """Evaluate the replica at the end of an epoch, if that is due and not done; return whether it was."""
+    judgement, position = replica.judgement, replica.position
+    if not run.evaluation_due(position, judgement.known(position.epoch)):
+        return False
+    values = judged(replica, 0, 1, only_one)
+    run.record_evaluation(position, values, time.time(), judgement.end)
+    return True
 
 
 def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
@@ -64,4 +68,4 @@ def train(run: Run, _join: Join) -> Trained:
         if saved is not None:
             replica.restore(saved.snapshot)
         train_alone(run, replica)
-        return Trained(replica.snapshot(), replica.state_dict())
+        return trained_of(replica)

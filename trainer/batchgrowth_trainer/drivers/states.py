@@ -1,22 +1,25 @@
 """The members' states as their driver knows them: how far each is, and what resuming from them takes."""
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.record.packed import unpack_all
-from batchgrowth_trainer.record.snapshot import Trained, pack_snapshot, unpack_snapshot
+from batchgrowth_trainer.record.snapshot import Trained, pack_snapshot, unpack_snapshot, unpack_trained
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.worker.messages import Report
+from batchgrowth_trainer.worker.messages import Outcome, Report
 
 
 class States:
-    """`updates` counts each member's committed updates; `on_report` receives the reports that are fetched."""
+    """`updates` counts each member's committed updates; `on_report` receives the reports that are fetched.
+
+    A member that lost its peers while it evaluated is not judged: its state lacks what follows from the evaluation.
+    """
 
     def __init__(self, run: Run, crew: Crew, on_report: Callable[[Report], None]) -> None:
         self._run, self._crew, self._on_report = run, crew, on_report
         self.updates: dict[str, int] = {}
+        self._unjudged: set[str] = set()
 
     def catch_up(self, members: list[str]) -> bool:
         """Restore the newest checkpoint if no member is as far, and fetch every missing report; False if one is lost.
@@ -28,16 +31,32 @@ class States:
         saved = self._run.checkpoint_after(best)
         if saved is not None:
             packed = pack_snapshot(saved.snapshot)
-            if not self._crew.calls.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1]):
+            answers = self._crew.calls.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1])
+            if not answers:
                 self._crew.restart_unresponsive(members[:1], self._run.note)
                 return False
-            best = self.updates[members[0]] = saved.snapshot.position.update
+            best = saved.snapshot.position.update
+            self.take({members[0]: Outcome(best, is_judged=answers[members[0]])})
         self._run.reach(best)
         holder = next(address for address in members if self.updates.get(address, 0) == best)
         if self._has_reported_all(holder):
             return True
         self._crew.restart_unresponsive([holder], self._run.note)
         return False
+
+    def take(self, outcomes: Mapping[str, Outcome]) -> None:
+        """How far these members are now."""
+        for address, outcome in outcomes.items():
+            self.updates[address] = outcome.update
+            (self._unjudged.discard if outcome.is_judged else self._unjudged.add)(address)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether one of the most advanced members is judged; true if there is none."""
+        return not self.updates or self._best() not in self._unjudged
+
+    def _best(self) -> str:
+        return max(self.updates, key=lambda address: (self.updates[address], address not in self._unjudged))
 
     def take_reports(self, address: str) -> bool:
         """Fetch the missing reports of that member; False if it is gone."""
@@ -67,10 +86,10 @@ class States:
         """The newest state; None if the member that held it is gone, empty if nothing was trained."""
         if not self.updates:
             return Trained(None, {})
-        best = max(self.updates, key=lambda address: self.updates[address])
+        best = self._best()
         self._has_reported_all(best)
-        for packed, state_dict in self._crew.calls.ask(service.take_result, self._crew.run_id, workers=[best]).values():
-            return Trained(unpack_snapshot(packed), unpack_all(state_dict))
+        for packed in self._crew.calls.ask(service.take_result, self._crew.run_id, workers=[best]).values():
+            return unpack_trained(packed)
         return None
 
     def _has_reported_all(self, address: str) -> bool:

@@ -22,9 +22,6 @@ from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.updates import Committed
 
-_APART = ("buffers.", "outer.")
-"""Vectors that are not in the first part of a row: FlatBuffers knows how buffers change."""
-
 
 class LocalSGD:
     """See Strategy."""
@@ -34,11 +31,11 @@ class LocalSGD:
         self._settings = self._replica.spec.exchange.settings
         self._of_gradients, self._reduction = AllReduce(setting), Reduction(setting.group)
         self._local = LocalUpdates(setting)
-        self._parts = _Parts(self._replica.tensors())
+        self._parts = _Parts(self._replica.of_one())
         self._buffers = self._parts.length, self._parts.length + self._replica.buffers.length
         self._length = self._buffers[1] + self._settings.every_updates + 2
         self._like = torch.empty(self._length, device=self._replica.device)
-        self._start = {name: vector.clone() for name, vector in self._replica.tensors().items()}
+        self._start = {name: vector.clone() for name, vector in self._replica.of_one().items()}
         self._free: list[Tensor] = []
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
@@ -48,7 +45,7 @@ class LocalSGD:
             return self._of_gradients.round(stop_requested)
         began = time.perf_counter()
         steps = round_at(replica.plan, replica.position, self._settings.every_updates)
-        for name, vector in replica.tensors().items():
+        for name, vector in replica.of_one().items():
             self._start[name].copy_(vector)
         try:
             with self._setting.watched:
@@ -95,13 +92,13 @@ class LocalSGD:
         replica = self._replica
         row = self._free.pop().zero_() if self._free else torch.zeros_like(self._like)
         seen = self._local.make(number, steps, row[self._buffers[1] : -2])
-        self._parts.write(self._start, replica.tensors(), seen, row)
+        self._parts.write(self._start, replica.of_one(), seen, row)
         if replica.buffers.length:
             replica.buffers.change_since(self._buffers_at_start(), seen, row[slice(*self._buffers)])
         return row
 
     def _return_to_start(self) -> None:
-        for name, vector in self._replica.tensors().items():
+        for name, vector in self._replica.of_one().items():
             vector.copy_(self._start[name])
 
     def _buffers_at_start(self) -> dict[torch.dtype, Tensor]:
@@ -114,7 +111,7 @@ class LocalSGD:
     def _take(self, mean: Tensor) -> None:
         """Move the state at the start of the round to the mean of the replicas'."""
         replica = self._replica
-        self._parts.take(replica.tensors(), mean, without=() if replica.outer is None else ("parameters",))
+        self._parts.take(replica.of_one(), mean, without=() if replica.outer is None else ("parameters",))
         if replica.outer is not None:
             replica.outer.step(mean[self._parts.places["parameters"]])
         if replica.buffers.length:
@@ -122,13 +119,13 @@ class LocalSGD:
 
 
 class _Parts:
-    """Where each vector lies in a row."""
+    """Where each vector lies in a row, buffers aside: FlatBuffers knows how they change."""
 
     def __init__(self, vectors: Mapping[str, Tensor]) -> None:
         self.places: dict[str, slice] = {}
         self.length = 0
         for name, vector in vectors.items():
-            if not name.startswith(_APART):
+            if not name.startswith("buffers."):
                 self.places[name] = slice(self.length, self.length + vector.numel())
                 self.length += vector.numel()
 

@@ -14,7 +14,7 @@ from batchgrowth_trainer.frontend.wording import reported_in_python
 from batchgrowth_trainer.plots import plot_runs
 from batchgrowth_trainer.record.history import EvaluationRow
 from batchgrowth_trainer.record.replay import recorded_job
-from batchgrowth_trainer.record.runs import read_run, read_summary
+from batchgrowth_trainer.record.runs import evaluation_facts, read_run, read_summary
 from batchgrowth_trainer.replica.trained import trained_model
 
 if TYPE_CHECKING:
@@ -82,6 +82,15 @@ class Run:
         with reported_in_python():
             return trained_model(self.folder)
 
+    @cached_property
+    def best_model(self) -> nn.Module:
+        """As `model`, with the weights of the best evaluation, which evaluation.keepBest keeps.
+
+        Raises what `model` raises, and DataError if the job does not keep them.
+        """
+        with reported_in_python():
+            return trained_model(self.folder, best=True)
+
     def plot(self) -> Plot:
         """Loss, metrics, batch and workers by epoch, update and second, as plot.png and plot.html in the folder.
 
@@ -110,6 +119,7 @@ class Run:
             ("seconds", f"{summary['seconds']:.1f}"),
             ("training loss", f"{summary['finalLoss']:.4f}"),
             *([("accuracy", f"{accuracy:.4f}")] if accuracy is not None else []),
+            *evaluation_facts(summary),
             ("weights SHA-256", summary["weightsSha256"]),
         ]
 

@@ -20,7 +20,7 @@ from batchgrowth_trainer.record.replay import JOB_FILE, manifest_text
 from batchgrowth_trainer.record.runs import SUMMARY_FILE, read_summary
 from batchgrowth_trainer.record.storage import storage_error
 
-CHECKPOINTS, EARLIER, WEIGHTS_FILE = "checkpoints", "earlier", "model.safetensors"
+CHECKPOINTS, EARLIER, WEIGHTS_FILE, BEST_FILE = "checkpoints", "earlier", "model.safetensors", "best.safetensors"
 JOURNAL_FILE = "journal.jsonl"
 TRACKED = ("trackers", "tensorboard", "mlflow", "wandb")
 """Folders of the trackers: how far each has recorded the run, and what they record if they have no other place."""
@@ -35,6 +35,7 @@ _OF_A_RUN = (
     JOURNAL_FILE,
     f"older-{JOURNAL_FILE}",
     WEIGHTS_FILE,
+    BEST_FILE,
     "plot.png",
     "plot.html",
     *TRACKED,

@@ -19,7 +19,7 @@ from batchgrowth.errors import CheckpointError, StorageError
 
 from batchgrowth_trainer.record import sealed, storage
 from batchgrowth_trainer.record.bucket import Bucket, Entry
-from batchgrowth_trainer.record.output import WEIGHTS_FILE
+from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
 from batchgrowth_trainer.record.pieces import FILES, Pieces
 from batchgrowth_trainer.record.replay import JOB_FILE
 from batchgrowth_trainer.record.runs import SUMMARY_FILE
@@ -111,7 +111,7 @@ class RemoteCheckpoints:
 
     def keep_results(self) -> None:
         """Upload the files of a finished run, the summary last. Raises CheckpointError, StorageError."""
-        for name in (JOB_FILE, *FILES, WEIGHTS_FILE, SUMMARY_FILE):
+        for name in (JOB_FILE, *FILES, WEIGHTS_FILE, BEST_FILE, SUMMARY_FILE):
             with storage.reported_as_checkpoint_error():
                 data = (self._folder / name).read_bytes() if (self._folder / name).exists() else None
             if data is not None:

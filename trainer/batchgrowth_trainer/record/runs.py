@@ -93,3 +93,10 @@ def read_summary(directory: Path) -> dict[str, Any] | None:
     if not isinstance(summary, dict):
         raise CheckpointError(f"{path}: a {type(summary).__name__}, not an object; delete it or run the job again")
     return summary
+
+
+def evaluation_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a summary says of an early end and of the best evaluation, each with its name; empty if it says nothing."""
+    early, best = summary.get("stoppedEarly"), summary.get("best")
+    facts = [("ended early", f"after epoch {early['afterEpoch']}")] if early else []
+    return facts + ([(f"best {best['metric']}", f"{best['value']:.4f} of epoch {best['epoch']}")] if best else [])

@@ -10,25 +10,32 @@ from torch import Tensor
 
 from batchgrowth_trainer.record.packed import Packed, pack, pack_all, unpack_all
 
+BEST = "best."
+"""What the names of the best weights begin with; a job may begin to keep them, and cease to, at any time."""
 PackedSnapshot = tuple[Position, Mapping[str, Packed]]
+PackedTrained = tuple[PackedSnapshot, Mapping[str, Packed], Mapping[str, Packed] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`tensors`: "parameters", "buffers.DTYPE", "optimizer.NAME", "average" and what growth
-    measures, each a flat vector, shape (length,).
+    """`tensors`: "parameters", "buffers.DTYPE", "optimizer.NAME", "average", what growth measures and
+    evaluations decide, and "best.NAME", each a flat vector, shape (length,).
     """
 
     position: Position
     tensors: Mapping[str, Tensor]
 
     def check_fits(self, live: Mapping[str, Tensor]) -> None:
-        """Raise CheckpointError unless the names, dtypes and lengths equal those of the live state's vectors."""
+        """Raise CheckpointError unless the names, dtypes and lengths equal those of the live state's vectors.
+
+        The best weights may be missing, or too many.
+        """
         mine = {name: (str(t.dtype), t.numel()) for name, t in self.tensors.items()}
         theirs = {name: (str(t.dtype), t.numel()) for name, t in live.items()}
-        if mine == theirs:
-            return
         odd = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+        odd = [name for name in odd if not name.startswith(BEST) or name in mine.keys() & theirs.keys()]
+        if not odd:
+            return
         pairs = "; ".join(f"{name}: saved {_kind(mine.get(name))}, needed {_kind(theirs.get(name))}" for name in odd)
         raise CheckpointError(
             f"the checkpoint was written by another model or optimizer ({pairs}). "
@@ -40,11 +47,12 @@ class Snapshot:
 class Trained:
     """The state at the end of training, None if it was stopped before the first update.
 
-    `state_dict` is the model's own, on the CPU.
+    `state_dict` is the model's own, on the CPU, and `best` the one at its best evaluation, if the job keeps it.
     """
 
     snapshot: Snapshot | None
     state_dict: Mapping[str, Tensor]
+    best: Mapping[str, Tensor] | None = None
 
 
 def _kind(kind: tuple[str, int] | None) -> str:
@@ -65,6 +73,19 @@ def unpack_snapshot(packed: PackedSnapshot) -> Snapshot:
     """The snapshot that was packed."""
     position, tensors = packed
     return Snapshot(position, unpack_all(tensors))
+
+
+def pack_trained(trained: Trained) -> PackedTrained:
+    """A result of training as bytes."""
+    assert trained.snapshot is not None
+    best = None if trained.best is None else pack_all(trained.best)
+    return pack_snapshot(trained.snapshot), pack_all(trained.state_dict), best
+
+
+def unpack_trained(packed: PackedTrained) -> Trained:
+    """The result that was packed."""
+    snapshot, state_dict, best = packed
+    return Trained(unpack_snapshot(snapshot), unpack_all(state_dict), None if best is None else unpack_all(best))
 
 
 def weights_sha256(state_dict: Mapping[str, Tensor]) -> str:

@@ -6,6 +6,7 @@ from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from batchgrowth_trainer.replica.draws import draw_seed
+from batchgrowth_trainer.replica.judgement import check_metrics
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.trial import try_out
 from batchgrowth_trainer.workload import Workload
@@ -24,6 +25,7 @@ def build_replica(spec: JobSpec) -> Replica:
     """
     prepare_process(spec)
     given, workload = spec.workload, build_workload(spec)
+    check_metrics(spec, workload)
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
         replica = Replica(spec, workload, device)

@@ -78,7 +78,9 @@ def _evaluated(
         return values
     shapes = first[0]
     row = gathered_row(chunks, shapes, len(test))
-    return values | _of_the_whole_set(workload, len(test), shapes, reduce([row], size, _blank(shapes, len(test))))
+    total = reduce([row], size, _blank(shapes, len(test)))
+    seed_generators(draw_seed(replica.spec.seed, f"whole test set {name}", 0))  # members that draw must draw the same
+    return values | _of_the_whole_set(workload, len(test), shapes, total)
 
 
 def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chunk]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from batchgrowth.stages import Step
 from batchgrowth.timing import NOT_TIMED, Timing
 from torch import Tensor
 
@@ -72,3 +73,13 @@ class Sums:
     timing: Timing
     stop: bool
     more: Sequence[float]
+
+
+def not_finite(step: Step, learning_rate: float, loss: float, size: float) -> str:
+    """Why an update whose summed loss or gradient norm is not finite ends the run."""
+    return (
+        f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
+        f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {size:g}. "
+        "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
+        "in the loss."
+    )

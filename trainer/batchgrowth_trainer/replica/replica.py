@@ -4,7 +4,7 @@ Every worker holds a replica, as does a run in one process; an exchange only ass
 their partial sums.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -29,17 +29,14 @@ from batchgrowth_trainer.replica.devices import autocast, to_device
 from batchgrowth_trainer.replica.draws import seed_generators, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
+from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.optimizer import optimizer_of
 from batchgrowth_trainer.replica.outer import outer_of
-from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail
-from batchgrowth_trainer.replica.reading import Request
-from batchgrowth_trainer.replica.requests import Requests, Runs, none_known
-from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard, not_finite
+from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail, not_finite
+from batchgrowth_trainer.replica.requests import Ahead, Requests, Runs, none_known
+from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard
 from batchgrowth_trainer.workload import Workload
-
-Ahead = Callable[[int], Iterator[Request]]
-"""A shard -> the requests for its examples, and for those that are read after them."""
 
 
 class Replica:
@@ -58,7 +55,8 @@ class Replica:
         self.average = average_of(spec, self.parameters.vector.data)
         self.outer = outer_of(spec, self.parameters.vector.data)
         self.coding = coding_of(spec)
-        self.copies = copies_of(spec, self._of_one())
+        self.copies = copies_of(spec, self.of_one())
+        self.judgement = Judgement(spec, self.model_tensors(), device)
         self.position = Position()
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
@@ -73,7 +71,7 @@ class Replica:
     @property
     def plan(self) -> Plan:
         """The plan as decided so far."""
-        return self.growth.course.plan
+        return self.judgement.shortened(self.growth.course.plan)
 
     # --- one update -------------------------------------------------------------------------------------------
 
@@ -208,9 +206,9 @@ class Replica:
         """The state's live vectors, by name; `moved_to` follows a write into them."""
         outer = {} if self.outer is None else {"outer.momentum": self.outer.momentum}
         copies = {} if self.copies is None else self.copies.tensors()
-        return self._of_one() | outer | copies | self.growth.tensors()
+        return self.of_one() | outer | copies | self.growth.tensors() | self.judgement.tensors()
 
-    def _of_one(self) -> dict[str, Tensor]:
+    def of_one(self) -> dict[str, Tensor]:
         """The vectors that a logical replica has for itself."""
         optimizer = {f"optimizer.{name}": v for name, v in self.optimizer.state.items()}
         average = {} if self.average is None else {"average": self.average.vector}
@@ -219,10 +217,11 @@ class Replica:
     def moved_to(self, position: Position) -> None:
         """Take on what was written into `tensors()`: the state at this position."""
         self.growth.synchronize()
+        self.judgement.synchronize()
         self.position = position
 
     def model_tensors(self) -> dict[str, Tensor]:
-        """The vectors that the gradient depends on: `tensors()` without the optimizer's and the growth's."""
+        """The vectors that the gradient depends on: `tensors()` without what is not the model's own."""
         buffers = {f"buffers.{str(dtype).removeprefix('torch.')}": v for dtype, v in self.buffers.vectors.items()}
         return {"parameters": self.parameters.vector.data, **buffers}
 
@@ -235,7 +234,7 @@ class Replica:
         mine = self.tensors()
         snapshot.check_fits(mine)
         for name, vector in mine.items():
-            vector.copy_(snapshot.tensors[name])
+            vector.copy_(snapshot.tensors[name]) if name in snapshot.tensors else vector.zero_()
         self.moved_to(snapshot.position)
 
     def as_evaluated(self) -> AbstractContextManager[None]:

@@ -12,6 +12,9 @@ from batchgrowth_trainer.replica.reading import Request
 Runs = Callable[[Step], tuple[int, int]]
 """An update -> the shards [lo, hi) of it that this process computes."""
 
+Ahead = Callable[[int], Iterator[Request]]
+"""A shard -> the requests for its examples, and for those that are read after them."""
+
 
 def none_known(_: Step) -> tuple[int, int]:
     """No shards: nothing is read ahead of the present update."""

@@ -9,20 +9,20 @@ from safetensors.torch import load_file
 from torch import nn
 
 from batchgrowth_trainer.record.functions import function_in, receive
-from batchgrowth_trainer.record.output import WEIGHTS_FILE
+from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
 from batchgrowth_trainer.record.replay import recorded_job
 from batchgrowth_trainer.replica.building import build_replica, build_workload
 from batchgrowth_trainer.replica.draws import untouched_randomness
 from batchgrowth_trainer.replica.replica import Replica
 
 
-def trained_replica(folder: Path) -> Replica:
-    """The replica of the run in `folder`, with the weights with which it ended, in eval mode.
+def trained_replica(folder: Path, *, best: bool = False) -> Replica:
+    """The replica of the run in `folder`, with the weights with which it ended, or its `best`, in eval mode.
 
     Raises DataError if no run ended there, CheckpointError if the weights are damaged or of another model, and what
     loading the workload raises.
     """
-    job, path = recorded_job(folder), _weights_in(folder)
+    job, path = recorded_job(folder), _weights_in(folder, best)
     receive_from(folder, job.spec)
     replica = build_replica(job.spec)
     _load(replica.model, path, job.spec)
@@ -38,9 +38,9 @@ def receive_from(folder: Path, spec: JobSpec) -> None:
         receive(function)
 
 
-def trained_model(folder: Path) -> nn.Module:
+def trained_model(folder: Path, *, best: bool = False) -> nn.Module:
     """The model of `trained_replica`, on the CPU; this process's threads and random numbers stay as they are."""
-    job, path = recorded_job(folder), _weights_in(folder)
+    job, path = recorded_job(folder), _weights_in(folder, best)
     receive_from(folder, job.spec)
     with untouched_randomness():
         model = build_workload(job.spec).model
@@ -48,10 +48,12 @@ def trained_model(folder: Path) -> nn.Module:
     return model.eval()
 
 
-def _weights_in(folder: Path) -> Path:
-    path = folder / WEIGHTS_FILE
+def _weights_in(folder: Path, best: bool) -> Path:
+    name = BEST_FILE if best else WEIGHTS_FILE
+    path = folder / name
     if not path.is_file():
-        raise DataError(f"{folder}: there is no {WEIGHTS_FILE} here; a run writes it at its end, so let it finish")
+        asked = " if its job has evaluation.keepBest" if best else ""
+        raise DataError(f"{folder}: there is no {name} here; a run writes it at its end{asked}, so let it finish")
     return path
 
 

@@ -38,13 +38,3 @@ class Committed:
 def largest_shard(step: Step) -> int:
     """The number of examples of the update's largest shard; the others have at most one less."""
     return -(-step.examples // step.shards)
-
-
-def not_finite(step: Step, learning_rate: float, loss: float, size: float) -> str:
-    """The message for a loss, the sum over the examples, or a gradient norm that is not finite."""
-    return (
-        f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
-        f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {size:g}. "
-        "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
-        "in the loss."
-    )

@@ -8,7 +8,7 @@ from batchgrowth.plan import Plan, Position
 from rich.console import Console
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.sinks.events import Event, Looked, Sink, Started, Stopped
+from batchgrowth_trainer.sinks.events import EndedEarly, Event, Looked, Sink, Started, Stopped
 from batchgrowth_trainer.sinks.live import Live
 from batchgrowth_trainer.sinks.wording import note_of, shown_metrics
 
@@ -44,6 +44,9 @@ class Lines:
                 self._stop()
             case Looked():
                 self._looked(event)
+            case EndedEarly(plan):
+                self._plan = plan
+                self._note(note_of(event))
             case _:
                 self._note(note_of(event))
 

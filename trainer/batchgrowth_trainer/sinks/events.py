@@ -10,7 +10,9 @@ from typing import Protocol
 
 from batchgrowth.decisions import Decision
 from batchgrowth.forecast import Forecast
+from batchgrowth.judging import Judged
 from batchgrowth.plan import Plan, Position
+from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 
@@ -38,6 +40,15 @@ class Looked:
     plan: Plan
     decisions: tuple[Decision, ...]
     forecast: Forecast | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedEarly:
+    """The evaluation that `judged` ends with was the last: by stopEarly, training ends, and `plan` ends there."""
+
+    plan: Plan
+    spec: JobSpec
+    judged: Judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +125,8 @@ class Stopped:
 
 
 Event = (
-    HistoryRow | EvaluationRow | ResizeRow | Started | Looked | Recovered | CheckpointSaved | CheckpointFailed
-    | BytesSent | ReplicasApart | WorkersReady | Waiting | Note | Finished | Stopped
+    HistoryRow | EvaluationRow | ResizeRow | Started | Looked | EndedEarly | Recovered | CheckpointSaved
+    | CheckpointFailed | BytesSent | ReplicasApart | WorkersReady | Waiting | Note | Finished | Stopped
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.sinks.events import Event, Looked, Started, Stopped
+from batchgrowth_trainer.sinks.events import EndedEarly, Event, Looked, Started, Stopped
 from batchgrowth_trainer.sinks.wording import note_of, shown_metrics
 
 PACE_HALF_LIFE_SECONDS = 3.0  # of the smoothed pace; short, so that the time left soon follows a resize
@@ -54,7 +54,7 @@ class Live:
                 self._start(name, plan, position)
             case Stopped():
                 self._stop()
-            case Looked(plan=plan):
+            case Looked(plan=plan) | EndedEarly(plan=plan):
                 self._plan = plan
                 self._note(event)
             case _:

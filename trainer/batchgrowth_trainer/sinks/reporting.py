@@ -73,6 +73,10 @@ class Reporter:
         match event:
             case EvaluationRow():
                 self._change(metrics=dict(event.metrics))
+            case events.EndedEarly(plan):
+                self._plan = plan
+                self._change(**_end_of(plan), eta_seconds=0.0, forecast=None)
+                self._due.set()
             case events.CheckpointSaved(update=update):
                 self._change(checkpoint_update=update)
             case events.Finished(sha256):
@@ -89,9 +93,8 @@ class Reporter:
         self._plan = plan
         self._newest = Progress(
             update=position.update,
-            updates=plan.updates,
             epoch=position.epoch + position.offset / plan.examples_per_epoch,
-            epochs=plan.epochs,
+            **_end_of(plan),
             stage=stage.index,
             batch_size=stage.batch_size,
             learning_rate=plan.learning_rate_at(position),
@@ -187,3 +190,9 @@ class Reporter:
 def period_seconds(running: float) -> float:
     """The time between two reports of progress alone, `running` seconds after the start: from 1 s to 10 s."""
     return min(max(running / PERIODS, PERIOD_SECONDS), LONGEST_PERIOD_SECONDS)
+
+
+def _end_of(plan: Plan) -> dict[str, Any]:
+    """The fields of a report that say where the training ends."""
+    ended = plan.epochs if plan.ended_early else None
+    return {"updates": plan.updates, "epochs": plan.epochs, "ended_at_epoch": ended}

@@ -48,6 +48,14 @@ class Telemetry:
             case events.Looked(row, quantity, _, plan):
                 self._plan = plan
                 metrics["batchgrowth_growth_quantity"].labels(quantity).set(row.value)
+            case events.EndedEarly():
+                metrics["batchgrowth_progress_ratio"].set(1.0)
+            case _:
+                self._other(event)
+
+    def _other(self, event: events.Event) -> None:
+        metrics = self._metrics
+        match event:
             case events.Recovered():
                 metrics["batchgrowth_recoveries_total"].inc()
             case events.CheckpointSaved():

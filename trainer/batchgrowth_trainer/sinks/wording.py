@@ -1,7 +1,7 @@
 """The wording of a run's numbers and events, the same on a terminal and in a log."""
 
 from batchgrowth_trainer.record.history import EvaluationRow, ResizeRow
-from batchgrowth_trainer.sinks.events import CheckpointFailed, Event, Looked, Note, Recovered, Waiting
+from batchgrowth_trainer.sinks.events import CheckpointFailed, EndedEarly, Event, Looked, Note, Recovered, Waiting
 
 
 def shown_metrics(row: EvaluationRow) -> str:
@@ -23,6 +23,8 @@ def _text_of(event: Event) -> str | None:
             return f"update {update:,}: workers {before} → {after}, a pause of {pause * 1000:.0f} ms"
         case Looked(row, quantity, before) if row.batch_size != before:
             return f"update {row.update:,}: batch {before} → {row.batch_size}, {quantity} {row.value:.4g}"
+        case EndedEarly():
+            return _early_end(event)
         case Recovered(update, cause):
             return f"update {update:,}: {cause}; going on from the last committed update"
         case CheckpointFailed(reason):
@@ -30,3 +32,13 @@ def _text_of(event: Event) -> str | None:
         case Waiting(cause):
             return f"waiting for {cause}"
     return None
+
+
+def _early_end(event: EndedEarly) -> str:
+    judged, stop = event.judged, event.spec.evaluation.stop_early
+    assert stop is not None
+    best = f"better than {judged.value:.6g} of epoch {judged.epoch}" if judged.update else "finite"
+    num = f"{judged.misses} evaluation{'s' if judged.misses > 1 else ''}"
+    return (
+        f"ending early, after epoch {judged.evaluated} of {event.spec.epochs}: in {num}, {stop.metric} was not {best}"
+    )

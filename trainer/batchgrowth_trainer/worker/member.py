@@ -25,7 +25,7 @@ from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
 from batchgrowth_trainer.record.packed import Packed, unpack
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.devices import prepare_process
-from batchgrowth_trainer.replica.evaluation import evaluate
+from batchgrowth_trainer.replica.judging import is_judged, judged
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.control import Control
 from batchgrowth_trainer.worker.watchdog import Watchdog
@@ -60,15 +60,18 @@ class Member:
                 group = form_group(order.seat, self.door, encryption, lambda: self.control.is_over(order.generation))
                 self._catch_up(group)
                 _Generation(self, order, group, send).run()
-            return messages.Outcome(self.replica.position.update)
+            return self._outcome()
         except PeerLost as error:
-            return messages.Outcome(self.replica.position.update, lost=str(error))
+            return self._outcome(lost=str(error))
         except BatchGrowthError as error:
-            return messages.Outcome(self.replica.position.update, error=error)
+            return self._outcome(error=error)
         finally:
             self.control.training(False)
             if group is not None:
                 group.close()
+
+    def _outcome(self, lost: str = "", error: BatchGrowthError | None = None) -> messages.Outcome:
+        return messages.Outcome(self.replica.position.update, lost, error, is_judged(self.replica))
 
     def close(self) -> None:
         """Free what the member holds besides its replica: its door, the thread that watches it, and its loaders."""
@@ -90,17 +93,17 @@ class Member:
         return rows
 
     def _catch_up(self, group: Group) -> None:
-        """Bring every member to the most advanced state; all states of one update are the same."""
+        """Bring every member to the most advanced state; all states of one update and evaluation are the same."""
         here = self.replica.position
-        mine = torch.tensor([here.update, here.epoch, here.offset])
+        mine = torch.tensor([here.update, self.replica.judgement.known(here.epoch), here.epoch, here.offset])
         places = [place.tolist() for place in swap_with_all(group, mine)]
-        best = max(place[0] for place in places)
-        holds = [place[0] == best for place in places]
+        best = max(place[:2] for place in places)
+        holds = [place[:2] == best for place in places]
         if all(holds):
             return
         spread_state(group, holds, list(self.replica.tensors().values()))
         if not holds[group.rank]:
-            self.replica.moved_to(Position(*places[holds.index(True)]))
+            self.replica.moved_to(Position(best[0], *places[holds.index(True)][2:]))
 
     def unreported(self, reported: int, evaluated: int) -> tuple[messages.Report, ...]:
         """Reports of the rows after update `reported` and the evaluations after epoch `evaluated`.
@@ -200,12 +203,13 @@ class _Generation:
 
     def _evaluate_if_due(self) -> None:
         replica = self._replica
-        if not evaluation_due(replica.spec, replica.plan, replica.position, self._evaluated):
+        known = replica.judgement.known(self._evaluated)
+        if not evaluation_due(replica.spec, replica.plan, replica.position, known):
             return
         watched = self._member.watchdog
-        values = evaluate(replica, self._group.rank, self._group.size, self._reduce, watched)
+        values = judged(replica, self._group.rank, self._group.size, self._reduce, watched)
         self._evaluated = replica.position.epoch
-        report = messages.EvaluationReport(replica.position, values, time.time())
+        report = messages.EvaluationReport(replica.position, values, time.time(), replica.judgement.end)
         self._member.keep_evaluation(report)
         if self._reports:
             self._send_rows()

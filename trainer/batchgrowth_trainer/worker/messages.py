@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from batchgrowth.decisions import Decision
 from batchgrowth.errors import BatchGrowthError
+from batchgrowth.judging import Judged
 from batchgrowth.plan import Plan, Position, Step
 from pydantic import Discriminator, TypeAdapter
 
@@ -43,11 +44,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a generation ended for one member: `lost` says why a peer was lost, `error` is the workload's fault."""
+    """How a generation ended for one member: `lost` says why a peer was lost, `error` is the workload's fault.
+
+    `is_judged` is false if its state lacks the evaluation after that update, which another member may have.
+    """
 
     update: int
     lost: str = ""
     error: BatchGrowthError | None = None
+    is_judged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +116,15 @@ class RowsReport:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationReport:
-    """The mean loss and metrics over the test set, empty without one; `evaluated_at` in seconds since 1970."""
+    """The mean loss and metrics over the test set, empty without one; `evaluated_at` in seconds since 1970.
+
+    `end` says what ends the training early with it, if anything does.
+    """
 
     position: Position
     values: Mapping[str, float]
     evaluated_at: float
+    end: Judged | None = None
     kind: Literal["evaluation"] = "evaluation"
 
 

@@ -17,8 +17,15 @@ from distributed import Worker, get_worker
 from batchgrowth_trainer.exchange.forming import Encryption
 from batchgrowth_trainer.loading import find_modules_in
 from batchgrowth_trainer.record.functions import receive
-from batchgrowth_trainer.record.packed import Packed, pack_all
-from batchgrowth_trainer.record.snapshot import PackedSnapshot, pack_snapshot, unpack_snapshot
+from batchgrowth_trainer.record.packed import Packed
+from batchgrowth_trainer.record.snapshot import (
+    PackedSnapshot,
+    PackedTrained,
+    pack_snapshot,
+    pack_trained,
+    unpack_snapshot,
+)
+from batchgrowth_trainer.replica.judging import is_judged, trained_of
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.draws_of_dask import draw_apart
@@ -127,15 +134,16 @@ async def take_reports(run_id: str, reported: int, evaluated: int) -> tuple[mess
     return member_of(run_id).unreported(reported, evaluated)
 
 
-async def restore_member(run_id: str, packed: PackedSnapshot) -> None:
-    """Set the member's state. Raises CheckpointError if it does not fit the model."""
-    member_of(run_id).replica.restore(unpack_snapshot(packed))
-
-
-async def take_result(run_id: str) -> tuple[PackedSnapshot, dict[str, Packed]]:
-    """The state of a member that does not train, and the model's own state dict."""
+async def restore_member(run_id: str, packed: PackedSnapshot) -> bool:
+    """Set the member's state; false if it lacks an evaluation. Raises CheckpointError if it does not fit the model."""
     replica = member_of(run_id).replica
-    return pack_snapshot(replica.snapshot()), pack_all(replica.state_dict())
+    replica.restore(unpack_snapshot(packed))
+    return is_judged(replica)
+
+
+async def take_result(run_id: str) -> PackedTrained:
+    """The result of a member that does not train."""
+    return pack_trained(trained_of(member_of(run_id).replica))
 
 
 async def abandon_others(run_id: str, start: int = 0) -> None:

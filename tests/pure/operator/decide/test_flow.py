@@ -381,6 +381,47 @@ def test_the_end_is_remembered(training_world: MakeWorld) -> None:
     assert world.decide().is_empty
 
 
+STOPS = {"evaluation": {"everyEpochs": 2, "stopEarly": {"metric": "loss", "mode": "Minimize", "patience": 3}}}
+
+
+def test_an_early_end_is_a_success(training_world: MakeWorld) -> None:
+    """After epoch 10, where the third stage would have begun: the job has two, and all of its updates are done."""
+    world = training_world(**STOPS)
+    at_the_end = {"update": 340, "epoch": 10.0, "weights_sha256": "5f" * 32}
+    world.report(**at_the_end).wait(2).settle()
+    assert (2, [0, 1, 2]) == (world.status["stage"], [one["index"] for one in world.status["history"]])
+    world.report(**at_the_end, updates=340, epochs=10, ended_at_epoch=10).wait(6).settle()
+    assert ("Unknown", "InProgress") == world.condition("Succeeded")
+    world.wait(5).trainer_ends().settle()
+
+    assert ("True", "StoppedEarly") == world.condition("Succeeded")
+    assert ("Succeeded", 100) == (world.status["phase"], world.status["trainerStatus"]["progressPercentage"])
+    [event] = [event for event in world.events if event.reason == "StoppedEarly"]
+    ended = "Training ended after epoch 10 of 30: loss got no better, and stopEarly.patience is 3."
+    assert ("Normal", ended) == (event.type, event.message)
+    assert (None, None) == (world.deployment, world.cluster)
+    assert [0, 1, 2] == [one["index"] for one in world.status["history"]]
+    assert (1, 2) == (world.status["stage"], world.status["stages"])
+    world.child("ConfigMap", "digits-progress")["data"].clear()
+    world.settle()
+    assert ("True", "StoppedEarly") == world.condition("Succeeded")
+
+
+def test_a_trainer_that_falls_back_before_its_early_end_goes_on(training_world: MakeWorld) -> None:
+    """It was lost before it had saved the end, and finds it again."""
+    world = training_world(**STOPS)
+    world.report(340, epoch=10.0, updates=340, epochs=10, ended_at_epoch=10).wait(2).settle()
+    assert 2 == world.status["stages"]
+    world.report(230, start=1).wait(6).settle()
+    assert (6, 1) == (world.status["stages"], world.status["stage"])
+
+
+def test_a_failure_after_an_early_end_is_a_failure(training_world: MakeWorld) -> None:
+    world = training_world(**STOPS)
+    world.report(340, epoch=10.0, updates=340, epochs=10, ended_at_epoch=10).trainer_ends("Failed").settle()
+    assert "Failed" == world.status["phase"]
+
+
 def test_a_finished_job_is_deleted_after_its_time(training_world: MakeWorld) -> None:
     world = training_world(ttlSecondsAfterFinished=60)
     world.report(460).trainer_ends().settle()

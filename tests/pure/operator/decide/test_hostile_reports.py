@@ -13,6 +13,7 @@ from batchgrowth.status import JobStatus
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+STOP = {"metric": "loss", "mode": "Minimize", "patience": 3}
 FIXTURE_IS_A_FUNCTION = [HealthCheck.function_scoped_fixture]
 
 
@@ -21,6 +22,23 @@ def write(world: Any, **values: Any) -> Any:
     data = world.child("ConfigMap", "digits-progress")["data"]
     data[names.PROGRESS_KEY] = json.dumps(json.loads(data[names.PROGRESS_KEY]) | values)
     return world
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "epoch"),
+    [
+        ({}, 10),  # the job asks for no early end
+        ({"stopEarly": STOP}, 2),  # before its patience can have ended
+        ({"stopEarly": STOP}, 30),  # at its last epoch
+        ({"stopEarly": STOP}, -5),
+        ({"stopEarly": STOP, "everyEpochs": 4}, 14),  # without an evaluation
+    ],
+)
+def test_an_early_end_that_cannot_be_is_not_used(training_world: Any, evaluation: dict[str, Any], epoch: int) -> None:
+    world = training_world(evaluation=evaluation)
+    write(world.report(340), updates=340, ended_at_epoch=epoch).wait(6).settle()
+    assert ("Unknown", "ReportRefused") == world.condition("Stalled")
+    assert 6 == world.status["stages"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""What the evaluations of a job say of its training: which was the best, and how many came since without a better one.
+
+Pure and exact, so all members of a group, which see the same values, judge the same.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from batchgrowth.position import Position
+from batchgrowth.spec import JobSpec, Watched
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The evaluations so far, by one metric.
+
+    `evaluated` is the epoch of the last. `value`, `update` and `epoch` are those of the best, NaN and 0 before the
+    first that is finite; `misses` counts the evaluations since then.
+    """
+
+    evaluated: int = 0
+    value: float = math.nan
+    update: int = 0
+    epoch: int = 0
+    misses: int = 0
+
+    def after(self, position: Position, value: float, watched: Watched) -> "Judged":
+        """With the evaluation at that position; unchanged if it is known. Of equal values, the first stays the best."""
+        if position.epoch <= self.evaluated:
+            return self
+        if not self._is_better(value, watched):
+            return replace(self, evaluated=position.epoch, misses=self.misses + 1)
+        return Judged(position.epoch, value, position.update, position.epoch)
+
+    def _is_better(self, value: float, watched: Watched) -> bool:
+        """Whether the value is finite, and better than the best by more than the least change that counts."""
+        if not math.isfinite(value) or math.isnan(self.value):
+            return math.isfinite(value)
+        change = value - self.value if watched.mode == "Maximize" else self.value - value
+        return change > watched.least
+
+
+def end_of(spec: JobSpec, judged: Judged) -> int | None:
+    """The epoch after which stopEarly ends the job; None if it goes on, or has reached its last epoch anyway."""
+    stop = spec.evaluation.stop_early
+    if stop is None or judged.misses < stop.patience or judged.evaluated >= spec.epochs:
+        return None
+    return judged.evaluated

@@ -1,0 +1,90 @@
+"""Members that stand at the same update, of which only some have what follows from its evaluation."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from batchgrowth.plan import Position
+from batchgrowth_trainer.exchange.seats import TOKEN_BYTES, seats
+from batchgrowth_trainer.record.snapshot import Snapshot
+from batchgrowth_trainer.worker.member import Member
+from batchgrowth_trainer.worker.messages import EvaluationReport, Order, Outcome
+
+JUDGED = (
+    "workload.entrypoint=small:plain",
+    "evaluation={keepBest: {metric: loss, mode: Minimize}, stopEarly: {metric: accuracy, mode: Maximize, patience: 3}}",
+)
+
+
+@contextmanager
+def members(job: Any, count: int) -> Iterator[list[Member]]:
+    made = [Member(job.spec, "127.0.0.1") for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for member in made:
+            member.close()
+
+
+def generation(group: list[Member], number: int, until: int, evaluated: int) -> tuple[list[Outcome], list[Any]]:
+    """The outcomes of one generation, each member in a thread of its own, and what they sent."""
+    places = seats([member.door.address for member in group], bytes([number]) * TOKEN_BYTES, 60, None)
+    outcomes: dict[int, Outcome] = {}
+    sent = list[Any]()
+
+    def train(rank: int, order: Order) -> None:
+        outcomes[rank] = group[rank].train(order, sent.append, None)
+
+    threads = [
+        threading.Thread(target=train, args=(rank, Order(seat, number, until, evaluated, 0)))
+        for rank, seat in enumerate(places)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [outcomes[rank] for rank in range(len(group))], [one for one in sent if isinstance(one, EvaluationReport)]
+
+
+def before_the_evaluation(complete: Snapshot) -> Snapshot:
+    """The state of the same update, with nothing judged."""
+    tensors = dict(complete.tensors)
+    for name in tensors:
+        if name.startswith(("best.", "evaluation.")):
+            tensors[name] = torch.zeros_like(tensors[name])
+    return Snapshot(complete.position, tensors)
+
+
+def state(member: Member) -> dict[str, list[float]]:
+    return {name: vector.tolist() for name, vector in member.replica.tensors().items()}
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_what_follows_from_an_evaluation_goes_to_those_who_lack_it(small_job: Any, ahead: int) -> None:
+    """A member that lost its peers while it evaluated has only the update."""
+    with members(small_job(*JUDGED), 3) as (whole, *group):
+        [outcome], [report] = generation([whole], 1, until=12, evaluated=0)
+        assert (Outcome(12), Position(12, 1, 0)) == (outcome, report.position)
+        complete = whole.replica.snapshot()
+        for number, member in enumerate(group):
+            member.replica.restore(complete if number == ahead else before_the_evaluation(complete))
+        outcomes, reports = generation(group, 2, until=12, evaluated=1)
+        assert [Outcome(12)] * 2 == outcomes
+        assert not reports
+        assert state(whole) == state(group[0]) == state(group[1])
+
+
+def test_an_evaluation_that_only_the_driver_knows_is_repeated(small_job: Any) -> None:
+    """All members that evaluated have died; the driver has their report."""
+    with members(small_job(*JUDGED), 3) as (whole, *group):
+        [outcome], [report] = generation([whole], 1, until=12, evaluated=0)
+        assert outcome.is_judged
+        for member in group:
+            member.replica.restore(before_the_evaluation(whole.replica.snapshot()))
+        outcomes, [again] = generation(group, 2, until=12, evaluated=1)
+        assert [Outcome(12)] * 2 == outcomes
+        assert report.values == again.values
+        assert state(whole) == state(group[0]) == state(group[1])

@@ -1,0 +1,134 @@
+"""What evaluations decide, as part of a replica's state: the end of the training, and the best weights so far.
+
+Both move to other members and into checkpoints with the weights, so they do not depend on who evaluated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import astuple
+from zlib import crc32
+
+import torch
+from batchgrowth.course import Course
+from batchgrowth.errors import WorkloadError
+from batchgrowth.judging import Judged, end_of
+from batchgrowth.plan import Plan, Position
+from batchgrowth.spec import JobSpec, Watched
+from torch import Tensor, nn
+
+from batchgrowth_trainer.record.snapshot import BEST
+from batchgrowth_trainer.replica.growth import decisions_in
+from batchgrowth_trainer.workload import Workload
+
+STOP = "evaluation.stopEarly"
+RECORD = f"{BEST}record"
+
+
+class Judgement:
+    """What the evaluations of a job amount to; `weights` are the live vectors that `best.NAME` keeps copies of.
+
+    `tensors()` has the records as float64 vectors: who asks, and the numbers of Judged.
+    """
+
+    def __init__(self, spec: JobSpec, weights: Mapping[str, Tensor], device: torch.device) -> None:
+        self._spec, evaluation = spec, spec.evaluation
+        named = ((STOP, evaluation.stop_early), (RECORD, evaluation.keep_best))
+        self._watched: dict[str, Watched] = {name: watched for name, watched in named if watched is not None}
+        self._records = {name: torch.zeros(1 + len(astuple(Judged())), dtype=torch.float64, device=device)
+                         for name in self._watched}  # fmt: skip
+        self._best = {f"{BEST}{name}": torch.zeros_like(vector) for name, vector in weights.items()}
+        if evaluation.keep_best is None:
+            self._best = {}
+        self._judged = dict.fromkeys(self._watched, Judged())
+        self._end: int | None = None
+        self._write()
+
+    def take(self, position: Position, values: Mapping[str, float], weights: Mapping[str, Tensor]) -> None:
+        """Take an evaluation of these weights into account; one that is known changes nothing."""
+        for name, watched in self._watched.items():
+            before = self._judged[name]
+            now = self._judged[name] = before.after(position, values[watched.metric], watched)
+            if name == RECORD and now.update != before.update:
+                for each, vector in weights.items():
+                    self._best[f"{BEST}{each}"].copy_(vector)
+        self._write()
+
+    def shortened(self, plan: Plan) -> Plan:
+        """The plan, which ends where stopEarly has ended the training."""
+        return plan if self._end is None else plan.until(self._end)
+
+    def known(self, epoch: int) -> int:
+        """The last epoch whose evaluation is taken into account, up to `epoch`; `epoch` itself if none has to be."""
+        return min([epoch, *(judged.evaluated for judged in self._judged.values())])
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the job asks for the best weights or an early end."""
+        return bool(self._watched)
+
+    @property
+    def end(self) -> Judged | None:
+        """What ended the training early; None if nothing has."""
+        return None if self._end is None else self._judged[STOP]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The live vectors by name; empty if nothing is judged."""
+        return self._records | self._best
+
+    def synchronize(self) -> None:
+        """Follow the vectors after they were written to; the best by another metric or mode is forgotten."""
+        for name, watched in self._watched.items():
+            self._judged[name] = judged_in(self._records, name, watched) or Judged()
+        self._write()
+
+    def best_state_dict(self, model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """The state dict of the model, on the CPU, at its best evaluation; None if there is none."""
+        if RECORD not in self._judged or not self._judged[RECORD].update:
+            return None
+        kept = {name: vector.clone() for name, vector in weights.items()}
+        for name, vector in weights.items():
+            vector.copy_(self._best[f"{BEST}{name}"])
+        try:
+            return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+        finally:
+            for name, vector in weights.items():
+                vector.copy_(kept[name])
+
+    def _write(self) -> None:
+        for name, watched in self._watched.items():
+            numbers = (_mark(watched), *astuple(self._judged[name]))
+            self._records[name].copy_(torch.tensor(numbers, dtype=torch.float64))
+        self._end = end_of(self._spec, self._judged[STOP]) if STOP in self._judged else None
+
+
+def judged_in(tensors: Mapping[str, Tensor], name: str, watched: Watched | None) -> Judged | None:
+    """The record of that name in a replica's tensors, or in those of a checkpoint; None if it is of another metric."""
+    if watched is None or name not in tensors:
+        return None
+    mark, evaluated, value, update, epoch, misses = tensors[name].tolist()
+    return Judged(int(evaluated), value, int(update), int(epoch), int(misses)) if mark == _mark(watched) else None
+
+
+def course_of(spec: JobSpec, tensors: Mapping[str, Tensor]) -> Course:
+    """The course of the training whose state these tensors are; a new one if there are none."""
+    judged = judged_in(tensors, STOP, spec.evaluation.stop_early)
+    return Course(spec, decisions_in(tensors), None if judged is None else end_of(spec, judged))
+
+
+def check_metrics(spec: JobSpec, workload: Workload) -> None:
+    """Raise WorkloadError if a metric that the job watches is none of the workload's."""
+    names = metric_names(workload)
+    for field, watched in (("keepBest", spec.evaluation.keep_best), ("stopEarly", spec.evaluation.stop_early)):
+        if watched is not None and watched.metric not in names:
+            remedy = f"give one of {', '.join(names)}" if names else "give the workload a test set"
+            raise WorkloadError(f"spec.evaluation.{field}.metric: the evaluations have no {watched.metric!r}; {remedy}")
+
+
+def metric_names(workload: Workload) -> list[str]:
+    """The names of the values of an evaluation, in order; empty without a test set."""
+    own = ("loss", *workload.metrics, *workload.whole_set_metrics)
+    return [name if index == 0 else f"{test}.{name}" for index, test in enumerate(workload.test_sets) for name in own]
+
+
+def _mark(watched: Watched) -> int:
+    """A number that differs for another metric or mode."""
+    return crc32(f"{watched.mode} {watched.metric}".encode())
