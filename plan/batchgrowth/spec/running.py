@@ -81,6 +81,12 @@ class Workers(Model):
         "The operator measures how long workers take to start and requests them that much ahead; 0 requests them "
         "at the milestone itself. Unit: seconds. Default: 300.",
     )
+    same_arithmetic: Literal["Preferred", "Required"] | None = Field(
+        None,
+        description="What happens to a worker that adds differently than the job, by the digest of the job's first "
+        "shard: with Preferred it trains if too few others are ready, with Required never. Both report it. Default: "
+        "Preferred.",
+    )
     template: dict[str, Any] = Field(
         default_factory=dict,
         max_length=16,

@@ -180,7 +180,8 @@ def test_mathematics_and_code_are_immutable_once_started(schema: Schema, path: s
 def test_a_default_that_is_not_written_may_be_written_later(schema: Schema) -> None:
     """No stored job has it before a user writes it, since an operator and a trainer of an earlier version refuse it."""
     old, new = changed("precision", started=True)
-    assert not {"precision", "trackers"} & prepared(schema, old)["spec"].keys()
+    stored = prepared(schema, old)["spec"]
+    assert not {"precision", "trackers", "sameArithmetic"} & (stored.keys() | stored["workers"].keys())
     for value, refused in (("Float32", False), ("BFloat16", True)):
         new["spec"]["precision"] = value
         broken = list(broken_rules({**schema, "properties": {}}, prepared(schema, new), prepared(schema, old)))

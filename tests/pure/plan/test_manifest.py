@@ -178,6 +178,7 @@ def test_mathematics_is_what_determines_the_weights() -> None:
         "checkpoint.keep=9",
         "precision=Float32",
         "trackers=[MLflow]",
+        "workers.sameArithmetic=Required",
     ):
         assert plain == mathematics(read_manifest(DIGITS, [override]).spec)
     for override in (

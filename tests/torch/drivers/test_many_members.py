@@ -10,10 +10,13 @@ import pytest
 from batchgrowth.plan import Position
 from batchgrowth_trainer.crew.events import Ended, Event
 from batchgrowth_trainer.drivers.all_reduce import AllReduceDriver
+from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import GenerationBegan, Left, Order, Outcome, Prepared
 
 EVERYONE = {
-    f"tls://10.244.{k // 250}.{k % 250}:40000": Prepared(str(k), f"pod-{k}", "", (f"10.244.{k // 250}.{k % 250}", 4000))
+    f"tls://10.244.{k // 250}.{k % 250}:40000": Prepared(
+        str(k), f"pod-{k}", "", (f"10.244.{k // 250}.{k % 250}", 4000), Arithmetic()
+    )
     for k in range(1000)
 }
 DIES = list(EVERYONE)[40]

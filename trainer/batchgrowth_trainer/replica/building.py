@@ -6,6 +6,7 @@ from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from batchgrowth_trainer.replica.draws import draw_seed
+from batchgrowth_trainer.replica.first_shard import first_shard
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 
@@ -19,12 +20,13 @@ def build_workload(spec: JobSpec) -> Workload:
 def build_replica(spec: JobSpec) -> Replica:
     """A replica at the first update, bit for bit the same in every process. Raises WorkloadError or DataError.
 
-    It computes one shard and discards it, which loads kernels and finds a faulty loss before the first update.
+    It computes its first shard and discards it, which loads kernels, finds a faulty loss before the first update, and
+    shows how the process adds: `replica.arithmetic`.
     """
     prepare_process(spec)
     given, workload = spec.workload, build_workload(spec)
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
         replica = Replica(spec, workload, device)
-    replica.release(replica.partials(replica.plan.step_at(replica.position), (0, 1)))
+    replica.arithmetic = first_shard(replica)
     return replica

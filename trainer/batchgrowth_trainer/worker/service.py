@@ -78,7 +78,10 @@ def prepare_member(
     if run_id not in _MEMBERS:
         _MEMBERS[run_id] = Member(spec, host_and_port(worker.address)[0])
         _MEMBERS[run_id].watchdog.watch(_end)
-    return messages.Prepared(str(worker.name), socket.gethostname(), _gpu(), _MEMBERS[run_id].door.address)
+    member = _MEMBERS[run_id]
+    return messages.Prepared(
+        str(worker.name), socket.gethostname(), _gpu(), member.door.address, member.replica.arithmetic
+    )
 
 
 def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
