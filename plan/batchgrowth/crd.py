@@ -1,5 +1,6 @@
 """The CustomResourceDefinition, generated from the models of spec and status."""
 
+import json
 from typing import Any
 
 import yaml
@@ -103,9 +104,10 @@ def _immutable(path: str, unless: str = "") -> dict[str, str]:
     }
 
 
-def _value(path: str, unwritten: str | None) -> str:
+def _value(path: str, unwritten: str | bool | None) -> str:
     """The value of a field in CEL, or the default that is not written into it."""
-    return path if unwritten is None else f"(has({path}) ? {path} : '{unwritten}')"
+    default = json.dumps(unwritten) if isinstance(unwritten, bool) else f"'{unwritten}'"
+    return path if unwritten is None else f"(has({path}) ? {path} : {default})"
 
 
 def _version() -> dict[str, Any]:

@@ -24,11 +24,13 @@ OTHER_MATHEMATICS = {
     "learningRate": {"initial": "0.06"},
     "optimizer": {"sgd": {"momentum": "0.8"}},
     "precision": "BFloat16",
+    "compile": True,
     "workers.threads": 2,
 }
 SPEED = {
     "workers.minimum": 2,
     "workers.maximum": 3,
+    "workers.sameArithmetic": "Required",
     "workers.template": {"spec": {"nodeSelector": {"pool": "gpu"}}},
     "exchange.timeoutSeconds": 30,
     "checkpoint.everySeconds": 60,

@@ -71,14 +71,13 @@ class Workload:
             return {}
         return self.test if isinstance(self.test, Mapping) else {"": self.test}
 
-    def losses(self, model: nn.Module, inputs: Any, target: Any, examples: int) -> Tensor:
-        """One loss for each example of a training shard: what `step`, or without one `loss`, returns.
+    def values(self, model: nn.Module, inputs: Any, target: Any) -> Any:
+        """What `step`, or without one `loss`, returns for a training shard."""
+        return self.loss(predict(model, inputs), target) if self.step is None else self.step(model, inputs, target)
 
-        Raises WorkloadError if that is something else.
-        """
-        if self.step is None:
-            return checked(self.loss(predict(model, inputs), target), examples)
-        return checked(self.step(model, inputs, target), examples, "step")
+    def checked(self, values: Any, examples: int) -> Tensor:
+        """The `values` themselves: one loss per example. Raises WorkloadError if they are something else."""
+        return checked(values, examples, "loss" if self.step is None else "step")
 
 
 def at_once(read: Callable[[], Any]) -> Any:

@@ -16,10 +16,11 @@ MATHEMATICS = (
     "learningRate",
     "optimizer",
     "precision",
+    "compile",
     "workers.threads",
 )
 """Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
-UNWRITTEN = {"precision": "Float32"}
+UNWRITTEN: Mapping[str, str | bool] = {"precision": "Float32", "compile": False}
 """Defaults that are written to no stored job and no checkpoint: versions without the field would refuse them."""
 
 

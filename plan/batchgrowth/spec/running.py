@@ -25,7 +25,8 @@ class Exchange(Choice):
         60,
         ge=1,
         le=3600,
-        description="How long one exchange may hang before its peers count as lost. Unit: seconds. Default: 60.",
+        description="How long one exchange may hang before its peers count as lost; with compile at least 900. "
+        "Unit: seconds. Default: 60.",
     )
     encryption: Literal["Auto", "Disabled"] = Field(
         "Auto",

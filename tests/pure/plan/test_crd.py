@@ -143,6 +143,7 @@ CHANGES = {
     "learningRate": {"initial": "0.1"},
     "optimizer": {"type": "Adam"},
     "precision": "BFloat16",
+    "compile": True,
     "trackers": ["MLflow"],
     "workers.threads": 2,
     "workers.maximum": 8,
@@ -181,7 +182,7 @@ def test_a_default_that_is_not_written_may_be_written_later(schema: Schema) -> N
     """No stored job has it before a user writes it, since an operator and a trainer of an earlier version refuse it."""
     old, new = changed("precision", started=True)
     stored = prepared(schema, old)["spec"]
-    assert not {"precision", "trackers", "sameArithmetic"} & (stored.keys() | stored["workers"].keys())
+    assert not {"precision", "compile", "trackers", "sameArithmetic"} & (stored.keys() | stored["workers"].keys())
     for value, refused in (("Float32", False), ("BFloat16", True)):
         new["spec"]["precision"] = value
         broken = list(broken_rules({**schema, "properties": {}}, prepared(schema, new), prepared(schema, old)))

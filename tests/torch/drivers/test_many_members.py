@@ -80,7 +80,7 @@ def test_a_thousand_workers_regroup() -> None:
     """250 of them, then all, of which one dies; each order is small, and each survivor is notified once."""
     crew, resizes, recoveries = Crew(deadly=3), list[tuple[int, int]](), list[str]()
     run: Any = SimpleNamespace(
-        spec=SimpleNamespace(exchange=SimpleNamespace(timeout_seconds=60)), story=SimpleNamespace(evaluated=0),
+        spec=SimpleNamespace(patience_seconds=60), story=SimpleNamespace(evaluated=0),
         reported=0, saved_update=0, position=Position(), plan=SimpleNamespace(is_done=lambda _: False),
         stop_requested=lambda: False, checkpoint_due=lambda: False, checkpoint_after=lambda _: None,
         evaluation_due=lambda _: False, reach=lambda _: None, note=lambda _: None, record_recovery=recoveries.append,

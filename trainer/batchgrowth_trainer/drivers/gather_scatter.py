@@ -116,7 +116,7 @@ class GatherScatterDriver:
     def _gathered(self, step: Step, members: list[str], present: _Gathering) -> list[Gradients] | None:
         """Each member's gradients, in the order of the ranks; None if a member was lost."""
         tensors = pack_all(self._replica.model_tensors())
-        patience = self._run.spec.exchange.timeout_seconds
+        patience = self._run.spec.patience_seconds
         models = self._crew.calls.scatter(tensors, members, patience)
         if models is None:
             return None

@@ -7,15 +7,17 @@ from batchgrowth.spec import JobSpec
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from batchgrowth_trainer.replica.compiled import Compiled
 from batchgrowth_trainer.replica.devices import autocast
 from batchgrowth_trainer.workload import Workload
 
 
 class Loss:
-    """Computes the loss of a shard, in the arithmetic of spec.precision."""
+    """Computes the loss of a shard, in the arithmetic of spec.precision, compiled if spec.compile says so."""
 
     def __init__(self, spec: JobSpec, workload: Workload, model: nn.Module, device: torch.device) -> None:
         self._spec, self._workload, self._model, self._device = spec, workload, model, device
+        self._values = Compiled(workload.values, spec, device) if spec.compile else workload.values
         self._norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
 
     def __call__(self, inputs: Any, target: Any, count: int) -> Tensor:
@@ -31,7 +33,7 @@ class Loss:
         for norm in resting:
             norm.eval()
         with autocast(self._spec, self._device):
-            losses = workload.losses(self._model, inputs, target, count)
+            losses = workload.checked(self._values(self._model, inputs, target), count)
         for norm in resting:
             norm.train()
         return losses.float().sum() if losses.dtype is torch.bfloat16 else losses.sum()
