@@ -5,7 +5,8 @@ CONDITIONS = {
     "ClusterReady": "The scheduler is ready and the workers of the current stage have joined it.",
     "Training": "The trainer commits updates.",
     "Resizing": "Workers are being added or removed.",
-    "Degraded": "The training goes on with fewer workers than the plan gives the stage.",
+    "Degraded": "The training goes on with fewer workers than the plan gives the stage, or with one that adds "
+    "differently than the job.",
     "Stalled": "No update was committed for longer than expected.",
     "Contested": "Another process changes a field of the job's objects again and again, against the operator.",
     "Suspended": "The job holds no workers because spec.suspend is true.",
@@ -63,7 +64,11 @@ REASONS = {
     "Degraded": {
         "TooFewWorkers": "Workers are missing for longer than spec.workers.waitSeconds and at least ten seconds, or "
         "again and again.",
-        "FullStrength": "No worker has been missing for that long.",
+        "ArithmeticDiffers": "A worker adds differently than the job, because of its processor, its version of torch "
+        "or its code: the first shard of the job has another digest there. The message names the worker, its node and "
+        "what differs. It trains if too few others are ready, and the weights may end with other last bits; "
+        "spec.workers.sameArithmetic: Required refuses it.",
+        "FullStrength": "No worker has been missing for that long, and none adds differently.",
     },
     "Stalled": {
         "NoProgress": "The last update is too long ago; the message says how long.",

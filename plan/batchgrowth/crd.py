@@ -1,5 +1,6 @@
 """The CustomResourceDefinition, generated from the models of spec and status."""
 
+import json
 from typing import Any
 
 import yaml
@@ -127,11 +128,12 @@ def _immutable(path: str, unless: str = "") -> dict[str, str]:
     }
 
 
-def _same(here: str, there: str, unwritten: str | None) -> str:
+def _same(here: str, there: str, unwritten: str | bool | None) -> str:
     """Whether two fields are the same in CEL; an absent one has the default that is not written, if there is one."""
     if unwritten is None:
         return f"(has({here}) ? has({there}) && {here} == {there} : !has({there}))"
-    return " == ".join(f"(has({path}) ? {path} : '{unwritten}')" for path in (here, there))
+    default = json.dumps(unwritten) if isinstance(unwritten, bool) else f"'{unwritten}'"
+    return " == ".join(f"(has({path}) ? {path} : {default})" for path in (here, there))
 
 
 def _version() -> dict[str, Any]:

@@ -5,13 +5,15 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from batchgrowth.decisions import Decision
 from batchgrowth.forecast import Forecast
 
 LARGEST_START = 2**53
 """The largest number of a start: that of older trainers was a time."""
+MOST_DIFFERING = 8
+"""The most workers of another arithmetic that a report lists."""
 LONGEST_PERIOD_SECONDS = 10.0
 """Longest time between two reports of a trainer that commits updates."""
 
@@ -21,7 +23,9 @@ KINDS: dict[Any, tuple[type, ...]] = {
     float | None: (float, int, type(None)),
     int | None: (int, type(None)),
     str | None: (str, type(None)),
+    str: (str,),
     Mapping[str, float]: (dict,),
+    Mapping[str, str]: (dict,),
     tuple[Decision, ...]: (list,),
 }
 """Type of a field -> the types that JSON gives it."""
@@ -39,7 +43,8 @@ class Progress:
     By stage index, `crews` holds the most workers that trained at once, and `pauses` the longest pause while workers
     joined or left. `decisions` are those of a measured growth so far, and `forecast` is what its next look will
     probably decide, if that is another batch. `ended_at_epoch` is where stopEarly ended the training, which has no
-    update after it.
+    update after it. `differing` are the workers that add differently than the job, by name, with the reason, at most
+    MOST_DIFFERING.
     """
 
     update: int
@@ -64,6 +69,7 @@ class Progress:
     decisions: tuple[Decision, ...] = ()
     forecast: Forecast | None = None
     ended_at_epoch: int | None = None
+    differing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fraction(self) -> float:
@@ -105,7 +111,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Forecast):
         return {name: _finite(each) for name, each in asdict(value).items()}
     if isinstance(value, Mapping):
-        return {name: each for name, each in value.items() if math.isfinite(each)}
+        return {name: each for name, each in value.items() if isinstance(each, str) or math.isfinite(each)}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -115,7 +121,7 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
     if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
         raise ValueError(f"progress.{name}: not finite; give a finite number")
     if isinstance(value, dict):
-        return {key: _checked(f"{name}.{key}", float, item) for key, item in value.items()}
+        return {key: _checked(f"{name}.{key}", get_args(kind)[1], item) for key, item in value.items()}
     return _decisions(value) if isinstance(value, list) else value
 
 

@@ -25,12 +25,14 @@ OTHER_MATHEMATICS = {
     "optimizer": {"sgd": {"momentum": "0.8"}},
     "precision": "BFloat16",
     "exchange.compression": "Int8",
+    "compile": True,
     "workers.threads": 2,
     "evaluation.stopEarly": {"metric": "loss", "mode": "Minimize", "patience": 3},
 }
 SPEED = {
     "workers.minimum": 2,
     "workers.maximum": 3,
+    "workers.sameArithmetic": "Required",
     "workers.template": {"spec": {"nodeSelector": {"pool": "gpu"}}},
     "exchange.timeoutSeconds": 30,
     "checkpoint.everySeconds": 60,

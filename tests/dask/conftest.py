@@ -188,16 +188,16 @@ class Pods:
         where = ["--host", "127.0.0.1", "--port", str(self._port), "--dashboard-address", "127.0.0.1:0"]
         return self._start("distributed.cli.dask_scheduler", "--protocol", "tls", *where, *RELOADS)
 
-    def worker(self) -> Process:
+    def worker(self, **environment: str) -> Process:
         how = ["--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self.folder)]
         how += ["--preload", "batchgrowth_trainer.worker_pod", "--no-dashboard", "--host", "127.0.0.1"]
-        return self._start("distributed.cli.dask_worker", self.address, "--protocol", "tls", *how)
+        return self._start("distributed.cli.dask_worker", self.address, "--protocol", "tls", *how, **environment)
 
-    def trainer(self, job: BatchGrowthJob, *more: str) -> Process:
+    def trainer(self, job: BatchGrowthJob, *more: str, **environment: str) -> Process:
         (self.folder / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
         (self.folder / "plan.json").write_text(json.dumps(make_plan(job.spec).to_json()))
         files = ["--job", "job.json", "--plan", "plan.json", "--output-dir", str(self.output), "--metrics-port", "0"]
-        return self._start("batchgrowth_trainer", *files, "--scheduler", self.address, *more)
+        return self._start("batchgrowth_trainer", *files, "--scheduler", self.address, *more, **environment)
 
     @property
     def progress(self) -> Progress | None:
@@ -243,14 +243,17 @@ class Pods:
                 process.kill()
             process.wait(timeout=LONGEST)
 
-    def _start(self, module: str, *arguments: str) -> Process:
+    def _start(self, module: str, *arguments: str, **environment: str) -> Process:
         output = self.folder / f"{len(self.started)}-{module}.txt"
         paths = [str(USER_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
         with output.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=self.folder,
-                env=os.environ | self._tls | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+                env=os.environ
+                | self._tls
+                | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+                | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

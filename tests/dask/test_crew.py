@@ -14,6 +14,7 @@ from batchgrowth_trainer.crew.calls import Calls
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Ready
 from batchgrowth_trainer.crew.restarts import Restarts
+from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Prepared
 
@@ -93,7 +94,7 @@ def test_results_are_fetched_at_once_and_without_waiting(client: Any, small_job:
             await asyncio.sleep(0.01)
         return [prepared]
 
-    client._gather, prepared = gather, Prepared("7", "", ("127.0.0.1", 1))
+    client._gather, prepared = gather, Prepared("7", "host", "", ("127.0.0.1", 1), Arithmetic())
     hanging, lost, good = futures = [SimpleNamespace(status="finished", key=key) for key in "abc"]
     crew = Crew(client, "run", small_job().spec, ())
     for address, future in zip("abc", futures, strict=True):
@@ -106,6 +107,17 @@ def test_results_are_fetched_at_once_and_without_waiting(client: Any, small_job:
     assert Ended("d", 3, good, prepared) in events  # type: ignore[arg-type]
     crew.calls.close()
     assert Ready("a", None) == crew.events.get(timeout=10)
+
+
+def test_of_workers_that_are_as_far_those_with_the_jobs_arithmetic_come_first(client: Any, small_job: Any) -> None:
+    crew = Crew(client, "run", small_job().spec, ())
+    crew.calls.registered |= {"a", "b", "c"}
+    for address, name, digest in (("a", "2", "one"), ("b", "0", "another"), ("c", "1", "one")):
+        crew._preparing[address] = SimpleNamespace()  # type: ignore[assignment]
+        crew.follow(Ready(address, Prepared(name, "host", "", ("127.0.0.1", 1), Arithmetic(digest))))
+    assert ["c", "a", "b"] == crew.in_order({})
+    assert ["b", "c", "a"] == crew.in_order({"a": 3, "b": 4})
+    crew.calls.close()
 
 
 def test_only_registered_workers_that_do_not_answer_are_restarted(

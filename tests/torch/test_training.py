@@ -14,6 +14,7 @@ from batchgrowth.errors import CheckpointError, Interrupted, PortError, StorageE
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer import training
 from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.record import sealed
 from batchgrowth_trainer.record.output import OutputFolder
 from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.sinks.wording import note_of
@@ -71,6 +72,23 @@ def test_from_every_checkpoint_the_same_weights_follow(
         assert whole["accuracy"] == again["accuracy"]
         assert whole["finalLoss"] == again["finalLoss"]
         assert [row["loss"] for row in rows(tmp_path / "whole")] == [row["loss"] for row in rows(folder)]
+
+
+@pytest.mark.usefixtures("at_every_update")
+def test_a_checkpoint_of_an_earlier_version_has_no_arithmetic(
+    small_job: Any, tmp_path: Path, interrupted: Interrupt
+) -> None:
+    """The resumed run has its own from then on."""
+    job = small_job("workers.sameArithmetic=Required", "checkpoint.keep=100")
+    whole = train(job, Options(output_dir=tmp_path / "whole"))
+    folder = interrupted(tmp_path / "whole", 7)
+    for path in folder.glob("checkpoints/*/manifest.json"):
+        manifest = sealed.read_manifest(path.read_bytes())
+        assert whole["arithmetic"] == manifest["story"].pop("arithmetic")
+        path.write_text(json.dumps({**manifest, "digest": sealed.digest(manifest)}))
+    again = train(job, Options(output_dir=folder, resume=True))
+    assert whole["weightsSha256"] == again["weightsSha256"]
+    assert whole["arithmetic"] == again["arithmetic"]
 
 
 @pytest.mark.fault("C04")

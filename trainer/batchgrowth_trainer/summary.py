@@ -61,6 +61,7 @@ def summary_of(run: Run, directory: Path, name: str, sha256: str) -> dict[str, A
         "weightsSha256": sha256,
         "resizes": [row.to_json() for row in story.resizes],
         "recoveries": story.recoveries,
+        "arithmetic": run.arithmetics.to_json(),
     }
 
 

@@ -226,9 +226,8 @@ def _trained(run: Run, options: Options, watch: LoopWatch) -> Trained:
 @contextmanager
 def _workforce(run: Run, options: Options, watch: LoopWatch) -> Iterator[Workforce]:
     with _cluster(run, options) as (client, scaler, host, patience), watch.watching(client.loop.asyncio_loop):
-        crew = Crew(
-            client, uuid.uuid4().hex, run.spec, options.paths, run.stop_requested, options.fence, options.function
-        )
+        given = (run.spec, options.paths, run.stop_requested, options.fence, options.function, run.arithmetics)
+        crew = Crew(client, uuid.uuid4().hex, *given)
         scaling = Scaling(run, crew, scaler, patience)
         crew.open()
         try:

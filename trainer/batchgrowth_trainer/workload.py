@@ -88,13 +88,13 @@ class Workload:
             raise WorkloadError(f"augment: returned a NoneType; return the inputs{seen_at(self.augment)}")
         return inputs
 
-    def losses(self, model: nn.Module, inputs: Any, target: Any, examples: int) -> Tensor:
-        """One loss for each example of a training shard: what `step`, or without one `loss`, returns.
+    def values(self, model: nn.Module, inputs: Any, target: Any) -> Any:
+        """What `step`, or without one `loss`, returns for a training shard."""
+        return self.loss(predict(model, inputs), target) if self.step is None else self.step(model, inputs, target)
 
-        Raises WorkloadError if that is something else.
-        """
+    def checked(self, values: Any, target: Any, examples: int) -> Tensor:
+        """The `values` themselves: one loss per example. Raises WorkloadError if they are something else."""
         name, function = ("loss", self.loss) if self.step is None else ("step", self.step)
-        values = self.loss(predict(model, inputs), target) if self.step is None else self.step(model, inputs, target)
         if self.collate is not None and isinstance(target, Tensor) and isinstance(values, Tensor):
             _check_none_dropped(self.collate, target, values, examples)
         losses = checked(values, examples, name, function)

@@ -24,7 +24,7 @@ QUIET = {"WaitingForWorkers", "WaitingForScheduler", "InProgress", "NotStarted",
 """Reasons without an event: they only say that a job is on its way, or repeat another event."""
 RECOVERIES = {
     "ChildrenKept": "No field of the job's objects is changed again and again any more.",
-    "FullStrength": "No worker of the stage is missing any more.",
+    "FullStrength": "No worker of the stage is missing or adds differently any more.",
     "NotSuspended": "The job was resumed.",
     "ProgressSeen": "Updates are being committed again.",
 }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from batchgrowth_operator.decide.arithmetic import differing
 from batchgrowth_operator.decide.contention import Contention, contested_field
 from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED, pods_refused
 from batchgrowth_operator.decide.scaling import Workforce
@@ -73,7 +74,7 @@ def cluster_ready(s: Situation, w: Workforce) -> Verdict:
         return Verdict("False", *s.cluster_problem)
     if not is_ready(s.seen):
         return Verdict("False", "WaitingForScheduler", "The scheduler is starting.")
-    return Verdict("False", "WaitingForWorkers", f"{w.ready} of {counted(w.desired, 'worker')} joined.")
+    return Verdict("False", "WaitingForWorkers", _joined(w))
 
 
 def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
@@ -125,12 +126,19 @@ def resizing(s: Situation, w: Workforce) -> Verdict:
 
 
 def degraded(s: Situation, w: Workforce) -> Verdict:
-    """Whether the training goes on though workers of the stage have been missing for a while."""
+    """Whether workers of the stage have been missing for a while, or one adds differently than the job."""
+    others = differing(s)
+    if others:
+        return Verdict("True", "ArithmeticDiffers", truncated(f"{others} {_joined(w)}"))
     missing = seconds_missing(s, w)
     if missing is None or missing < degraded_after(s):
         return Verdict("False", "FullStrength", f"No worker has been missing for {degraded_after(s)} s.")
     why = f" {s.cluster_problem.message}" if s.cluster_problem else ""
-    return Verdict("True", "TooFewWorkers", f"{w.ready} of {counted(w.desired, 'worker')} joined.{why}"[:1024])
+    return Verdict("True", "TooFewWorkers", f"{_joined(w)}{why}"[:1024])
+
+
+def _joined(w: Workforce) -> str:
+    return f"{w.ready} of {counted(w.desired, 'worker')} joined."
 
 
 def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001

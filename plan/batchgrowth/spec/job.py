@@ -22,6 +22,8 @@ API_VERSION = "batchgrowth.dev/v1alpha1"
 KIND = "BatchGrowthJob"
 YEAR_SECONDS = 31_536_000
 MOST_SHARDS = 65_536
+COMPILING_SECONDS = 900
+"""The shortest time after which a peer counts as lost if the model is compiled."""
 LONGEST_JOB_NAME = 44
 """A DaskCluster may have 53 characters (63 less "-scheduler"), and our own children append up to 9."""
 
@@ -49,6 +51,11 @@ class JobSpec(Model):
         None,
         description="The arithmetic of the model and its loss: BFloat16 is torch's autocast. Weights, gradients and "
         "the optimizer's state are float32 either way. Default: Float32.",
+    )
+    compile: bool | None = Field(
+        None,
+        description="True compiles the model and its loss by torch.compile, which needs a C++ compiler where workers "
+        "run. The weights end with other last bits. Default: false.",
     )
     exchange: Exchange = Field(Exchange(), description="How gradients move between the workers. Default: AllReduce.")
     workers: Workers = Field(Workers(), description="How many workers, and their pods. Default: one.")
@@ -207,6 +214,11 @@ class JobSpec(Model):
     def shard(self) -> int:
         """Examples per gradient shard: batch.shard, or workers.examplesPerWorker if it was left out."""
         return self.batch.shard or self.workers.examples_per_worker
+
+    @property
+    def patience_seconds(self) -> int:
+        """How long an exchange may hang: members also wait for one that compiles a shard of another size."""
+        return max(self.exchange.patience_seconds, COMPILING_SECONDS if self.compile else 0)
 
 
 class Metadata(Model):

@@ -20,13 +20,15 @@ MATHEMATICS = (
     "optimizer",
     "precision",
     "exchange.compression",
+    "compile",
     "workers.threads",
     "evaluation.stopEarly",
 )
 """Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
-UNWRITTEN: dict[str, str | None] = {
+UNWRITTEN: dict[str, str | bool | None] = {
     "precision": "Float32",
     "exchange.compression": None,
+    "compile": False,
     "evaluation.stopEarly": None,
 }
 """Defaults that are written to no stored job and no checkpoint: versions without the field would refuse them."""

@@ -25,7 +25,8 @@ class Exchange(Choice):
         60,
         ge=1,
         le=3600,
-        description="How long one exchange may hang before its peers count as lost. Unit: seconds. Default: 60.",
+        description="How long one exchange may hang before its peers count as lost; with compile at least 900. "
+        "Unit: seconds. Default: 60.",
     )
     encryption: Literal["Auto", "Disabled"] = Field(
         "Auto",
@@ -106,6 +107,12 @@ class Workers(Model):
         description="The earliest the operator requests a stage's workers before the stage begins, on Kubernetes. "
         "The operator measures how long workers take to start and requests them that much ahead; 0 requests them "
         "at the milestone itself. Unit: seconds. Default: 300.",
+    )
+    same_arithmetic: Literal["Preferred", "Required"] | None = Field(
+        None,
+        description="What happens to a worker that adds differently than the job, by the digest of the job's first "
+        "shard: with Preferred it trains if too few others are ready, with Required never. Both report it. Default: "
+        "Preferred.",
     )
     template: dict[str, Any] = Field(
         default_factory=dict,

@@ -177,7 +177,9 @@ def test_mathematics_is_what_determines_the_weights() -> None:
         "suspend=true",
         "checkpoint.keep=9",
         "precision=Float32",
+        "compile=false",
         "trackers=[MLflow]",
+        "workers.sameArithmetic=Required",
     ):
         assert plain == mathematics(read_manifest(DIGITS, [override]).spec)
     for override in (
@@ -187,6 +189,15 @@ def test_mathematics_is_what_determines_the_weights() -> None:
         "workload.arguments.a=b",
         "epochs=31",
         "precision=BFloat16",
+        "compile=true",
         "optimizer.clipping.norm=1",
     ):
         assert plain != mathematics(read_manifest(DIGITS, [override]).spec)
+
+
+def test_peers_wait_longer_for_one_that_compiles() -> None:
+    waits = [
+        read_manifest(DIGITS, [f"exchange.timeoutSeconds={seconds}", f"compile={compiles}"]).spec.patience_seconds
+        for seconds, compiles in ((60, "false"), (60, "true"), (1800, "true"))
+    ]
+    assert [60, 900, 1800] == waits

@@ -28,6 +28,7 @@ PROGRESS = Progress(
     crews={"1": 2}, pauses={"1": 0.07}, weights_sha256="ab" * 32,
     decisions=(Decision(4, 64, 61.5), Decision(8, 128, -2.0)),
     forecast=Forecast(update=12, batch_size=256, workers=4, due_seconds=0.02),
+    differing={"w-1": "AVX2 rather than AVX512"},
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 from batchgrowth_trainer.drivers.generation import backend_of
+from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import Prepared
 
 
@@ -11,6 +12,8 @@ from batchgrowth_trainer.worker.messages import Prepared
 )
 def test_only_members_with_a_gpu_each_use_nccl(gpus: list[str], backend: str) -> None:
     """Pods that share a GPU, sliced by time, do not: NCCL cannot connect them."""
-    members = [Prepared(f"w{number}", gpu, ("127.0.0.1", number)) for number, gpu in enumerate(gpus)]
+    members = [
+        Prepared(f"w{number}", "host", gpu, ("127.0.0.1", number), Arithmetic()) for number, gpu in enumerate(gpus)
+    ]
 
     assert backend == backend_of(members)

@@ -10,10 +10,13 @@ import pytest
 from batchgrowth.plan import Position
 from batchgrowth_trainer.crew.events import Ended, Event
 from batchgrowth_trainer.drivers.all_reduce import AllReduceDriver
+from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import GenerationBegan, Left, Order, Outcome, Prepared
 
 EVERYONE = {
-    f"tls://10.244.{k // 250}.{k % 250}:40000": Prepared(str(k), "", (f"10.244.{k // 250}.{k % 250}", 4000))
+    f"tls://10.244.{k // 250}.{k % 250}:40000": Prepared(
+        str(k), f"pod-{k}", "", (f"10.244.{k // 250}.{k % 250}", 4000), Arithmetic()
+    )
     for k in range(1000)
 }
 DIES = list(EVERYONE)[40]
@@ -77,7 +80,7 @@ def test_a_thousand_workers_regroup() -> None:
     """250 of them, then all, of which one dies; each order is small, and each survivor is notified once."""
     crew, resizes, recoveries = Crew(deadly=3), list[tuple[int, int]](), list[str]()
     run: Any = SimpleNamespace(
-        spec=SimpleNamespace(exchange=SimpleNamespace(patience_seconds=60)), story=SimpleNamespace(evaluated=0),
+        spec=SimpleNamespace(patience_seconds=60), story=SimpleNamespace(evaluated=0),
         reported=0, saved_update=0, position=Position(), plan=SimpleNamespace(is_done=lambda _: False),
         stop_requested=lambda: False, checkpoint_due=lambda: False, checkpoint_after=lambda _: None,
         evaluation_due=lambda _: False, reach=lambda _: None, note=lambda _: None, record_recovery=recoveries.append,

@@ -19,13 +19,13 @@ from batchgrowth.errors import CheckpointError, PlanError
 from batchgrowth.forecast import Forecast
 from batchgrowth.names import LAST_START
 from batchgrowth.plan import Position, make_plan
-from batchgrowth.progress import LONGEST_PERIOD_SECONDS, Progress
+from batchgrowth.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import check_same_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import reporting
 from batchgrowth_trainer.sinks.delivery import to_config_map, to_file
-from batchgrowth_trainer.sinks.events import Looked, Started, Stopped, Waiting, WorkersReady
+from batchgrowth_trainer.sinks.events import ArithmeticDiffers, Looked, Started, Stopped, Waiting, WorkersReady
 from batchgrowth_trainer.sinks.reporting import Reporter
 from batchgrowth_trainer.training import Options, train
 
@@ -123,6 +123,20 @@ def test_a_wait_is_reported_until_the_next_update(small_job: MakeJob) -> None:
     reporter.handle(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
     reporter.handle(Stopped())
     assert (None, 2, 2) == (reports[-1].waiting_for, reports[-1].ready, reports[-1].workers)
+
+
+def test_workers_that_add_differently_are_reported_while_there_are_any(small_job: MakeJob) -> None:
+    """A few of many, so that the report stays small."""
+    plan, reports = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
+    reporter.handle(Started("small", plan, Position()))
+    reporter.handle(ArithmeticDiffers({str(n): "AVX2 rather than AVX512" for n in range(20)}, "a line"))
+    while not (reports and reports[-1].differing):
+        time.sleep(0.01)
+    assert MOST_DIFFERING == len(reports[-1].differing)
+    reporter.handle(ArithmeticDiffers({}, ""))
+    reporter.handle(Stopped())
+    assert {} == reports[-1].differing
 
 
 @pytest.mark.fault("B12")

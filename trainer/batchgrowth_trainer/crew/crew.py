@@ -13,6 +13,8 @@ from batchgrowth.spec import JobSpec
 from distributed import Client, Future
 
 from batchgrowth_trainer.blame import WorkerFault
+from batchgrowth_trainer.crew.admission import Admission
+from batchgrowth_trainer.crew.arithmetics import Arithmetics
 from batchgrowth_trainer.crew.calls import Calls
 from batchgrowth_trainer.crew.claims import Claim
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
@@ -21,10 +23,9 @@ from batchgrowth_trainer.crew.fence import Fence
 from batchgrowth_trainer.crew.pulse import Pulse
 from batchgrowth_trainer.crew.restarts import Restarts
 from batchgrowth_trainer.crew.roll import Roll
-from batchgrowth_trainer.crew.suspects import Suspects
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.addresses import host_and_port
-from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, Prepared, decode
+from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, decode
 
 _ANSWER_SECONDS = 5.0  # after which a scheduler that has not answered counts as unresponsive
 _POLL_SECONDS = 0.02
@@ -42,23 +43,23 @@ class Crew:
         stop_requested: Callable[[], bool] = lambda: False,
         fence: Fence | None = None,
         function: bytes = b"",
+        arithmetics: Arithmetics | None = None,
     ) -> None:
         self.client, self.run_id, self._stop_requested = client, run_id, stop_requested
         self._connection = client.scheduler_comm  # a reconnection replaces it
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.ready: dict[str, Prepared] = {}
+        self._admission = Admission(arithmetics or Arithmetics())
+        self.ready = self._admission.ready
         self.leaving: set[str] = set()  # got SIGTERM; they train to the end of their generation
         self._released: set[str] = set()
         self._topic = service.topic(run_id)
         self._preparing: dict[str, Future] = {}
-        self._suspects = Suspects()
-        self._held: dict[str, Prepared] = {}  # suspects that are ready
         self.calls = Calls(client, self.check_connected)
         self._claim = Claim(client, self.calls, fence)
         self._arguments = (run_id, spec, tuple(paths), self._claim.start, function)
         self._pulse = Pulse(self.calls)
         self._roll = Roll(client, self.calls, self.events.put)
-        self._restarts = Restarts(client, lambda a: a in self.ready or a in self._held or a in self.leaving)
+        self._restarts = Restarts(client, lambda a: a in self._admission or a in self.leaving)
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
 
     def open(self) -> None:
@@ -105,9 +106,8 @@ class Crew:
         if isinstance(event, Joined):
             self._prepare(event.address)
         elif isinstance(event, Left | Leaving):
-            self.ready.pop(event.address, None)
+            self._admission.remove(event.address)
             self._preparing.pop(event.address, None)
-            self._held.pop(event.address, None)
             self._follow_departure(event)
         elif isinstance(event, Ready) and self._preparing.pop(event.address, None) is not None:
             self._take_prepared(event)
@@ -125,19 +125,16 @@ class Crew:
 
         Raises the fault if another worker had the same at this update, or this one, and there is no other.
         """
-        ready = self.ready.pop(address, None)
+        ready = self._admission.remove(address)
         worker = ready.name if ready else host_and_port(address)[0]
         self.trouble = f"{address}: {fault}"
-        alone, last = not self.registered - {address}, not (ready or self.ready)
-        self._suspects.accuse(worker, fault, alone=alone, last=last)
+        alone = not self.registered - {address}
+        self._admission.accuse(worker, fault, alone=alone, was_ready=ready is not None)
         self.calls.notify(service.give_up, str(fault), worker=address)
 
     def settle(self, update: int) -> None:
-        """Have workers that were left out compute again, if that update is past their fault or there are no others."""
-        self._suspects.settle(update)
-        for address, prepared in list(self._held.items()):
-            if not self.ready or not self._suspects.is_suspect(prepared.name):
-                self.ready[address] = self._held.pop(address)
+        """See Admission.settle."""
+        self._admission.settle(update)
 
     def release_leaving(self, busy: Collection[str]) -> None:
         """Release the leaving workers that are not `busy` training, so that they exit."""
@@ -156,12 +153,15 @@ class Crew:
         return self.calls.registered
 
     def in_order(self, updates: Mapping[str, int]) -> list[str]:
-        """The ready workers: the most advanced by `updates` first, then by number, else by arrival."""
+        """The ready workers: the most advanced by `updates` first, those with the job's arithmetic before others, then
+        by number, else by arrival.
+        """
         best = max(updates.values(), default=0)
 
-        def place(address: str) -> tuple[bool, int, int]:
+        def place(address: str) -> tuple[bool, bool, int, int]:
             name, behind = self.ready[address].name, updates.get(address, 0) < best
-            return (behind, 0, int(name)) if name.isdigit() else (behind, 1, 0)
+            rank = (0, int(name)) if name.isdigit() else (1, 0)
+            return behind, self._admission.arithmetics.differs(address), *rank
 
         return sorted(self.ready, key=place)
 
@@ -219,7 +219,7 @@ class Crew:
             self.calls.notify(service.acknowledge_leave, worker=event.address)
 
     def _prepare(self, address: str) -> None:
-        if address in self._preparing or address in self.ready or address in self._held:
+        if address in self._preparing or address in self._admission:
             return
         self.calls.notify(service.abandon_others, self.run_id, self._claim.start, worker=address)
         future = self.calls.submit(address, service.prepare_member, *self._arguments)
@@ -228,8 +228,8 @@ class Crew:
 
     def _take_prepared(self, event: Ready) -> None:
         if event.prepared is not None:
-            held = self._suspects.is_suspect(event.prepared.name)
-            (self._held if held else self.ready)[event.address] = event.prepared
+            self._admission.add(event.address, event.prepared)
+            self.trouble = self._admission.refusal(event.address) or self.trouble
         elif event.address in self.registered:
             self._prepare(event.address)
 

@@ -88,7 +88,7 @@ class AllReduceDriver:
         doors = [self._crew.ready[address].door for address in self._now.members]
         store = (meeting.host, meeting.port) if meeting else None
         until = self._scaling.ends_at(len(doors))
-        for seat in seats(doors, self._now.token, run.spec.exchange.patience_seconds, store):
+        for seat in seats(doors, self._now.token, run.spec.patience_seconds, store):
             yield Order(seat, self._now.number, until, evaluated=run.story.evaluated, reported=run.reported)
 
     def _supervise(self, present: Generation) -> None:
@@ -107,7 +107,7 @@ class AllReduceDriver:
 
     def _restart_stuck(self, present: Generation) -> None:
         """Restart members whose thread hangs, though they answer: the others have long ended this generation."""
-        if time.monotonic() - present.cancelled_at > self._run.spec.exchange.patience_seconds + pulse.STUCK_SECONDS:
+        if time.monotonic() - present.cancelled_at > self._run.spec.patience_seconds + pulse.STUCK_SECONDS:
             present.cancelled_at = math.inf
             self._crew.restart_stuck([m for m in present.members if m not in present.outcomes], self._run.note)
 

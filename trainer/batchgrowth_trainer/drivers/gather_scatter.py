@@ -17,6 +17,7 @@ from distributed import Future
 
 from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew import pulse
+from batchgrowth_trainer.crew.arithmetics import STEPS
 from batchgrowth_trainer.crew.connection import SchedulerLost
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.events import Ended, Event
@@ -115,7 +116,7 @@ class GatherScatterDriver:
     def _gathered(self, step: Step, members: list[str], present: _Gathering) -> list[Gradients] | None:
         """Each member's gradients, in the order of the ranks; None if a member was lost."""
         tensors = pack_all(self._replica.model_tensors())
-        patience = self._run.spec.exchange.timeout_seconds
+        patience = self._run.spec.patience_seconds
         models = self._crew.calls.scatter(tensors, members, patience)
         if models is None:
             return None
@@ -182,5 +183,7 @@ class GatherScatterDriver:
 def train(run: Run, join: Join) -> Trained:
     """Train with GatherScatter. See GatherScatterDriver.train."""
     replica = build_replica(run.spec)
-    with closing(replica.loaders), join() as force:
-        return GatherScatterDriver(run, force.crew, force.scaling, replica).train()
+    with closing(replica.loaders):
+        run.arithmetics.compare_own(STEPS, replica.arithmetic)
+        with join() as force:
+            return GatherScatterDriver(run, force.crew, force.scaling, replica).train()

@@ -16,6 +16,7 @@ from batchgrowth.forecast import expected_plan, forecast_of
 from batchgrowth.judging import Judged
 from batchgrowth.plan import Plan, Position, evaluation_due
 
+from batchgrowth_trainer.crew.arithmetics import Arithmetics
 from batchgrowth_trainer.drivers.saves import Saves
 from batchgrowth_trainer.record.checkpoint import Checkpoints
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
@@ -61,6 +62,11 @@ class Run:
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
         self._looks: tuple[Decision, ...] = ()  # the last two outcomes
         self.story = _story_of(saved)
+        self.arithmetics = Arithmetics(
+            required=self.spec.workers.same_arithmetic == "Required",
+            publish=lambda workers, line: self.publish(events.ArithmeticDiffers(workers, line)),
+            known=saved.story.get("arithmetic") if saved else None,
+        )
         self.position = saved.snapshot.position if saved else Position()
         self._history, self._checkpoints, self._sinks = history, checkpoints, (Recorder(history), *sinks)
         self._before = float(saved.story["seconds"]) if saved else 0.0  # seconds of training before a resume
@@ -226,6 +232,7 @@ class Run:
             "recoveries": self.story.recoveries,
             "evaluated": self.story.evaluated,
             "accuracy": self.story.accuracy,
+            "arithmetic": self.arithmetics.to_json(),
         }
 
     @property

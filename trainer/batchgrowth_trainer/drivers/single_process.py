@@ -6,6 +6,7 @@ from contextlib import closing
 
 from torch import Tensor
 
+from batchgrowth_trainer.crew.arithmetics import SHARDS
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.record.snapshot import Trained
@@ -64,6 +65,7 @@ def train(run: Run, _join: Join) -> Trained:
     """Train in this process, from the newest checkpoint on. Raises WorkloadError and DataError."""
     replica = build_replica(run.spec)
     with closing(replica.loaders):
+        run.arithmetics.compare_own(SHARDS, replica.arithmetic)
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)

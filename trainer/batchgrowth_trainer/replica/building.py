@@ -21,7 +21,8 @@ def build_workload(spec: JobSpec) -> Workload:
 def build_replica(spec: JobSpec) -> Replica:
     """A replica at the first update, bit for bit the same in every process, and tried out.
 
-    Raises WorkloadError or DataError.
+    Its first shard loads kernels, finds a faulty loss before the first update, and shows how the process adds:
+    `replica.arithmetic`. Raises WorkloadError or DataError.
     """
     prepare_process(spec)
     given, workload = spec.workload, build_workload(spec)

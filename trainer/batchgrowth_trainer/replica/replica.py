@@ -7,7 +7,6 @@ their partial sums.  Legend: L = length of a row, N = examples of a shard, S = s
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
 
 import torch
 from batchgrowth.errors import WorkloadError
@@ -16,21 +15,22 @@ from batchgrowth.shards import subtrees, tree_sum
 from batchgrowth.spec import JobSpec
 from batchgrowth.timing import Timing
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchgrowth_trainer.blame import reported_as_workload_error
+from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.averaging import average_of
 from batchgrowth_trainer.replica.clipping import clip
 from batchgrowth_trainer.replica.coding import coding_of
 from batchgrowth_trainer.replica.copies import copies_of
 from batchgrowth_trainer.replica.decay import spared
-from batchgrowth_trainer.replica.devices import autocast, to_device
+from batchgrowth_trainer.replica.devices import to_device
 from batchgrowth_trainer.replica.draws import seed_generators, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
 from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
+from batchgrowth_trainer.replica.loss import Loss
 from batchgrowth_trainer.replica.optimizer import optimizer_of
 from batchgrowth_trainer.replica.outer import outer_of
 from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail, not_finite
@@ -42,7 +42,8 @@ from batchgrowth_trainer.workload import Workload
 class Replica:
     """Parameters, buffers, optimizer state and data of one process.
 
-    `position` is that of the next update; everything else follows from (spec, position).
+    `position` is that of the next update; everything else follows from (spec, position). `arithmetic` is that of the
+    job's first shard, once it is computed.
     """
 
     def __init__(self, spec: JobSpec, workload: Workload, device: torch.device) -> None:
@@ -63,10 +64,11 @@ class Replica:
         self.length = self.parameters.length + self.buffers.length + self._tail.length
         self.on_shard: Callable[[], None] = lambda: None
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
-        self._norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
+        self._loss = Loss(spec, workload, self.model, device)
         self._free: list[Partial] = []
         self.requests = Requests(spec.seed)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
+        self.arithmetic = Arithmetic()
 
     @property
     def plan(self) -> Plan:
@@ -173,19 +175,6 @@ class Replica:
         self._round(done)
         self.on_shard()
         return done
-
-    def _loss(self, inputs: Any, target: Any, count: int) -> Tensor:
-        workload = self.workload
-        inputs = workload.augmented(inputs)
-        # One example has no variance, so batch norm uses its running statistics.
-        resting = [norm for norm in self._norms if norm.training] if count == 1 else []
-        for norm in resting:
-            norm.eval()
-        with autocast(self.spec, self.device):
-            losses = workload.losses(self.model, inputs, target, count)
-        for norm in resting:
-            norm.train()
-        return losses.float().sum() if losses.dtype is torch.bfloat16 else losses.sum()
 
     def _round(self, node: Partial) -> None:
         if self.coding is not None:

@@ -12,6 +12,7 @@ from batchgrowth.errors import WorkloadError
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
+from batchgrowth_trainer.replica.first_shard import first_shard
 from batchgrowth_trainer.replica.reading import Request, is_indexed, read
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.requests import Requests
@@ -20,13 +21,12 @@ _READ_TWICE = 4  # examples
 
 
 def try_out(replica: Replica) -> None:
-    """Compute the first shard and discard it; the replica stays as it was. Raises WorkloadError or DataError."""
+    """Compute the first shard and keep its digest; the replica stays as it was. Raises WorkloadError or DataError."""
     _check_reading(replica)
     parameters = dict(replica.model.named_parameters())
     versions = {name: parameter._version for name, parameter in parameters.items() if not parameter.is_inference()}
     before = replica.parameters.vector.detach().clone()
-    step = replica.plan.step_at(replica.position)
-    replica.release(replica.partials(step, (0, 1)))
+    replica.arithmetic = first_shard(replica)
     forward = seen_at(replica.model)
     for name, parameter in replica.model.named_parameters():
         if name not in parameters or parameter is not parameters[name]:

@@ -4,7 +4,7 @@ The rows of the history are events as they are: HistoryRow (an update was commit
 is published once, even if a recovery repeats the update.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -104,6 +104,17 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class ArithmeticDiffers:
+    """The workers that add differently than the job now, by name, with the reason.
+
+    `line` is about a new one; empty if one has left.
+    """
+
+    workers: Mapping[str, str]
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A line for the user."""
 
@@ -126,7 +137,8 @@ class Stopped:
 
 Event = (
     HistoryRow | EvaluationRow | ResizeRow | Started | Looked | EndedEarly | Recovered | CheckpointSaved
-    | CheckpointFailed | BytesSent | ReplicasApart | WorkersReady | Waiting | Note | Finished | Stopped
+    | CheckpointFailed | BytesSent | ReplicasApart | WorkersReady | Waiting | ArithmeticDiffers | Note | Finished
+    | Stopped
 )  # fmt: skip
 
 

@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from batchgrowth.decisions import Decision
 from batchgrowth.errors import Superseded
 from batchgrowth.forecast import Forecast
 from batchgrowth.plan import Plan, Position
-from batchgrowth.progress import LONGEST_PERIOD_SECONDS, Progress
+from batchgrowth.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import events
@@ -86,6 +87,9 @@ class Reporter:
                 self._due.set()
             case events.Waiting(cause):
                 self._change(waiting_for=cause)
+                self._due.set()
+            case events.ArithmeticDiffers(workers):
+                self._change(differing=dict(islice(workers.items(), MOST_DIFFERING)))
                 self._due.set()
 
     def _start(self, plan: Plan, position: Position, decisions: tuple[Decision, ...]) -> None:

@@ -1,7 +1,16 @@
 """The wording of a run's numbers and events, the same on a terminal and in a log."""
 
 from batchgrowth_trainer.record.history import EvaluationRow, ResizeRow
-from batchgrowth_trainer.sinks.events import CheckpointFailed, EndedEarly, Event, Looked, Note, Recovered, Waiting
+from batchgrowth_trainer.sinks.events import (
+    ArithmeticDiffers,
+    CheckpointFailed,
+    EndedEarly,
+    Event,
+    Looked,
+    Note,
+    Recovered,
+    Waiting,
+)
 
 
 def shown_metrics(row: EvaluationRow) -> str:
@@ -31,6 +40,8 @@ def _text_of(event: Event) -> str | None:
             return f"checkpoint failed: {reason}"
         case Waiting(cause):
             return f"waiting for {cause}"
+        case ArithmeticDiffers(line=line) if line:
+            return line
     return None
 
 

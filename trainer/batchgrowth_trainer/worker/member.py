@@ -44,7 +44,7 @@ class Member:
         self.replica = build_replica(spec)
         self.door = Door(host)
         self.control = Control(self.replica.snapshot)
-        self.watchdog = Watchdog(spec.exchange.timeout_seconds)
+        self.watchdog = Watchdog(spec.patience_seconds)
         self.replica.on_shard = self.watchdog.beat
         self._rows: deque[messages.UpdateRow] = deque(maxlen=_KEPT_ROWS)
         self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)

@@ -13,6 +13,7 @@ from batchgrowth.plan import Plan, Position, Step
 from pydantic import Discriminator, TypeAdapter
 
 from batchgrowth_trainer.exchange.seats import Seat
+from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.replica.updates import Committed
 
 
@@ -34,12 +35,14 @@ class Order:
 class Prepared:
     """A member that can join at the next update boundary; `gpu` is the UUID of its GPU, empty on a CPU.
 
-    `door` is the address at which other members connect to it.
+    `door` is the address at which other members connect to it; `arithmetic` is that of the job's first shard.
     """
 
     name: str
+    host: str
     gpu: str
     door: tuple[str, int]
+    arithmetic: Arithmetic
 
 
 @dataclass(frozen=True, slots=True)

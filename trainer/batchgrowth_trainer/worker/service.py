@@ -5,6 +5,7 @@ trains.
 """
 
 import asyncio
+import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -84,7 +85,9 @@ def prepare_member(
     if run_id not in _MEMBERS:
         _MEMBERS[run_id] = Member(spec, host_and_port(worker.address)[0])
         _MEMBERS[run_id].watchdog.watch(_end)
-    return messages.Prepared(str(worker.name), _gpu(), _MEMBERS[run_id].door.address)
+    member = _MEMBERS[run_id]
+    host, door = socket.gethostname(), member.door.address
+    return messages.Prepared(str(worker.name), host, _gpu(), door, member.replica.arithmetic)
 
 
 def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:

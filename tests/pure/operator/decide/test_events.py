@@ -65,7 +65,7 @@ def test_a_job_s_life_reads_as_sentences(make_world: MakeWorld) -> None:
         "Checkpointing": "The trainer writes a checkpoint before it stops.",
         "ChildRefused": "Deployment digits-workers: bad quantity",
         "Finished": "Every update of the plan is done.",
-        "FullStrength": "No worker of the stage is missing any more.",
+        "FullStrength": "No worker of the stage is missing or adds differently any more.",
         "NoProgress": "No update was committed for 120 s.",
         "NotSuspended": "The job was resumed.",
         "PlanMade": PLAN_MADE,

@@ -55,6 +55,7 @@ def test_an_early_end_that_cannot_be_is_not_used(training_world: Any, evaluation
         ({"decisions": [[20, 64, 1.0]]}, "progress.decisions: not those of a training of this job"),
         ({"weights_sha256": "ab"}, "progress.weights_sha256: not the 64 hexadecimal digits of a SHA-256"),
         ({"loss": "x" * 5000}, "progress.loss: 'xxxx"),
+        ({"differing": {"w": 3}}, "progress.differing.w: 3; give str"),
     ],
 )
 def test_it_is_not_used_and_the_field_is_named(training_world: Any, values: dict[str, Any], message: str) -> None:

@@ -11,6 +11,9 @@ from batchgrowth_operator.seen.observed import Failure, Ref
 MakeWorld = Any
 
 
+REQUIRED = {"workers": {"maximum": 4, "sameArithmetic": "Required"}}
+
+
 def pod(name: str, role: str = "worker", **status: Any) -> dict[str, Any]:
     return {"kind": "Pod", "metadata": {"name": name, "labels": names.labels("digits", role)}, "status": status}
 
@@ -222,6 +225,34 @@ def test_a_job_that_may_wait_is_degraded_later(training_world: MakeWorld) -> Non
 
     assert ("True", "TooFewWorkers") == world.condition("Degraded")
     assert "0 of 1 worker joined." == message(world, "Degraded")
+
+
+@pytest.mark.parametrize(("setting", "what"), [({}, "may end with other last bits"), (REQUIRED, "Required refuses it")])
+def test_a_worker_that_adds_differently_is_named_with_its_node(
+    training_world: MakeWorld, setting: dict[str, Any], what: str
+) -> None:
+    """As a warning, until none differs; a worker whose pod is gone has no node."""
+    world = training_world(**setting)
+    world.pods = [{**pod("w-1"), "spec": {"nodeName": "old-node"}}, {**pod("w-2"), "spec": {}}]
+    reported = {"w-1": "AVX2 rather than AVX512", "w-2": "2 threads rather than 1 thread", "w-3": "the same"}
+    world.report(30, differing=reported).settle()
+    assert ("True", "ArithmeticDiffers") == world.condition("Degraded")
+    text = message(world, "Degraded")
+    assert (
+        "w-1 on node old-node (AVX2 rather than AVX512), w-2 (2 threads rather than 1 thread), w-3 (the same)" in text
+    )
+    assert what in text
+    assert ["Warning"] == [event.type for event in world.events if event.reason == "ArithmeticDiffers"]
+    world.report(40).settle()
+    assert ("False", "FullStrength") == world.condition("Degraded")
+    world.report(50, differing=reported).edit(suspend=True).settle()
+    assert ("False", "FullStrength") == world.condition("Degraded"), "a suspended job has no workers"
+
+
+def test_what_a_hostile_report_says_of_workers_fits_into_the_status(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(30, differing={str(n): "x" * 500 for n in range(50)}).settle()
+    assert 1024 >= len(message(world, "Degraded"))
 
 
 def test_stalled(training_world: MakeWorld) -> None:

@@ -1,0 +1,116 @@
+"""Workers that add differently than their job: reported, used last, or refused."""
+
+from typing import Any
+
+import pytest
+from batchgrowth.errors import ClusterError
+from batchgrowth_trainer.crew.admission import Admission
+from batchgrowth_trainer.crew.arithmetics import MOST_RECORDS, SHARDS, STEPS, Arithmetics
+from batchgrowth_trainer.record.arithmetic import Arithmetic
+from batchgrowth_trainer.worker.messages import Prepared
+
+
+def prepared(name: str, instructions: str = "AVX512") -> Prepared:
+    arithmetic = Arithmetic(f"digest of {instructions}", "CPU", "EPYC", instructions, "torch 2", "1 thread")
+    return Prepared(name, f"host-{name}", "", ("127.0.0.1", 1), arithmetic)
+
+
+class Published:
+    """What was published last, and all lines."""
+
+    def __init__(self) -> None:
+        self.workers: Any = {}
+        self.lines: list[str] = []
+
+    def __call__(self, workers: Any, line: str) -> None:
+        self.workers = dict(workers)
+        self.lines += [line] * bool(line)
+
+
+def test_one_that_differs_is_reported_until_it_leaves_and_stays_in_the_summary() -> None:
+    published = Published()
+    arithmetics = Arithmetics(publish=published)
+    admission = Admission(arithmetics)
+    for name, instructions in (("0", "AVX512"), ("1", "AVX2"), ("2", "AVX512")):
+        admission.add(name, prepared(name, instructions))
+    assert ["0", "1", "2"] == list(admission.ready)
+    assert {"1": "AVX2 rather than AVX512"} == published.workers
+    assert [
+        "worker 1 on host-1 adds differently than this job: AVX2 rather than AVX512; the weights may end with other "
+        "last bits; workers.sameArithmetic: Required would refuse it"
+    ] == published.lines
+    admission.remove("1")
+    assert {} == published.workers
+    stored = arithmetics.to_json()
+    assert ("AVX512", ["1"]) == (stored["shards"]["instructions"], [one["worker"] for one in stored["differing"]])
+
+
+def test_the_job_of_a_checkpoint_keeps_its_arithmetic() -> None:
+    first = Arithmetics()
+    first.compare("a", prepared("0", "AVX2"))
+    published = Published()
+    resumed = Arithmetics(publish=published, known=first.to_json())
+    resumed.compare("b", prepared("1", "AVX512"))
+    assert {"1": "AVX512 rather than AVX2"} == published.workers
+    assert not Arithmetics(known=None).differs("b"), "a checkpoint of an earlier version has none"
+
+
+def test_required_holds_back_what_differs() -> None:
+    admission = Admission(Arithmetics(required=True))
+    admission.add("a", prepared("0"))
+    admission.add("b", prepared("1", "AVX2"))
+    admission.settle(5)
+    assert ["a"] == list(admission.ready)
+    assert "b" in admission
+    admission.remove("a")
+    admission.settle(5)
+    assert [] == list(admission.ready), "what was trained has the arithmetic of the first"
+    assert "workers.sameArithmetic: Required refuses it" in admission.refusal("b")
+    admission.add("c", prepared("2"))
+    assert ["c"] == list(admission.ready)
+
+
+def test_before_the_first_update_another_worker_can_be_the_first() -> None:
+    published = Published()
+    admission = Admission(Arithmetics(required=True, publish=published))
+    for name, instructions in (("0", "AVX512"), ("1", "AVX2"), ("2", "DEFAULT"), ("3", "AVX2")):
+        admission.add(name, prepared(name, instructions))
+    assert ["0"] == list(admission.ready)
+    admission.remove("0")
+    admission.settle(0)
+    assert ["1", "3"] == list(admission.ready)
+    assert {"2": "DEFAULT rather than AVX2"} == published.workers
+
+
+def test_workers_of_another_scheduler_are_compared_again() -> None:
+    published = Published()
+    arithmetics = Arithmetics(publish=published)
+    for address, instructions in (("a", "AVX512"), ("b", "AVX2")):
+        arithmetics.compare(address, prepared(address, instructions))
+    Admission(arithmetics)
+    assert {} == published.workers
+    arithmetics.compare("c", prepared("b", "AVX2"))
+    assert {"b": "AVX2 rather than AVX512"} == published.workers
+
+
+def test_the_trainer_itself_is_compared_with_what_computed_the_same_before() -> None:
+    """A server takes the steps alone, so it may add differently than the workers that compute shards."""
+    mine, other = prepared("0").arithmetic, prepared("0", "AVX2").arithmetic
+    first = Arithmetics(required=True)
+    first.compare_own(STEPS, mine)
+    first.compare("a", prepared("0", "AVX2"))
+    assert not first.differs("a")
+    published = Published()
+    Arithmetics(publish=published, known=first.to_json()).compare_own(STEPS, other)
+    assert {"trainer": "AVX2 rather than AVX512"} == published.workers
+    resumed = Arithmetics(required=True, known=first.to_json())
+    resumed.compare_own(SHARDS, other)
+    with pytest.raises(ClusterError, match=r"the trainer on .*AVX512 rather than AVX2.*sameArithmetic: Preferred"):
+        resumed.compare_own(SHARDS, mine)
+
+
+def test_a_summary_does_not_grow_with_every_pod_that_comes_and_goes() -> None:
+    arithmetics = Arithmetics()
+    for number in range(MOST_RECORDS + 9):
+        arithmetics.compare(str(number), prepared(str(number), "AVX2" if number else "AVX512"))
+    assert MOST_RECORDS == len(arithmetics.to_json()["differing"])

@@ -1,0 +1,115 @@
+"""The arithmetic of a job, that of its checkpoint or else of its first worker, and the workers that have another."""
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from batchgrowth.errors import ClusterError
+
+from batchgrowth_trainer.record.arithmetic import Arithmetic
+from batchgrowth_trainer.worker.messages import Prepared
+
+MOST_RECORDS = 32
+"""The most differing workers that a run's summary lists."""
+SHARDS, STEPS = "shards", "steps"
+"""What a process computes: the gradients, or with a server the optimizer's steps alone."""
+
+Publish = Callable[[Mapping[str, str], str], None]
+"""Gets the workers that differ now, by name, with the reason; and a line about a new one, empty if one has left."""
+
+
+def _ignored(_differing: Mapping[str, str], _line: str) -> None:
+    """Publish nothing."""
+
+
+class Arithmetics:
+    """Compares the arithmetic of every process that joins a run with the job's.
+
+    If `required`, those that differ are refused. `known` is what `to_json` returned in an earlier run of the job.
+    """
+
+    def __init__(
+        self, *, required: bool = False, publish: Publish = _ignored, known: Mapping[str, Any] | None = None
+    ) -> None:
+        self._required, self._publish = required, publish
+        stored = known or {}
+        self._job = {role: Arithmetic.from_json(stored[role]) for role in (SHARDS, STEPS) if role in stored}
+        self._records: list[dict[str, str]] = [dict(record) for record in stored.get("differing", ())]
+        self._differing: dict[str, tuple[str, str]] = {}  # by address, "" for the trainer's own: its name, and why
+
+    def compare(self, address: str, prepared: Prepared) -> None:
+        """Compare a worker that has become ready; the job's arithmetic is this one if it is the first."""
+        why = self._compare(SHARDS, prepared.name, prepared.host, prepared.arithmetic)
+        if why:
+            self._differing[address] = prepared.name, why
+            self._publish(self._by_name(), self._line(f"worker {_named(prepared)}", why))
+
+    def compare_own(self, role: str, arithmetic: Arithmetic) -> None:
+        """Compare the trainer's own process, which computes for that role. Raises ClusterError if it is refused."""
+        host = socket.gethostname()
+        why = self._compare(role, "trainer", host, arithmetic)
+        if why:
+            self._differing[""] = "trainer", why
+            line = self._line(f"the trainer on {host}", why)
+            self._publish(self._by_name(), line)
+            if self._required:
+                raise ClusterError(
+                    f"{line}. Continue on a machine like the first, or set workers.sameArithmetic: Preferred."
+                )
+
+    def forget_workers(self) -> None:
+        """Stop reporting all workers: their scheduler is gone, and those that come back are compared again."""
+        for address in [one for one in self._differing if one]:
+            self.left(address)
+
+    def left(self, address: str) -> None:
+        """Stop reporting a worker that is gone."""
+        if self._differing.pop(address, None):
+            self._publish(self._by_name(), "")
+
+    def differs(self, address: str) -> bool:
+        """Whether the worker's arithmetic is not the job's."""
+        return address in self._differing
+
+    def refusal(self, address: str) -> str:
+        """Why the worker must not compute, as a line; empty if it may."""
+        if not self._required or address not in self._differing:
+            return ""
+        name, why = self._differing[address]
+        return self._line(f"worker {name}", why)
+
+    def begin_with(self, prepared: Prepared) -> None:
+        """Take the worker's arithmetic for the job's: nothing is trained, and the first worker is gone."""
+        self._job[SHARDS] = prepared.arithmetic
+        self._differing.clear()
+        self._records.clear()
+        self._publish({}, "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The job's arithmetic by role, and the processes that differed: for checkpoints and the summary."""
+        return {role: job.to_json() for role, job in self._job.items()} | {"differing": self._records}
+
+    def _compare(self, role: str, name: str, host: str, arithmetic: Arithmetic) -> str:
+        """How it differs from the job's; empty if it does not."""
+        job = self._job.setdefault(role, arithmetic)
+        if job.digest == arithmetic.digest:
+            return ""
+        record = {"worker": name, "host": host, **arithmetic.to_json()}
+        if record not in self._records and len(self._records) < MOST_RECORDS:
+            self._records.append(record)
+        return arithmetic.why_not(job)
+
+    def _line(self, who: str, why: str) -> str:
+        then = (
+            "workers.sameArithmetic: Required refuses it"
+            if self._required
+            else "the weights may end with other last bits; workers.sameArithmetic: Required would refuse it"
+        )
+        return f"{who} adds differently than this job: {why}; {then}"
+
+    def _by_name(self) -> dict[str, str]:
+        return dict(self._differing.values())
+
+
+def _named(prepared: Prepared) -> str:
+    return prepared.name if prepared.name == prepared.host else f"{prepared.name} on {prepared.host}"
