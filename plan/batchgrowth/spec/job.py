@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from batchgrowth.exchanges import EXCHANGES, INEXACT
+from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.growth import GROWTH
 from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.schedules import SCHEDULES
@@ -12,6 +12,7 @@ from batchgrowth.schema.model import Model, Rule
 from batchgrowth.schema.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
 from batchgrowth.spec.batch import Batch
 from batchgrowth.spec.evaluation import Evaluation
+from batchgrowth.spec.inexact import RULES as EXCHANGE_RULES
 from batchgrowth.spec.optimization import LearningRate, Optimizer
 from batchgrowth.spec.pods import RULES as POD_RULES
 from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeMount, map_list, once
@@ -30,10 +31,6 @@ LONGEST_JOB_NAME = 44
 TrackerName = Literal["TensorBoard", "MLflow", "WeightsAndBiases"]
 LabelText = Annotated[str, StringConstraints(max_length=63)]
 AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]
-
-
-_MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
-_GAINING = [name for name, entry in LEARNING_RATES.items() if entry.gain]
 
 
 class JobSpec(Model):
@@ -165,19 +162,7 @@ class JobSpec(Model):
         *LEARNING_RATES.outer_rules("JobSpec"),
         *SCHEDULES.outer_rules("JobSpec"),
         *EXCHANGES.outer_rules("JobSpec"),
-        Rule(
-            "batch.growth.type",
-            f"give a growth that measures nothing with exchange {', '.join(INEXACT)}: the gradients of its replicas "
-            "are those of different weights",
-            lambda s: s.exchange.type not in INEXACT or not s.batch.growth.entry.quantity,
-            f"!(self.exchange.type in {list(INEXACT)}) || !(self.batch.growth.type in {_MEASURED})",
-        ),
-        Rule(
-            "learningRate.rule",
-            f"give a rule that measures nothing with exchange {', '.join(INEXACT)}",
-            lambda s: s.exchange.type not in INEXACT or s.learning_rate.entry.gain is None,
-            f"!(self.exchange.type in {list(INEXACT)}) || !(self.learningRate.rule in {_GAINING})",
-        ),
+        *EXCHANGE_RULES,
         Rule(
             "batch.shard",
             f"give a shard so large that batch.maximum has at most {MOST_SHARDS} of them",

@@ -15,8 +15,9 @@ from batchgrowth.forecast import Forecast
 from batchgrowth.lead import RELEASE_SLACK
 from batchgrowth.plan import Position, make_plan
 from batchgrowth_trainer.drivers import scaling as scaling_module
-from batchgrowth_trainer.drivers.run import Run, Story
+from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling, shards_of
+from batchgrowth_trainer.drivers.story import Story
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import History, ResizeRow
 from batchgrowth_trainer.replica.updates import Committed

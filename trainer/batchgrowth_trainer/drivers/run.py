@@ -5,7 +5,6 @@ The drivers of the exchanges decide which workers compute, and record here what 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -18,6 +17,7 @@ from batchgrowth.plan import Plan, Position, evaluation_due
 
 from batchgrowth_trainer.crew.arithmetics import Arithmetics
 from batchgrowth_trainer.drivers.saves import Saves
+from batchgrowth_trainer.drivers.story import story_of
 from batchgrowth_trainer.record.checkpoint import Checkpoints
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.sealed import Saved
@@ -29,16 +29,6 @@ from batchgrowth_trainer.worker.messages import UpdateRow
 
 _MOST_FRUITLESS_RECOVERIES = 20  # in a row, without an update in between
 _SHARED = attrgetter(*HistoryRow.__slots__[:-1])  # what a history row takes from an update row
-
-
-@dataclass(slots=True)
-class Story:
-    """What checkpoints and the summary hold beside the position; `evaluated` is the last evaluated epoch."""
-
-    resizes: list[ResizeRow] = field(default_factory=list)
-    recoveries: int = 0
-    evaluated: int = 0
-    accuracy: float | None = None
 
 
 class Run:
@@ -61,7 +51,7 @@ class Run:
         self._course, self._wanted, self._check_held = course, wanted, check_held
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
         self._looks: tuple[Decision, ...] = ()  # the last two outcomes
-        self.story = _story_of(saved)
+        self.story = story_of(saved)
         self.arithmetics = Arithmetics(
             required=self.spec.workers.same_arithmetic == "Required",
             publish=lambda workers, line: self.publish(events.ArithmeticDiffers(workers, line)),
@@ -226,14 +216,7 @@ class Run:
 
     def story_json(self) -> dict[str, Any]:
         """The story as checkpoints store it."""
-        return {
-            "seconds": self.seconds,
-            "resizes": [row.to_json() for row in self.story.resizes],
-            "recoveries": self.story.recoveries,
-            "evaluated": self.story.evaluated,
-            "accuracy": self.story.accuracy,
-            "arithmetic": self.arithmetics.to_json(),
-        }
+        return {"seconds": self.seconds, **self.story.to_json(), "arithmetic": self.arithmetics.to_json()}
 
     @property
     def seconds(self) -> float:
@@ -244,10 +227,3 @@ class Run:
         began = at if self._began is None else self._began
         self._seconds = max(self._seconds, self._before + at - began)  # several clocks: never backwards
         return round(self._seconds, 6)
-
-
-def _story_of(saved: Saved | None) -> Story:
-    if saved is None:
-        return Story()
-    resizes = [ResizeRow.from_json(record) for record in saved.story["resizes"]]
-    return Story(resizes, int(saved.story["recoveries"]), int(saved.story["evaluated"]), saved.story["accuracy"])

@@ -1,0 +1,25 @@
+"""What a job with an inexact exchange cannot have: the gradients of its replicas are those of different weights."""
+
+from batchgrowth.exchanges import INEXACT
+from batchgrowth.growth import GROWTH
+from batchgrowth.learning_rates import LEARNING_RATES
+from batchgrowth.schema.model import Rule
+
+_MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
+_GAINING = [name for name, entry in LEARNING_RATES.items() if entry.gain]
+
+RULES = (
+    Rule(
+        "batch.growth.type",
+        f"give a growth that measures nothing with exchange {', '.join(INEXACT)}: the gradients of its replicas "
+        "are those of different weights",
+        lambda s: s.exchange.type not in INEXACT or not s.batch.growth.entry.quantity,
+        f"!(self.exchange.type in {list(INEXACT)}) || !(self.batch.growth.type in {_MEASURED})",
+    ),
+    Rule(
+        "learningRate.rule",
+        f"give a rule that measures nothing with exchange {', '.join(INEXACT)}",
+        lambda s: s.exchange.type not in INEXACT or s.learning_rate.entry.gain is None,
+        f"!(self.exchange.type in {list(INEXACT)}) || !(self.learningRate.rule in {_GAINING})",
+    ),
+)
