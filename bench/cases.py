@@ -21,6 +21,7 @@ OUR_GATHER = "GatherScatter (ours)"
 OUR_REDUCE = "AllReduce (ours)"
 MEASURING = "AllReduce, measuring (ours)"
 ENCRYPTED = "AllReduce, encrypted (ours)"
+EXCHANGES = "exchanges"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class System:
     """One way to train: a baseline of plain torch, or an exchange of this project with its shard size.
 
     `measuring` measures the noise scale and looks at it in each epoch, within bounds that keep the batch as it is;
-    `encrypted` encrypts the exchange.
+    `encrypted` encrypts the exchange. `settings` are those of the exchange, in JSON.
     """
 
     name: str
@@ -36,6 +37,28 @@ class System:
     shard: int = 0
     measuring: bool = False
     encrypted: bool = False
+    settings: str = "{}"
+
+
+def _exchanges(shard: int) -> list[System]:
+    """AllReduce, with compression too, and the exchanges with logical replicas, as many as workers."""
+    replicas = {"replicas": WORKERS}
+    of_replicas: list[tuple[str, str, dict[str, Any]]] = [
+        ("LocalSGD", "localSGD", {"everyUpdates": 8}),
+        ("ElasticAveraging", "elasticAveraging", {"everyUpdates": 4}),
+        ("Gossip", "gossip", {}),
+    ]
+    return [
+        System(OUR_REDUCE, "AllReduce", shard),
+        *(
+            System(f"AllReduce, {name} (ours)", "AllReduce", shard, settings=json.dumps({"compression": name}))
+            for name in ("BFloat16", "Int8")
+        ),
+        *(
+            System(f"{name} (ours)", name, shard, settings=json.dumps({block: replicas | more}))
+            for name, block, more in of_replicas
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +66,9 @@ class Case:
     """One comparison: every system trains `job`, and the updates after the first `warm_epochs` are timed.
 
     `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none). A case `of`
-    MEASURING or ENCRYPTED compares our AllReduce with and without it, and nothing else. Where it measures,
-    `warm_epochs` is at least 2, since its first look ends epoch 1, and a job without a look is refused.
+    MEASURING or ENCRYPTED compares our AllReduce with and without it, and nothing else; one of EXCHANGES compares it
+    with our other exchanges among workers. Where it measures, `warm_epochs` is at least 2, since its first look ends
+    epoch 1, and a job without a look is refused.
     """
 
     model: str
@@ -62,7 +86,7 @@ class Case:
     @property
     def name(self) -> str:
         """The name for --only."""
-        prefix = {MEASURING: "measuring-", ENCRYPTED: "encrypted-", "": ""}[self.of]
+        prefix = {MEASURING: "measuring-", ENCRYPTED: "encrypted-", EXCHANGES: "exchanges-", "": ""}[self.of]
         return f"{prefix}{self.model}-{self.batch}"
 
     @property
@@ -73,6 +97,8 @@ class Case:
     def systems(self) -> list[System]:
         """The systems to compare, baselines first; ratios are to the first."""
         reduce = System(OUR_REDUCE, "AllReduce", self.shard)
+        if self.of == EXCHANGES:
+            return _exchanges(self.shard)
         if self.of:
             measuring, encrypted = self.of == MEASURING, self.of == ENCRYPTED
             return [reduce, System(self.of, "AllReduce", self.shard, measuring=measuring, encrypted=encrypted)]
@@ -97,6 +123,7 @@ class Case:
             exchange={
                 "type": system.exchange if system else "AllReduce",
                 "encryption": "Auto" if system and system.encrypted else "Disabled",
+                **json.loads(system.settings if system else "{}"),
             },
         )
 
@@ -135,15 +162,15 @@ def _mlp(batch: int, epochs: int, warm_epochs: int, why_shard: str, *, fine_shar
     )
 
 
-def _wrn(batch: int, epochs: int, warm_epochs: int, *, of: str = "") -> Case:
-    """A case in which an epoch is one update."""
+def _wrn(batch: int, epochs: int, warm_epochs: int, *, updates: int = 1, of: str = "") -> Case:
+    """A case in which an epoch has that number of updates."""
     return Case(
         model="wrn",
         batch=batch,
         shard=batch // WORKERS,
         entrypoint="batchgrowth_trainer.workloads.synthetic:workload",
-        arguments=(("model", "wrn"), ("examples", str(batch)), ("test", "2")),
-        examples=batch,
+        arguments=(("model", "wrn"), ("examples", str(batch * updates)), ("test", "2")),
+        examples=batch * updates,
         epochs=epochs,
         warm_epochs=warm_epochs,
         why_shard=_ONE_EACH,
@@ -169,6 +196,8 @@ def cases(*, quick: bool) -> list[Case]:
             _wrn(8, 4, 2, of=MEASURING),
             _mlp(64, 3, 2, _ONE_EACH, of=ENCRYPTED),
             _wrn(8, 4, 2, of=ENCRYPTED),
+            _mlp(64, 3, 2, _ONE_EACH, of=EXCHANGES),
+            _wrn(8, 3, 1, updates=2, of=EXCHANGES),
         ]
     return [
         _mlp(64, 16, 2, _ONE_EACH),
@@ -178,4 +207,6 @@ def cases(*, quick: bool) -> list[Case]:
         _wrn(64, 10, 2, of=MEASURING),
         _mlp(64, 24, 2, _ONE_EACH, of=ENCRYPTED),
         _wrn(64, 10, 2, of=ENCRYPTED),
+        _mlp(64, 24, 2, _ONE_EACH, of=EXCHANGES),
+        _wrn(64, 3, 1, updates=8, of=EXCHANGES),
     ]

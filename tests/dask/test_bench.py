@@ -24,6 +24,7 @@ PAIRS = {
     "measuring": ["AllReduce (ours)", "AllReduce, measuring (ours)"],
     "encrypted": ["AllReduce (ours)", "AllReduce, encrypted (ours)"],
 }
+EXCHANGES = ["AllReduce", "AllReduce, BFloat16", "AllReduce, Int8", "LocalSGD", "ElasticAveraging", "Gossip"]
 FINE = "AllReduce, shard 32 (ours)"
 
 
@@ -49,7 +50,8 @@ def test_every_system_is_in_every_case(results):
     found = {case["case"]: [figures["system"] for figures in case["figures"]] for case in results["cases"]}
     compared = {"mlp-64": SYSTEMS, "mlp-512": [*SYSTEMS, FINE], "wrn-8": SYSTEMS}
     pairs = {f"{what}-{case}": PAIRS[what] for what in PAIRS for case in ("mlp-64", "wrn-8")}
-    assert {**compared, **pairs} == found
+    others = {f"exchanges-{case}": [f"{name} (ours)" for name in EXCHANGES] for case in ("mlp-64", "wrn-8")}
+    assert {**compared, **pairs, **others} == found
 
 
 def test_times_and_ratios_are_finite_and_in_order(results):
