@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.plan import Position
 from batchgrowth_trainer.crew.events import Ended, Event
 from batchgrowth_trainer.drivers.all_reduce import AllReduceDriver
@@ -20,6 +21,7 @@ EVERYONE = {
     for k in range(1000)
 }
 DIES = list(EVERYONE)[40]
+SPEC = SimpleNamespace(patience_seconds=60, exchange=SimpleNamespace(entry=EXCHANGES["AllReduce"]))
 
 
 class OverError(Exception):
@@ -80,7 +82,7 @@ def test_a_thousand_workers_regroup() -> None:
     """250 of them, then all, of which one dies; each order is small, and each survivor is notified once."""
     crew, resizes, recoveries = Crew(deadly=3), list[tuple[int, int]](), list[str]()
     run: Any = SimpleNamespace(
-        spec=SimpleNamespace(patience_seconds=60), story=SimpleNamespace(evaluated=0),
+        spec=SPEC, story=SimpleNamespace(evaluated=0),
         reported=0, saved_update=0, position=Position(), plan=SimpleNamespace(is_done=lambda _: False),
         stop_requested=lambda: False, checkpoint_due=lambda: False, checkpoint_after=lambda _: None,
         evaluation_due=lambda _: False, reach=lambda _: None, note=lambda _: None, record_recovery=recoveries.append,

@@ -70,3 +70,10 @@ def test_a_seat_names_the_doors_of_its_peers_alone() -> None:
     for seat in seats(doors, b"token", 60.0):
         assert list(grid_of(1000, rows_for(1000)).peers(seat.rank)) == list(seat.doors)
         assert all(doors[peer] == door for peer, door in seat.doors.items())
+
+
+def test_replicas_that_stay_apart_connect_all_members() -> None:
+    doors = [("10.0.0.1", port) for port in range(100)]
+    for seat in seats(doors, b"token", 60.0, all_connected=True):
+        assert seat.grid.is_mesh
+        assert 99 == len(seat.doors)

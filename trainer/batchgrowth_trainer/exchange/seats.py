@@ -32,10 +32,18 @@ class Seat:
 
 
 def seats(
-    doors: Sequence[Address], token: bytes, timeout_seconds: float, store: Address | None = None
+    doors: Sequence[Address],
+    token: bytes,
+    timeout_seconds: float,
+    store: Address | None = None,
+    *,
+    all_connected: bool = False,
 ) -> Iterator[Seat]:
-    """The seats of the members with these doors, by rank; each names the doors of its peers alone."""
-    size, rows = len(doors), rows_for(len(doors))
+    """The seats of the members with these doors, by rank; each names the doors of its peers alone.
+
+    If `all_connected`, these are all others, however many.
+    """
+    size, rows = len(doors), 1 if all_connected else rows_for(len(doors))
     for rank in range(size):
         peers = {peer: doors[peer] for peer in grid_of(size, rows).peers(rank)}
         yield Seat(rank, size, rows, peers, token, timeout_seconds, store)
