@@ -50,6 +50,7 @@ def _exchanges(shard: int) -> list[System]:
     ]
     return [
         System(OUR_REDUCE, "AllReduce", shard),
+        System("Delayed (ours)", "Delayed", shard),
         *(
             System(f"AllReduce, {name} (ours)", "AllReduce", shard, settings=json.dumps({"compression": name}))
             for name in ("BFloat16", "Int8")

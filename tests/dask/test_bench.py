@@ -24,7 +24,7 @@ PAIRS = {
     "measuring": ["AllReduce (ours)", "AllReduce, measuring (ours)"],
     "encrypted": ["AllReduce (ours)", "AllReduce, encrypted (ours)"],
 }
-EXCHANGES = ["AllReduce", "AllReduce, BFloat16", "AllReduce, Int8", "LocalSGD", "ElasticAveraging", "Gossip"]
+EXCHANGES = ["AllReduce", "Delayed", "AllReduce, BFloat16", "AllReduce, Int8", "LocalSGD", "ElasticAveraging", "Gossip"]
 FINE = "AllReduce, shard 32 (ours)"
 
 

@@ -1,4 +1,4 @@
-"""What a job with an inexact exchange cannot have: the gradients of its replicas are those of different weights."""
+"""What a job with an inexact exchange cannot have: its gradients are not those of the weights that they move."""
 
 from batchgrowth.exchanges import INEXACT
 from batchgrowth.growth import GROWTH
@@ -11,8 +11,8 @@ _GAINING = [name for name, entry in LEARNING_RATES.items() if entry.gain]
 RULES = (
     Rule(
         "batch.growth.type",
-        f"give a growth that measures nothing with exchange {', '.join(INEXACT)}: the gradients of its replicas "
-        "are those of different weights",
+        f"give a growth that measures nothing with exchange {', '.join(INEXACT)}: its gradients are "
+        "not those of the weights that they move",
         lambda s: s.exchange.type not in INEXACT or not s.batch.growth.entry.quantity,
         f"!(self.exchange.type in {list(INEXACT)}) || !(self.batch.growth.type in {_MEASURED})",
     ),

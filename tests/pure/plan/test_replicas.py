@@ -81,8 +81,9 @@ def test_the_exchange_belongs_to_the_mathematics_if_the_weights_depend_on_it(sma
     part = mathematics(small_job(f"exchange.type={name}").spec)
     assert {"type": name} == {key: value for key, value in part["exchange"].items() if key == "type"}
     assert part == mathematics(small_job(f"exchange={json.dumps({'type': name, 'timeoutSeconds': 5})}").spec)
-    block = EXCHANGES[name].block_name
-    other = mathematics(small_job(f"exchange={json.dumps({'type': name, block: {'replicas': 2}})}").spec)
+    entry = EXCHANGES[name]
+    assert entry.example
+    other = mathematics(small_job(f"exchange={json.dumps({'type': name, entry.block_name: entry.example})}").spec)
     assert "exchange: " in differences(part, other)
 
 

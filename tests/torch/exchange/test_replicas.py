@@ -86,11 +86,13 @@ class Textbook:
             yield step
             position = step.after
 
+    def batch(self, step: Step) -> Tensor:
+        order = self.replica.requests.order(step.position.epoch, small.EXAMPLES)
+        return order[step.position.offset : step.position.offset + step.examples]
+
     def step(self, step: Step) -> list[int]:
         """One local step of each model; the examples of each."""
-        order = self.replica.requests.order(step.position.epoch, small.EXAMPLES)
-        batch = order[step.position.offset : step.position.offset + step.examples]
-        counts = []
+        batch, counts = self.batch(step), []
         for number, (model, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True)):
             lo, hi = (step.examples * place // len(self.models) for place in (number, number + 1))
             inputs, targets = self.workload.train[batch[lo:hi]]
@@ -220,10 +222,30 @@ def test_gossip_keeps_the_mean_and_agrees_at_the_graphs_rate(replica_of: Any, gr
     assert pytest.approx(rate, rel=0.05) == spreads[12] / spreads[11]
 
 
+@pytest.mark.parametrize("delay", [0, 1, 3])
+def test_delayed_uses_gradients_of_earlier_weights(replica_of: Any, delay: int) -> None:
+    momentum = {"type": "SGD", "sgd": {"momentum": "0.9"}}
+    replica = replica_of({"type": "Delayed", "delayed": {"updates": delay}}, optimizer=momentum)
+    book = Textbook(replica, 1, momentum=0.9)
+    [model], [optimizer] = book.models, book.optimizers
+    history = [book.vector(model)]
+    for number, step in enumerate(book.steps()):
+        book.write([history[max(number - delay, 0)]])
+        inputs, targets = book.workload.train[book.batch(step)]
+        optimizer.zero_grad()
+        book.workload.loss(model(inputs), targets).mean().backward()
+        book.write([history[-1]])
+        optimizer.step()
+        history.append(book.vector(model))
+    train(replica)
+    book.same(weights(replica), history[-1])
+
+
 SETTINGS = {
     "LocalSGD": {"replicas": 5, "everyUpdates": 3, "afterUpdates": 1},
     "ElasticAveraging": {"replicas": 5, "everyUpdates": 2},
     "Gossip": {"replicas": 5, "graph": "Ring"},
+    "Delayed": {"updates": 2},
 }
 
 

@@ -33,6 +33,7 @@ from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.loss import Loss
 from batchgrowth_trainer.replica.optimizer import optimizer_of
 from batchgrowth_trainer.replica.outer import outer_of
+from batchgrowth_trainer.replica.pending import pending_of
 from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail, not_finite
 from batchgrowth_trainer.replica.requests import Ahead, Requests, Runs, none_known
 from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard
@@ -62,6 +63,7 @@ class Replica:
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
         self.length = self.parameters.length + self.buffers.length + self._tail.length
+        self.pending = pending_of(spec, self.length, device)
         self.on_shard: Callable[[], None] = lambda: None
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
         self._loss = Loss(spec, workload, self.model, device)
@@ -195,7 +197,8 @@ class Replica:
         """The state's live vectors, by name; `moved_to` follows a write into them."""
         outer = {} if self.outer is None else {"outer.momentum": self.outer.momentum}
         copies = {} if self.copies is None else self.copies.tensors()
-        return self.of_one() | outer | copies | self.growth.tensors() | self.judgement.tensors()
+        pending = {} if self.pending is None else self.pending.tensors()
+        return self.of_one() | outer | copies | pending | self.growth.tensors() | self.judgement.tensors()
 
     def of_one(self) -> dict[str, Tensor]:
         """The vectors that a logical replica has for itself."""
