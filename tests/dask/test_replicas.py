@@ -1,6 +1,9 @@
 """Exchanges whose weights are not those of one process: the same weights for any workers, which come, go and die."""
 
 import csv
+import os
+import random
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ import pytest
 from batchgrowth.exchanges import INEXACT
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth_trainer.training import Options, train
-from hunting import Hunter
+from dask_workers import workers
 
 USER_CODE = str(Path(__file__).parent / "user_code")
 sys.path.append(USER_CODE)
@@ -34,7 +37,7 @@ def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, 
 
 @pytest.mark.parametrize("name", INEXACT)
 def test_kill_9_between_exchanges(digits_job: Any, tmp_path: Path, name: str) -> None:
-    """Of any worker, sometimes the only one: training goes back to the last point that all share, or a checkpoint."""
+    """Of any worker: training goes back to the last point that all share, or to a checkpoint if all were lost."""
     job = digits_job(
         "workload.entrypoint=slow_digits:by_item", "workers.loaders=1", "epochs=6", "checkpoint.everySeconds=1",
         "batch={initial: 64, maximum: 256, shard: 32, "
@@ -43,10 +46,16 @@ def test_kill_9_between_exchanges(digits_job: Any, tmp_path: Path, name: str) ->
     )  # fmt: skip
     options = {"paths": (USER_CODE,)}
     alone = train(job, Options(output_dir=tmp_path / "alone", workers=1, **options))
-    hunter = Hunter(3, most=5)
-    with hunter.out():
-        shared = train(job, Options(output_dir=tmp_path / "shared", wanted=coming_and_going, **options))
-    assert hunter.struck >= 2
+    moments, chosen = [15, 40, 75], random.Random(3)
+
+    def wanted(_plan: Plan, position: Position) -> int:
+        if moments and position.update >= moments[0]:
+            moments.pop(0)
+            os.kill(chosen.choice(workers()).pid, signal.SIGKILL)
+        return 3
+
+    shared = train(job, Options(output_dir=tmp_path / "shared", wanted=wanted, **options))
+    assert not moments
     assert shared["recoveries"]
     assert alone["weightsSha256"] == shared["weightsSha256"]
     with (tmp_path / "shared" / "history.csv").open() as file:
