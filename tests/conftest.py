@@ -1,5 +1,6 @@
 """Shared by the trainer's tests: small jobs, and a check that no process or folder is left behind."""
 
+import logging
 import multiprocessing.util
 import os
 import shutil
@@ -114,6 +115,17 @@ def any_exchange(request: pytest.FixtureRequest) -> str:
 def exchange(request: pytest.FixtureRequest) -> str:
     """Each registered exchange that uses workers, and has the weights of one process."""
     return str(request.param)
+
+
+@pytest.fixture
+def logs_as_before() -> Iterator[None]:
+    """A command silences Dask for as long as its process lives."""
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict)]
+    before = {logger: logger.level for logger in loggers}
+    yield
+    for name in list(logging.root.manager.loggerDict):
+        logger = logging.getLogger(name)
+        logger.setLevel(before.get(logger, logging.NOTSET))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

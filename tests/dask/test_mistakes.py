@@ -7,6 +7,8 @@ import user_mistakes
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth_trainer.commands import run
 
+pytestmark = pytest.mark.usefixtures("logs_as_before")
+
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["function.package-missing", "model.changed-in-place", "loss.detached", "data.raises"])

@@ -3,7 +3,7 @@
 from batchgrowth import names
 
 from batchgrowth_operator.seen.observed import Object, Observed, Ref, annotations_of
-from batchgrowth_operator.seen.timestamps import seconds_since, timestamp_ms
+from batchgrowth_operator.seen.timestamps import seconds_since, seconds_until, timestamp_ms
 
 SETTLED_AFTER_SECONDS = 20.0
 """Time for the Dask operator to create the parts of a new DaskCluster and for the watch to report them, and time for
@@ -49,11 +49,16 @@ def _seconds_until_settled(seen: Observed) -> float | None:
     cluster = seen.child("DaskCluster", names.cluster(seen.name))
     if cluster is None or _has_parts(seen) or (cluster.get("status") or {}).get("phase") not in _CREATED:
         return None
-    return max(0.0, SETTLED_AFTER_SECONDS - seconds_since(cluster["metadata"].get("creationTimestamp"), seen.now))
+    created = cluster["metadata"].get("creationTimestamp")
+    if seconds_until(created, seen.now) > SETTLED_AFTER_SECONDS:
+        return 0.0  # the clock was set back, and says nothing about the cluster's age
+    return max(0.0, SETTLED_AFTER_SECONDS - seconds_since(created, seen.now))
 
 
 def _missing_since(seen: Observed) -> str | None:
-    return annotations_of(seen.children[Ref("DaskCluster", names.cluster(seen.name))]).get(names.PARTS_MISSING)
+    """Since when a part is missing; None if that is not known, or was written before the clock was set back."""
+    since = annotations_of(seen.children[Ref("DaskCluster", names.cluster(seen.name))]).get(names.PARTS_MISSING)
+    return None if seconds_until(since, seen.now) > SETTLED_AFTER_SECONDS else since
 
 
 def _has_parts(seen: Observed) -> bool:

@@ -21,3 +21,8 @@ def parse_timestamp(text: str) -> datetime:
 def seconds_since(text: str | None, now: datetime) -> float:
     """Seconds from the timestamp to `now`; 0 without a timestamp, or if it lies in the future (clocks differ)."""
     return max(0.0, (now - parse_timestamp(text)).total_seconds()) if text else 0.0
+
+
+def seconds_until(text: str | None, now: datetime) -> float:
+    """Seconds from `now` to the timestamp; 0 without a timestamp, or if it lies in the past."""
+    return max(0.0, (parse_timestamp(text) - now).total_seconds()) if text else 0.0

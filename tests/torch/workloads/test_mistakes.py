@@ -14,6 +14,8 @@ from docs.mistakes import read_mistakes
 MISTAKES = read_mistakes()
 FEWEST = 40
 
+pytestmark = pytest.mark.usefixtures("logs_as_before")
+
 
 def test_there_are_many() -> None:
     assert len(MISTAKES) >= FEWEST

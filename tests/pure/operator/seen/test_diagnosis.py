@@ -291,6 +291,20 @@ def test_a_part_that_comes_back_is_not_requested(training_world: MakeWorld) -> N
     assert "Created" != world.cluster["status"]["phase"]
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_part_is_requested_though_the_clock_was_set_back(training_world: MakeWorld, *, is_known: bool) -> None:
+    """By a day, before or after the part went: its times lie in the future then, and are counted again."""
+    world = training_world()
+    world.wait(1000).settle()
+    world.parts = {}
+    if is_known:
+        world.settle()
+    world.wait(-86_400).settle()
+    assert "Created" != world.cluster["status"]["phase"]
+    world.wait(20).settle()
+    assert "Created" == world.cluster["status"]["phase"]
+
+
 def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
     """Running workers have no scheduler to join."""
     waiting_world.workers_ready()
