@@ -15,10 +15,9 @@ from batchgrowth.plan import Step
 from batchgrowth.rounds import rounds_from
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.local_updates import LocalUpdates
+from batchgrowth_trainer.exchange.local_updates import LocalUpdates, committed
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.tree import lay_out
-from batchgrowth_trainer.replica.updates import Committed
 
 _EXCHANGES = 16  # in a round
 
@@ -62,10 +61,7 @@ class Apart(ABC):
         self._settle(self.copies.turn + len(periods), self.centre)
         replica.moved_to(steps[-1].after)
         *losses, stop = sums.double().sum(dim=0).tolist()
-        done = tuple(
-            (step, Committed(loss / step.examples, replica.growth.learning_rate(step), stop > 0))
-            for step, loss in zip(steps, losses, strict=True)
-        )
+        done = committed(replica, steps, losses, stop=stop > 0)
         computing = time.perf_counter() - began - seconds
         times = computing, seconds - self.wait_seconds, self.wait_seconds
         return Round(done, stop > 0, *times, self.bytes_sent, self.copies.distance())

@@ -11,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import torch
-from batchgrowth.plan import Plan, Position, Step
+from batchgrowth.plan import Step
+from batchgrowth.rounds import round_at
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce, run_of
@@ -60,7 +61,8 @@ class Delayed:
         replica, group = self._replica, self._group
         done: list[tuple[Step, Committed]] = []
         under_way: deque[_Sum] = deque()
-        steps, last, sent = self._coming(len(waiting)), _last_of_round(replica.plan, replica.position), 0
+        last = round_at(replica.plan, replica.position, _UPDATES)[-1].after  # evaluations may be due at an epoch's end
+        steps, sent = self._coming(len(waiting)), 0
         while replica.position != last:
             step = next(steps, None)
             if step is not None:
@@ -104,12 +106,3 @@ class Delayed:
 
 
 _Sum = tuple[list[Partial], Future[Tensor]]
-
-
-def _last_of_round(plan: Plan, position: Position) -> Position:
-    """Where a round ends that begins here; an evaluation may be due at an epoch's end."""
-    for _ in range(_UPDATES):
-        position = plan.step_at(position).after
-        if not position.offset:
-            break
-    return position

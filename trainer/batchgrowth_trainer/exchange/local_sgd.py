@@ -17,10 +17,9 @@ from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
-from batchgrowth_trainer.exchange.local_updates import LocalUpdates
+from batchgrowth_trainer.exchange.local_updates import LocalUpdates, committed
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.strategy import Round, Setting
-from batchgrowth_trainer.replica.updates import Committed
 
 
 class LocalSGD:
@@ -36,6 +35,7 @@ class LocalSGD:
         self._length = self._buffers[1] + self._settings.every_updates + 2
         self._like = torch.empty(self._length, device=self._replica.device)
         self._start = {name: vector.clone() for name, vector in self._replica.of_one().items()}
+        self._buffers_at_start = self._replica.buffers.clone()
         self._free: list[Tensor] = []
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
@@ -47,6 +47,7 @@ class LocalSGD:
         steps = round_at(replica.plan, replica.position, self._settings.every_updates)
         for name, vector in replica.of_one().items():
             self._start[name].copy_(vector)
+        self._buffers_at_start = replica.buffers.clone()
         try:
             with self._setting.watched:
                 rows = self._rows(steps)
@@ -65,10 +66,7 @@ class LocalSGD:
         replica.moved_to(steps[-1].after)
         waited = reduced.wait_seconds
         self._free.extend(rows)
-        done = tuple(
-            (step, Committed(loss / step.examples, replica.growth.learning_rate(step), stop > 0))
-            for step, loss in zip(steps, losses, strict=False)
-        )
+        done = committed(replica, steps, losses, stop=stop > 0)
         seconds = computed - began + time.perf_counter() - exchanged, exchanged - computed - waited, waited
         sent = bytes_sent(self._local.replicas, self._group.size, self._length, rows=len(self._group.grid.rows))
         return Round(done, stop > 0, *seconds, sent, sqrt(max(spread, 0.0)))
@@ -94,18 +92,12 @@ class LocalSGD:
         seen = self._local.make(number, steps, row[self._buffers[1] : -2])
         self._parts.write(self._start, replica.of_one(), seen, row)
         if replica.buffers.length:
-            replica.buffers.change_since(self._buffers_at_start(), seen, row[slice(*self._buffers)])
+            replica.buffers.change_since(self._buffers_at_start, seen, row[slice(*self._buffers)])
         return row
 
     def _return_to_start(self) -> None:
         for name, vector in self._replica.of_one().items():
             vector.copy_(self._start[name])
-
-    def _buffers_at_start(self) -> dict[torch.dtype, Tensor]:
-        return {dtype: self._start[f"buffers.{str(dtype).removeprefix('torch.')}"] for dtype in self._dtypes()}
-
-    def _dtypes(self) -> Sequence[torch.dtype]:
-        return tuple(self._replica.buffers.vectors)
 
     @torch.no_grad()
     def _take(self, mean: Tensor) -> None:

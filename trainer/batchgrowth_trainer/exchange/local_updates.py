@@ -12,7 +12,9 @@ from torch import Tensor
 from batchgrowth_trainer.exchange.strategy import Setting
 from batchgrowth_trainer.replica.quantities import LOSS
 from batchgrowth_trainer.replica.reading import Request
+from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.tree import lay_out
+from batchgrowth_trainer.replica.updates import Committed
 
 
 class LocalUpdates:
@@ -62,3 +64,13 @@ def share_of(step: Step, number: int, replicas: int) -> tuple[tuple[int, int], i
     run = number * each, (number + 1) * each
     bounds = shard_bounds(step.examples, step.shards)
     return run, bounds[run[1]] - bounds[run[0]]
+
+
+def committed(
+    replica: Replica, steps: Sequence[Step], losses: Sequence[float], *, stop: bool
+) -> tuple[tuple[Step, Committed], ...]:
+    """The updates of a round; `losses` are the sums over their examples, and may be followed by unused places."""
+    return tuple(
+        (step, Committed(loss / step.examples, replica.growth.learning_rate(step), stop))
+        for step, loss in zip(steps, losses, strict=False)
+    )
