@@ -168,7 +168,8 @@ class ExchangeEntry(Entry):
 
     `uses_workers` is False if the driver trains in its own process. `promise` says what the weights depend on: Exact,
     on the mathematics of the job alone, so they are those of one process; Repeatable, on the settings of the exchange
-    too, which then belong to the mathematics. Neither depends on the number of workers.
+    too, which then belong to the mathematics; Nondeterministic, also on how fast each worker happens to be. The first
+    two never depend on the number of workers.
     `replicas` is a function (settings) -> the number of logical replicas, between which each batch is divided.
     `keeps_copies` is True if their weights stay apart, so that each has a state of its own.
     `longest_round` is a function (settings) -> the most updates from one message between
@@ -178,7 +179,7 @@ class ExchangeEntry(Entry):
     """
 
     uses_workers: bool = True
-    promise: Literal["Exact", "Repeatable"] = "Exact"
+    promise: Literal["Exact", "Repeatable", "Nondeterministic"] = "Exact"
     replicas: Callable[[Any], int] = one
     keeps_copies: bool = False
     longest_round: Callable[[Any], int] = one

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from batchgrowth.exchanges import INEXACT
+from batchgrowth.exchanges import REPEATABLE
 from real_job import RealJob, digits
 
 EPOCHS = 75
@@ -14,7 +14,7 @@ SECOND_STAGE = 45 * EPOCHS // 5
 
 @pytest.mark.fault("C01", "C11")
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("exchange", INEXACT)
+@pytest.mark.parametrize("exchange", REPEATABLE)
 def test_the_weights_of_one_worker(
     job: Callable[[dict[str, Any]], RealJob], local_sha256: Callable[[str], str], exchange: str
 ) -> None:

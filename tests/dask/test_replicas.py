@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.exchanges import INEXACT
+from batchgrowth.exchanges import REPEATABLE
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth_trainer.training import Options, train
 from dask_workers import workers
@@ -23,7 +23,7 @@ def coming_and_going(_plan: Plan, position: Position) -> int:
     return (1, 2, 4)[position.epoch % 3]
 
 
-@pytest.mark.parametrize("name", INEXACT)
+@pytest.mark.parametrize("name", REPEATABLE)
 def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, name: str) -> None:
     """From batch 32 to 512, with dropout and batch norm: every weight that one worker gets, and .95."""
     sooner = () if name == "Delayed" else ("epochs=10", "batch.growth.geometric.everyEpochs=2")  # which takes longer
@@ -35,7 +35,7 @@ def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, 
     assert len(shared["resizes"]) >= 2
 
 
-@pytest.mark.parametrize("name", INEXACT)
+@pytest.mark.parametrize("name", REPEATABLE)
 def test_kill_9_between_exchanges(digits_job: Any, tmp_path: Path, name: str) -> None:
     """Of one worker, of two, of all: training goes back to the last point that all share, or to a checkpoint."""
     job = digits_job(

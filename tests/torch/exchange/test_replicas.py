@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import small
 import torch
-from batchgrowth.exchanges import EXCHANGES, INEXACT
+from batchgrowth.exchanges import EXCHANGES, REPEATABLE
 from batchgrowth.exchanges.gossip import circles
 from batchgrowth.plan import Step
 from batchgrowth.spec import BatchGrowthJob
@@ -253,7 +253,7 @@ def exchange_of(name: str) -> dict[str, Any]:
     return {"type": name, EXCHANGES[name].block_name: SETTINGS[name]}
 
 
-@pytest.mark.parametrize("name", INEXACT)
+@pytest.mark.parametrize("name", REPEATABLE)
 @pytest.mark.parametrize("members", [2, 3, 5, 6])
 def test_the_bits_do_not_depend_on_the_members(replica_of: Any, name: str, members: int) -> None:
     """Batch norm, AdamW and an average of the weights too; one of six members has nothing to do."""
@@ -291,7 +291,7 @@ class Breaking(LoneGroup):
             raise PeerLost("gone")
 
 
-@pytest.mark.parametrize("name", INEXACT)
+@pytest.mark.parametrize("name", REPEATABLE)
 def test_a_round_that_breaks_leaves_the_state_before_it(replica_of: Any, name: str) -> None:
     """So it can be repeated, with the same bits."""
     whole, broken = (replica_of(exchange_of(name), small.plain()) for _ in range(2))
@@ -309,7 +309,7 @@ def test_a_round_that_breaks_leaves_the_state_before_it(replica_of: Any, name: s
     assert torch.equal(weights(whole), weights(broken))
 
 
-@pytest.mark.parametrize("name", INEXACT)
+@pytest.mark.parametrize("name", REPEATABLE)
 def test_a_requested_stop_ends_a_round(replica_of: Any, name: str) -> None:
     replica = replica_of({"type": name})
     strategy = strategy_of(setting(replica))
