@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import starmap
@@ -23,6 +23,7 @@ from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.reconcile import reconcile
 from batchgrowth_operator.decide.standing import job_text, spec_of
 from batchgrowth_operator.seen.observed import Credentials, Failure, Observed, PutBack, Ref
+from batchgrowth_operator.seen.reports import mark_of
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # so that the tests can import docs.generate
@@ -42,6 +43,7 @@ class World:
     failures: tuple[Failure, ...] = ()
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
     now: datetime = START
+    report_seen: tuple[Hashable, datetime] = (None, START)
     events: list[Any] = field(default_factory=list)
     job_deleted: bool = False
     defaults: Defaults = DEFAULTS
@@ -57,6 +59,9 @@ class World:
     def observed(self) -> Observed:
         """What the operator observes, as deep copies, so that no test can change the world through them."""
         secret = Ref("Secret", names.tls(self.name))
+        mark = mark_of(self.child("ConfigMap", names.progress(self.name)))
+        if mark != self.report_seen[0]:
+            self.report_seen = mark, self.now
         pem = {"ca.crt": "A", "tls.crt": "C", "tls.key": "D"}
         issued = Credentials(authority={"ca.crt": "A", "ca.key": "B"}, tls=pem)
         return Observed(
@@ -69,6 +74,7 @@ class World:
             failures=self.failures,
             warnings=tuple(copy.deepcopy(self.warnings)),
             put_backs=self.put_backs,
+            report_age_seconds=(self.now - self.report_seen[1]).total_seconds(),
         )
 
     def decide(self) -> Decision:

@@ -146,15 +146,17 @@ class Situation:
 
     @cached_property
     def report_age_seconds(self) -> float:
-        """Seconds since the report was first seen; 0 if this pass is the first to see it."""
-        known = self.previous.trainer_status
-        if (
-            self.report is None
-            or known is None
-            or (known.start, known.update) != (self.report.start, self.report.update)
-        ):
+        """Seconds since the report was first seen; 0 if this pass is the first to see it.
+
+        The status knows when an operator before this one saw it, and this one when it saw a report that is not in the
+        status yet, which is written less often.
+        """
+        if self.report is None:
             return 0.0
-        return seconds_since(known.last_updated_time, self.seen.now)
+        known = self.previous.trainer_status
+        if known is None or (known.start, known.update) != (self.report.start, self.report.update):
+            return self.seen.report_age_seconds
+        return max(self.seen.report_age_seconds, seconds_since(known.last_updated_time, self.seen.now))
 
 
 def situate(seen: Observed, defaults: Defaults) -> Situation:

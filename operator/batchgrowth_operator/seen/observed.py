@@ -62,7 +62,8 @@ class Observed:
     `children` are the objects owned by the job, `parts` those owned by its DaskCluster, and `pods` those with the job's
     label. `credentials` is set if a Secret is missing or a certificate is due. `failures` are the refused writes of the
     last pass; `warnings` are the Warning events about objects whose status does not explain why they are pending.
-    `put_backs` are what the decision before returned: the children that others changed lately.
+    `put_backs` are what the decision before returned: the children that others changed lately. `report_age_seconds` is
+    the time since this process first saw the trainer's newest report.
     """
 
     job: Object
@@ -74,6 +75,7 @@ class Observed:
     failures: tuple[Failure, ...] = ()
     warnings: tuple[Object, ...] = ()
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
+    report_age_seconds: float = 0.0
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +23,7 @@ from batchgrowth_operator.seen.observed import (
     is_owned_by,
     is_pod_of,
 )
+from batchgrowth_operator.seen.reports import mark_of
 from batchgrowth_operator.server import tls
 from batchgrowth_operator.server.api import Api, Refused
 from batchgrowth_operator.server.store import Key, Store
@@ -49,6 +50,7 @@ class Observer:
     _settled: dict[Key, tuple[Any, ...]] = field(default_factory=dict)
     _put_backs: dict[Key, Mapping[Ref, PutBack]] = field(default_factory=dict)
     _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
+    _reports: dict[Key, tuple[Hashable, float]] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
         """The job's current state; None if the job does not exist."""
@@ -60,6 +62,7 @@ class Observer:
             self._settled.pop(key, None)
             self._warned.pop(key, None)
             self._put_backs.pop(key, None)
+            self._reports.pop(key, None)
             for secret in _secrets(key):
                 self.store.discard(key, secret)  # Secrets are not watched, so no event removes them
             return None
@@ -76,6 +79,7 @@ class Observer:
             credentials=self._renewed(key, now, children),
             failures=failures,
             put_backs=self._put_backs.get(key, {}),
+            report_age_seconds=self._report_age(key, children.get(Ref("ConfigMap", names.progress(key.name)))),
         )
         return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed))
 
@@ -92,6 +96,12 @@ class Observer:
         if Ref("DaskCluster", names.cluster(key.name)) not in self.store.refs(key):
             return RESYNC_SECONDS
         return SETTLED_SECONDS if self._is_settled(key) else SECRET_SECONDS
+
+    def _report_age(self, key: Key, config_map: Object | None) -> float:
+        mark, now = mark_of(config_map), time.monotonic()
+        if key not in self._reports or self._reports[key][0] != mark:
+            self._reports[key] = mark, now
+        return now - self._reports[key][1]
 
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> Credentials | None:
         """See tls.renewed; that nothing must be written holds until the Secrets are read again or change."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from batchgrowth import names
+
 from batchgrowth_operator.decide.backoff import backoff_seconds
 from batchgrowth_operator.decide.decision import Decision
 from batchgrowth_operator.decide.defaults import Defaults
@@ -16,6 +18,7 @@ from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Outdated, Writer
 from batchgrowth_operator.server.observe import Observer
 from batchgrowth_operator.server.store import Key
+from batchgrowth_operator.shell.pace import Pace
 from batchgrowth_operator.shell.telemetry import Telemetry
 
 DEBOUNCE_SECONDS = 0.05
@@ -120,17 +123,21 @@ def passes_of(
     observer: Observer, writer: Writer, defaults: Defaults, telemetry: Telemetry, operator_class: str = ""
 ) -> Pass:
     """A function that runs one pass: observe, reconcile, apply. Jobs of another class are left to their operator."""
+    pace = Pace(defaults)
 
     async def attempt(key: Key, failures: tuple[Failure, ...]) -> Result:
         seen = await observer.observe(key, failures)
         if seen is None:
             telemetry.forget(key)
             writer.recorder.forget(key)
+            pace.forget(key)
             return Result(gone=True)
         if seen.operator_class != operator_class:
             telemetry.forget(key)
+            pace.forget(key)
             return Result()
-        decision = reconcile(seen, defaults)
+        trains = seen.child("DaskCluster", names.cluster(key.name)) is not None
+        decision = reconcile(seen, pace.settings(key, trains=trains))
         requeue = min(observer.resync_seconds(key), decision.requeue_after_seconds or math.inf)
         telemetry.decided(key, seen, decision)
         if decision.is_empty:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -170,6 +171,19 @@ def test_time_that_passes_without_a_report_counts(training_world: MakeWorld) -> 
     assert (1, 45.0) == (replicas(world), world.decide().requeue_after_seconds)
 
     world.wait(46).step()
+
+    assert 2 == replicas(world)
+
+
+def test_time_counts_though_the_progress_is_not_written_yet(training_world: MakeWorld) -> None:
+    """With many jobs each has its progress written less often, but its workers requested as soon."""
+    world = training_world()
+    world.report(360, seconds_per_update=1.0).settle()
+    world.defaults = replace(world.defaults, report_seconds=1000)
+    world.report(383, seconds_per_update=1.0)
+    assert (True, 2.0) == (world.decide().is_empty, world.decide().requeue_after_seconds)
+
+    world.wait(2).step()
 
     assert 2 == replicas(world)
 

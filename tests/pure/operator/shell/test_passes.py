@@ -2,12 +2,14 @@
 
 import asyncio
 import copy
+import itertools
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth.progress import Progress
 from batchgrowth_operator.decide import flapping, situation
 from batchgrowth_operator.decide.decision import Decision, Event
 from batchgrowth_operator.decide.defaults import Defaults
@@ -21,6 +23,7 @@ from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, 
 from batchgrowth_operator.server.recorder import Recorder
 from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.shell import passes
+from batchgrowth_operator.shell.pace import Pace
 from batchgrowth_operator.shell.passes import Passes, Result, passes_of, summary
 from batchgrowth_operator.shell.telemetry import Telemetry
 from prometheus_client import generate_latest
@@ -28,7 +31,7 @@ from prometheus_client import generate_latest
 KEY = Key("default", "digits")
 JOB = Ref("BatchGrowthJob", "digits")
 SECRET, AUTHORITY = Ref("Secret", "digits-tls"), Ref("Secret", "digits-authority")
-PLAN = Ref("ConfigMap", "digits-plan")
+PLAN, PROGRESS = Ref("ConfigMap", "digits-plan"), Ref("ConfigMap", "digits-progress")
 WORKERS = Ref("Deployment", "digits-workers")
 
 
@@ -388,6 +391,50 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
     assert seen.credentials is not None
     assert [("get", AUTHORITY), ("get", SECRET)] == setting.api.asked
     assert SECRET_SECONDS == observer.resync_seconds(KEY)
+
+
+def test_the_age_of_a_report(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts from the first sight of that many updates, whatever else the trainer reports, and with any content."""
+    now = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(observe, "time", clock)
+    setting.once()
+    progress = setting.api.objects[PROGRESS]
+    observer, version = Observer(setting.api, setting.store), itertools.count(5000)  # type: ignore[arg-type]
+
+    def age(text: str | None) -> float:
+        metadata = progress["metadata"] | {"resourceVersion": str(next(version)), "namespace": "default"}
+        data = {} if text is None else {"progress.json": text}
+        setting.store.update({**progress, "metadata": metadata, "data": data})
+        seen = asyncio.run(observer.observe(KEY, ()))
+        assert seen is not None
+        return seen.report_age_seconds
+
+    def report(update: int, ready: int) -> str:
+        return Progress(
+            update=update, updates=460, epoch=1.0, epochs=30, stage=0, batch_size=32, learning_rate=0.05, workers=1,
+            ready=ready,
+        ).to_json()  # fmt: skip
+
+    assert [0.0, 0.0, 0.0] == [age(None), age(report(10, 1)), age("neither")]
+    assert 0.0 == age(report(11, 1))
+    now += 7
+    assert 7.0 == age(report(11, 2))
+    assert 0.0 == age(report(12, 2))
+
+
+@pytest.mark.parametrize(("jobs", "seconds"), [(1, 5.0), (100, 5.0), (1000, 50.0)])
+def test_the_more_jobs_train_the_less_often_each_has_its_progress_written(jobs: int, seconds: float) -> None:
+    pace = Pace(Defaults(image="x"))
+    keys = [Key("default", f"job-{number}") for number in range(jobs)]
+    for key in keys:
+        pace.settings(key, trains=True)
+    assert seconds == pace.settings(keys[0], trains=True).report_seconds
+    for key in keys[: jobs // 2]:
+        pace.settings(key, trains=False)
+    for key in keys[jobs // 2 :]:
+        pace.forget(key)
+    assert 5.0 == pace.settings(KEY, trains=False).report_seconds
 
 
 def starting(scheduled: str) -> dict[str, Any]:
