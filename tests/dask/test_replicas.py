@@ -35,6 +35,7 @@ def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, 
     assert len(shared["resizes"]) >= 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", REPEATABLE)
 def test_kill_9_between_exchanges(digits_job: Any, tmp_path: Path, name: str) -> None:
     """Of one worker, of two, of all: training goes back to the last point that all share, or to a checkpoint."""
