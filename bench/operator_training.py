@@ -2,9 +2,9 @@
 
 A real API server holds the jobs and their children; there are no nodes, so this module plays the pods: the trainers'
 Jobs have one, every worker that is wanted is ready, and each job's report is patched as often as by a trainer that has
-run for some minutes. The training crosses every milestone within
-`--seconds`. The results are the operator's processor time, memory and writes, the time from each report of a milestone
-until the workers' Deployment has its new replicas, and the memory of an operator that is restarted.
+run for some minutes. Each trains for `--training` seconds, and the jobs are spread evenly over that time. The results
+are the operator's processor time, memory and writes, the time from each report of a milestone until the workers'
+Deployment has its new replicas, and the memory of an operator that is restarted.
 """
 
 from __future__ import annotations
@@ -74,17 +74,28 @@ class Trainers:
         ready = {"status": {"replicas": number, "readyReplicas": number}}
         self.apps.patch_namespaced_deployment_status(names.workers(job), NAMESPACE, ready)
 
-    def play(self, seconds: float, period: float) -> None:
-        """Reports every job once per period, evenly spread, until all have crossed the last milestone."""
-        began, turns = time.monotonic(), int(seconds / period)
+    def begin(self, turns: int, most: int) -> None:
+        """Reports every job where it is before the first of its turns, of which a whole training has `most`."""
+        with ThreadPoolExecutor(PATCHERS) as patchers:
+            for job in range(self.jobs):
+                patchers.submit(self._report, name_of(job), *[self._update(job, 0, turns, most)] * 2)
+
+    def play(self, turns: int, period: float, most: int) -> None:
+        """Reports every job once per period, evenly spread."""
+        began = time.monotonic()
         with ThreadPoolExecutor(PATCHERS) as patchers:
             for number in range(turns * self.jobs):
                 due = began + number * period / self.jobs
                 time.sleep(max(0.0, due - time.monotonic()))
                 self.late_seconds = max(self.late_seconds, time.monotonic() - due)
                 turn, job = divmod(number, self.jobs)
-                before, now = (int(Fraction(each, turns) * (self.plan.updates - 1)) for each in (turn, turn + 1))
+                before, now = (self._update(job, each, turns, most) for each in (turn, turn + 1))
                 patchers.submit(self._report, name_of(job), before, now)
+
+    def _update(self, job: int, turn: int, turns: int, most: int) -> int:
+        """The updates that a job has done after that many of its turns; the first job begins, and the last one ends."""
+        done = Fraction(job, self.jobs) * (most - turns) + turn
+        return int(done / most * (self.plan.updates - 1))
 
     def _report(self, job: str, before: int, update: int) -> None:
         position, stage = self.plan.position_at(update), self.plan.stage_at(update)
@@ -125,6 +136,7 @@ class Trainers:
         since = self.asked.pop((job, deployment.spec.replicas), None)
         if since is not None:
             self.answered.append(time.monotonic() - since)
+        if deployment.spec.replicas != (deployment.status.replicas or 0):
             self._nodes.submit(self._make_workers, job, deployment.spec.replicas)
 
 
@@ -133,8 +145,9 @@ def name_of(job: int) -> str:
     return f"job-{job:04}"
 
 
-def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
+def measure(jobs: int, seconds: float, period: float, training: float) -> dict[str, Any]:
     """The results as one JSON object."""
+    turns, most = int(seconds / period), int(training / period)
     plan = make_plan(read_manifest((ROOT / "examples" / "digits.yaml").read_text()).spec)
     with ApiServer() as server:
         prepare(server)
@@ -145,19 +158,20 @@ def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
             make_jobs(server, jobs, suspended=False)
             wait_until_idle(port, process)
             trainers.make_pods()
-            wait_until_idle(port, process)
-            before, cpu, began = requests_of(port), cpu_seconds_of(process), time.monotonic()
             with trainers.watched():
-                trainers.play(seconds, period)
+                trainers.begin(turns, most)
+                wait_until_idle(port, process)
+                before, cpu, began = requests_of(port), cpu_seconds_of(process), time.monotonic()
+                trainers.play(turns, period, most)
                 took, cpu = time.monotonic() - began, cpu_seconds_of(process) - cpu
                 memory = process.memory_info().rss / MIB
             requests = requests_of(port)
             requests.subtract(before)
             writes = sum(count for (verb, _), count in requests.items() if verb != "get")
-            most = {" ".join(kind): round(count / took, 1) for kind, count in requests.most_common(6)}
+            busiest = {" ".join(kind): round(count / took, 1) for kind, count in requests.most_common(6)}
             answered = sorted(trainers.answered)
             if not answered:
-                raise SystemExit("no milestone was answered; is --seconds at least twice --period?")
+                raise SystemExit("no milestone was answered; is --seconds long enough for one?")
             result = {
                 "jobs": jobs,
                 "seconds": round(took, 1),
@@ -167,7 +181,7 @@ def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
                 "memory_mib": round(memory, 1),
                 "peak_memory_mib": peak_memory_mib(process),
                 "writes_per_job_and_minute": round(writes / jobs / took * 60, 1),
-                "requests_per_second": most,
+                "requests_per_second": busiest,
                 "milestones": len(answered),
                 "milestones_missed": len(trainers.asked),
                 "replicas_seconds": {
@@ -181,11 +195,14 @@ def measure(jobs: int, seconds: float, period: float) -> dict[str, Any]:
 
 def main(
     jobs: Annotated[int, typer.Option(min=1, help="Jobs that train at once.")] = 1000,
-    seconds: Annotated[float, typer.Option(min=20, help="Time in which each trains.")] = 120,
+    seconds: Annotated[float, typer.Option(min=20, help="Time that is measured.")] = 120,
+    training: Annotated[float, typer.Option(min=60, help="Time that a whole training takes.")] = 600,
     period: Annotated[float, typer.Option(min=1, help="Seconds between two reports.")] = LONGEST_PERIOD_SECONDS,
 ) -> None:
     """Play the trainers of many jobs, and measure the operator."""
-    sys.stdout.write(json.dumps(measure(jobs, seconds, period), indent=2) + "\n")
+    if training < seconds:
+        raise typer.BadParameter("give at least --seconds", param_hint="--training")
+    sys.stdout.write(json.dumps(measure(jobs, seconds, period, training), indent=2) + "\n")
 
 
 if __name__ == "__main__":
