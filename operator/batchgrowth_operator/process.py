@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from batchgrowth.logs import LogFormat, LogLevel, configure_logs
 from prometheus_client import start_http_server
@@ -22,7 +23,7 @@ from batchgrowth_operator.server.store import Store
 from batchgrowth_operator.server.sweep import Sweep
 from batchgrowth_operator.shell import handlers
 from batchgrowth_operator.shell.framework import kopf
-from batchgrowth_operator.shell.passes import Pass, Passes, passes_of
+from batchgrowth_operator.shell.passes import MOST_CONCURRENT, Pass, Passes, passes_of
 from batchgrowth_operator.shell.refusals import RefusalFilter, refusal_message
 from batchgrowth_operator.shell.telemetry import Telemetry
 
@@ -30,6 +31,8 @@ HEALTHY_AFTER_SECONDS = 120.0
 """Time for which the watches must last before the back-off starts over."""
 SIGNAL_HANDLERS_AFTER_SECONDS = 0.2
 """Delay after which our signal handlers replace those that kopf sets while it starts."""
+OTHER_THREADS = 4
+"""Threads for requests outside of passes, such as those of the sweep."""
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (a pod's own address is not known before it runs)
 CHATTY = {"aiohttp.access": logging.WARNING, "asyncio": logging.CRITICAL, "kopf.objects": logging.WARNING}
 """Loggers with a line per health probe or per event of an object, and their least level unless debugging."""
@@ -81,6 +84,8 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     defaults = Defaults(image=settings.image, pods=settings.pods, network=settings.network)
     make_pass = passes_of(Observer(api, store), writer, defaults, telemetry, settings.operator_class)
     stop = asyncio.Event()
+    # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST_CONCURRENT + OTHER_THREADS, "requests"))
 
     def begin() -> Passes:
         passes = _begin(make_pass, api, settings.lease, tenure, stop)

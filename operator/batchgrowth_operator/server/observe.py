@@ -54,8 +54,8 @@ class Observer:
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
         """The job's current state; None if the job does not exist."""
-        if Ref(KIND, key.name) in self.store.refs(key):
-            await asyncio.to_thread(self._read_secrets_if_due, key)
+        if Ref(KIND, key.name) in self.store.refs(key) and self._are_secrets_due(key):
+            await asyncio.to_thread(self._read_secrets, key)
         job = self.store.job(key)
         if job is None:
             self._secrets_read.pop(key, None)
@@ -81,7 +81,10 @@ class Observer:
             put_backs=self._put_backs.get(key, {}),
             report_age_seconds=self._report_age(key, children.get(Ref("ConfigMap", names.progress(key.name)))),
         )
-        return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed))
+        pause = seconds_between_event_reads(observed)
+        if pause is None:
+            return observed
+        return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed, pause))
 
     def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
         """Keeps what a decision returned for the next one; what the API server refused to put back does not count."""
@@ -117,12 +120,14 @@ class Observer:
             self._settled[key] = settled
         return credentials
 
-    def _read_secrets_if_due(self, key: Key) -> None:
+    def _are_secrets_due(self, key: Key) -> bool:
         age = time.monotonic() - self._secrets_read.get(key, -math.inf)
-        if age >= self.resync_seconds(key) or not {*_secrets(key)} <= {*self.store.refs(key)}:
-            for ref in _secrets(key):
-                self._read_secret(key, ref)
-            self._secrets_read[key] = time.monotonic()
+        return age >= self.resync_seconds(key) or not {*_secrets(key)} <= {*self.store.refs(key)}
+
+    def _read_secrets(self, key: Key) -> None:
+        for ref in _secrets(key):
+            self._read_secret(key, ref)
+        self._secrets_read[key] = time.monotonic()
 
     def _is_settled(self, key: Key) -> bool:
         """Whether every worker that is wanted is ready, and no pod waits for its volumes."""
@@ -130,14 +135,11 @@ class Observer:
         wanted, ready = ((workers.get(part) or {}).get(name, 0) for part, name in _REPLICAS)
         return 0 < wanted <= ready and not any(map(_is_starting, self.store.pods(key)))
 
-    def _warnings(self, key: Key, seen: Observed) -> tuple[Object, ...]:
+    def _warnings(self, key: Key, seen: Observed, pause: float) -> tuple[Object, ...]:
         """The Warning events about objects whose status does not explain why they are pending; cached for a while.
 
         They only serve messages: if the operator may not read them, the job goes on without them.
         """
-        pause = seconds_between_event_reads(seen)
-        if pause is None:
-            return ()
         read_at, found = self._warned.get(key, (-math.inf, ()))
         if time.monotonic() - read_at >= pause:
             try:
