@@ -5,6 +5,7 @@ An update then needs one broadcast, one checkpoint tensor and one optimizer step
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +91,17 @@ class FlatParameters:
         """Views of `row`, one per trained parameter, for backward to accumulate into."""
         return [span.of(row) for _, span in self.members]
 
+    def places(self, cuts: Sequence[int]) -> list[slice]:
+        """The elements from each of these parameters, by number, to the next."""
+        starts = [*(span.start for span in self.spans), self.length]
+        return [slice(starts[lo], starts[hi]) for lo, hi in pairwise(cuts)]
+
+    def cuts(self, parts: int) -> list[int]:
+        """The numbers of the parameters at which so many parts of about the same length begin, and that of all."""
+        starts = [*(span.start for span in self.spans), self.length]
+        wanted = [self.length * part / parts for part in range(parts + 1)]
+        return [min(range(len(starts)), key=lambda number: abs(starts[number] - each)) for each in wanted]
+
     def collect_into(self, views: list[Tensor]) -> None:
         """Makes the next backward accumulate into `views`, which must be zero."""
         for (parameter, _), view in zip(self.members, views, strict=True):
@@ -155,6 +167,11 @@ class FlatBuffers:
                 part.masked_fill_(flat == start[dtype], 0.0)
             part.mul_(examples)
             at += flat.numel()
+
+    def follow(self, change: Tensor, examples: int) -> None:
+        """Advance by the change that was summed over so many examples; overwrites it."""
+        if self.length:
+            self.advance(self.clone(), change.div_(examples))
 
     def advance(self, start: dict[torch.dtype, Tensor], mean_change: Tensor) -> None:
         """Set every vector to start + mean change; integers and flags are rounded."""
