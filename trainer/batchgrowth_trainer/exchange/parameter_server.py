@@ -30,7 +30,7 @@ class ParameterServer:
     """See Strategy."""
 
     def __init__(self, setting: Setting) -> None:
-        """Raises WorkloadError if the optimizer's parameters cannot be divided among so many servers."""
+        """Raises WorkloadError if there is more than one server, and the optimizer's parameters cannot be divided."""
         replica, group = self._replica, self._group = setting.replica, setting.group
         self._watched = setting.watched
         self._gradients, self._rest = Reduction(group), Reduction(group)
@@ -38,7 +38,7 @@ class ParameterServer:
         self._like = torch.empty(replica.length, device=replica.device)
         cuts = _cuts(setting)
         self._places, self._numbers = replica.parameters.places(cuts), [slice(*pair) for pair in pairwise(cuts)]
-        self._place, self._spans = self._places[group.rank], replica.parameters.spans[self._numbers[group.rank]]
+        self._place, self._lengths = self._places[group.rank], replica.parameters.lengths[self._numbers[group.rank]]
         whole = replica.optimizer
         self._optimizer = whole.within(self._place) if isinstance(whole, FlatOptimizer) else whole
         self._norms = torch.zeros(len(replica.parameters.spans), device=replica.device)
@@ -75,14 +75,12 @@ class ParameterServer:
             replica.write_timing(partials[0].row, self._stopwatch.timing)
         gradient, rest = self._added([node.row for node in partials], step.shards)
         gradient.div_(step.examples)
-        if self._spans:
-            start = self._place.start
-            views = [gradient[span.place.start - start : span.place.stop - start] for span in self._spans]
-            self._norms[self._numbers[group.rank]] = norms_of(views)
+        if self._lengths:
+            self._norms[self._numbers[group.rank]] = norms_of(gradient, self._lengths)
         self._gather(self._norms, self._numbers)
         sums, size, learning_rate = replica.read(step, rest, self._norms)
         replica.buffers.follow(rest[: replica.buffers.length], step.examples)
-        if self._spans:
+        if self._lengths:
             replica.move(step, gradient, size, learning_rate, self._optimizer, self._place)
         self._gather(replica.parameters.vector.data, self._places)
         done = replica.advanced(step, sums, size, learning_rate)

@@ -77,6 +77,9 @@ class FlatParameters:
         self.spans, self.length = _lay_out([*(one for one in named if not is_last(*one)), *last])
         self.last_from = self.spans[-len(last)].start if last else self.length
         """Where those for which `is_last` is true begin; they lie behind the others."""
+        self._starts = [*(span.start for span in self.spans), self.length]
+        self.lengths = [end - start for start, end in pairwise(self._starts)]
+        """The elements from each parameter to the next; those between two are 0."""
         self.vector = nn.Parameter(torch.zeros(self.length, device=device), requires_grad=True)
         self.members: list[tuple[nn.Parameter, Span]] = []
         parameters = dict(named)
@@ -93,13 +96,12 @@ class FlatParameters:
 
     def places(self, cuts: Sequence[int]) -> list[slice]:
         """The elements from each of these parameters, by number, to the next."""
-        starts = [*(span.start for span in self.spans), self.length]
-        return [slice(starts[lo], starts[hi]) for lo, hi in pairwise(cuts)]
+        return [slice(self._starts[lo], self._starts[hi]) for lo, hi in pairwise(cuts)]
 
     def cuts(self, parts: int) -> list[int]:
-        """The numbers of the parameters at which so many parts of about the same length begin, and that of all."""
-        starts = [*(span.start for span in self.spans), self.length]
+        """The numbers of the parameters at which N parts of about the same length begin, and the number of all."""
         wanted = [self.length * part / parts for part in range(parts + 1)]
+        starts = self._starts
         return [min(range(len(starts)), key=lambda number: abs(starts[number] - each)) for each in wanted]
 
     def collect_into(self, views: list[Tensor]) -> None:
@@ -169,7 +171,7 @@ class FlatBuffers:
             at += flat.numel()
 
     def follow(self, change: Tensor, examples: int) -> None:
-        """Advance by the change that was summed over so many examples; overwrites it."""
+        """Advance by the mean of a change that was summed over these examples; overwrites it."""
         if self.length:
             self.advance(self.clone(), change.div_(examples))
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 
-def norms_of(gradients: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of each parameter's gradient, shape (number of parameters,)."""
-    return torch.stack(torch._foreach_norm(list(gradients)))
+def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
+    """The Euclidean norms of adjacent parameters' gradients, of these lengths, shape (number of parameters,)."""
+    return torch.stack(torch._foreach_norm(gradient.split(list(lengths))))
 
 
 def norm_of_all(norms: Tensor) -> Tensor:
     """The norm of all of them together, a float64 scalar."""
-    return norms.double().square().sum().sqrt()
+    return torch.linalg.vector_norm(norms, dtype=torch.float64)

@@ -122,7 +122,7 @@ class Replica:
         """
         weights = self.parameters.length
         gradient, rest = total[:weights].div_(examples), total[weights:]
-        norms = norms_of([span.of(gradient) for span in self.parameters.spans])
+        norms = norms_of(gradient, self.parameters.lengths)
         sums, size, learning_rate = self.read(step, rest, norms)
         self.buffers.follow(rest[: self.buffers.length], examples)
         self.move(step, gradient, size, learning_rate, self.optimizer, slice(0, weights))
