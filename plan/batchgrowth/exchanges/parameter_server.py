@@ -4,7 +4,7 @@ from pydantic import Field
 
 from batchgrowth.extend import ExchangeEntry, Model, Rule
 
-MOST_SERVERS = 1000
+MOST_MEMBERS = 64  # all are connected with each other
 
 
 class ParameterServer(Model):
@@ -13,7 +13,7 @@ class ParameterServer(Model):
     servers: int | None = Field(
         None,
         ge=1,
-        le=MOST_SERVERS,
+        le=MOST_MEMBERS,
         description="Servers, which the workers are besides: each has a slice of whole parameters. The weights do not "
         "depend on it. Default: one on each worker; 1 with optimizer Torch. Example: 2.",
     )
@@ -41,6 +41,12 @@ ENTRY = ExchangeEntry(
                 "self.exchange.type != 'ParameterServer' || self.optimizer.type != 'Torch' || "
                 "!has(self.exchange.parameterServer) || !has(self.exchange.parameterServer.servers) || "
                 "self.exchange.parameterServer.servers == 1",
+            ),
+            Rule(
+                "workers.maximum",
+                f"give at most {MOST_MEMBERS} workers with exchange ParameterServer, where each is connected with all",
+                lambda s: s.exchange.type != "ParameterServer" or s.workers.maximum <= MOST_MEMBERS,
+                f"self.exchange.type != 'ParameterServer' || self.workers.maximum <= {MOST_MEMBERS}",
             ),
         ),
     },

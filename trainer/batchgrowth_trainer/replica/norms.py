@@ -8,9 +8,10 @@ from torch import Tensor
 
 def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
     """The Euclidean norms of adjacent parameters' gradients, of these lengths, shape (number of parameters,)."""
-    return torch.stack(torch._foreach_norm(gradient.split(list(lengths))))
+    return torch.stack(torch._foreach_norm(gradient.split_with_sizes(list(lengths))))
 
 
 def norm_of_all(norms: Tensor) -> Tensor:
     """The norm of all of them together, a float64 scalar."""
-    return torch.linalg.vector_norm(norms, dtype=torch.float64)
+    norm: Tensor = torch.linalg.vector_norm(norms, dtype=torch.float64)
+    return norm
