@@ -41,7 +41,7 @@ class System:
 
 
 def _exchanges(shard: int) -> list[System]:
-    """AllReduce, with compression too, and the exchanges with logical replicas, as many as workers."""
+    """AllReduce, with compression too, servers, and the exchanges with logical replicas, as many as workers."""
     replicas = {"replicas": WORKERS}
     of_replicas: list[tuple[str, str, dict[str, Any]]] = [
         ("LocalSGD", "localSGD", {"everyUpdates": 8}),
@@ -51,6 +51,7 @@ def _exchanges(shard: int) -> list[System]:
     return [
         System(OUR_REDUCE, "AllReduce", shard),
         System("Delayed (ours)", "Delayed", shard),
+        System("ParameterServer (ours)", "ParameterServer", shard),
         *(
             System(f"AllReduce, {name} (ours)", "AllReduce", shard, settings=json.dumps({"compression": name}))
             for name in ("BFloat16", "Int8")

@@ -172,6 +172,7 @@ class ExchangeEntry(Entry):
     two never depend on the number of workers.
     `replicas` is a function (settings) -> the number of logical replicas, between which each batch is divided.
     `keeps_copies` is True if their weights stay apart, so that each has a state of its own.
+    `all_connected` is True if any two members may exchange; otherwise more than 64 are connected as a grid.
     `longest_round` is a function (settings) -> the most updates from one message between
     workers to the next.
     `strategy` names what the members do between two points at which all of them have the same state: a function
@@ -182,5 +183,6 @@ class ExchangeEntry(Entry):
     promise: Literal["Exact", "Repeatable", "Nondeterministic"] = "Exact"
     replicas: Callable[[Any], int] = one
     keeps_copies: bool = False
+    all_connected: bool = False
     longest_round: Callable[[Any], int] = one
     strategy: str = "batchgrowth_trainer.exchange.all_reduce:AllReduce"

@@ -1,4 +1,4 @@
-"""Exchanges with logical replicas in real pods."""
+"""Exchanges with rounds of updates in real pods."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ SECOND_STAGE = 45 * EPOCHS // 5
 
 @pytest.mark.fault("C01", "C11")
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("exchange", REPEATABLE)
+@pytest.mark.parametrize("exchange", [*REPEATABLE, "ParameterServer"])
 def test_the_weights_of_one_worker(
     job: Callable[[dict[str, Any]], RealJob], local_sha256: Callable[[str], str], exchange: str
 ) -> None:

@@ -24,7 +24,10 @@ PAIRS = {
     "measuring": ["AllReduce (ours)", "AllReduce, measuring (ours)"],
     "encrypted": ["AllReduce (ours)", "AllReduce, encrypted (ours)"],
 }
-EXCHANGES = ["AllReduce", "Delayed", "AllReduce, BFloat16", "AllReduce, Int8", "LocalSGD", "ElasticAveraging", "Gossip"]
+EXCHANGES = [
+    "AllReduce", "Delayed", "ParameterServer", "AllReduce, BFloat16", "AllReduce, Int8", "LocalSGD", "ElasticAveraging",
+    "Gossip",
+]  # fmt: skip
 FINE = "AllReduce, shard 32 (ours)"
 
 

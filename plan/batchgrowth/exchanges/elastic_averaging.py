@@ -39,6 +39,7 @@ ENTRY = ExchangeEntry(
     promise="Repeatable",
     replicas=lambda settings: settings.replicas,
     keeps_copies=True,
+    all_connected=True,
     longest_round=lambda settings: settings.every_updates,
     strategy="batchgrowth_trainer.exchange.elastic_averaging:ElasticAveraging",
     example={"replicas": 4, "everyUpdates": 2},

@@ -76,6 +76,7 @@ ENTRY = ExchangeEntry(
     promise="Repeatable",
     replicas=lambda settings: settings.replicas,
     keeps_copies=True,
+    all_connected=True,
     longest_round=lambda settings: settings.every_updates,
     strategy="batchgrowth_trainer.exchange.gossip:Gossip",
     example={"replicas": 4, "graph": "Ring"},

@@ -77,7 +77,8 @@ def test_the_graphs_are_those_of_their_names() -> None:
 def test_the_exchange_belongs_to_the_mathematics_if_the_weights_depend_on_it(small_job: Any, name: str) -> None:
     of_all_reduce = mathematics(small_job().spec)
     assert "exchange" not in of_all_reduce
-    assert of_all_reduce == mathematics(small_job("exchange.type=GatherScatter").spec)
+    for exact in ("{type: GatherScatter}", "{type: ParameterServer, parameterServer: {servers: 3}}"):
+        assert of_all_reduce == mathematics(small_job(f"exchange={exact}").spec)
     part = mathematics(small_job(f"exchange.type={name}").spec)
     assert {"type": name} == {key: value for key, value in part["exchange"].items() if key == "type"}
     assert part == mathematics(small_job(f"exchange={json.dumps({'type': name, 'timeoutSeconds': 5})}").spec)

@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from batchgrowth.optimizers import OPTIMIZERS
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.optimizer import optimizer_of
+from batchgrowth_trainer.replica.optimizer import FlatOptimizer, optimizer_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -56,6 +57,27 @@ def gradients(draw: torch.Generator, flat: FlatParameters) -> torch.Tensor:
     for view in flat.gradient_views(row):
         view.copy_(torch.randn(view.shape, generator=draw))
     return row
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "Torch"])
+@pytest.mark.parametrize("cuts", [(0, 2, 6), (0, 1, 3, 5, 6), (0, 0, 4, 6)])
+def test_servers_of_slices_take_the_steps_of_the_whole(small_job: Any, name: str, cuts: tuple[int, ...]) -> None:
+    """Bit for bit, also where the vector has to be cut at other places than where processors take several elements."""
+    made = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 31), nn.Linear(31, 1000))
+    spec = small_job(*example(name)).spec
+    whole, sliced = (FlatParameters(deepcopy(made), torch.device("cpu")) for _ in range(2))
+    all_at_once, served = optimizer_of(spec, whole), optimizer_of(spec, sliced)
+    assert isinstance(served, FlatOptimizer)
+    draw = torch.Generator().manual_seed(0)
+    servers = [(place, served.within(place)) for place in sliced.places(cuts)]
+    for update in range(5):
+        row = gradients(draw, whole)
+        for place, server in servers:
+            server.step(row[place].clone(), 0.01, update)
+        all_at_once.step(row, 0.01, update)
+    assert torch.equal(whole.vector, sliced.vector)
+    assert all_at_once.state.keys() == served.state.keys()
+    assert all(torch.equal(vector, served.state[key]) for key, vector in all_at_once.state.items())
 
 
 @pytest.mark.parametrize(("overrides", "make_theirs"), CASES)
@@ -122,7 +144,7 @@ def test_no_optimizer_loads_torchs_compiler(small_job: Any) -> None:
 import sys, torch
 from batchgrowth.manifest import read_manifest
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.optimizer import optimizer_of
+from batchgrowth_trainer.replica.optimizer import FlatOptimizer, optimizer_of
 for job in {jobs!r}:
     flat = FlatParameters(torch.nn.Linear(1, 16, bias=False), torch.device("cpu"))
     optimizer_of(read_manifest(job).spec, flat).step(torch.ones(16), 0.1, 0)

@@ -88,8 +88,8 @@ class AllReduceDriver:
         doors = [self._crew.ready[address].door for address in self._now.members]
         store = (meeting.host, meeting.port) if meeting else None
         until = self._scaling.ends_at(len(doors))
-        apart = run.spec.exchange.entry.keeps_copies  # any two replicas may exchange
-        for seat in seats(doors, self._now.token, run.spec.patience_seconds, store, all_connected=apart):
+        all_connected = run.spec.exchange.entry.all_connected
+        for seat in seats(doors, self._now.token, run.spec.patience_seconds, store, all_connected=all_connected):
             yield Order(seat, self._now.number, until, evaluated=run.story.evaluated, reported=run.reported)
 
     def _supervise(self, present: Generation) -> None:

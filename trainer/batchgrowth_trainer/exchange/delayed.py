@@ -17,7 +17,7 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce, run_of
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
-from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.exchange.strategy import Round, Setting, undone_by_errors
 from batchgrowth_trainer.replica.pending import Pending
 from batchgrowth_trainer.replica.updates import Committed, Partial
 
@@ -41,16 +41,9 @@ class Delayed:
         if replica.pending is None:
             return self._at_once.round(stop_requested)
         began = time.perf_counter()
-        start, position = {name: vector.clone() for name, vector in replica.tensors().items()}, replica.position
         self._wait_seconds, self._stop = 0.0, False
-        try:
-            with ThreadPoolExecutor(1, "exchange") as adding:
-                done, sent = self._updates(replica.pending, adding, stop=stop_requested())
-        except BaseException:
-            for name, vector in replica.tensors().items():
-                vector.copy_(start[name])
-            replica.moved_to(position)
-            raise
+        with undone_by_errors(replica), ThreadPoolExecutor(1, "exchange") as adding:
+            done, sent = self._updates(replica.pending, adding, stop=stop_requested())
         waited = self._wait_seconds
         return Round(tuple(done), self._stop, time.perf_counter() - began - waited, 0.0, waited, sent)
 

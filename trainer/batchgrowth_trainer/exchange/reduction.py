@@ -24,6 +24,7 @@ from batchgrowth_trainer.replica.coding import Coding
 from batchgrowth_trainer.replica.tree import Layout, add_parts, add_up, lay_out, lay_out_runs
 
 _SHORT_BYTES = 64 << 10
+_EMPTY = slice(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,16 @@ class Reduction:
             lambda sums, part: self._among(column, sums, across, part),
         )  # fmt: skip
 
+    def reduce_scatter(self, mine: Sequence[Tensor], shards: int, spans: Sequence[slice], like: Tensor) -> Reduced:
+        """The total of this member's slice, one of `spans`, by rank; as a call, with all members connected."""
+        size = self._group.size
+        sums, waited = self._own_sums(range(size), spans, mine, lay_out(shards, size), like)
+        return Reduced(sums[0] if sums else like[spans[self._group.rank]], waited)
+
+    def all_gather(self, vector: Tensor, spans: Sequence[slice]) -> None:
+        """Fill `vector`, shape (L,), with the slices of it that all members have, by rank. Raises PeerLost."""
+        self._spread(range(self._group.size), spans, vector)
+
     def _sliced(
         self,
         ranks: Sequence[int],
@@ -83,22 +94,39 @@ class Reduction:
         complete: Callable[[list[Tensor], Tensor], Reduced],
     ) -> Reduced:
         """Each of the first `slices` members adds up one slice, which `complete` makes a total, for all `ranks`."""
-        place, others = ranks.index(self._group.rank), self._others(ranks)
         spans = _spans(len(like), slices, self._coding.block if self._coding else 1)
-        outgoing = {ranks[at]: self._packed([row[span] for row in mine]) for at, span in enumerate(spans) if mine}
-        outgoing.pop(self._group.rank, None)
-        incoming = {ranks[at]: span for at, span in enumerate(spans) if at != place}
+        spans += [_EMPTY] * (len(ranks) - slices)
         total = self._buffer("total", len(ranks), len(like), like)
-        if place >= slices:
+        own = spans[ranks.index(self._group.rank)]
+        sums, waited = self._own_sums(ranks, spans, mine, layout, like)
+        if _length(own):
+            done = complete(sums, like[own])
+            total[own] = done.total
+            waited += done.wait_seconds
+        spreading = self._spread(ranks, spans, total)
+        return Reduced(total, waited if _length(own) else spreading)
+
+    def _own_sums(
+        self, ranks: Sequence[int], spans: Sequence[slice], mine: Sequence[Tensor], layout: Layout, like: Tensor
+    ) -> tuple[list[Tensor], float]:
+        """The sums of this member's slice, none if it is empty, and the seconds until the others' had arrived."""
+        own = spans[ranks.index(self._group.rank)]
+        others = self._of_others(ranks, spans)
+        outgoing = {peer: self._packed([row[span] for row in mine]) for peer, span in others if mine}
+        if not _length(own):
             self._swap(outgoing, {})
-            return Reduced(total, self._timed({}, {peer: total[span] for peer, span in incoming.items()}))
-        own = spans[place]
+            return [], 0.0
         rows, waited = self._collect(ranks, outgoing, [row[own] for row in mine], layout, like[own])
-        done = complete(add_parts(rows, layout, self._coding), like[own])
-        total[own] = done.total
-        mine = [total[own]]
-        self._swap(dict.fromkeys(others, self._packed(mine)), {peer: total[span] for peer, span in incoming.items()})
-        return Reduced(total, waited + done.wait_seconds)
+        return add_parts(rows, layout, self._coding), waited
+
+    def _spread(self, ranks: Sequence[int], spans: Sequence[slice], total: Tensor) -> float:
+        """Send this member's slice of `total` to the others, and fill in theirs; the seconds of it."""
+        own = spans[ranks.index(self._group.rank)]
+        outgoing = dict.fromkeys(self._others(ranks), self._packed([total[own]])) if _length(own) else {}
+        return self._timed(outgoing, {peer: total[span] for peer, span in self._of_others(ranks, spans)})
+
+    def _of_others(self, ranks: Sequence[int], spans: Sequence[slice]) -> list[tuple[int, slice]]:
+        return [(p, span) for p, span in zip(ranks, spans, strict=True) if p != self._group.rank and _length(span)]
 
     def _collect(
         self, ranks: Sequence[int], outgoing: dict[int, Tensor], mine: Sequence[Tensor], layout: Layout, like: Tensor
@@ -165,10 +193,10 @@ def bytes_by_member(shards: int, members: int, length: int, item: int = 4, rows:
         return tuple(item * count for count in _sent_among(_counts(lay_out(shards, members)), length, item))
     layouts, across = _lay_out_grid(shards, grid)
     slices = _slices(grid, length * item)
-    columns = [_sent_among(_counts(across), span.stop - span.start, item) for span in _spans(length, slices)]
+    columns = [_sent_among(_counts(across), _length(span), item) for span in _spans(length, slices)]
     sent: list[int] = []
     for number, layout in enumerate(layouts):
-        for place, count in enumerate(_sent_sliced(_counts(layout), length, slices)):
+        for place, count in enumerate(_sent_sliced(_counts(layout), _spans(length, slices))):
             sent.append(item * (count + (columns[place][number] if place < slices else 0)))
     return tuple(sent)
 
@@ -176,13 +204,22 @@ def bytes_by_member(shards: int, members: int, length: int, item: int = 4, rows:
 def _sent_among(counts: list[int], length: int, item: int) -> list[int]:
     if _is_straight(len(counts), length * item):
         return [count * (len(counts) - 1) * length for count in counts]
-    return _sent_sliced(counts, length, len(counts))
+    return _sent_sliced(counts, _spans(length, len(counts)))
 
 
-def _sent_sliced(counts: list[int], length: int, slices: int) -> list[int]:
+def bytes_scattered(shards: int, spans: Sequence[slice], item: int = 4) -> int:
+    """Bytes that all members together send in one reduce-scatter and one all-gather of these slices, by rank."""
+    return item * sum(_sent_sliced(_counts(lay_out(shards, len(spans))), spans))
+
+
+def _sent_sliced(counts: list[int], spans: Sequence[slice]) -> list[int]:
     """The items that each of these members sends: slices of its rows to their owners, and its own to all others."""
-    owned = [span.stop - span.start for span in _spans(length, slices)] + [0] * (len(counts) - slices)
-    return [count * (length - own) + own * (len(counts) - 1) for count, own in zip(counts, owned, strict=True)]
+    owned = [_length(span) for span in spans] + [0] * (len(counts) - len(spans))
+    return [count * (sum(owned) - own) + own * (len(counts) - 1) for count, own in zip(counts, owned, strict=True)]
+
+
+def _length(span: slice) -> int:
+    return int(span.stop - span.start)
 
 
 def _counts(layout: Layout) -> list[int]:

@@ -1,7 +1,7 @@
 """What the members of a generation do between two points at which all of them have the same state."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol
@@ -49,8 +49,8 @@ class Strategy(Protocol):
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """Train from one point at which all members have the same state to the next; one update or more.
 
-        `stop_requested` is asked once: the answer reaches every member as Round.stop. Raises PeerLost, and the errors
-        of a replica; the replica then has the state before.
+        `stop_requested` is asked once or more: the answer reaches every member as Round.stop. Raises PeerLost, and the
+        errors of a replica; the replica then has the state before.
         """
         ...
 
@@ -59,3 +59,16 @@ def strategy_of(setting: Setting) -> Strategy:
     """The strategy of the job's exchange."""
     strategy: Strategy = resolve_name(setting.replica.spec.exchange.entry.strategy)(setting)
     return strategy
+
+
+@contextmanager
+def undone_by_errors(replica: Replica) -> Iterator[None]:
+    """Go back to the state before the block if it raises."""
+    start, position = {name: vector.clone() for name, vector in replica.tensors().items()}, replica.position
+    try:
+        yield
+    except BaseException:
+        for name, vector in replica.tensors().items():
+            vector.copy_(start[name])
+        replica.moved_to(position)
+        raise

@@ -10,6 +10,8 @@ import torch
 from batchgrowth.spec import Averaging, JobSpec
 from torch import Tensor
 
+_ALL = slice(None)
+
 
 class Average:
     """The average of `vector`, shape (length,), so far; begins as the vector itself."""
@@ -19,10 +21,10 @@ class Average:
         self.vector = vector.clone()
 
     @torch.no_grad()
-    def follow(self, updates_done: int) -> None:
-        """Take the vector after an update into account; `updates_done` counts those before."""
+    def follow(self, updates_done: int, place: slice = _ALL) -> None:
+        """Take the vector after an update into account, at `place`; `updates_done` counts those before."""
         decay = min(self._decay, (1 + updates_done) / (10 + updates_done))
-        self.vector.lerp_(self._vector, 1 - decay)
+        self.vector[place].lerp_(self._vector[place], 1 - decay)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ An update then needs one broadcast, one checkpoint tensor and one optimizer step
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +77,9 @@ class FlatParameters:
         self.spans, self.length = _lay_out([*(one for one in named if not is_last(*one)), *last])
         self.last_from = self.spans[-len(last)].start if last else self.length
         """Where those for which `is_last` is true begin; they lie behind the others."""
+        self._starts = [*(span.start for span in self.spans), self.length]
+        self.lengths = [end - start for start, end in pairwise(self._starts)]
+        """The elements from each parameter to the next; those between two are 0."""
         self.vector = nn.Parameter(torch.zeros(self.length, device=device), requires_grad=True)
         self.members: list[tuple[nn.Parameter, Span]] = []
         parameters = dict(named)
@@ -89,6 +93,16 @@ class FlatParameters:
     def gradient_views(self, row: Tensor) -> list[Tensor]:
         """Views of `row`, one per trained parameter, for backward to accumulate into."""
         return [span.of(row) for _, span in self.members]
+
+    def places(self, cuts: Sequence[int]) -> list[slice]:
+        """The elements from each of these parameters, by number, to the next."""
+        return [slice(self._starts[lo], self._starts[hi]) for lo, hi in pairwise(cuts)]
+
+    def cuts(self, parts: int) -> list[int]:
+        """The numbers of the parameters at which N parts of about the same length begin, and the number of all."""
+        wanted = [self.length * part / parts for part in range(parts + 1)]
+        starts = self._starts
+        return [min(range(len(starts)), key=lambda number: abs(starts[number] - each)) for each in wanted]
 
     def collect_into(self, views: list[Tensor]) -> None:
         """Makes the next backward accumulate into `views`, which must be zero."""
@@ -155,6 +169,11 @@ class FlatBuffers:
                 part.masked_fill_(flat == start[dtype], 0.0)
             part.mul_(examples)
             at += flat.numel()
+
+    def follow(self, change: Tensor, examples: int) -> None:
+        """Advance by the mean of a change that was summed over these examples; overwrites it."""
+        if self.length:
+            self.advance(self.clone(), change.div_(examples))
 
     def advance(self, start: dict[torch.dtype, Tensor], mean_change: Tensor) -> None:
         """Set every vector to start + mean change; integers and flags are rounded."""

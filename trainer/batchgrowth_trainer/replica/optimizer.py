@@ -6,6 +6,7 @@ constructing one of those loads torch's compiler, a second that a new worker sho
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,18 +17,22 @@ from torch import Tensor
 
 from batchgrowth_trainer.replica.flat import FlatParameters
 
+Take = Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
+_Bound = tuple[Take, slice, Tensor, Mapping[str, Tensor]]
+
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
     """`step(vector, gradient, state, learning rate, updates done)` moves the vector in place.
 
     `state` names the flat vectors that the optimizer keeps between steps; each begins at 0.
-    If `by_parameter`, the vector is that of one parameter of the model, else of all of them.
+    If `by_parameter`, the vector is that of one parameter of the model; else it has several, and the step moves each
+    element by itself, so that it may be taken for some of them.
     `spared`, with the same state, moves the parameters that do not decay; by default, the same without weight decay.
     """
 
     state: tuple[str, ...]
-    step: Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
+    step: Take
     by_parameter: bool = False
     spared: "Stepper | None" = None
 
@@ -62,15 +67,32 @@ class FlatOptimizer:
         if others:
             spared = stepper.spared or _undecayed(spec)
             parts += [(spared, place) for place in _places(spared, others)]
-        self._parts = [
-            (each.step, place, vector[place], {name: whole[place] for name, whole in self.state.items()})
-            for each, place in parts
-        ]
+        self._parameters, self._steps = vector, [(each.step, place) for each, place in parts]
+        self._bound = self._bind(slice(0, len(vector)))
+
+    def within(self, place: slice) -> "FlatOptimizer":
+        """One that moves only the parameters at `place`, whole ones; its gradients are theirs, shape of the slice.
+
+        Its state is that of this one: the same vectors. It takes the same steps, bit for bit.
+        """
+        part = copy(self)
+        part._bound = self._bind(place)
+        return part
+
+    def _bind(self, within: slice) -> list[_Bound]:
+        """The steps with the views that they work on, and their place in the gradient of these parameters."""
+        bound: list[_Bound] = []
+        for step, place in self._steps:
+            lo, hi = max(place.start, within.start), min(place.stop, within.stop)
+            if lo < hi:
+                state = {name: whole[lo:hi] for name, whole in self.state.items()}
+                bound.append((step, slice(lo - within.start, hi - within.start), self._parameters[lo:hi], state))
+        return bound
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
         """Move the vector by one update; `gradient` is the mean over the batch, shape (length,)."""
-        for step, place, vector, state in self._parts:
+        for step, place, vector, state in self._bound:
             step(vector, gradient[place], state, learning_rate, updates_done)
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
+from batchgrowth.errors import WorkloadError
 from batchgrowth.stages import Step
 from batchgrowth.timing import NOT_TIMED, Timing
 from torch import Tensor
@@ -75,9 +77,11 @@ class Sums:
     more: Sequence[float]
 
 
-def not_finite(step: Step, learning_rate: float, loss: float, size: float) -> str:
-    """Why an update whose summed loss or gradient norm is not finite ends the run."""
-    return (
+def check_finite(step: Step, learning_rate: float, loss: float, size: float) -> None:
+    """Raise WorkloadError if the summed loss of an update, or the norm of its gradient, is not finite."""
+    if abs(loss) < inf and size < inf:
+        return
+    raise WorkloadError(
         f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
         f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {size:g}. "
         "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "

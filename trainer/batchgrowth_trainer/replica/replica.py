@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
-from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Plan, Position, Step
 from batchgrowth.shards import subtrees, tree_sum
 from batchgrowth.spec import JobSpec
@@ -31,10 +30,11 @@ from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.loss import Loss
-from batchgrowth_trainer.replica.optimizer import optimizer_of
+from batchgrowth_trainer.replica.norms import norm_of_all, norms_of
+from batchgrowth_trainer.replica.optimizer import AnyOptimizer, optimizer_of
 from batchgrowth_trainer.replica.outer import outer_of
 from batchgrowth_trainer.replica.pending import pending_of
-from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail, not_finite
+from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail, check_finite
 from batchgrowth_trainer.replica.requests import Ahead, Requests, Runs, none_known
 from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard
 from batchgrowth_trainer.workload import Workload
@@ -112,10 +112,7 @@ class Replica:
 
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
-        sums, size, learning_rate = self.step(step, total, step.examples)
-        decision = self.growth.after(step, sums, size, largest_shard(step))
-        self.position = step.after
-        return Committed(sums.by_name[LOSS.name] / step.examples, learning_rate, sums.stop, decision)
+        return self.advanced(step, *self.step(step, total, step.examples))
 
     def step(self, step: Step, total: Tensor, examples: int) -> tuple[Sums, float, float]:
         """Take the optimizer step with `total`, the sum over `examples` of the update's examples, shape (L,).
@@ -124,20 +121,34 @@ class Replica:
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
         weights = self.parameters.length
-        gradient = total[:weights].div_(examples)
-        sums = self._tail.read(total, torch.linalg.vector_norm(gradient))
-        loss, (size,) = sums.by_name[LOSS.name], sums.more
-        learning_rate = self.growth.learning_rate(step)
-        if not (abs(loss) < float("inf") and size < float("inf")):
-            raise WorkloadError(not_finite(step, learning_rate, loss, size))
-        if self.buffers.length:
-            change = total[weights : -self._tail.length].div_(examples)
-            self.buffers.advance(self.buffers.clone(), change)
-        clip(gradient, size, self.spec.optimizer.clipping)
-        self.optimizer.step(gradient, learning_rate, step.position.update)
-        if self.average is not None:
-            self.average.follow(step.position.update)
+        gradient, rest = total[:weights].div_(examples), total[weights:]
+        norms = norms_of(gradient, self.parameters.lengths)
+        sums, size, learning_rate = self.read(step, rest, norms)
+        self.buffers.follow(rest[: self.buffers.length], examples)
+        self.move(step, gradient, size, learning_rate, self.optimizer, slice(0, weights))
         return sums, size, learning_rate
+
+    def read(self, step: Step, rest: Tensor, norms: Tensor) -> tuple[Sums, float, float]:
+        """What `step` returns and raises, of a total without the gradient and the norms of the mean gradients."""
+        sums = self._tail.read(rest, norm_of_all(norms))
+        learning_rate = self.growth.learning_rate(step)
+        check_finite(step, learning_rate, sums.by_name[LOSS.name], sums.more[0])
+        return sums, sums.more[0], learning_rate
+
+    def move(
+        self, step: Step, gradient: Tensor, size: float, learning_rate: float, optimizer: AnyOptimizer, place: slice
+    ) -> None:
+        """Move the parameters at `place`, those of `optimizer`, by their mean gradient; `size` is the norm of all."""
+        clip(gradient, size, self.spec.optimizer.clipping)
+        optimizer.step(gradient, learning_rate, step.position.update)
+        if self.average is not None:
+            self.average.follow(step.position.update, place)
+
+    def advanced(self, step: Step, sums: Sums, size: float, learning_rate: float) -> Committed:
+        """Advance the position past an update whose step was taken."""
+        decision = self.growth.after(step, sums, size, largest_shard(step))
+        self.position = step.after
+        return Committed(sums.by_name[LOSS.name] / step.examples, learning_rate, sums.stop, decision)
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
         """Write the timing of an earlier update into the row with shard 0, for a growth that looks at a clock.

@@ -1,0 +1,17 @@
+"""The norm of a gradient, by parameters: members that have some of them each find the same bits together."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
+    """The Euclidean norms of adjacent parameters' gradients, of these lengths, shape (number of parameters,)."""
+    return torch.stack(torch._foreach_norm(gradient.split_with_sizes(list(lengths))))
+
+
+def norm_of_all(norms: Tensor) -> Tensor:
+    """The norm of all of them together, a float64 scalar."""
+    norm: Tensor = torch.linalg.vector_norm(norms, dtype=torch.float64)
+    return norm
