@@ -4,6 +4,7 @@ An update then needs one broadcast, one checkpoint tensor and one optimizer step
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -77,14 +78,22 @@ class FlatParameters:
         self.last_from = self.spans[-len(last)].start if last else self.length
         """Where those for which `is_last` is true begin; they lie behind the others."""
         self.vector = nn.Parameter(torch.zeros(self.length, device=device), requires_grad=True)
-        self.members: list[tuple[nn.Parameter, Span]] = []
         parameters = dict(named)
         for span in self.spans:
-            parameter = parameters[span.name]
-            view = span.of(self.vector.data)
-            view.copy_(parameter.data)
-            parameter.data = view
-            self.members.append((parameter, span))
+            span.of(self.vector.data).copy_(parameters[span.name].data)
+        self._adopt(parameters)
+
+    def _adopt(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Make these parameters views of the vector."""
+        self.members = [(parameters[span.name], span) for span in self.spans]
+        for parameter, span in self.members:
+            parameter.data = span.of(self.vector.data)
+
+    def shared_with(self, model: nn.Module) -> "FlatParameters":
+        """The same vector with the parameters of a copy of the model as views of it too."""
+        shared = copy(self)
+        shared._adopt(dict(model.named_parameters()))
+        return shared
 
     def gradient_views(self, row: Tensor) -> list[Tensor]:
         """Views of `row`, one per trained parameter, for backward to accumulate into."""
