@@ -101,6 +101,12 @@ SPEED: tuple[Panel, ...] = (
         "none",
         Query(latest("batchgrowth_replica_distance"), "distance"),
     ),
+    lines(
+        "Staleness",
+        "Updates made between the fetch of a gradient's weights and its push, with Downpour.",
+        "none",
+        Query(latest("batchgrowth_staleness", "statistic"), "{{statistic}}"),
+    ),
 )
 PAUSES: tuple[Panel, ...] = (
     bars(

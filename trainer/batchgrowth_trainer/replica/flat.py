@@ -89,11 +89,13 @@ class FlatParameters:
         for parameter, span in self.members:
             parameter.data = span.of(self.vector.data)
 
-    def shared_with(self, model: nn.Module) -> "FlatParameters":
-        """The same vector with the parameters of a copy of the model as views of it too."""
-        shared = copy(self)
-        shared._adopt(dict(model.named_parameters()))
-        return shared
+    def of_copy(self, model: nn.Module, *, shared: bool) -> "FlatParameters":
+        """Those of a copy of the model: views of the same vector if `shared`, else of a copy of it."""
+        other = copy(self)
+        if not shared:
+            other.vector = nn.Parameter(self.vector.data.clone())
+        other._adopt(dict(model.named_parameters()))
+        return other
 
     def gradient_views(self, row: Tensor) -> list[Tensor]:
         """Views of `row`, one per trained parameter, for backward to accumulate into."""

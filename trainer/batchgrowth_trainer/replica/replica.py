@@ -78,11 +78,11 @@ class Replica:
         """The plan as decided so far."""
         return self.judgement.shortened(self.growth.course.plan)
 
-    def twin(self) -> "Replica":
-        """A replica with a model and buffers of its own, whose weights and remaining state are the memory of this."""
+    def twin(self, *, own_weights: bool = False) -> "Replica":
+        """A replica for gradients, with a model and buffers of its own; it shares the weights, unless `own_weights`."""
         twin = copy(self)
         twin.model = deepcopy(self.model)
-        twin.parameters = self.parameters.shared_with(twin.model)
+        twin.parameters = self.parameters.of_copy(twin.model, shared=not own_weights)
         twin.buffers = FlatBuffers(twin.model, self.device)
         twin._loss, twin._free = Loss(self.spec, self.workload, twin.model, self.device), []
         return twin
