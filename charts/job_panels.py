@@ -96,10 +96,12 @@ SPEED: tuple[Panel, ...] = (
         Query(pace("batchgrowth_exchange_bytes_total"), "sent"),
     ),
     lines(
-        "Distance of the replicas",
-        "How far the weights of logical replicas are from their mean; 0 if the exchange has no replicas of its own.",
+        "Distance and staleness",
+        "How far the weights of logical replicas are from their mean, 0 if the exchange has no replicas of its own; on "
+        "the right how many updates Downpour made between the fetch of a gradient's weights and its push.",
         "none",
         Query(latest("batchgrowth_replica_distance"), "distance"),
+        Query(latest("batchgrowth_staleness", "statistic"), "{{statistic}} staleness", "none"),
     ),
 )
 PAUSES: tuple[Panel, ...] = (

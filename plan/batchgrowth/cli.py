@@ -22,7 +22,7 @@ from batchgrowth.plan import make_plan
 from batchgrowth.pod_limits import PodLimits, account_note, pod_faults, written_pods
 from batchgrowth.pod_security import PodSecurity
 from batchgrowth.spec import JobSpec
-from batchgrowth.tables import clock_note, gain_note, plan_table, plan_totals, shard_note
+from batchgrowth.tables import clock_note, exchange_note, gain_note, plan_table, plan_totals, shard_note
 
 COMMANDS = "batchgrowth.commands"
 ROOMS = {
@@ -98,7 +98,7 @@ def check(
             measured = f"good; batches by the {spec.batch.growth.entry.quantity}, at most {plan.updates:,} updates"
             declared = f"good; {len(plan.stages)} stages, {plan.updates:,} updates"
             typer.echo(f"{file}: {measured if spec.batch.growth.entry.quantity else declared}")
-            for note in filter(None, (clock_note(spec), account_note(spec))):
+            for note in filter(None, (clock_note(spec), exchange_note(spec), account_note(spec))):
                 typer.echo(f"{file}: {note}")
     if faults:
         raise typer.Exit(SpecError.exit_code)
@@ -126,7 +126,8 @@ def plan(
     console.print(plan_table(course))
     console.print(plan_totals(course, ran=run is not None), highlight=False)
     spec = course.spec
-    for note in filter(None, (shard_note(course.plan, spec), gain_note(spec), clock_note(spec))):
+    notes = shard_note(course.plan, spec), gain_note(spec), clock_note(spec), exchange_note(spec)
+    for note in filter(None, notes):
         console.print(note, highlight=False)
 
 

@@ -67,6 +67,13 @@ TRAINER = (
     ),
     Metric("batchgrowth_stage", "gauge", "Index of the current stage, from 0."),
     Metric(
+        "batchgrowth_staleness",
+        "gauge",
+        "Updates made between the fetch of a gradient's weights and its push, in the last round of Downpour.",
+        "",
+        ("statistic",),
+    ),
+    Metric(
         "batchgrowth_update_duration_seconds",
         "histogram",
         "Time of one update, by part: compute, exchange or wait.",

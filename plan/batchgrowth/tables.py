@@ -119,6 +119,16 @@ def clock_note(spec: JobSpec) -> str:
     )
 
 
+def exchange_note(spec: JobSpec) -> str:
+    """What an exchange whose weights differ from run to run means for a second run; empty for the others."""
+    if spec.exchange.entry.promise != "Nondeterministic":
+        return ""
+    return (
+        f"note: the weights of exchange {spec.exchange.type} differ from run to run, even on the same machine; the "
+        "promise of equal weights does not cover them."
+    )
+
+
 def gain_note(spec: JobSpec) -> str:
     """By what a measured gain multiplies the learning rates of the plan; empty without one."""
     rate = spec.learning_rate

@@ -5,6 +5,8 @@ from pydantic import Field
 from batchgrowth.extend import ExchangeEntry, Model, Rule
 
 MOST_MEMBERS = 64  # all are connected with each other
+_UNDIVIDED = ["Torch", "LBFGS"]
+"""Optimizers whose step needs all parameters."""
 
 
 class ParameterServer(Model):
@@ -15,7 +17,7 @@ class ParameterServer(Model):
         ge=1,
         le=MOST_MEMBERS,
         description="Servers, which the workers are besides: each has a slice of whole parameters. The weights do not "
-        "depend on it. Default: one on each worker; 1 with optimizer Torch. Example: 2.",
+        "depend on it. Default: one on each worker; 1 with optimizer Torch or LBFGS. Example: 2.",
     )
 
 
@@ -32,13 +34,13 @@ ENTRY = ExchangeEntry(
         "JobSpec": (
             Rule(
                 "exchange.parameterServer.servers",
-                "give 1 with optimizer Torch, which may look at all parameters at once, or leave it out",
+                f"give 1 with optimizer {' or '.join(_UNDIVIDED)}, which looks at all parameters at once, or leave it out",
                 lambda s: (
                     s.exchange.type != "ParameterServer"
-                    or s.optimizer.type != "Torch"
+                    or s.optimizer.type not in _UNDIVIDED
                     or s.exchange.settings.servers in (None, 1)
                 ),
-                "self.exchange.type != 'ParameterServer' || self.optimizer.type != 'Torch' || "
+                f"self.exchange.type != 'ParameterServer' || !(self.optimizer.type in {_UNDIVIDED}) || "
                 "!has(self.exchange.parameterServer) || !has(self.exchange.parameterServer.servers) || "
                 "self.exchange.parameterServer.servers == 1",
             ),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from batchgrowth import BatchGrowthError, cli
+from batchgrowth.exchanges import INEXACT, REPEATABLE
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
@@ -94,6 +95,22 @@ def test_a_rule_that_looks_at_a_clock_says_so(
     assert f"\n{path}: {note}" in run(capsys, "check", path)[1]
     assert f"\n{note}" in run(capsys, "plan", path)[1]
     assert "clock" not in run(capsys, "plan", EXAMPLES / "digits-measured.yaml")[1]
+
+
+@pytest.mark.parametrize("name", [name for name in INEXACT if name not in REPEATABLE])
+def test_an_exchange_whose_weights_differ_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    job = yaml.safe_load((EXAMPLES / "digits.yaml").read_text())
+    path, note = tmp_path / "job.yaml", "differ from run to run, even on the same machine"
+    path.write_text(yaml.safe_dump(job))
+    assert note not in run(capsys, "check", path)[1] + run(capsys, "plan", path)[1]
+    job["spec"]["exchange"] = {"type": name}
+    path.write_text(yaml.safe_dump(job))
+    note = f"note: the weights of exchange {name} {note}"
+    assert f"\n{path}: {note}" in run(capsys, "check", path)[1]
+    assert f"\n{note}" in run(capsys, "plan", path)[1]
 
 
 def test_check_holds_the_pods_against_the_standard_of_the_cluster(

@@ -126,6 +126,25 @@ def test_a_peer_that_has_gone_is_noticed_at_once(encryption: Encryption | None) 
     third.close()
 
 
+def test_the_first_of_several_peers_is_known(encryption: Encryption | None) -> None:
+    """That which has sent, what is left of it, and that which has gone; a wake ends the wait."""
+    first, second, third = meshes(3, encryption=encryption)
+    assert [] == first.arrived({1, 2}, 0.0)
+    first.wake()
+    assert [] == first.arrived({1, 2}, 60.0)
+    third.swap({0: memoryview(b"ab")}, {}, 10.0)
+    for letter in (b"a", b"b"):
+        assert [2] == first.arrived({1, 2}, 60.0)
+        room = bytearray(1)
+        first.swap({}, {2: memoryview(room)}, 10.0)
+        assert letter == room
+    assert [] == first.arrived({1, 2}, 0.0)
+    second.close()
+    assert [1] == first.arrived({1, 2}, 60.0)
+    first.close()
+    third.close()
+
+
 def test_what_was_sent_before_closing_still_arrives(encryption: Encryption | None) -> None:
     """In either direction: the one that dialled has never read."""
     for sender in (0, 1):

@@ -22,6 +22,7 @@ from batchgrowth_trainer.sinks.events import (
     Recovered,
     ReplicasApart,
     Sink,
+    Stale,
     Started,
     Stopped,
     Waiting,
@@ -244,7 +245,7 @@ NOTES = [
     (CheckpointFailed("no room"), "checkpoint failed: no room"),
     (Waiting("a worker"), "waiting for a worker"),
 ]
-SILENT = [BytesSent(9), ReplicasApart(0.1), WorkersReady(2), CheckpointSaved(1, 0.1, 9), Finished("5f")]
+SILENT = [BytesSent(9), ReplicasApart(0.1), Stale(3, 1.5), WorkersReady(2), CheckpointSaved(1, 0.1, 9), Finished("5f")]
 
 
 @pytest.mark.parametrize("console", [terminal, lambda: Console(file=io.StringIO())], ids=["terminal", "log"])

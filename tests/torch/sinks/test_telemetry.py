@@ -21,6 +21,7 @@ from batchgrowth_trainer.sinks.events import (
     Looked,
     Recovered,
     ReplicasApart,
+    Stale,
 )
 from batchgrowth_trainer.sinks.telemetry import LIVENESS_PATH, Endpoint, Telemetry
 from prometheus_client import CollectorRegistry
@@ -50,6 +51,7 @@ def filled(job: Any) -> Telemetry:
         Recovered(2, "a worker was lost"),
         BytesSent(1000),
         ReplicasApart(0.5),
+        Stale(3, 1.5),
         CheckpointSaved(2, 0.1, 500),
         CheckpointFailed("no room"),
     ):

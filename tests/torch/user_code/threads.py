@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ class Fake:
 
     def __init__(self, rank: int, queues: dict[tuple[int, int], queue.Queue[Tensor]], size: int, rows: int = 1) -> None:
         self.rank, self.size, self._queues, self.sent = rank, size, queues, 0
-        self.grid = grid_of(size, rows)
+        self.grid, self._woken = grid_of(size, rows), threading.Event()
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         for peer, tensor in outgoing.items():
@@ -24,6 +25,19 @@ class Fake:
             came = self._queues[peer, self.rank].get(timeout=3)
             assert came.numel() == tensor.numel()
             tensor.view(-1).copy_(came.view(-1))
+
+    def arrived(self, peers: set[int], seconds: float) -> list[int]:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            if came := [peer for peer in peers if not self._queues[peer, self.rank].empty()]:
+                return came
+            if self._woken.wait(0.001):
+                self._woken.clear()
+                break
+        return []
+
+    def wake(self) -> None:
+        self._woken.set()
 
     def close(self) -> None:
         """Does nothing."""

@@ -77,6 +77,19 @@ def test_what_follows_from_an_evaluation_goes_to_those_who_lack_it(small_job: An
         assert state(whole) == state(group[0]) == state(group[1])
 
 
+def test_states_that_differ_from_run_to_run_become_one(small_job: Any) -> None:
+    """A member has come to the same update by another way than the others."""
+    with members(small_job("workload.entrypoint=small:plain", "exchange.type=Downpour"), 3) as group:
+        for member in group:
+            [outcome], _ = generation([member], 1, until=12, evaluated=1)
+            assert Outcome(12) == outcome
+        group[1].replica.parameters.vector.data.add_(1)
+        assert state(group[0]) != state(group[1])
+        outcomes, _ = generation(group, 2, until=12, evaluated=1)
+        assert [Outcome(12)] * 3 == outcomes
+        assert state(group[0]) == state(group[1]) == state(group[2])
+
+
 def test_an_evaluation_that_only_the_driver_knows_is_repeated(small_job: Any) -> None:
     """All members that evaluated have died; the driver has their report."""
     with members(small_job(*JUDGED), 3) as (whole, *group):

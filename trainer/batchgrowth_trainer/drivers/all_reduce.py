@@ -21,7 +21,7 @@ from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.exchange.rendezvous import Rendezvous
 from batchgrowth_trainer.exchange.seats import seats
 from batchgrowth_trainer.record.snapshot import Trained
-from batchgrowth_trainer.sinks.events import BytesSent, ReplicasApart
+from batchgrowth_trainer.sinks.events import BytesSent, ReplicasApart, Stale
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import EvaluationReport, GenerationBegan, Left, Order, Outcome, RowsReport
 
@@ -65,7 +65,8 @@ class AllReduceDriver:
     def _one_generation(self, members: list[str]) -> None:
         self._number += 1
         present = self._now = Generation(self._number, members)
-        by_nccl = backend_of([self._crew.ready[address] for address in members]) == "nccl"
+        waits_for_all = self._run.spec.exchange.entry.promise != "Nondeterministic"  # as NCCL must
+        by_nccl = waits_for_all and backend_of([self._crew.ready[address] for address in members]) == "nccl"
         self._rendezvous = Rendezvous(self._host) if by_nccl else None
         try:
             for address, order in zip(members, self._orders(), strict=True):
@@ -169,6 +170,8 @@ class AllReduceDriver:
             self._run.publish(BytesSent(report.bytes_sent))
             if report.distance is not None:
                 self._run.publish(ReplicasApart(report.distance))
+            if report.staleness is not None:
+                self._run.publish(Stale(report.staleness.largest, report.staleness.mean))
         else:
             self._run.record_evaluation(report.position, report.values, report.evaluated_at, report.end)
 

@@ -1,8 +1,9 @@
 """SingleProcess: the baseline. One replica in the driver's process, and no exchange (CS744 report, task 1)."""
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 
 from torch import Tensor
 
@@ -16,23 +17,25 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.worker.messages import UpdateRow
 
+Advance = Callable[[Run, Replica], None]
+"""Makes the next update or more, and records them."""
 
-def train_alone(run: Run, replica: Replica) -> Replica:
+
+def train_alone(run: Run, replica: Replica, advance: Advance) -> Replica:
     """The replica after training it in this process to the end of the plan, or until a stop is requested.
 
     Raises WorkloadError and DataError.
     """
-    stopwatch = Stopwatch()
     while True:
         evaluate_if_due(run, replica)
         if run.stop_requested() or replica.plan.is_done(replica.position):
             return replica
         if run.checkpoint_due():
             run.save(replica.snapshot())
-        _update(run, replica, stopwatch)
+        advance(run, replica)
 
 
-def _update(run: Run, replica: Replica, stopwatch: Stopwatch) -> None:
+def _update(stopwatch: Stopwatch, run: Run, replica: Replica) -> None:
     step = replica.plan.step_at(replica.position)
     began = time.perf_counter()
     whole = replica.partials(step, (0, step.shards), runs=lambda later: (0, later.shards))
@@ -61,13 +64,18 @@ def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
     return rows[0]
 
 
-def train(run: Run, _join: Join) -> Trained:
+def train_here(run: Run, advancing: Callable[[Replica], AbstractContextManager[Advance]]) -> Trained:
     """Train in this process, from the newest checkpoint on. Raises WorkloadError and DataError."""
     replica = build_replica(run.spec)
-    with closing(replica.loaders):
+    with closing(replica.loaders), advancing(replica) as advance:
         run.arithmetics.compare_own(SHARDS, replica.arithmetic)
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)
-        train_alone(run, replica)
+        train_alone(run, replica, advance)
         return trained_of(replica)
+
+
+def train(run: Run, _join: Join) -> Trained:
+    """Train update after update. See train_here."""
+    return train_here(run, lambda _: nullcontext(partial(_update, Stopwatch())))

@@ -57,6 +57,14 @@ class LoneGroup:
         assert not outgoing
         assert not incoming
 
+    def arrived(self, peers: set[int], seconds: float) -> list[int]:  # noqa: ARG002
+        """None: there is no peer."""
+        assert not peers
+        return []
+
+    def wake(self) -> None:
+        """Does nothing."""
+
     def close(self) -> None:
         """Does nothing."""
 
@@ -81,6 +89,15 @@ class TcpGroup:
         for peer, tensor in incoming.items():
             if tensor is not landing[peer]:
                 tensor.copy_(landing[peer])
+
+    def arrived(self, peers: set[int], seconds: float) -> list[int]:
+        """See Mesh.arrived. Raises PeerLost."""
+        with _peer_errors():
+            return self._mesh.arrived(peers, seconds)
+
+    def wake(self) -> None:
+        """See Mesh.wake."""
+        self._mesh.wake()
 
     def close(self) -> None:
         """Close every connection."""

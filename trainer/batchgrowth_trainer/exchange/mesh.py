@@ -7,10 +7,12 @@ lock before. docs/benchmarks.md has the figures. Here an update waits only for i
 
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
 
 _LARGEST_SEND = 1 << 28  # bytes; OpenSSL counts in 31 bits
+_MOST_WAKES = 4096
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -19,6 +21,27 @@ class Mesh:
 
     def __init__(self, peers: Mapping[int, socket.socket]) -> None:
         self._peers = peers
+        self._news, self._wake = socket.socketpair()
+        self._news.setblocking(False)
+        self._wake.setblocking(False)
+
+    def arrived(self, peers: Iterable[int], seconds: float) -> list[int]:
+        """Those of the ranks that have sent something, or are gone; after `seconds` or a `wake` perhaps none."""
+        held = [peer for peer in peers if (pending := getattr(self._peers[peer], "pending", None)) and pending()]
+        if held:  # TLS may hold bytes that the kernel no longer has
+            return held
+        waiting, ranks = poll(), {self._peers[peer].fileno(): peer for peer in peers}
+        for number in (*ranks, self._news.fileno()):
+            waiting.register(number, POLLIN)
+        numbers = [number for number, _ in waiting.poll(seconds * 1e3)]
+        if self._news.fileno() in numbers:
+            self._news.recv(_MOST_WAKES)
+        return [ranks[number] for number in numbers if number in ranks]
+
+    def wake(self) -> None:
+        """End `arrived`, or the next call of it; from any thread."""
+        with suppress(BlockingIOError):
+            self._wake.send(b".")
 
     def swap(self, outgoing: Mapping[int, memoryview], incoming: Mapping[int, memoryview], seconds: float) -> None:
         """Send to and receive from all these ranks at once.
@@ -35,7 +58,7 @@ class Mesh:
 
     def close(self) -> None:
         """Close every connection; bytes sent before still arrive."""
-        for connection in self._peers.values():
+        for connection in (*self._peers.values(), self._news, self._wake):
             connection.close()
 
     def _poll(self, sends: dict[int, memoryview], receives: dict[int, memoryview], seconds: float) -> None:

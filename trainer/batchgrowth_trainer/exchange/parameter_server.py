@@ -134,8 +134,8 @@ def _cuts(setting: Setting) -> list[int]:
     if not isinstance(replica.optimizer, FlatOptimizer):
         if servers > 1 and asked:
             raise WorkloadError(
-                f"exchange.parameterServer.servers: give 1 with optimizer {replica.spec.optimizer.type}, which may "
-                "look at all parameters at once, or leave it out"
+                f"exchange.parameterServer.servers: give 1 with optimizer {replica.spec.optimizer.type}, which "
+                "looks at all parameters at once, or leave it out"
             )
         servers = 1
     of_servers = replica.parameters.cuts(servers)

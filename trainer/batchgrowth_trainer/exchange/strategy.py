@@ -9,6 +9,7 @@ from typing import Protocol
 from batchgrowth.plan import Step
 
 from batchgrowth_trainer.exchange.group import Group
+from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.updates import Committed
 
@@ -18,7 +19,7 @@ class Round:
     """The updates that were committed, with the seconds of all of them together and the bytes that all members sent.
 
     `stop` is whether a member requested a stop; `distance` the root mean square distance of the logical replicas from
-    their mean, None if there is one replica.
+    their mean, None if there is one replica; `staleness` that of the gradients, None if all updates wait for theirs.
     """
 
     done: tuple[tuple[Step, Committed], ...]
@@ -28,6 +29,7 @@ class Round:
     wait_seconds: float
     bytes_sent: int
     distance: float | None = None
+    staleness: Staleness | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ An update then needs one broadcast, one checkpoint tensor and one optimizer step
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -81,14 +82,24 @@ class FlatParameters:
         self.lengths = [end - start for start, end in pairwise(self._starts)]
         """The elements from each parameter to the next; those between two are 0."""
         self.vector = nn.Parameter(torch.zeros(self.length, device=device), requires_grad=True)
-        self.members: list[tuple[nn.Parameter, Span]] = []
         parameters = dict(named)
         for span in self.spans:
-            parameter = parameters[span.name]
-            view = span.of(self.vector.data)
-            view.copy_(parameter.data)
-            parameter.data = view
-            self.members.append((parameter, span))
+            span.of(self.vector.data).copy_(parameters[span.name].data)
+        self._adopt(parameters)
+
+    def _adopt(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Make these parameters views of the vector."""
+        self.members = [(parameters[span.name], span) for span in self.spans]
+        for parameter, span in self.members:
+            parameter.data = span.of(self.vector.data)
+
+    def of_copy(self, model: nn.Module, *, shared: bool) -> "FlatParameters":
+        """Those of a copy of the model: views of the same vector if `shared`, else of a copy of it."""
+        other = copy(self)
+        if not shared:
+            other.vector = nn.Parameter(self.vector.data.clone())
+        other._adopt(dict(model.named_parameters()))
+        return other
 
     def gradient_views(self, row: Tensor) -> list[Tensor]:
         """Views of `row`, one per trained parameter, for backward to accumulate into."""

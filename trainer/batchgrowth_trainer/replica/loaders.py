@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ class Loaders:
         needed = processes > 0 and not is_indexed(workload, workload.train)
         self._loaders = [_Loader(workload) for _ in range(processes)] if needed and _has_room() else []
         self._turns = cycle(self._loaders)
+        self._reading = Lock()  # a data set may keep a file open, and reading seeds the generators of the process
 
     def read(self, request: Request, following: Following) -> Batch:
         """The inputs and targets of a request; those of `following` are read ahead.
@@ -56,7 +57,8 @@ class Loaders:
         Raises DataError, WorkloadError, and a ReadFault if a process that reads has died.
         """
         if not self._loaders:
-            return read(self._workload, request)
+            with self._reading:
+                return read(self._workload, request)
         lane = self._lanes[request.test]
         if not lane.has(request):
             lane.restart(following())

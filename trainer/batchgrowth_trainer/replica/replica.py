@@ -6,6 +6,7 @@ their partial sums.  Legend: L = length of a row, N = examples of a shard, S = s
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy, deepcopy
 from functools import partial
 
 import torch
@@ -76,6 +77,15 @@ class Replica:
     def plan(self) -> Plan:
         """The plan as decided so far."""
         return self.judgement.shortened(self.growth.course.plan)
+
+    def twin(self, *, own_weights: bool = False) -> "Replica":
+        """A replica for gradients, with a model and buffers of its own; it shares the weights, unless `own_weights`."""
+        twin = copy(self)
+        twin.model = deepcopy(self.model)
+        twin.parameters = self.parameters.of_copy(twin.model, shared=not own_weights)
+        twin.buffers = FlatBuffers(twin.model, self.device)
+        twin._loss, twin._free = Loss(self.spec, self.workload, twin.model, self.device), []
+        return twin
 
     # --- one update -------------------------------------------------------------------------------------------
 

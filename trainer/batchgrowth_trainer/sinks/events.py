@@ -90,6 +90,14 @@ class ReplicasApart:
 
 
 @dataclass(frozen=True, slots=True)
+class Stale:
+    """The updates made between the fetch of a gradient's weights and its push: the most in a round, and the mean."""
+
+    largest: int
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersReady:
     """This many workers could train now."""
 
@@ -137,8 +145,8 @@ class Stopped:
 
 Event = (
     HistoryRow | EvaluationRow | ResizeRow | Started | Looked | EndedEarly | Recovered | CheckpointSaved
-    | CheckpointFailed | BytesSent | ReplicasApart | WorkersReady | Waiting | ArithmeticDiffers | Note | Finished
-    | Stopped
+    | CheckpointFailed | BytesSent | ReplicasApart | Stale | WorkersReady | Waiting | ArithmeticDiffers | Note
+    | Finished | Stopped
 )  # fmt: skip
 
 

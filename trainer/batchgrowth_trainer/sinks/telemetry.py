@@ -38,7 +38,7 @@ class Telemetry:
         match event:
             case HistoryRow():
                 self._row(event)
-            case events.BytesSent() | events.ReplicasApart():
+            case events.BytesSent() | events.ReplicasApart() | events.Stale():
                 self._exchange(event)
             case EvaluationRow():
                 for name, value in (("loss", event.loss), *event.metrics.items()):
@@ -82,11 +82,15 @@ class Telemetry:
         spent.labels("exchange").observe(row.exchange_seconds)
         spent.labels("wait").observe(row.wait_seconds)
 
-    def _exchange(self, event: events.BytesSent | events.ReplicasApart) -> None:
-        if isinstance(event, events.BytesSent):
-            self._metrics["batchgrowth_exchange_bytes_total"].inc(event.count)
-        else:
-            self._metrics["batchgrowth_replica_distance"].set(event.distance)
+    def _exchange(self, event: events.BytesSent | events.ReplicasApart | events.Stale) -> None:
+        match event:
+            case events.BytesSent(count):
+                self._metrics["batchgrowth_exchange_bytes_total"].inc(count)
+            case events.ReplicasApart(distance):
+                self._metrics["batchgrowth_replica_distance"].set(distance)
+            case events.Stale(largest, mean):
+                self._metrics["batchgrowth_staleness"].labels("largest").set(largest)
+                self._metrics["batchgrowth_staleness"].labels("mean").set(mean)
 
     def _resize(self, row: ResizeRow) -> None:
         direction = "up" if row.to_workers > row.from_workers else "down"

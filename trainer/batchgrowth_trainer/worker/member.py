@@ -22,6 +22,7 @@ from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
 from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
+from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.record.packed import Packed, unpack
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.devices import prepare_process
@@ -93,12 +94,16 @@ class Member:
         return rows
 
     def _catch_up(self, group: Group) -> None:
-        """Bring every member to the most advanced state; all states of one update and evaluation are the same."""
+        """Bring every member to the most advanced state; all states of one update and evaluation are the same, unless
+        they differ from run to run.
+        """
         here = self.replica.position
         mine = torch.tensor([here.update, self.replica.judgement.known(here.epoch), here.epoch, here.offset])
         places = [place.tolist() for place in swap_with_all(group, mine)]
         best = max(place[:2] for place in places)
         holds = [place[:2] == best for place in places]
+        if self.replica.spec.exchange.entry.promise == "Nondeterministic":
+            holds = [rank == holds.index(True) for rank in range(group.size)]
         if all(holds):
             return
         spread_state(group, holds, list(self.replica.tensors().values()))
@@ -150,6 +155,7 @@ class _Generation:
         self._reported_at = time.perf_counter()
         self._evaluated = order.evaluated
         self._distance: float | None = None
+        self._staleness: Staleness | None = None
         self._bytes = 0  # that all members together sent since the last report
 
     def run(self) -> None:
@@ -187,7 +193,7 @@ class _Generation:
             row = messages.UpdateRow.now(step, self._replica.plan, committed, self._group.size, seconds)
             self._member.keep_row(row)
         self._bytes += done.bytes_sent
-        self._distance = done.distance
+        self._distance, self._staleness = done.distance, done.staleness
         if self._reports and time.perf_counter() - self._reported_at > _REPORT_SECONDS:
             self._send_rows()
         return done.stop
@@ -197,7 +203,7 @@ class _Generation:
             return
         rows = self._member.rows_after(self._reported)
         if rows:
-            self._send(messages.RowsReport(rows, self._bytes, self._distance))
+            self._send(messages.RowsReport(rows, self._bytes, self._distance, self._staleness))
             self._reported, self._bytes = rows[-1].update, 0
         self._reported_at = time.perf_counter()
 

@@ -13,6 +13,7 @@ from batchgrowth.plan import Plan, Position, Step
 from pydantic import Discriminator, TypeAdapter
 
 from batchgrowth_trainer.exchange.seats import Seat
+from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.replica.updates import Committed
 
@@ -109,11 +110,12 @@ class UpdateRow:
 
 @dataclass(frozen=True, slots=True)
 class RowsReport:
-    """Committed updates, the bytes that all members together sent for them, and the last Round.distance."""
+    """Committed updates, the bytes that all members sent for them, and the last Round's distance and staleness."""
 
     rows: tuple[UpdateRow, ...]
     bytes_sent: int
     distance: float | None = None
+    staleness: Staleness | None = None
     kind: Literal["rows"] = "rows"
 
 

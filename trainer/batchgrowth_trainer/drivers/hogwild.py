@@ -1,0 +1,114 @@
+"""Hogwild: threads of this process update the same weights without locks. Recht, Ré, Wright and Niu, 2011.
+
+A thread takes the next update of the plan, computes the gradient of its whole batch with the weights as they are, which
+other threads may change while it does, and steps. Each has buffers of its own while it computes; their change is added
+to the shared ones with the step.
+
+Threads meet after 16 updates each, at the end of an epoch, and when a stop is requested. Each update that was taken is
+then applied, so what is done is the beginning of the plan.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from threading import Lock
+
+from batchgrowth.plan import Step
+from batchgrowth.rounds import round_at
+
+from batchgrowth_trainer.blame import reported_as_workload_error
+from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.single_process import Advance, train_here
+from batchgrowth_trainer.drivers.workforce import Join
+from batchgrowth_trainer.record.snapshot import Trained
+from batchgrowth_trainer.replica.devices import prepare_process
+from batchgrowth_trainer.replica.optimizer import FlatOptimizer
+from batchgrowth_trainer.replica.quantities import LOSS
+from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.updates import Committed
+from batchgrowth_trainer.worker.messages import UpdateRow
+
+_UPDATES = 16  # of each thread in a round
+_LOOK_SECONDS = 0.1  # between two looks whether a stop is requested
+
+
+class Hogwild:
+    """The threads' replicas, which share the weights of `replica`, and its optimizer's state."""
+
+    def __init__(self, replica: Replica, pool: ThreadPoolExecutor, threads: int) -> None:
+        """Raises WorkloadError if the model cannot be copied."""
+        self._replica, self._pool = replica, pool
+        with reported_as_workload_error("copying the model for a thread of Hogwild"):
+            self._twins = [replica.twin() for _ in range(threads)]
+        # An optimizer of the user's own is an object with a state of its own, which is moved by one thread at a time.
+        self._stepping = nullcontext() if isinstance(replica.optimizer, FlatOptimizer) else Lock()
+
+    def __call__(self, run: Run, replica: Replica) -> None:
+        """One round, which is recorded. Raises WorkloadError and DataError; the state is then that before it."""
+        steps = round_at(replica.plan, replica.position, _UPDATES * len(self._twins))
+        before, position = {name: vector.clone() for name, vector in replica.tensors().items()}, replica.position
+        try:
+            rows = self._round(run, deque(steps))
+        except BaseException:
+            for name, vector in replica.tensors().items():
+                vector.copy_(before[name])
+            replica.moved_to(position)
+            raise
+        replica.moved_to(steps[len(rows) - 1].after if rows else position)
+        run.record_rows(rows)
+
+    def _round(self, run: Run, left: deque[Step]) -> list[UpdateRow]:
+        """The rows of the updates that were taken from `left`, in the plan's order."""
+        rows: list[UpdateRow] = []
+        working = {self._pool.submit(self._work, twin, left, rows) for twin in self._twins}
+        try:
+            _wait_for(working, run, left)
+        finally:
+            left.clear()
+            wait(working)
+        return sorted(rows, key=lambda row: row.update)
+
+    def _work(self, twin: Replica, left: deque[Step], rows: list[UpdateRow]) -> None:
+        """What a thread does in a round: update after update, while there is one."""
+        replica = self._replica
+        while True:
+            try:
+                step = left.popleft()
+            except IndexError:
+                return
+            began = time.perf_counter()
+            twin.buffers.restore(replica.buffers.vectors)
+            whole = twin.partials(step, (0, step.shards))
+            with self._stepping:
+                sums, _, learning_rate = replica.step(step, whole[0].row, step.examples)
+            twin.release(whole)
+            done = Committed(sums.by_name[LOSS.name] / step.examples, learning_rate, stop=False)
+            # A part of the seconds, so that those of all updates together are the time that has passed.
+            seconds = (time.perf_counter() - began) / len(self._twins), 0.0, 0.0
+            rows.append(UpdateRow.now(step, replica.plan, done, 1, seconds))
+
+
+def _wait_for(working: set[Future[None]], run: Run, left: deque[Step]) -> None:
+    """Wait for the end of a round, which a requested stop brings forward. Raises the first error of a thread."""
+    while working:
+        ended, working = wait(working, _LOOK_SECONDS, return_when="FIRST_COMPLETED")
+        for future in ended:
+            future.result()
+        if run.stop_requested():
+            left.clear()
+
+
+@contextmanager
+def _advance(replica: Replica) -> Iterator[Advance]:
+    spec = replica.spec
+    threads = spec.exchange.settings.threads
+    with ThreadPoolExecutor(threads, "hogwild", partial(prepare_process, spec)) as pool:
+        yield Hogwild(replica, pool, threads)
+
+
+def train(run: Run, _join: Join) -> Trained:
+    """Train in threads of this process, from the newest checkpoint on. Raises WorkloadError and DataError."""
+    return train_here(run, _advance)

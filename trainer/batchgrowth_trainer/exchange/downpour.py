@@ -1,0 +1,212 @@
+"""Downpour: workers push gradients to a server and fetch weights, each at its own pace. Dean et al., 2012.
+
+The server is a thread of rank 0. An idle worker gets the next update of the plan and the weights as they are, computes
+the gradient of the whole batch and pushes it; the server steps, and the worker is idle again. The worker of rank 0
+computes beside the server, with a model of its own.
+
+A round has 16 updates for each member, and ends when all are made. Then the server sends its whole state to all.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from typing import Protocol, runtime_checkable
+
+import torch
+from batchgrowth.plan import Step
+from batchgrowth.rounds import round_at
+from torch import Tensor
+
+from batchgrowth_trainer.exchange.group import Group, PeerLost
+from batchgrowth_trainer.exchange.local_updates import committed
+from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.exchange.turns import Staleness, Turns
+from batchgrowth_trainer.replica.devices import prepare_process
+from batchgrowth_trainer.replica.quantities import LOSS
+
+_UPDATES = 16  # of each member in a round
+_TICK_SECONDS = 0.2  # between two checks that the generation is not over
+_OVER = -1  # in the place of an update's index
+
+
+@runtime_checkable
+class Served(Group, Protocol):
+    """A group whose rank 0 can wait for the first of several peers."""
+
+    def arrived(self, peers: set[int], seconds: float) -> list[int]:
+        """Those of the peers from which bytes have come, after `seconds` or a `wake` perhaps none. Raises PeerLost."""
+
+    def wake(self) -> None:
+        """End `arrived`, which another thread has called, or the next call of it."""
+
+
+class Downpour:
+    """See Strategy."""
+
+    def __init__(self, setting: Setting) -> None:
+        assert isinstance(setting.group, Served)
+        self._setting, self._replica, self._group = setting, setting.replica, setting.group
+        self._others = set(range(self._group.size)) - {self._group.rank}
+        serves_others = self._group.rank == 0 and self._group.size > 1
+        self._computing = self._replica.twin(own_weights=True) if serves_others else self._replica
+        self._model = list(self._replica.model_tensors().values())
+        self._row = torch.empty(self._replica.length, device=self._replica.device)
+        self._compute_seconds, self._sent = 0.0, 0
+
+    def round(self, stop_requested: Callable[[], bool]) -> Round:
+        """Sixteen updates for each member, or as many as are left of the epoch; one each if a stop is requested."""
+        replica, began = self._replica, time.perf_counter()
+        before, position = {name: vector.clone() for name, vector in replica.tensors().items()}, replica.position
+        self._compute_seconds, self._sent = 0.0, 0
+        steps = round_at(replica.plan, position, _UPDATES * self._group.size)
+        try:
+            if self._group.rank:
+                end = self._work(steps)
+            else:
+                stop = stop_requested()
+                end = self._lead(steps[: self._group.size] if stop else steps, stop=stop)
+        except BaseException:
+            for name, vector in replica.tensors().items():
+                vector.copy_(before[name])
+            replica.moved_to(position)
+            raise
+        stop_asked, largest, mean, *losses = end.tolist()
+        steps = steps[: len(losses)]
+        replica.moved_to(steps[-1].after)
+        done = committed(replica, steps, losses, stop=stop_asked > 0)
+        waited = max(time.perf_counter() - began - self._compute_seconds, 0.0)
+        staleness = Staleness(int(largest), mean)
+        return Round(done, stop_asked > 0, self._compute_seconds, 0.0, waited, self._sent, staleness=staleness)
+
+    def _gradient(self, step: Step) -> Tensor:
+        """The row of an update's whole batch; valid until the next call."""
+        began = time.perf_counter()
+        with self._setting.watched:
+            whole = self._computing.partials(step, (0, step.shards))
+        self._computing.release(whole)
+        self._compute_seconds += time.perf_counter() - began
+        return whole[0].row
+
+    # --- a worker -----------------------------------------------------------------------------------------------------
+
+    def _work(self, steps: Sequence[Step]) -> Tensor:
+        """Update after update, as the server says; what `_end` sends. Raises PeerLost, and the errors of a replica."""
+        while True:
+            order = torch.empty(2, dtype=torch.int64)
+            self._group.swap({}, {0: order})
+            index, length = order.tolist()
+            if index == _OVER:
+                return self._take_all(length)
+            for vector in self._model:
+                self._group.swap({}, {0: vector})
+            self._group.swap({0: self._gradient(steps[index])}, {})
+            self._setting.check()
+
+    def _take_all(self, length: int) -> Tensor:
+        end = torch.empty(length, dtype=torch.float64)
+        for tensor in (end, *self._replica.tensors().values()):
+            self._group.swap({}, {0: tensor})
+        return end
+
+    # --- the server, and the worker beside it -------------------------------------------------------------------------
+
+    def _lead(self, steps: Sequence[Step], *, stop: bool) -> Tensor:
+        """Make the updates with all workers, and send everything to them."""
+        turns = Turns(len(steps), self._replica.spec.exchange.settings.maximum_staleness)
+        losses = [0.0] * len(steps)
+        if self._others:
+            self._serve_and_work(turns, steps, losses)
+        else:
+            for step in steps:
+                turns.begin(0)
+                losses[turns.end(0)] = self._made(step, self._gradient(step))
+                self._setting.check()
+        mean = sum(turns.staleness) / len(steps)
+        end = torch.tensor([float(stop), max(turns.staleness), mean, *losses], dtype=torch.float64)
+        order = torch.tensor([_OVER, len(end)])
+        for tensor in (order, end, *self._replica.tensors().values()) if self._others else ():
+            self._send(self._others, tensor)
+        return end
+
+    def _serve_and_work(self, turns: Turns, steps: Sequence[Step], losses: list[float]) -> None:
+        orders: SimpleQueue[int] = SimpleQueue()
+        pushed: SimpleQueue[Tensor | None] = SimpleQueue()
+        prepare = partial(prepare_process, self._replica.spec)
+        with ThreadPoolExecutor(1, "server", prepare) as thread:
+            serving = thread.submit(self._serve, turns, steps, losses, orders, pushed)
+            serving.add_done_callback(lambda _: orders.put(_OVER))
+            try:
+                while (index := orders.get()) != _OVER:
+                    pushed.put(self._gradient(steps[index]))
+                    self._group.wake()
+            except BaseException:
+                pushed.put(None)
+                self._group.wake()
+                raise
+            serving.result()
+
+    def _serve(
+        self,
+        turns: Turns,
+        steps: Sequence[Step],
+        losses: list[float],
+        orders: SimpleQueue[int],
+        pushed: SimpleQueue[Tensor | None],
+    ) -> None:
+        """Make the updates from what workers push, in the order in which it comes, until all are made.
+
+        `orders` and `pushed` are those to and from the worker of this process, where None says that it has failed.
+        """
+        idle, begun = deque(range(self._group.size)), dict[int, float]()
+        while not turns.is_over:
+            while idle and turns.may_begin():
+                rank = idle.popleft()
+                begun[rank] = time.monotonic()
+                self._order(rank, turns.begin(rank), orders)
+            for rank, row in self._arrived(turns.under_way, pushed):
+                index = turns.end(rank)
+                losses[index] = self._made(steps[index], row)
+                idle.append(rank)
+            self._check(turns.under_way, begun)
+
+    def _order(self, rank: int, index: int, orders: SimpleQueue[int]) -> None:
+        """Give a worker an update and the weights."""
+        if rank == 0:
+            for mine, vector in zip(self._computing.model_tensors().values(), self._model, strict=True):
+                mine.copy_(vector)
+            orders.put(index)
+            return
+        for tensor in (torch.tensor([index, 0]), *self._model):
+            self._send({rank}, tensor)
+
+    def _arrived(self, under_way: set[int], pushed: SimpleQueue[Tensor | None]) -> Iterator[tuple[int, Tensor]]:
+        """The gradients that have come, with their ranks. Raises PeerLost."""
+        for peer in self._group.arrived(under_way - {0}, _TICK_SECONDS):
+            self._group.swap({}, {peer: self._row})
+            self._sent += self._row.nbytes
+            yield peer, self._row
+        while not pushed.empty():
+            row = pushed.get()
+            if row is None:
+                raise PeerLost("the worker beside the server has failed")
+            yield 0, row
+
+    def _check(self, under_way: set[int], begun: dict[int, float]) -> None:
+        """Raises PeerLost if the generation is over, or another worker has computed for too long."""
+        self._setting.check()
+        patience = self._replica.spec.patience_seconds
+        for rank in under_way - {0}:
+            if time.monotonic() - begun[rank] > patience:
+                raise PeerLost(f"rank {rank} has pushed no gradient within {patience:g} s")
+
+    def _made(self, step: Step, row: Tensor) -> float:
+        """Make an update; the sum of the losses of its examples. Raises WorkloadError."""
+        sums, _, _ = self._replica.step(step, row, step.examples)
+        return sums.by_name[LOSS.name]
+
+    def _send(self, peers: set[int], tensor: Tensor) -> None:
+        self._group.swap(dict.fromkeys(peers, tensor), {})
+        self._sent += len(peers) * tensor.nbytes
