@@ -34,7 +34,7 @@ ENTRY = ExchangeEntry(
         "JobSpec": (
             Rule(
                 "exchange.parameterServer.servers",
-                f"give 1 with optimizer {' or '.join(_UNDIVIDED)}, which looks at all parameters at once, or leave it out",
+                f"give 1 with optimizer {' or '.join(_UNDIVIDED)}, which needs all parameters at once, or leave it out",
                 lambda s: (
                     s.exchange.type != "ParameterServer"
                     or s.optimizer.type not in _UNDIVIDED

@@ -135,7 +135,7 @@ def _cuts(setting: Setting) -> list[int]:
         if servers > 1 and asked:
             raise WorkloadError(
                 f"exchange.parameterServer.servers: give 1 with optimizer {replica.spec.optimizer.type}, which "
-                "looks at all parameters at once, or leave it out"
+                "needs all parameters at once, or leave it out"
             )
         servers = 1
     of_servers = replica.parameters.cuts(servers)
