@@ -153,7 +153,12 @@ class ScheduleEntry(Entry):
 class OptimizerEntry(Entry):
     """An optimizer. `implementation` names a function (settings) -> batchgrowth_trainer.replica.optimizer.Stepper,
     or -> a function (spec, parameters) -> batchgrowth_trainer.replica.optimizer.AnyOptimizer.
+
+    `compares_gradients` is True if it compares the gradients of one update and the next, so that both must be those of
+    the weights that it moved.
     """
+
+    compares_gradients: bool = False
 
 
 def one(settings: Any) -> int:  # noqa: ARG001

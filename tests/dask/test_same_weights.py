@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.manifest import read_manifest
+from batchgrowth.manifest import load_manifest, read_manifest
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.frontend.runs import load
@@ -19,6 +19,7 @@ from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.training import Options, train
 from safetensors.torch import load_file
 
+ROOT = Path(__file__).parents[2]
 USER_CODE = str(Path(__file__).parent / "user_code")
 sys.path.append(USER_CODE)
 
@@ -44,6 +45,11 @@ KINDS = {
     "lamb, mlp": (
         "optimizer={type: LAMB, lamb: {}}",
         "learningRate.initial=0.01",
+        "workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",
+    ),
+    "lbfgs, mlp": (
+        "optimizer={type: LBFGS, lbfgs: {history: 3}}",
+        "learningRate.initial=0.2",
         "workload.entrypoint=batchgrowth_trainer.workloads.digits:mlp",
     ),
     "adamw, mlp": (
@@ -123,6 +129,16 @@ def test_compressed_gradients(digits_job: Any, tmp_path: Path) -> None:
     summary = train(job, Options(output_dir=tmp_path / "shared", wanted=by_epoch([2, 3, 1, 4, 4, 2])))
     assert train(alone, Options(output_dir=tmp_path / "alone"))["weightsSha256"] == summary["weightsSha256"]
     assert [2, 3, 1, 4, 2] == followed(summary)
+
+
+def test_lbfgs_on_whole_batches(tmp_path: Path, reference: Reference) -> None:
+    """The example of docs/training.md: forty updates, of the whole data set each."""
+    job = load_manifest(ROOT / "tests" / "corpus" / "good" / "lbfgs.yaml")
+    for workers in (1, 2):
+        summary = train(job, Options(output_dir=tmp_path / str(workers), wanted=by_epoch([workers])))
+        assert reference(job) == summary["weightsSha256"]
+        assert 40 == summary["updates"]
+        assert summary["accuracy"] >= 0.95
 
 
 @pytest.mark.parametrize("loaders", [0, 1, 3])

@@ -6,7 +6,7 @@ batch of B. It is B / B0 while noise rules and 1 where the gradient does.
 
 from batchgrowth.extend import RateEntry, Rule, Signals, Windows
 
-ADAPTIVE = ["Adagrad", "Adam", "AdamW", "LAMB", "LARS", "RMSprop"]
+ADAPTIVE = ["Adagrad", "Adam", "AdamW", "LAMB", "LARS", "LBFGS", "RMSprop"]
 """The optimizers whose steps do not grow with the gradient."""
 
 

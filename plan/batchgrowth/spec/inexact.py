@@ -3,10 +3,12 @@
 from batchgrowth.exchanges import INEXACT
 from batchgrowth.growth import GROWTH
 from batchgrowth.learning_rates import LEARNING_RATES
+from batchgrowth.optimizers import OPTIMIZERS
 from batchgrowth.schema.model import Rule
 
 _MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
 _GAINING = [name for name, entry in LEARNING_RATES.items() if entry.gain]
+_COMPARING = [name for name, entry in OPTIMIZERS.items() if entry.compares_gradients]
 
 RULES = (
     Rule(
@@ -21,5 +23,12 @@ RULES = (
         f"give a rule that measures nothing with exchange {', '.join(INEXACT)}",
         lambda s: s.exchange.type not in INEXACT or s.learning_rate.entry.gain is None,
         f"!(self.exchange.type in {list(INEXACT)}) || !(self.learningRate.rule in {_GAINING})",
+    ),
+    Rule(
+        "optimizer.type",
+        f"give another optimizer than {', '.join(_COMPARING)} with exchange {', '.join(INEXACT)}: it learns from how "
+        "the gradient changes along its own steps",
+        lambda s: s.exchange.type not in INEXACT or not s.optimizer.entry.compares_gradients,
+        f"!(self.exchange.type in {list(INEXACT)}) || !(self.optimizer.type in {_COMPARING})",
     ),
 )

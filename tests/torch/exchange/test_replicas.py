@@ -280,6 +280,28 @@ def test_the_bits_do_not_depend_on_the_members(replica_of: Any, name: str, membe
         assert all(torch.equal(alone[key], theirs[key]) for key in alone)
 
 
+def test_lbfgs_has_the_bits_of_one_member_with_all_reduce(replica_of: Any) -> None:
+    """The whole state too, pairs and the coordinator's numbers, of whole batches in shards that members share."""
+    whole = {"initial": 90, "maximum": 90, "shard": 7, "growth": {"type": "Constant"}}
+    lbfgs = {"type": "LBFGS", "lbfgs": {"history": 3, "weightDecay": "0.001"}, "withoutDecay": {"belowDimensions": 2}}
+
+    def made() -> Replica:
+        return replica_of({"type": "AllReduce"}, optimizer=lbfgs, batch=whole, epochs=8)
+
+    def run(group: Group) -> dict[str, Tensor]:
+        replica = replicas.pop()
+        train(replica, group)
+        return {key: value.clone() for key, value in replica.tensors().items()}
+
+    replicas = [made()]
+    alone = run(LoneGroup())
+    assert alone["optimizer.numbers"][0] > 3
+    for members in (2, 3):
+        replicas = [made() for _ in range(members)]
+        for theirs in together(members, run)[0]:
+            assert all(torch.equal(alone[key], theirs[key]) for key in alone)
+
+
 class Breaking(LoneGroup):
     """The group of one that is over after some more updates, as if a peer were lost."""
 

@@ -1,1 +1,1 @@
-"""torch's optimizer steps over one flat vector: one optimizer, one module."""
+"""Optimizer steps over flat vectors, most of them torch's: one optimizer, one module."""

@@ -1,0 +1,108 @@
+"""A member that trains for days: memory, threads and connections stay as they are, with every strategy."""
+
+import gc
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psutil
+import pytest
+import small
+from batchgrowth.exchanges import EXCHANGES
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.exchange.forming import Door
+from batchgrowth_trainer.exchange.group import Group, LoneGroup, TcpGroup
+from batchgrowth_trainer.exchange.seats import Seat, seats
+from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
+from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.workload import Workload
+from torch import nn
+
+MakeReplica = Callable[[BatchGrowthJob, Workload], Replica]
+
+BEFORE, UPDATES = 2_000, 10_000  # by the first, pools, caches and arenas have their size
+PATIENCE = 60.0  # seconds; for one update of a peer
+MOST_OBJECTS = 100  # of Python; what grows has one for each update, or for each of the 500 rounds of 16 updates
+MOST_BYTES = 4 << 20  # 0.5 KiB an update, where a gradient has 5 KiB; the allocator itself may take a MiB
+# Nine batches of ten in each epoch, each in two shards or, with logical replicas, in as many.
+JOB = (
+    "workload={entrypoint: 'small:plain', examples: 90}", f"epochs={UPDATES // 9 + 1}", "learningRate.initial=0.001",
+    "batch={initial: 10, maximum: 10, shard: 5, growth: {type: Constant}}", "learningRate.rule=Constant",
+)  # fmt: skip
+STRATEGIES = {entry.strategy: name for name, entry in reversed(list(EXCHANGES.items()))}
+"""Each strategy -> the first exchange that has it."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What this process holds."""
+
+    threads: int
+    files: int
+    objects: int
+    memory: int
+
+    @classmethod
+    def now(cls) -> "Held":
+        gc.collect()
+        process = psutil.Process()
+        return cls(process.num_threads(), process.num_fds(), len(gc.get_objects()), process.memory_info().rss)
+
+
+def wide() -> Workload:
+    return small.of(nn.Sequential(nn.Linear(6, 128), nn.Tanh(), nn.Linear(128, 3)))
+
+
+def connected(door: Door, seat: Seat) -> Group:
+    """The group of a member, which closes its door once it has met its peers."""
+    group = LoneGroup() if seat.size == 1 else TcpGroup(seat, door)
+    door.close()
+    return group
+
+
+def trained(replicas: list[Replica]) -> tuple[Held, Held]:
+    """What the process holds after the first updates and at the end, when no member is in a round."""
+    held: list[Held] = []
+    errors: list[BaseException] = []
+    all_wait = threading.Barrier(len(replicas), lambda: held.append(Held.now()), PATIENCE)
+
+    def train(replica: Replica, door: Door, seat: Seat) -> None:
+        try:
+            group = connected(door, seat)
+            strategy = strategy_of(Setting(replica, group, nullcontext(), lambda: None))
+            for end in (BEFORE, UPDATES):
+                while replica.position.update < end:
+                    strategy.round(lambda: False)
+                all_wait.wait()
+            group.close()
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+            all_wait.abort()
+
+    doors = [Door("127.0.0.1") for _ in replicas]
+    places = seats([door.address for door in doors], b"Z" * 16, PATIENCE)
+    threads = [threading.Thread(target=train, args=each) for each in zip(replicas, doors, places, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    before, after = held
+    return before, after
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("name", sorted(STRATEGIES.values()))
+def test_nothing_grows_over_ten_thousand_updates(
+    small_job: Any, make_replica: MakeReplica, name: str, members: int
+) -> None:
+    job = small_job(*JOB, f"exchange.type={name}", f"workers.maximum={members}")
+    before, after = trained([make_replica(job, wide()) for _ in range(members)])
+    growth = {key: value - getattr(before, key) for key, value in asdict(after).items()}
+    assert max(growth["threads"], growth["files"]) <= 0
+    assert growth["objects"] <= MOST_OBJECTS
+    assert growth["memory"] <= MOST_BYTES
