@@ -121,6 +121,7 @@ class Case:
             epochs=self.warm_epochs if only_warm else self.epochs,
             batch={"initial": self.batch, "maximum": self.batch, "shard": shard, "growth": {"type": growth}},
             learningRate={"initial": "0.01", "rule": "Constant"},
+            workers={"examplesPerWorker": 1, "minimum": 1, "maximum": WORKERS, "waitSeconds": 60},
             exchange={
                 "type": system.exchange if system else "AllReduce",
                 "encryption": "Auto" if system and system.encrypted else "Disabled",
