@@ -122,12 +122,17 @@ class Case:
             epochs=self.warm_epochs if only_warm else self.epochs,
             batch={"initial": self.batch, "maximum": self.batch, "shard": shard, "growth": {"type": growth}},
             learningRate={"initial": "0.01", "rule": "Constant"},
+            workers=_workers(WORKERS),
             exchange={
                 "type": system.exchange if system else "AllReduce",
                 "encryption": "Auto" if system and system.encrypted else "Disabled",
                 **json.loads(system.settings if system else "{}"),
             },
         )
+
+
+def _workers(maximum: int) -> dict[str, int]:
+    return {"examplesPerWorker": 1, "minimum": 1, "maximum": maximum, "waitSeconds": 60}
 
 
 def make_job(name: str, **spec: Any) -> BatchGrowthJob:
@@ -140,7 +145,7 @@ def make_job(name: str, **spec: Any) -> BatchGrowthJob:
         "spec": {
             "learningRate": {"initial": "0.01", "rule": "DecayPastMaximum"},
             "optimizer": {"type": "SGD", "sgd": {"momentum": "0.9"}},
-            "workers": {"examplesPerWorker": 1, "minimum": 1, "maximum": 4, "waitSeconds": 60},
+            "workers": _workers(4),
             "evaluation": {"everyEpochs": 1_000_000},
             **spec,
         },

@@ -78,7 +78,8 @@ class Trainers:
         """Reports every job where it is before the first of its turns, of which a whole training has `most`."""
         with ThreadPoolExecutor(PATCHERS) as patchers:
             for job in range(self.jobs):
-                patchers.submit(self._report, name_of(job), *[self._update(job, 0, turns, most)] * 2)
+                update = self._update(job, 0, turns, most)
+                patchers.submit(self._report, name_of(job), update, update)
 
     def play(self, turns: int, period: float, most: int) -> None:
         """Reports every job once per period, evenly spread."""

@@ -47,13 +47,14 @@ def test_kill_9_between_exchanges(digits_job: Any, tmp_path: Path, name: str) ->
     )  # fmt: skip
     options = {"paths": (USER_CODE,)}
     alone = train(job, Options(output_dir=tmp_path / "alone", workers=1, **options))
-    moments, chosen = [15, 40, 75], random.Random(3)  # one that has not begun to train is no loss, and may be chosen
+    # After so many updates, so many; one that has not begun to train is no loss, and may be chosen.
+    moments, chosen = [(15, 1), (40, 2), (75, sys.maxsize)], random.Random(3)
 
     def wanted(_plan: Plan, position: Position) -> int:
-        if moments and position.update >= moments[0]:
-            moments.pop(0)
+        if moments and position.update >= moments[0][0]:
+            _, most = moments.pop(0)
             there = workers()
-            for worker in chosen.sample(there, min(3 - len(moments), len(there)) if moments else len(there)):
+            for worker in chosen.sample(there, min(most, len(there))):
                 os.kill(worker.pid, signal.SIGKILL)
         return 3
 

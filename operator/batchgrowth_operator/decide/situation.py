@@ -151,10 +151,12 @@ class Situation:
         The status knows when an operator before this one saw it, and this one when it saw a report that is not in the
         status yet, which is written less often.
         """
-        if self.report is None:
-            return 0.0
         known = self.previous.trainer_status
-        if known is None or (known.start, known.update) != (self.report.start, self.report.update):
+        if (
+            self.report is None
+            or known is None
+            or (known.start, known.update) != (self.report.start, self.report.update)
+        ):
             return self.seen.report_age_seconds
         return max(self.seen.report_age_seconds, seconds_since(known.last_updated_time, self.seen.now))
 

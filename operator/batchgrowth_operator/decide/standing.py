@@ -22,6 +22,7 @@ from batchgrowth.spec import JobSpec
 from batchgrowth.status import JobStatus, StageRecord
 
 from batchgrowth_operator.seen.observed import Observed
+from batchgrowth_operator.seen.reports import report_of
 
 LARGEST_COUNT = 2**31 - 1
 """The largest count of workers or seconds in a report."""
@@ -103,11 +104,9 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
 
     Raises ValueError, naming the field, if the report is not one that a training of this job can make.
     """
-    config_map = seen.child("ConfigMap", names.progress(seen.name))
-    given = ((config_map or {}).get("data") or {}).get(names.PROGRESS_KEY)
-    if given is None:
+    report = report_of(seen.child("ConfigMap", names.progress(seen.name)))
+    if report is None:
         return None
-    report = Progress.from_json(given)
     plan = _decided(text, report.decisions)
     if plan is None:
         raise ValueError("progress.decisions: not those of a training of this job")

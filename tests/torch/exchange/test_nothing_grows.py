@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import psutil
@@ -18,6 +19,7 @@ from batchgrowth_trainer.exchange.seats import Seat, seats
 from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
+from threads import in_threads
 from torch import nn
 
 MakeReplica = Callable[[BatchGrowthJob, Workload], Replica]
@@ -65,31 +67,20 @@ def connected(door: Door, seat: Seat) -> Group:
 def trained(replicas: list[Replica]) -> tuple[Held, Held]:
     """What the process holds after the first updates and at the end, when no member is in a round."""
     held: list[Held] = []
-    errors: list[BaseException] = []
     all_wait = threading.Barrier(len(replicas), lambda: held.append(Held.now()), PATIENCE)
 
     def train(replica: Replica, door: Door, seat: Seat) -> None:
-        try:
-            group = connected(door, seat)
-            strategy = strategy_of(Setting(replica, group, nullcontext(), lambda: None))
-            for end in (BEFORE, UPDATES):
-                while replica.position.update < end:
-                    strategy.round(lambda: False)
-                all_wait.wait()
-            group.close()
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
-            all_wait.abort()
+        group = connected(door, seat)
+        strategy = strategy_of(Setting(replica, group, nullcontext(), lambda: None))
+        for end in (BEFORE, UPDATES):
+            while replica.position.update < end:
+                strategy.round(lambda: False)
+            all_wait.wait()
+        group.close()
 
     doors = [Door("127.0.0.1") for _ in replicas]
     places = seats([door.address for door in doors], b"Z" * 16, PATIENCE)
-    threads = [threading.Thread(target=train, args=each) for each in zip(replicas, doors, places, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(*(partial(train, *each) for each in zip(replicas, doors, places, strict=True)), on_error=all_wait.abort)
     before, after = held
     return before, after
 

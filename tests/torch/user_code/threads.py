@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from batchgrowth_trainer.exchange.grid import grid_of
@@ -43,24 +44,32 @@ class Fake:
         """Does nothing."""
 
 
-def together(size: int, act: Callable[[Fake], Any], rows: int = 1) -> tuple[list[Any], list[Fake]]:
-    """What each member's `act` returned. Raises the error of a member; only peers of the grid have a queue."""
-    queues: dict[tuple[int, int], queue.Queue[Tensor]] = {
-        (a, b): queue.Queue() for a in range(size) for b in grid_of(size, rows).peers(a)
-    }
-    members, results, errors = [Fake(rank, queues, size, rows) for rank in range(size)], [None] * size, []
+def in_threads(*acts: Callable[[], Any], on_error: Callable[[], Any] = lambda: None) -> list[Any]:
+    """What each of these returned, each in a thread of its own. Raises the first error, after `on_error()`."""
+    results: list[Any] = [None] * len(acts)
+    errors: list[BaseException] = []
 
-    def work(member: Fake) -> None:
+    def work(number: int) -> None:
         try:
-            results[member.rank] = act(member)
+            results[number] = acts[number]()
         except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
+            on_error()
 
-    threads = [threading.Thread(target=work, args=(member,)) for member in members]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(acts))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    return results, members
+    return results
+
+
+def together(size: int, act: Callable[[Fake], Any], rows: int = 1) -> tuple[list[Any], list[Fake]]:
+    """What each member's `act` returned. Raises the error of a member; only peers of the grid have a queue."""
+    queues: dict[tuple[int, int], queue.Queue[Tensor]] = {
+        (a, b): queue.Queue() for a in range(size) for b in grid_of(size, rows).peers(a)
+    }
+    members = [Fake(rank, queues, size, rows) for rank in range(size)]
+    return in_threads(*(partial(act, member) for member in members)), members

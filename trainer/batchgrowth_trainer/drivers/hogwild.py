@@ -28,6 +28,7 @@ from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 from batchgrowth_trainer.replica.quantities import LOSS
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.undoing import undone_by_errors
 from batchgrowth_trainer.replica.updates import Committed
 from batchgrowth_trainer.worker.messages import UpdateRow
 
@@ -49,15 +50,10 @@ class Hogwild:
     def __call__(self, run: Run, replica: Replica) -> None:
         """One round, which is recorded. Raises WorkloadError and DataError; the state is then that before it."""
         steps = round_at(replica.plan, replica.position, _UPDATES * len(self._twins))
-        before, position = {name: vector.clone() for name, vector in replica.tensors().items()}, replica.position
-        try:
+        with undone_by_errors(replica):
             rows = self._round(run, deque(steps))
-        except BaseException:
-            for name, vector in replica.tensors().items():
-                vector.copy_(before[name])
-            replica.moved_to(position)
-            raise
-        replica.moved_to(steps[len(rows) - 1].after if rows else position)
+        if rows:
+            replica.moved_to(steps[len(rows) - 1].after)
         run.record_rows(rows)
 
     def _round(self, run: Run, left: deque[Step]) -> list[UpdateRow]:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce, run_of
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
-from batchgrowth_trainer.exchange.strategy import Round, Setting, undone_by_errors
+from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.pending import Pending
+from batchgrowth_trainer.replica.undoing import undone_by_errors
 from batchgrowth_trainer.replica.updates import Committed, Partial
 
 _UPDATES = 16  # in a round

@@ -26,6 +26,7 @@ from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.exchange.turns import Staleness, Turns
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.quantities import LOSS
+from batchgrowth_trainer.replica.undoing import undone_by_errors
 
 _UPDATES = 16  # of each member in a round
 _TICK_SECONDS = 0.2  # between two checks that the generation is not over
@@ -59,20 +60,14 @@ class Downpour:
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """Sixteen updates for each member, or as many as are left of the epoch; one each if a stop is requested."""
         replica, began = self._replica, time.perf_counter()
-        before, position = {name: vector.clone() for name, vector in replica.tensors().items()}, replica.position
         self._compute_seconds, self._sent = 0.0, 0
-        steps = round_at(replica.plan, position, _UPDATES * self._group.size)
-        try:
+        steps = round_at(replica.plan, replica.position, _UPDATES * self._group.size)
+        with undone_by_errors(replica):
             if self._group.rank:
                 end = self._work(steps)
             else:
                 stop = stop_requested()
                 end = self._lead(steps[: self._group.size] if stop else steps, stop=stop)
-        except BaseException:
-            for name, vector in replica.tensors().items():
-                vector.copy_(before[name])
-            replica.moved_to(position)
-            raise
         stop_asked, largest, mean, *losses = end.tolist()
         steps = steps[: len(losses)]
         replica.moved_to(steps[-1].after)

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import run_of
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_scattered, bytes_sent
-from batchgrowth_trainer.exchange.strategy import Round, Setting, undone_by_errors
+from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.norms import norms_of
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
+from batchgrowth_trainer.replica.undoing import undone_by_errors
 from batchgrowth_trainer.replica.updates import Committed
 
 _UPDATES = 16  # in a round

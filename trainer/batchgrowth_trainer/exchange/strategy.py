@@ -1,7 +1,7 @@
 """What the members of a generation do between two points at which all of them have the same state."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol
@@ -61,16 +61,3 @@ def strategy_of(setting: Setting) -> Strategy:
     """The strategy of the job's exchange."""
     strategy: Strategy = resolve_name(setting.replica.spec.exchange.entry.strategy)(setting)
     return strategy
-
-
-@contextmanager
-def undone_by_errors(replica: Replica) -> Iterator[None]:
-    """Go back to the state before the block if it raises."""
-    start, position = {name: vector.clone() for name, vector in replica.tensors().items()}, replica.position
-    try:
-        yield
-    except BaseException:
-        for name, vector in replica.tensors().items():
-            vector.copy_(start[name])
-        replica.moved_to(position)
-        raise

@@ -37,6 +37,7 @@ from batchgrowth_trainer.replica.outer import outer_of
 from batchgrowth_trainer.replica.pending import pending_of
 from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail, check_finite
 from batchgrowth_trainer.replica.requests import Ahead, Requests, Runs, none_known
+from batchgrowth_trainer.replica.rows import Rows
 from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard
 from batchgrowth_trainer.workload import Workload
 
@@ -68,7 +69,7 @@ class Replica:
         self.on_shard: Callable[[], None] = lambda: None
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
         self._loss = Loss(spec, workload, self.model, device)
-        self._free: list[Partial] = []
+        self._rows = Rows(self.length, self.parameters, self._tail, self.coding)
         self.requests = Requests(spec.seed)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
         self.arithmetic = Arithmetic()
@@ -84,7 +85,8 @@ class Replica:
         twin.model = deepcopy(self.model)
         twin.parameters = self.parameters.of_copy(twin.model, shared=not own_weights)
         twin.buffers = FlatBuffers(twin.model, self.device)
-        twin._loss, twin._free = Loss(self.spec, self.workload, twin.model, self.device), []
+        twin._loss = Loss(self.spec, self.workload, twin.model, self.device)
+        twin._rows = Rows(self.length, twin.parameters, self._tail, self.coding)
         return twin
 
     # --- one update -------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ class Replica:
         ahead: Ahead = lambda shard: self.requests.coming(self.plan, step, range(shard, run[1]), runs)  # noqa: E731
         shard = partial(self._shard, step, start, ahead)
         try:
-            nodes = [tree_sum(lo, hi, shard, self._add) for lo, hi in subtrees(run[0], run[1], step.shards)]
+            nodes = [tree_sum(lo, hi, shard, self._rows.add) for lo, hi in subtrees(run[0], run[1], step.shards)]
         finally:
             self.buffers.restore(start)
         if stop and nodes:
@@ -113,7 +115,7 @@ class Replica:
         self.model.train()
         start = self.buffers.clone()
         try:
-            return tree_sum(*run, partial(self._shard, step, start, ahead), self._add)
+            return tree_sum(*run, partial(self._shard, step, start, ahead), self._rows.add)
         finally:
             self.buffers.restore(start)
 
@@ -169,17 +171,10 @@ class Replica:
 
     def release(self, partials: Sequence[Partial]) -> None:
         """Return the partials' rows to the pool for the next update."""
-        self._free.extend(partials)
-
-    def _add(self, left: Partial, right: Partial) -> Partial:
-        left.row.add_(right.row)
-        self._round(left)
-        left.hi = right.hi
-        self._free.append(right)
-        return left
+        self._rows.release(partials)
 
     def _shard(self, step: Step, start: dict[torch.dtype, Tensor], ahead: Ahead, shard: int) -> Partial:
-        done = self._blank(shard)
+        done = self._rows.blank(shard)
         request = self.requests.of(self.plan, step, shard)
         count = len(request.indices)
         if not count:
@@ -195,22 +190,9 @@ class Replica:
         self._tail.write(done.places, loss.detach(), done.row[:weights], largest_shard(step) / count)
         if self.buffers.length:
             self.buffers.change_since(start, count, done.row[weights : -self._tail.length])
-        self._round(done)
+        self._rows.round(done)
         self.on_shard()
         return done
-
-    def _round(self, node: Partial) -> None:
-        if self.coding is not None:
-            self.coding.round(node.row[: self.parameters.length])
-
-    def _blank(self, shard: int) -> Partial:
-        if not self._free:
-            row = torch.zeros(self.length, device=self.device)
-            return Partial(shard, shard + 1, row, self.parameters.gradient_views(row), self._tail.places(row))
-        kept = self._free.pop()
-        kept.lo, kept.hi = shard, shard + 1
-        kept.row.zero_()
-        return kept
 
     # --- the whole state --------------------------------------------------------------------------------------
 

@@ -1,0 +1,50 @@
+"""The rows that an update's sums are made in: kept from update to update, and added at the nodes of the fixed tree."""
+
+from collections.abc import Iterable
+
+import torch
+
+from batchgrowth_trainer.replica.coding import Coding
+from batchgrowth_trainer.replica.flat import FlatParameters
+from batchgrowth_trainer.replica.quantities import Tail
+from batchgrowth_trainer.replica.updates import Partial
+
+
+class Rows:
+    """Rows of shape (L,) on the parameters' device; at each node `coding`, if any, rounds the gradient."""
+
+    def __init__(self, length: int, parameters: FlatParameters, tail: Tail, coding: Coding | None) -> None:
+        self._length, self._parameters, self._tail, self._coding = length, parameters, tail, coding
+        self._free: list[Partial] = []
+
+    def blank(self, shard: int) -> Partial:
+        """Zeros for the sum of one shard."""
+        if not self._free:
+            row = torch.zeros(self._length, device=self._parameters.vector.device)
+            return Partial(shard, shard + 1, row, self._parameters.gradient_views(row), self._tail.places(row))
+        kept = self._free.pop()
+        kept.lo, kept.hi = shard, shard + 1
+        kept.row.zero_()
+        return kept
+
+    def add(self, left: Partial, right: Partial) -> Partial:
+        """`left` with `right`, the subtree after it, added; `right` is released."""
+        left.row.add_(right.row)
+        self.round(left)
+        left.hi = right.hi
+        self._free.append(right)
+        return left
+
+    def round(self, node: Partial) -> None:
+        """Round the gradient of a node as it would travel."""
+        if self._coding is not None:
+            self._coding.round(node.row[: self._parameters.length])
+
+    def release(self, partials: Iterable[Partial]) -> None:
+        """Take rows back for the next update."""
+        self._free.extend(partials)
+
+    @property
+    def free(self) -> int:
+        """The number of rows that wait for an update."""
+        return len(self._free)
