@@ -31,6 +31,7 @@ class Telemetry:
         self._plan = plan
         self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in TRAINER}
         self._epoch = epochs
+        self._stale(0, 0.0)
 
     def handle(self, event: events.Event) -> None:
         """See Sink."""
@@ -63,6 +64,10 @@ class Telemetry:
             case events.CheckpointFailed():
                 metrics["batchgrowth_checkpoint_failures_total"].inc()
 
+    def _stale(self, largest: int, mean: float) -> None:
+        self._metrics["batchgrowth_staleness"].labels("largest").set(largest)
+        self._metrics["batchgrowth_staleness"].labels("mean").set(mean)
+
     def _row(self, row: HistoryRow) -> None:
         metrics = self._metrics
         metrics["batchgrowth_updates_total"].inc()
@@ -89,8 +94,7 @@ class Telemetry:
             case events.ReplicasApart(distance):
                 self._metrics["batchgrowth_replica_distance"].set(distance)
             case events.Stale(largest, mean):
-                self._metrics["batchgrowth_staleness"].labels("largest").set(largest)
-                self._metrics["batchgrowth_staleness"].labels("mean").set(mean)
+                self._stale(largest, mean)
 
     def _resize(self, row: ResizeRow) -> None:
         direction = "up" if row.to_workers > row.from_workers else "down"
