@@ -144,7 +144,7 @@ def test_no_optimizer_loads_torchs_compiler(small_job: Any) -> None:
 import sys, torch
 from batchgrowth.manifest import read_manifest
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.optimizer import FlatOptimizer, optimizer_of
+from batchgrowth_trainer.replica.optimizer import optimizer_of
 for job in {jobs!r}:
     flat = FlatParameters(torch.nn.Linear(1, 16, bias=False), torch.device("cpu"))
     optimizer_of(read_manifest(job).spec, flat).step(torch.ones(16), 0.1, 0)
