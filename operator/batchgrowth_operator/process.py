@@ -22,7 +22,7 @@ from batchgrowth_operator.server.settings import LeaseLock, Settings
 from batchgrowth_operator.server.store import Store
 from batchgrowth_operator.server.sweep import Sweep
 from batchgrowth_operator.shell import handlers
-from batchgrowth_operator.shell.framework import kopf
+from batchgrowth_operator.shell.framework import Watches, kopf, new_watches
 from batchgrowth_operator.shell.passes import MOST_CONCURRENT, Pass, Passes, passes_of
 from batchgrowth_operator.shell.refusals import RefusalFilter, refusal_message
 from batchgrowth_operator.shell.telemetry import Telemetry
@@ -87,8 +87,10 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST_CONCURRENT + OTHER_THREADS, "requests"))
 
+    watches = new_watches()
+
     def begin() -> Passes:
-        passes = _begin(make_pass, api, settings.lease, tenure, stop)
+        passes = _begin(make_pass, api, settings.lease, tenure, stop, watches)
         sweeping = Sweep(api, store, settings.namespaces).run(passes.wake)
         passes.add_task(asyncio.create_task(sweeping, name="sweep"))
         return passes
@@ -113,15 +115,27 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
         recorder.stop()
 
 
-def _begin(make_pass: Pass, api: Api, lease: LeaseLock | None, tenure: Tenure, stop: asyncio.Event) -> Passes:
+def _begin(
+    make_pass: Pass, api: Api, lease: LeaseLock | None, tenure: Tenure, stop: asyncio.Event, watches: Watches
+) -> Passes:
     """The passes. Our signal handlers set `stop`, because kopf forgets a signal if watching fails during shutdown."""
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.call_later(SIGNAL_HANDLERS_AFTER_SECONDS, loop.add_signal_handler, name, stop.set)
-    passes = Passes(make_pass, waits=lease is not None)
-    if lease is not None:
-        passes.add_task(asyncio.create_task(_lead(api, lease, tenure, passes.begin), name="lease"))
+    passes, leads = Passes(make_pass, waits=True), asyncio.Event()
+    if lease is None:
+        leads.set()
+    else:
+        passes.add_task(asyncio.create_task(_lead(api, lease, tenure, leads.set), name="lease"))
+    passes.add_task(asyncio.create_task(_begin_when_ready(passes, watches, leads), name="start"))
     return passes
+
+
+async def _begin_when_ready(passes: Passes, watches: Watches, leads: asyncio.Event) -> None:
+    """Starts the passes once the store has every object, so that the first pass of a job sees all its children."""
+    await watches.until_indexed()
+    await leads.wait()
+    passes.begin()
 
 
 async def _lead(api: Api, lease: LeaseLock, tenure: Tenure, begin: Callable[[], None]) -> None:

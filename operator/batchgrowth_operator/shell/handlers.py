@@ -34,8 +34,7 @@ Begin = Callable[[], Passes]
 def registry_of(store: Store, begin: Begin, access: Callable[[], Access]) -> kopf.OperatorRegistry:
     """Handlers that update `store` and wake the queues that `begin` creates.
 
-    kopf indexes an object before its event, and at startup all kinds before any event, so that the first pass of a job
-    sees all its children. No handler adds a finalizer or an annotation to an object.
+    kopf indexes an object before its event. No handler adds a finalizer or an annotation to an object.
     """
     registry = kopf.OperatorRegistry()
     _log_in(registry, access)
@@ -74,7 +73,7 @@ def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, store: Store)
 
 
 def _strip(body: Mapping[str, Any]) -> None:
-    """Removes all but the object's identity, since kopf keeps every object in memory until all are indexed."""
+    """Removes all but the object's identity, since kopf keeps an object in memory as long as its task."""
     for field in body["metadata"].keys() - IDENTITY:
         del body["metadata"][field]
     for field in HEAVY & body.keys():

@@ -13,7 +13,7 @@ from batchgrowth.logs import LogFormat, LogLevel
 from batchgrowth_operator import process
 from batchgrowth_operator.server.lease import Tenure
 from batchgrowth_operator.server.settings import Settings
-from batchgrowth_operator.shell.framework import kopf
+from batchgrowth_operator.shell.framework import Watches, kopf
 from batchgrowth_operator.shell.passes import Result
 
 
@@ -89,7 +89,7 @@ def test_signals_stop_the_operator(name: signal.Signals) -> None:
 
     async def scene() -> None:
         stop = asyncio.Event()
-        process._begin(make_pass, Away(), None, Tenure(needs_lease=False), stop)  # type: ignore[arg-type]
+        process._begin(make_pass, Away(), None, Tenure(needs_lease=False), stop, Watches())  # type: ignore[arg-type]
         await asyncio.sleep(2 * process.SIGNAL_HANDLERS_AFTER_SECONDS)
         os.kill(os.getpid(), name)
         await asyncio.wait_for(stop.wait(), 10)

@@ -4,7 +4,8 @@ import asyncio
 import importlib.util
 import inspect
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -13,11 +14,14 @@ from batchgrowth_operator.process import CHATTY
 from batchgrowth_operator.shell import framework
 from batchgrowth_operator.shell.handlers import _strip
 from kopf._cogs.aiokits.aiotasks import Scheduler
-from kopf._cogs.aiokits.aiotoggles import Toggle, ToggleSet
+from kopf._cogs.aiokits.aiotoggles import ToggleSet
 from kopf._cogs.clients import api, fetching, watching
 from kopf._cogs.clients.errors import APIForbiddenError
 from kopf._cogs.structs.references import Insights, Resource
-from kopf._core.reactor import observation, orchestration, queueing
+from kopf._core.actions import lifecycles
+from kopf._core.engines.indexing import OperatorIndexers
+from kopf._core.reactor import observation, orchestration, processing, queueing
+from kopf._core.reactor.inventory import ResourceMemories
 
 AIOKITS = "kopf._cogs.aiokits"
 OBSERVATION, ORCHESTRATION = "kopf._core.reactor.observation", "kopf._core.reactor.orchestration"
@@ -47,6 +51,7 @@ def pristine(module: str) -> ModuleType:
         (f"{AIOKITS}.aiotoggles", "ToggleSet.is_on", {"self"}),
         (f"{AIOKITS}.aiotoggles", "ToggleSet.make_toggle", {"name"}),
         (f"{AIOKITS}.aiotoggles", "ToggleSet.drop_toggle", {"toggle"}),
+        (f"{AIOKITS}.aiotoggles", "ToggleSet.wait_for", {"self"}),
         (OBSERVATION, "process_discovered_resource_event", {"raw_event", "stream_pressure"}),
         (ORCHESTRATION, "orchestrator", {"insights"}),
         (ORCHESTRATION, "adjust_tasks", {"ensemble"}),
@@ -157,38 +162,61 @@ def test_a_scheduler_whose_own_tasks_are_cancelled_closes(monkeypatch: pytest.Mo
     assert [True] == ended
 
 
-def test_many_objects_are_indexed_without_waking_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits until all are indexed, and is woken once instead of once per object."""
-    _reload(monkeypatch)
-    objects, looks, went_on = 200, 0, 0
+def test_passes_wait_until_all_objects_are_indexed_and_no_object_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are listed at once, pods late; no task of a job is left when the pods come, and only then may passes run."""
+    framework, objects, indexed, handled = _reload(monkeypatch), 200, [], []
+    registry, settings = framework.kopf.OperatorRegistry(), framework.kopf.OperatorSettings()
+    settings.posting.enabled, settings.queueing.idle_timeout = False, 0.01
 
-    def all_of(states: Iterable[bool]) -> bool:
-        nonlocal looks
-        looks += 1
-        return all(states)
+    async def list_then_wait(*, resource: Resource, **_: Any) -> AsyncIterator[Any]:
+        if resource == PODS:
+            await pods_are_there.wait()
+        for number in range(objects):
+            yield {"type": None, "object": {"metadata": {"name": f"{number}", "uid": f"{resource.plural}-{number}"}}}
+        yield watching.Bookmark.LISTED
+        await forever()
 
-    async def worker(toggles: ToggleSet, toggle: Toggle) -> None:
-        nonlocal went_on
-        await toggles.drop_toggle(toggle)
-        await toggles.wait_for(True)
-        went_on += 1
+    for resource in (PODS, JOBS):
+        selector = (resource.group, resource.version, resource.plural) if resource.group else ("v1", "pods")
+        framework.kopf.index(*selector, registry=registry, id=f"i-{resource.plural}")(
+            lambda body, **_: indexed.append(body["metadata"]["uid"])
+        )
+        framework.kopf.on.event(*selector, registry=registry, id=f"e-{resource.plural}")(
+            lambda body, **_: handled.append(body["metadata"]["uid"])
+        )
+    indexers = OperatorIndexers()
+    indexers.ensure(registry._indexing.get_all_handlers())
+    processor = partial(
+        processing.process_resource_event, lifecycle=lifecycles.all_at_once, indexers=indexers, registry=registry,
+        settings=settings, memories=ResourceMemories(), memobase=framework.kopf.Memo(), event_queue=asyncio.Queue(),
+    )  # fmt: skip
 
     async def scene() -> None:
-        toggles = ToggleSet(all_of)
-        listing = await toggles.make_toggle(name="listing")
-        workers = []
-        for _ in range(objects):
-            workers.append(asyncio.create_task(worker(toggles, await toggles.make_toggle())))
-            await asyncio.sleep(0.001)
-        assert 0 == went_on
-        await toggles.drop_toggle(listing)
-        async with asyncio.timeout(10):
-            await asyncio.gather(*workers)
+        watches, insights = framework.new_watches(), Insights()
+        given = {"identity": "", "processor": processor, "operator_paused": ToggleSet(any)}
+        orchestrating = asyncio.create_task(orchestration.orchestrator(insights=insights, settings=settings, **given))
+        waiting = asyncio.create_task(watches.until_indexed())
+        await asyncio.sleep(0)
+        async with insights.revised:
+            insights.namespaces.add("default")
+            insights.watched_resources.update({PODS, JOBS})
+            insights.indexed_resources.update({PODS, JOBS})
+            insights.revised.notify_all()
+        while len(handled) < objects:
+            await asyncio.sleep(0.01)
+        while any("worker" in task.get_name() for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
 
-    asyncio.run(scene())
+        pods_are_there.set()
+        await asyncio.wait_for(waiting, 10)
+        assert 2 * objects == len(indexed)
+        orchestrating.cancel()
+        await asyncio.wait({orchestrating}, timeout=10)
 
-    assert objects == went_on
-    assert looks < 10 * objects
+    pods_are_there = asyncio.Event()
+    monkeypatch.setattr(watching, "infinite_watch", list_then_wait)
+    asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 @pytest.mark.fault("B15")
