@@ -23,6 +23,7 @@ from batchgrowth_operator.server.store import Store
 from batchgrowth_operator.server.sweep import Sweep
 from batchgrowth_operator.shell import handlers
 from batchgrowth_operator.shell.framework import Watches, kopf, new_watches
+from batchgrowth_operator.shell.pace import Pace
 from batchgrowth_operator.shell.passes import MOST_CONCURRENT, Pass, Passes, passes_of
 from batchgrowth_operator.shell.refusals import RefusalFilter, refusal_message
 from batchgrowth_operator.shell.telemetry import Telemetry
@@ -82,7 +83,8 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     recorder = Recorder(api, lambda: tenure.seconds_left > 0)
     writer = Writer(api, store, recorder, recorder.may_write)
     defaults = Defaults(image=settings.image, pods=settings.pods, network=settings.network)
-    make_pass = passes_of(Observer(api, store), writer, defaults, telemetry, settings.operator_class)
+    observer, pace = Observer(api, store), Pace(defaults)
+    make_pass = passes_of(observer, writer, pace, telemetry, settings.operator_class)
     stop = asyncio.Event()
     # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST_CONCURRENT + OTHER_THREADS, "requests"))
@@ -98,7 +100,7 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     recorder.start()
     try:
         await kopf.operator(
-            registry=handlers.registry_of(store, begin, api.access),
+            registry=handlers.registry_of(observer, pace, begin, api.access),
             settings=handlers.settings(namespaced=bool(settings.namespaces)),
             memo=kopf.Memo(),
             clusterwide=not settings.namespaces,

@@ -1,6 +1,7 @@
 """The trainer's report as it lies in its ConfigMap, before it is compared with the job."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import lru_cache
 
 from batchgrowth import names
@@ -22,6 +23,25 @@ def mark_of(config_map: Object | None) -> Hashable:
     except ValueError:
         return _text_of(config_map)
     return None if report is None else (report.start, report.update)
+
+
+def news_of(config_map: Object) -> Hashable:
+    """What a trainer's ConfigMap says besides how far its training is within a stage; equal as long as it goes on."""
+    metadata = config_map["metadata"]
+    marks = {name: metadata.get(name) for name in ("uid", "labels", "annotations", "ownerReferences")}
+    try:
+        report = report_of(config_map)
+    except ValueError:
+        return str(marks), _text_of(config_map)
+    return str(marks), None if report is None else str(_without_position(report))
+
+
+def _without_position(report: Progress) -> Progress:
+    """The report without what changes while a training goes on; that its pace is known remains."""
+    return replace(
+        report, update=0, epoch=0.0, learning_rate=0.0, loss=None, metrics={}, eta_seconds=None, checkpoint_update=None,
+        seconds_per_update=None if report.seconds_per_update is None else 1.0,
+    )  # fmt: skip
 
 
 def _text_of(config_map: Object | None) -> str | None:

@@ -23,7 +23,7 @@ from batchgrowth_operator.seen.observed import (
     is_owned_by,
     is_pod_of,
 )
-from batchgrowth_operator.seen.reports import mark_of
+from batchgrowth_operator.seen.reports import mark_of, news_of
 from batchgrowth_operator.server import tls
 from batchgrowth_operator.server.api import Api, Refused
 from batchgrowth_operator.server.store import Key, Store
@@ -51,6 +51,7 @@ class Observer:
     _put_backs: dict[Key, Mapping[Ref, PutBack]] = field(default_factory=dict)
     _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
     _reports: dict[Key, tuple[Hashable, float]] = field(default_factory=dict)
+    _news: dict[Key, int] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
         """The job's current state; None if the job does not exist."""
@@ -63,6 +64,7 @@ class Observer:
             self._warned.pop(key, None)
             self._put_backs.pop(key, None)
             self._reports.pop(key, None)
+            self._news.pop(key, None)
             for secret in _secrets(key):
                 self.store.discard(key, secret)  # Secrets are not watched, so no event removes them
             return None
@@ -85,6 +87,21 @@ class Observer:
         if pause is None:
             return observed
         return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed, pause))
+
+    def is_news(self, key: Key, ref: Ref) -> bool:
+        """Whether a change of this object may need a pass soon: not if its trainer only reports that training goes on.
+
+        To be asked when the change arrives, which is the time from which the report's age counts.
+        """
+        if ref != Ref("ConfigMap", names.progress(key.name)):
+            return True
+        config_map = self.store.child(key, ref)
+        self._report_age(key, config_map)
+        news = 0 if config_map is None else hash(news_of(config_map))
+        if self._news.get(key) == news:
+            return False
+        self._news[key] = news
+        return True
 
     def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
         """Keeps what a decision returned for the next one; what the API server refused to put back does not count."""

@@ -78,18 +78,19 @@ def new_watches() -> Watches:
     return watches
 
 
-async def _make_toggle(toggles: ToggleSet, state: bool = False, *, name: str | None = None) -> Toggle:
-    made = Toggle(state, name=name, condition=toggles._condition)
-    toggles._toggles.add(made)
-    return made
+class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown to mypy
+    """The objects and kinds that are not indexed yet, for none of which another waits."""
 
+    async def make_toggle(self, state: bool = False, *, name: str | None = None) -> Toggle:
+        made = Toggle(state, name=name, condition=self._condition)
+        self._toggles.add(made)
+        return made
 
-async def _drop_toggle(toggles: ToggleSet, toggle: Toggle) -> None:
-    toggles._toggles.discard(toggle)
+    async def drop_toggle(self, toggle: Toggle) -> None:
+        self._toggles.discard(toggle)
 
-
-async def _go_on(toggles: ToggleSet, state: bool) -> None:
-    """In place of the wait of an object for all others."""
+    async def wait_for(self, state: bool) -> None:
+        """In place of the wait of an object for all others."""
 
 
 Scheduler.wait = _wait_until_empty
@@ -147,8 +148,6 @@ observation.queueing = SimpleNamespace(watcher=_observe)
 _adjust_tasks, orchestration.adjust_tasks = orchestration.adjust_tasks, _adjust
 _orchestrate_until_error, orchestration.orchestrator = orchestration.orchestrator, _orchestrate
 _watch_until_paused, watching.infinite_watch = watching.infinite_watch, _watch
-ToggleSet.make_toggle = _make_toggle
-ToggleSet.drop_toggle = _drop_toggle
-ToggleSet.wait_for = _go_on
+orchestration.aiotoggles = SimpleNamespace(ToggleSet=_Indexed)
 
 __all__ = ["Watches", "kopf", "new_watches"]

@@ -7,10 +7,13 @@ from typing import Any
 
 from batchgrowth import names
 
+from batchgrowth_operator.seen.observed import ref_of
 from batchgrowth_operator.server.api import Access
 from batchgrowth_operator.server.kinds import JOBS, KINDS, WATCHED, Kind
-from batchgrowth_operator.server.store import Store, key_of
+from batchgrowth_operator.server.observe import Observer
+from batchgrowth_operator.server.store import key_of
 from batchgrowth_operator.shell.framework import kopf
+from batchgrowth_operator.shell.pace import Pace
 from batchgrowth_operator.shell.passes import Passes
 
 INACTIVITY_SECONDS = 70
@@ -31,8 +34,8 @@ IDENTITY = frozenset({"name", "namespace", "uid", "resourceVersion", "labels"})
 Begin = Callable[[], Passes]
 
 
-def registry_of(store: Store, begin: Begin, access: Callable[[], Access]) -> kopf.OperatorRegistry:
-    """Handlers that update `store` and wake the queues that `begin` creates.
+def registry_of(observer: Observer, pace: Pace, begin: Begin, access: Callable[[], Access]) -> kopf.OperatorRegistry:
+    """Handlers that update the observer's store and wake the queues that `begin` creates.
 
     kopf indexes an object before its event. No handler adds a finalizer or an annotation to an object.
     """
@@ -40,7 +43,7 @@ def registry_of(store: Store, begin: Begin, access: Callable[[], Access]) -> kop
     _log_in(registry, access)
     _start_and_stop(registry, begin)
     for name, kind in (JOBS | WATCHED).items():
-        _watch(registry, name, kind, store)
+        _watch(registry, name, kind, observer, pace)
     return registry
 
 
@@ -59,14 +62,18 @@ def settings(*, namespaced: bool) -> kopf.OperatorSettings:
     return chosen
 
 
-def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, store: Store) -> None:
+def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, observer: Observer, pace: Pace) -> None:
     async def index(body: kopf.Body, **_: Any) -> None:
-        store.update(_with_type(name, dict(body)))
+        observer.store.update(_with_type(name, dict(body)))
         _strip(body)
 
     async def event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
         body = _with_type(name, dict(event["object"]))
-        memo.passes.wake(store.remove(body) if event["type"] == "DELETED" else key_of(body))
+        if event["type"] == "DELETED":
+            memo.passes.wake(observer.store.remove(body))
+        else:
+            key = key_of(body)
+            memo.passes.wake(key, 0.0 if observer.is_news(key, ref_of(body)) else pace.seconds_apart)
 
     kopf.index(*_resource(kind), registry=registry, id=f"index-{kind.plural}")(index)
     kopf.on.event(*_resource(kind), registry=registry, id=f"event-{kind.plural}")(event)

@@ -11,7 +11,6 @@ from batchgrowth import names
 
 from batchgrowth_operator.decide.backoff import backoff_seconds
 from batchgrowth_operator.decide.decision import Decision
-from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.reconcile import reconcile
 from batchgrowth_operator.seen.observed import Failure, ref_of
 from batchgrowth_operator.server.api import Refused
@@ -60,14 +59,22 @@ class Passes:
             self._begun.set()
         self._woken: dict[Key, asyncio.Event] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._passed: dict[Key, float] = {}
+        self._later: dict[Key, asyncio.TimerHandle] = {}
         self._slots = asyncio.Semaphore(MOST_CONCURRENT)
 
     def begin(self) -> None:
         """Starts the passes, including those of jobs woken before."""
         self._begun.set()
 
-    def wake(self, key: Key) -> None:
-        """Requests a pass of the job, because something about it changed."""
+    def wake(self, key: Key, apart_seconds: float = 0.0) -> None:
+        """Requests a pass of the job, because something about it changed: so long after its last one, or now."""
+        early = self._passed.get(key, -math.inf) + apart_seconds - time.monotonic()
+        if early > 0:
+            if key not in self._later:
+                self._later[key] = asyncio.get_running_loop().call_later(early, self.wake, key)
+            return
+        self._cancel_timer(key)
         if key not in self._tasks:
             self._woken[key] = asyncio.Event()
             self._tasks[key] = asyncio.create_task(self._run_queue(key), name=f"{key.namespace}/{key.name}")
@@ -80,6 +87,8 @@ class Passes:
     async def stop(self) -> None:
         """Cancels every queue; a write in progress is completed."""
         tasks = [*self._tasks.values(), *self._others]
+        for key in [*self._later]:
+            self._cancel_timer(key)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -90,12 +99,20 @@ class Passes:
             await self._begun.wait()
             while not result.gone or woken.is_set():
                 woken.clear()
+                self._cancel_timer(key)
                 async with self._slots:
+                    self._passed[key] = time.monotonic()
                     result = await self._attempt(key, result.failures)
                 failures = failures + 1 if result.backs_off else 0
                 await self._wait(woken, result, failures)
         finally:
             del self._tasks[key], self._woken[key]
+            self._passed.pop(key, None)
+            self._cancel_timer(key)
+
+    def _cancel_timer(self, key: Key) -> None:
+        if (timer := self._later.pop(key, None)) is not None:
+            timer.cancel()
 
     async def _attempt(self, key: Key, failures: tuple[Failure, ...]) -> Result:
         """A pass; whatever it raises, the job's queue goes on."""
@@ -119,11 +136,8 @@ class Passes:
             await asyncio.sleep(max(0.0, since + DEBOUNCE_SECONDS - time.monotonic()))
 
 
-def passes_of(
-    observer: Observer, writer: Writer, defaults: Defaults, telemetry: Telemetry, operator_class: str = ""
-) -> Pass:
+def passes_of(observer: Observer, writer: Writer, pace: Pace, telemetry: Telemetry, operator_class: str = "") -> Pass:
     """A function that runs one pass: observe, reconcile, apply. Jobs of another class are left to their operator."""
-    pace = Pace(defaults)
 
     async def attempt(key: Key, failures: tuple[Failure, ...]) -> Result:
         seen = await observer.observe(key, failures)

@@ -22,6 +22,7 @@ from batchgrowth_operator.server.recorder import RETRY_SECONDS, Recorder
 from batchgrowth_operator.server.settings import LeaseLock
 from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.server.sweep import Sweep
+from batchgrowth_operator.shell.pace import Pace
 from batchgrowth_operator.shell.passes import Result, passes_of
 from batchgrowth_operator.shell.telemetry import Telemetry
 from controllers import JOB
@@ -85,8 +86,8 @@ class Instance:
         self._seen_lease: tuple[Body | None, float] = (None, self.server.seconds)
         self.recorder = Recorder(self.client, lambda: self.tenure.seconds_left > 0)  # type: ignore[arg-type]
         writer = Writer(self.client, self.store, self.recorder, self.recorder.may_write)  # type: ignore[arg-type]
-        observer, defaults = Observer(self.client, self.store), Defaults(image=DEFAULT_IMAGE)  # type: ignore[arg-type]
-        self._pass, self._sweep = passes_of(observer, writer, defaults, self._telemetry), Sweep(self.client, self.store)  # type: ignore[arg-type]
+        observer, pace = Observer(self.client, self.store), Pace(Defaults(image=DEFAULT_IMAGE))  # type: ignore[arg-type]
+        self._pass, self._sweep = passes_of(observer, writer, pace, self._telemetry), Sweep(self.client, self.store)  # type: ignore[arg-type]
         self.pending: dict[Ref, list[tuple[str, Body]]] = {}
         for body in self.server.objects.values():
             if is_watched(body):

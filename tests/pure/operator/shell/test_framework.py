@@ -52,6 +52,7 @@ def pristine(module: str) -> ModuleType:
         (f"{AIOKITS}.aiotoggles", "ToggleSet.make_toggle", {"name"}),
         (f"{AIOKITS}.aiotoggles", "ToggleSet.drop_toggle", {"toggle"}),
         (f"{AIOKITS}.aiotoggles", "ToggleSet.wait_for", {"self"}),
+        (ORCHESTRATION, "Ensemble.__init__", {"operator_indexed", "watcher_tasks"}),
         (OBSERVATION, "process_discovered_resource_event", {"raw_event", "stream_pressure"}),
         (ORCHESTRATION, "orchestrator", {"insights"}),
         (ORCHESTRATION, "adjust_tasks", {"ensemble"}),

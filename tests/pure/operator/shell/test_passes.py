@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -125,7 +125,7 @@ def setting(make_world: Any) -> Setting:
     store.update(job)
     observer = Observer(api, store)  # type: ignore[arg-type]
     writer = Writer(api, store, Recorder(api))  # type: ignore[arg-type]
-    make_pass = passes_of(observer, writer, Defaults(image="example/trainer:1"), telemetry)
+    make_pass = passes_of(observer, writer, Pace(Defaults(image="example/trainer:1")), telemetry)
     return Setting(api, store, telemetry, observer, writer, make_pass)
 
 
@@ -148,7 +148,7 @@ def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | No
     metadata = job["metadata"] | {"resourceVersion": "1000"}
     setting.store.update({**job, "metadata": metadata, "spec": job["spec"] | {"operatorClass": of_job, "epochs": 7}})
     observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store, Recorder(setting.api))  # type: ignore[arg-type]
-    make_pass = passes_of(observer, writer, Defaults(image="example/trainer:2"), setting.telemetry, of_operator)
+    make_pass = passes_of(observer, writer, Pace(Defaults(image="example/trainer:2")), setting.telemetry, of_operator)
 
     assert Result() == asyncio.run(make_pass(KEY, ()))
     assert made == setting.api.writes()
@@ -160,7 +160,7 @@ def test_a_job_of_the_operators_class_is_served(setting: Setting) -> None:
     job["spec"]["operatorClass"] = "gpu"
     setting.store.update({**job, "metadata": job["metadata"] | {"resourceVersion": "2"}})
     observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store, Recorder(setting.api))  # type: ignore[arg-type]
-    make_pass = passes_of(observer, writer, Defaults(image="example/trainer:1"), setting.telemetry, "gpu")
+    make_pass = passes_of(observer, writer, Pace(Defaults(image="example/trainer:1")), setting.telemetry, "gpu")
 
     asyncio.run(make_pass(KEY, ()))
 
@@ -423,12 +423,110 @@ def test_the_age_of_a_report(setting: Setting, monkeypatch: pytest.MonkeyPatch) 
     assert 0.0 == age(report(12, 2))
 
 
+REPORT = Progress(
+    update=10,
+    updates=460,
+    epoch=1.0,
+    epochs=30,
+    stage=0,
+    batch_size=32,
+    learning_rate=0.05,
+    workers=1,
+    loss=0.5,
+    seconds_per_update=0.2,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_news"),
+    [
+        ({"update": 11, "epoch": 1.1, "loss": 0.4, "eta_seconds": 9.0, "learning_rate": 0.04}, False),
+        ({"update": 11, "metrics": {"accuracy": 0.9}, "checkpoint_update": 11, "seconds_per_update": 0.1}, False),
+        ({"update": 11, "seconds_per_update": None}, True),
+        ({"update": 115, "stage": 1, "batch_size": 64}, True),
+        ({"ready": 2}, True),
+        ({"start": 1}, True),
+        ({"waiting_for": "workers"}, True),
+        (None, True),
+    ],
+)
+def test_news_in_a_report(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any] | None, is_news: bool
+) -> None:
+    """A training that goes on is no news, but its report has arrived; no text that is not a report stays unseen."""
+    now = 1000.0
+    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=lambda: now))
+    setting.once()
+    progress, version = setting.api.objects[PROGRESS], itertools.count(5000)
+
+    def arrive(text: str, labels: dict[str, str]) -> bool:
+        metadata = progress["metadata"] | {"resourceVersion": str(next(version)), "namespace": "default"}
+        metadata["labels"] = metadata["labels"] | labels
+        setting.store.update({**progress, "metadata": metadata, "data": {"progress.json": text}})
+        return setting.observer.is_news(KEY, PROGRESS)
+
+    assert arrive(REPORT.to_json(), {})
+    later = replace(REPORT, **change).to_json() if change is not None else "neither"
+    assert is_news == arrive(later, {})
+    assert not arrive(later, {})
+    assert arrive(later, {"team": "blue"})
+    now += 7
+    seen = asyncio.run(setting.observer.observe(KEY, ()))
+    assert seen is not None
+    assert 7.0 == seen.report_age_seconds
+
+
+def test_every_other_object_is_news(setting: Setting) -> None:
+    setting.once()
+    setting.store.discard(KEY, PROGRESS)
+    setting.observer.is_news(KEY, PROGRESS)
+
+    assert [True, True] == [setting.observer.is_news(KEY, ref) for ref in (PLAN, WORKERS)]
+    assert not setting.observer.is_news(KEY, PROGRESS), "it is as absent as before"
+
+
+def test_a_pass_for_progress_alone_waits_and_is_part_of_any_other() -> None:
+    """Two reports within the time apart cause one pass; whatever else happens causes one at once, which serves both."""
+    made: list[float] = []
+
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+        made.append(asyncio.get_running_loop().time())
+        return Result(gone=len(made) == 4)
+
+    async def until(number: int) -> None:
+        while len(made) < number:
+            await asyncio.sleep(0.001)
+
+    async def scene() -> None:
+        queues = Passes(make_pass)
+        queues.wake(KEY, 60)  # the first pass of a job waits for nothing
+        await asyncio.wait_for(until(1), 10)
+        queues.wake(KEY, 60)
+        queues.wake(KEY, 60)
+        assert 1 == len(queues._later)
+        queues.wake(KEY)
+        assert {} == queues._later
+        await asyncio.wait_for(until(2), 10)
+        queues.wake(KEY, 0.1)
+        queues.wake(KEY, 0.1)
+        await asyncio.wait_for(until(3), 10)
+        assert made[2] - made[1] >= 0.1
+        queues.wake(KEY, 60)
+        queues.wake(Key("default", "another"))
+        await asyncio.wait_for(until(4), 10)
+        await queues.stop()
+        assert {} == queues._later
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 5.0), (100, 5.0), (1000, 50.0)])
 def test_the_more_jobs_train_the_less_often_each_has_its_progress_written(jobs: int, seconds: float) -> None:
     pace = Pace(Defaults(image="x"))
     keys = [Key("default", f"job-{number}") for number in range(jobs)]
     for key in keys:
         pace.settings(key, trains=True)
+    assert jobs / 20 == pace.seconds_apart
     assert seconds == pace.settings(keys[0], trains=True).report_seconds
     for key in keys[: jobs // 2]:
         pace.settings(key, trains=False)
@@ -477,7 +575,7 @@ def test_the_secrets_of_a_job_that_trains_are_read_less_often(
 def test_lost_secrets_come_back(setting: Setting, lost: tuple[Ref, ...]) -> None:
     """An authority that cannot be stored is not trusted: the next pass makes another one."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
-    make_pass = passes_of(observer, setting.writer, Defaults(image="example/trainer:1"), setting.telemetry)
+    make_pass = passes_of(observer, setting.writer, Pace(Defaults(image="example/trainer:1")), setting.telemetry)
     setting.once()
     before = setting.api.objects[SECRET]["data"]
     for ref in lost:
@@ -818,7 +916,7 @@ def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, cap
     """A process that was paused in the middle of a pass finds its lease outdated before its next write."""
     leads = iter([True, True, False])
     writer = Writer(setting.api, setting.store, Recorder(setting.api), lambda: next(leads, False))  # type: ignore[arg-type]
-    make_pass = passes_of(Observer(setting.api, setting.store), writer, Defaults(image="a"), setting.telemetry)  # type: ignore[arg-type]
+    make_pass = passes_of(Observer(setting.api, setting.store), writer, Pace(Defaults(image="a")), setting.telemetry)  # type: ignore[arg-type]
     assert asyncio.run(make_pass(KEY, ())).backs_off
     assert 2 == len(setting.api.writes())
     assert "the lease was not renewed in time" in caplog.text
