@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from batchgrowth import names
+from batchgrowth.redaction import redacted
 
 from batchgrowth_operator.decide.backoff import backoff_seconds
 from batchgrowth_operator.decide.decision import Decision
@@ -145,6 +146,8 @@ def passes_of(
             return Result(requeue_after_seconds=requeue)
         log.info("%s/%s: %s", *key, summary(decision))
         refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
+        for failure in refused:
+            log.warning("%s/%s: the API server refuses %s/%s: %s", *key, *failure.ref, redacted(failure.message))
         observer.remember(key, decision.put_backs, refused)
         if refused != failures:
             return Result(failures=refused, requeue_after_seconds=DEBOUNCE_SECONDS, backs_off=bool(refused))
