@@ -89,7 +89,12 @@ async def _drop_toggle(toggles: ToggleSet, toggle: Toggle) -> None:
 
 
 async def _go_on(toggles: ToggleSet, state: bool) -> None:
-    """In place of the wait of an object for all others."""
+    """Waits as kopf does for a pause, which one toggle of many makes, but not for all objects to be indexed.
+
+    A loop that stops daemons waits for a pause without any other wait, so it would never yield.
+    """
+    if toggles._fn is any:
+        await _wait_for(toggles, state)
 
 
 Scheduler.wait = _wait_until_empty
@@ -149,6 +154,6 @@ _orchestrate_until_error, orchestration.orchestrator = orchestration.orchestrato
 _watch_until_paused, watching.infinite_watch = watching.infinite_watch, _watch
 ToggleSet.make_toggle = _make_toggle
 ToggleSet.drop_toggle = _drop_toggle
-ToggleSet.wait_for = _go_on
+_wait_for, ToggleSet.wait_for = ToggleSet.wait_for, _go_on
 
 __all__ = ["Watches", "kopf", "new_watches"]
