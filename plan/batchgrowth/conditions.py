@@ -46,8 +46,8 @@ REASONS = {
         "UpdatesCommitted": "Updates are being committed.",
         "NotStarted": "The trainer has not committed an update yet.",
         "TrainerUnreachable": "The node of the trainer's pod, which the message names, does not answer. After a minute "
-        "another trainer takes its place if spec.checkpoint.volume or uri is set, otherwise once Kubernetes has deleted the "
-        "pod, by default after five minutes.",
+        "another trainer takes its place if spec.checkpoint.volume or uri is set, otherwise once Kubernetes has "
+        "deleted the pod, by default after five minutes.",
         "TrainerReplaced": "Another trainer starts from the last checkpoint, since the node of the one before does not "
         "answer. If that one still works, it ends when it meets its successor.",
         "TrainerRestarting": "The trainer was lost, or ended by an error that may pass, and restarts from its last "

@@ -26,8 +26,8 @@ MANAGED = frozenset({"manager", "subresource", "fieldsV1"})
 TOMBSTONE_SECONDS = 2.0 * TIMEOUT_SECONDS
 """Time for which an older state of a removed object is ignored: twice as long as the response to a write may take.
 
-Watches report the states of an object in their order, so such a response is the latest that can still arrive. Should one
-arrive later all the same, the sweep finds an object that the API server does not have, and discards it.
+Watches report the states of an object in their order, so such a response is the latest that can still arrive. Should
+one arrive later all the same, the sweep finds an object that the API server does not have, and discards it.
 """
 
 

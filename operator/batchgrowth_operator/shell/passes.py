@@ -146,8 +146,7 @@ def passes_of(
             return Result(requeue_after_seconds=requeue)
         log.info("%s/%s: %s", *key, summary(decision))
         refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
-        for failure in refused:
-            log.warning("%s/%s: the API server refuses %s/%s: %s", *key, *failure.ref, redacted(failure.message))
+        _log_refusals(key, refused)
         observer.remember(key, decision.put_backs, refused)
         if refused != failures:
             return Result(failures=refused, requeue_after_seconds=DEBOUNCE_SECONDS, backs_off=bool(refused))
@@ -169,6 +168,11 @@ def passes_of(
         return outcome
 
     return make_pass
+
+
+def _log_refusals(key: Key, failures: tuple[Failure, ...]) -> None:
+    for failure in failures:
+        log.warning("%s/%s: the API server refuses %s/%s: %s", *key, *failure.ref, redacted(failure.message))
 
 
 def summary(decision: Decision) -> str:

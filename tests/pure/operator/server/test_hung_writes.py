@@ -42,7 +42,12 @@ def test_a_write_that_hangs_ends_with_the_tenure(hung: Api, monkeypatch: pytest.
     job = {"kind": "BatchGrowthJob", "metadata": METADATA | {"name": "digits", "resourceVersion": "1"}}
     seen = Observed(job=job, now=datetime.now(UTC), children={PLAN: CHILD})
 
-    for decision in (Decision(status={}), Decision(apply=(CHILD,)), Decision(delete=(PLAN,)), Decision(delete_job=True)):
+    for decision in (
+        Decision(status={}),
+        Decision(apply=(CHILD,)),
+        Decision(delete=(PLAN,)),
+        Decision(delete_job=True),
+    ):
         tenure.extend(time.monotonic())
         with pytest.raises(ConnectionError, match="timed out"):
             writer.carry_out(seen, decision)
