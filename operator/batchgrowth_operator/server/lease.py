@@ -58,9 +58,9 @@ class NotLeading(OSError):
 
 
 def bounded(api: Api, seconds_left: float) -> Api:
-    """The API for a write that is over before the tenure is. Raises NotLeading if the tenure is over already.
+    """The API for a write that ends before the tenure does. Raises NotLeading if the tenure is over.
 
-    So neither a process that was paused for long writes, nor is a request that hangs still sent later.
+    So a process that was paused for long does not write, and a request that hangs fails before another operator leads.
     """
     if seconds_left <= 0:
         raise NotLeading("the lease was not renewed in time")
