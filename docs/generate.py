@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from batchgrowth.choices import CHOICES
-from batchgrowth.conditions import CONDITIONS, REASONS, STAGE_BEGAN
+from batchgrowth.conditions import CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
 from batchgrowth.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.schema.choice import Entry
 from pydantic.fields import FieldInfo
@@ -70,7 +70,9 @@ def conditions_page() -> str:
         "# Conditions and events\n\nThe conditions that `kubectl describe bgj NAME` shows, and their reasons.\n"
         "The message beside a reason names the missing or refused object and a remedy.\n"
         "Each change of a condition is an event with the same reason; "
-        f"a new stage is an event with the reason `{STAGE_BEGAN}`, which in a measured job names the measured value.\n"
+        f"a new stage is an event with the reason `{STAGE_BEGAN}`, which in a measured job names the measured value, "
+        f"and a status that the API server refuses is one with the reason `{STATUS_REFUSED}`, which no condition can "
+        "tell.\n"
         "A condition that turns bad for the fifth time, with less than ten minutes between two turns, stays bad, and "
         "its message says since when it came again and again; it is good again after five minutes without trouble, "
         "when the spec is edited, or when the job ends.\n"

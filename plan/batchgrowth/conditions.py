@@ -38,7 +38,7 @@ REASONS = {
         "WaitingForScheduler": "The scheduler is still starting.",
         "DaskOperatorMissing": "The Dask operator does not process the DaskCluster; install or restart it.",
         **HELD_UP,
-        "ChildRefused": "The API server refuses an object of the job; the message is its own.",
+        "ChildRefused": "The API server refuses to store or to delete an object of the job; the message is its own.",
         "NameTaken": "An object that the job needs exists and belongs to another owner; the message names it.",
         "Released": "The job is over or suspended and needs no cluster.",
     },
@@ -46,8 +46,8 @@ REASONS = {
         "UpdatesCommitted": "Updates are being committed.",
         "NotStarted": "The trainer has not committed an update yet.",
         "TrainerUnreachable": "The node of the trainer's pod, which the message names, does not answer. After a minute "
-        "another trainer takes its place if spec.checkpoint.volume is set, otherwise once Kubernetes has deleted the "
-        "pod, by default after five minutes.",
+        "another trainer takes its place if spec.checkpoint.volume or uri is set, otherwise once Kubernetes has "
+        "deleted the pod, by default after five minutes.",
         "TrainerReplaced": "Another trainer starts from the last checkpoint, since the node of the one before does not "
         "answer. If that one still works, it ends when it meets its successor.",
         "TrainerRestarting": "The trainer was lost, or ended by an error that may pass, and restarts from its last "
@@ -85,6 +85,7 @@ REASONS = {
     "Suspended": {
         "BySpec": "spec.suspend is true.",
         "Checkpointing": "The trainer writes a checkpoint before it stops.",
+        "Releasing": "The API server refused to delete the workers; ClusterReady says why.",
         "NotSuspended": "spec.suspend is false.",
     },
     "Succeeded": {
@@ -106,4 +107,6 @@ REASONS = {
 """Condition type -> reason -> its meaning."""
 
 STAGE_BEGAN = "StageBegan"
-"""Reason of the event about a new stage; all other events have the reasons of conditions."""
+"""Reason of the event about a new stage."""
+STATUS_REFUSED = "StatusRefused"
+"""Reason of the event about a status that the API server refuses. All other events have the reasons of conditions."""

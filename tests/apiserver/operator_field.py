@@ -47,7 +47,14 @@ class Field:
     operators: list[Any] = field(default_factory=list)
     calls: Path | None = None
 
-    def start(self, writes: int = 0, holder: str = "", calls: Path | None = None) -> Any:
+    def start(
+        self,
+        writes: int = 0,
+        holder: str = "",
+        calls: Path | None = None,
+        log: Path | None = None,
+        metrics_port: int = 0,
+    ) -> Any:
         self.calls = calls
         given = {
             "KUBECONFIG": str(self.kubeconfig),
@@ -55,6 +62,8 @@ class Field:
             "WRITES": writes,
             "HOLDER": holder,
             "CALLS": str(calls or ""),
+            "LOG": str(log or ""),
+            "METRICS_PORT": metrics_port,
         }
         process = processes.Process(target=runpy.run_path, args=(str(SCRIPT),), kwargs={"init_globals": given})
         process.start()

@@ -1,12 +1,14 @@
 """Runs the operator in the process that runs this file, and kills it with SIGKILL right after its n-th write.
 
 Started by tests with `runpy.run_path`, which gives the globals KUBECONFIG, NAMESPACE, WRITES (0: it lives), HOLDER (its
-name in the lease, empty for none) and CALLS (a file for the method and URL of each request, empty for none).
+name in the lease, empty for none), CALLS (a file for the method and URL of each request, empty for none), LOG (a file
+for what it logs, empty for the terminal) and METRICS_PORT (0 for none).
 """
 
 import faulthandler
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ def record(module: Any, name: str, url_at: int) -> None:
 if given["CALLS"]:
     record(aiohttp.ClientSession, "_request", 0)  # kopf's
     record(urllib3.connectionpool.HTTPConnectionPool, "urlopen", 0)  # ours
+if given["LOG"]:
+    os.dup2(os.open(given["LOG"], os.O_CREAT | os.O_WRONLY), sys.stderr.fileno())
 api.Api = Mortal  # type: ignore[misc]
 lease = LeaseLock(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
 run(
@@ -57,5 +61,6 @@ run(
         kubeconfig=Path(given["KUBECONFIG"]),
         namespaces=(given["NAMESPACE"],),
         lease=lease,
+        metrics_port=given["METRICS_PORT"],
     )
 )

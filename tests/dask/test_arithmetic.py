@@ -28,6 +28,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
     return digits_weights(tmp_path_factory.mktemp("alone"), *JOB[:2], "workload.arguments={hidden: '8'}")
 
 
+@pytest.mark.fault("C19")
 def test_it_is_reported_and_trains(pods: Any, digits_job: Any) -> None:
     """With its name and what differs: to the operator, in the output, in the journal and in the summary."""
     pods.scheduler()
@@ -49,6 +50,7 @@ def test_it_is_reported_and_trains(pods: Any, digits_job: Any) -> None:
     assert 64 == len(arithmetic["shards"]["digest"])
 
 
+@pytest.mark.fault("C19")
 @pytest.mark.sampled(1)
 def test_it_is_refused(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
     """The others train on; when they are gone, training waits for one like them, and ends with their weights."""

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from batchgrowth.conditions import HELD_UP, STAGE_BEGAN
+from batchgrowth.conditions import HELD_UP, STAGE_BEGAN, STATUS_REFUSED
+from batchgrowth.redaction import redacted
 from batchgrowth.status import Condition, JobStatus, StageRecord
 
 from batchgrowth_operator.decide.decision import Event
 from batchgrowth_operator.decide.rules import counted
 from batchgrowth_operator.decide.situation import condition
+from batchgrowth_operator.seen.observed import Failure
+from batchgrowth_operator.seen.trainer_outcome import truncated
 
 BAD = {
     ("Accepted", "False"),
@@ -39,6 +42,12 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
     `quantity` is what the job's growth rule measures; empty if it measures nothing.
     """
     return (*_condition_events(previous, new), *_stage_events(previous, new, quantity))
+
+
+def status_refused(failure: Failure) -> Event:
+    """The event about a status that was refused, which no condition can tell."""
+    text = f"The API server refuses the job's status: {failure.message}"
+    return Event("Warning", STATUS_REFUSED, truncated(redacted(text)))
 
 
 def _condition_events(previous: JobStatus, new: JobStatus) -> Iterator[Event]:

@@ -17,6 +17,8 @@ from batchgrowth_operator.seen.trainer_outcome import is_between_pods, last_exit
 
 DEGRADED_AFTER_SECONDS = 10
 """Least time that workers are missing before a job counts as degraded."""
+CLUSTER_KINDS = ("DaskCluster", "Deployment")
+"""Kinds of children that a suspended job does not have."""
 STALLED_AFTER_SECONDS = 120
 STALLED_AFTER_UPDATES = 20
 """Time in updates after which a job counts as stalled, but at least STALLED_AFTER_SECONDS."""
@@ -66,7 +68,7 @@ def _remarks(s: Situation) -> str:
 
 def cluster_ready(s: Situation, w: Workforce) -> Verdict:
     """Whether the scheduler is ready and the stage's workers have joined, or the problem that prevents it."""
-    if s.mode is not Mode.ACTIVE:
+    if s.mode is not Mode.ACTIVE and not s.seen.failures:
         return Verdict("False", "Released", f"The job is {s.mode.value}.")
     if w.ready >= w.desired and is_ready(s.seen) and not s.seen.failures:
         return Verdict("True", "AllWorkersJoined", f"The scheduler is ready and {counted(w.desired, 'worker')} joined.")
@@ -109,7 +111,7 @@ def _unreachable(s: Situation, pods: Sequence[Object], job: Object | None) -> Ve
         return Verdict("False", "TrainerReplaced", f"{lost}; another trainer takes its place.")
     if is_replaceable(pod, s.spec.checkpoint.is_kept):
         return Verdict("False", "TrainerUnreachable", f"{lost}; after a minute another trainer takes its place.")
-    why = "Without spec.checkpoint.volume the training would be lost with it, so"
+    why = "Without spec.checkpoint.volume or uri the training would be lost with it, so"
     return Verdict("False", "TrainerUnreachable", f"{lost}. {why} it is replaced when Kubernetes deletes the pod.")
 
 
@@ -174,6 +176,8 @@ def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
         return Verdict("False", "NotSuspended", "The job is not suspended.")
     if s.is_trainer_running:
         return Verdict("Unknown", "Checkpointing", "The trainer writes a checkpoint before it stops.")
+    if any(failure.ref in s.seen.children for failure in s.seen.failures if failure.ref.kind in CLUSTER_KINDS):
+        return Verdict("Unknown", "Releasing", "The job's workers are not released yet.")
     return Verdict("True", "BySpec", "The job is suspended and holds no workers.")
 
 

@@ -60,10 +60,11 @@ class Observed:
     """All inputs of a decision.
 
     `children` are the objects owned by the job, `parts` those owned by its DaskCluster, and `pods` those with the job's
-    label. `credentials` is set if a Secret is missing or a certificate is due. `failures` are the refused writes of the
-    last pass; `warnings` are the Warning events about objects whose status does not explain why they are pending.
-    `put_backs` are what the decision before returned: the children that others changed lately. `report_age_seconds` is
-    the time since this process first saw the trainer's newest report.
+    label. `credentials` is set if a Secret is missing or a certificate is due. `failures` are the last pass's
+    refused writes to children; a status that is stored need not say that it was refused. `warnings` are the Warning
+    events about objects whose status does not explain why they are pending. `put_backs` are what the decision before
+    returned: the children that others changed lately. `report_age_seconds` is the time since this process first saw the
+    trainer's newest report.
     """
 
     job: Object

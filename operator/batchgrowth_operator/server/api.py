@@ -3,6 +3,7 @@
 Paths come from a table and not from discovery, so that an unknown kind is a result and not an error.
 """
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -60,6 +61,13 @@ class Api:
         self._configuration = connection.configuration
         self._dynamic = DynamicClient(connection, discoverer=lambda *_: None)  # type: ignore[no-untyped-call]
         self._count = count
+        self._timeout_seconds: float = TIMEOUT_SECONDS
+
+    def within(self, seconds: float) -> "Api":
+        """This client, whose requests fail if the server does not answer within that time."""
+        bounded = copy.copy(self)
+        bounded._timeout_seconds = min(self._timeout_seconds, seconds)
+        return bounded
 
     def access(self) -> Access:
         """The current access; a token that is about to expire is read again."""
@@ -175,8 +183,9 @@ class Api:
     def _send(
         self, verb: str, kind: Kind, path: str, timeout_seconds: float = TIMEOUT_SECONDS, **options: Any
     ) -> dict[str, Any]:
+        timeout = min(timeout_seconds, self._timeout_seconds)
         try:
-            response = self._dynamic.request(verb, path, serialize=False, _request_timeout=timeout_seconds, **options)
+            response = self._dynamic.request(verb, path, serialize=False, _request_timeout=timeout, **options)
         except DynamicApiError as error:
             self._count(verb, kind.plural, str(error.status))
             raise Refused(int(error.status), _message(error)) from error

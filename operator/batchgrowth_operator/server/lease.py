@@ -53,6 +53,20 @@ def claim(lock: LeaseLock, found: Object | None, unchanged_seconds: float, now: 
     return {**copy.deepcopy(dict(found)), "spec": spec}
 
 
+class NotLeading(OSError):
+    """Another operator may lead by now, so this one must not write."""
+
+
+def bounded(api: Api, seconds_left: float) -> Api:
+    """The API for a write that ends before the tenure does. Raises NotLeading if the tenure is over.
+
+    So a process that was paused for long does not write, and a request that hangs fails before another operator leads.
+    """
+    if seconds_left <= 0:
+        raise NotLeading("the lease was not renewed in time")
+    return api.within(seconds_left)
+
+
 class Tenure:
     """How long this process may still write: as long as it surely holds the Lease, or for ever without one."""
 

@@ -79,7 +79,7 @@ class Observer:
             parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), seen),
             pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
             credentials=self._renewed(key, now, children),
-            failures=failures,
+            failures=tuple(failure for failure in failures if failure.ref.kind != KIND),
             put_backs=self._put_backs.get(key, {}),
             report_age_seconds=self._report_age(key, children.get(Ref("ConfigMap", names.progress(key.name)))),
         )

@@ -5,6 +5,7 @@ is combined: of one job and reason the newest message stays, with the number of 
 """
 
 import logging
+import math
 import secrets
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.seen.timestamps import timestamp, timestamp_ms
 from batchgrowth_operator.server.api import Api, Refused
 from batchgrowth_operator.server.correlator import COMBINED, MOST_SIMILAR, Correlator, Series
+from batchgrowth_operator.server.lease import bounded
 from batchgrowth_operator.server.store import Key, key_of
 
 PAUSE_SECONDS = 0.05
@@ -56,10 +58,10 @@ class Occurrence:
 
 @dataclass(slots=True)
 class Recorder:
-    """The events that wait to be posted through `api`, as long as this process may write."""
+    """The events that wait to be posted through `api`, within the seconds that are left of the tenure."""
 
     api: Api
-    may_write: Callable[[], bool] = lambda: True
+    seconds_left: Callable[[], float] = lambda: math.inf
     correlator: Correlator = field(default_factory=Correlator)
     _warnings: dict[Kind, deque[Occurrence]] = field(default_factory=dict)
     _others: dict[Kind, deque[Occurrence]] = field(default_factory=dict)
@@ -111,7 +113,7 @@ class Recorder:
 
     def post_next(self) -> float | None:
         """Posts the event whose turn it is. Returns the seconds to pause; None if nothing waits."""
-        if (self._warnings or self._others) and not self.may_write():
+        if (self._warnings or self._others) and self.seconds_left() <= 0:
             return RETRY_SECONDS
         taken = self._take()
         if taken is None:
@@ -140,7 +142,7 @@ class Recorder:
     def _is_over(self) -> bool:
         if not self._stopping.is_set():
             return False
-        return not (self._warnings or self._others) or time.monotonic() >= self._ends or not self.may_write()
+        return not (self._warnings or self._others) or time.monotonic() >= self._ends or self.seconds_left() <= 0
 
     def _take(self) -> tuple[Key, Occurrence] | None:
         """The next event, of each job and reason in turn; None if nothing waits."""
@@ -169,13 +171,13 @@ class Recorder:
         if series is None:
             return
         if not series.is_posted or not self._repeat(key, series):
-            self.api.post_event(key.namespace, _event(key, occurrence, series))
+            bounded(self.api, self.seconds_left()).post_event(key.namespace, _event(key, occurrence, series))
         series.is_posted = True
 
     def _repeat(self, key: Key, series: Series) -> bool:
         """Whether the event still existed, to count this one; the API server drops events after an hour."""
         change = {"message": series.message, "count": series.count, "lastTimestamp": timestamp(series.last)}
-        return self.api.repeat_event(key.namespace, series.name, change)
+        return bounded(self.api, self.seconds_left()).repeat_event(key.namespace, series.name, change)
 
 
 def _is_behind(waiting: deque[Occurrence], now: datetime) -> bool:

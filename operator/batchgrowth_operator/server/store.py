@@ -1,6 +1,7 @@
 """The newest known state of every job and child, updated by watches and by the responses to writes, in any order."""
 
 import json
+import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from threading import Lock
@@ -10,6 +11,7 @@ from batchgrowth import names
 from batchgrowth.spec import KIND
 
 from batchgrowth_operator.seen.observed import Object, Ref, labels_of, ref_of
+from batchgrowth_operator.server.api import TIMEOUT_SECONDS
 
 POD_METADATA = frozenset(
     {
@@ -21,6 +23,12 @@ POD_STATUS = frozenset({"phase", "reason", "message", "startTime", "conditions"}
 CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 CONTAINER_STATUS = frozenset({"name", "ready", "restartCount", "state", "lastState"})
 MANAGED = frozenset({"manager", "subresource", "fieldsV1"})
+TOMBSTONE_SECONDS = 2.0 * TIMEOUT_SECONDS
+"""Time for which an older state of a removed object is ignored: twice as long as the response to a write may take.
+
+Watches report the states of an object in their order, so such a response is the latest that can still arrive. Should
+one arrive later all the same, the sweep finds an object that the API server does not have, and discards it.
+"""
 
 
 class Key(NamedTuple):
@@ -71,19 +79,26 @@ class Summary(NamedTuple):
         return self.pod
 
 
+class Tombstone(NamedTuple):
+    """The last version of a removed object, and when it was removed."""
+
+    version: int
+    removed: float
+
+
 class Store:
     """The newest known state of each object, by resource version and not by order of arrival."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[Ref, Stored]] = {}
-        self._gone: dict[Key, dict[Ref, int]] = {}
+        self._gone: dict[Key, dict[Ref, Tombstone]] = {}  # by the time of the removal
         self._lock = Lock()  # watches write from the event loop, responses from threads
 
     def update(self, body: Object) -> Key:
         """Stores the object unless a newer version is known. Returns the key of its job."""
         key, ref = key_of(body), ref_of(body)
         with self._lock:
-            if version_of(body) > max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
+            if version_of(body) > max(self._known(key, ref), self._removed(key, ref)):
                 self._objects.setdefault(key, {})[ref] = _stored(body)
         return key
 
@@ -91,7 +106,7 @@ class Store:
         """Stores an object just read from the API server under that job, whatever its labels are."""
         ref = ref_of(body)
         with self._lock:
-            if version_of(body) >= max(self._known(key, ref), self._gone.get(key, {}).get(ref, -1)):
+            if version_of(body) >= max(self._known(key, ref), self._removed(key, ref)):
                 self._objects.setdefault(key, {})[ref] = _stored(body)
 
     def remove(self, body: Object) -> Key:
@@ -100,7 +115,10 @@ class Store:
         with self._lock:
             if version_of(body) >= self._known(key, ref):
                 self._objects.get(key, {}).pop(ref, None)
-                self._gone.setdefault(key, {})[ref] = version_of(body)
+                gone = self._gone.setdefault(key, {})
+                gone.pop(ref, None)
+                gone[ref] = Tombstone(version_of(body), time.monotonic())
+                self._bury(gone)
             self._forget_if_empty(key)
         return key
 
@@ -152,6 +170,18 @@ class Store:
         if not self._objects.get(key):
             self._objects.pop(key, None)
             self._gone.pop(key, None)
+
+    def _removed(self, key: Key, ref: Ref) -> int:
+        """The version of the removed object; -1 if there is none, or if it was removed long ago."""
+        gone = self._gone.get(key, {})
+        self._bury(gone)
+        return gone[ref].version if ref in gone else -1
+
+    def _bury(self, gone: dict[Ref, Tombstone]) -> None:
+        """Forgets what was removed long ago, the oldest first."""
+        oldest = time.monotonic() - TOMBSTONE_SECONDS
+        while gone and gone[first := next(iter(gone))].removed <= oldest:
+            del gone[first]
 
     def _known(self, key: Key, ref: Ref) -> int:
         found = self._objects.get(key, {}).get(ref)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from batchgrowth import names
+from batchgrowth.redaction import redacted
 
 from batchgrowth_operator.decide.backoff import backoff_seconds
 from batchgrowth_operator.decide.decision import Decision
@@ -159,6 +160,7 @@ def passes_of(observer: Observer, writer: Writer, pace: Pace, telemetry: Telemet
             return Result(requeue_after_seconds=requeue)
         log.info("%s/%s: %s", *key, summary(decision))
         refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
+        _log_refusals(key, refused)
         observer.remember(key, decision.put_backs, refused)
         if refused != failures:
             return Result(failures=refused, requeue_after_seconds=DEBOUNCE_SECONDS, backs_off=bool(refused))
@@ -180,6 +182,11 @@ def passes_of(observer: Observer, writer: Writer, pace: Pace, telemetry: Telemet
         return outcome
 
     return make_pass
+
+
+def _log_refusals(key: Key, failures: tuple[Failure, ...]) -> None:
+    for failure in failures:
+        log.warning("%s/%s: the API server refuses %s/%s: %s", *key, *failure.ref, redacted(failure.message))
 
 
 def summary(decision: Decision) -> str:

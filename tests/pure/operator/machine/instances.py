@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.seen.observed import Ref, ref_of
-from batchgrowth_operator.server import lease, observe, sweep
+from batchgrowth_operator.server import lease, observe, store, sweep
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
 from batchgrowth_operator.server.kinds import JOBS, WATCHED
@@ -43,6 +43,7 @@ class Clock:
         patch.setattr(observe, "datetime", self)
         patch.setattr(observe, "time", self)
         patch.setattr(lease, "time", self)
+        patch.setattr(store, "time", self)
         patch.setattr(sweep, "GRACE_SECONDS", 0)
 
     def monotonic(self) -> float:
@@ -84,8 +85,8 @@ class Instance:
         self.tenure = Tenure(needs_lease=True)
         self.failures: tuple[Any, ...] = ()
         self._seen_lease: tuple[Body | None, float] = (None, self.server.seconds)
-        self.recorder = Recorder(self.client, lambda: self.tenure.seconds_left > 0)  # type: ignore[arg-type]
-        writer = Writer(self.client, self.store, self.recorder, self.recorder.may_write)  # type: ignore[arg-type]
+        self.recorder = Recorder(self.client, lambda: self.tenure.seconds_left)  # type: ignore[arg-type]
+        writer = Writer(self.client, self.store, self.recorder, self.recorder.seconds_left)  # type: ignore[arg-type]
         observer, pace = Observer(self.client, self.store), Pace(Defaults(image=DEFAULT_IMAGE))  # type: ignore[arg-type]
         self._pass, self._sweep = passes_of(observer, writer, pace, self._telemetry), Sweep(self.client, self.store)  # type: ignore[arg-type]
         self.pending: dict[Ref, list[tuple[str, Body]]] = {}
@@ -142,6 +143,7 @@ class Instance:
         self.clock.offset = self.offset
         self.view = SimpleNamespace(job=self.store.job(KEY), children=self.store.children(KEY))
         self.passes += 1
+        self.client.refusals = 0
         try:
             result: Result = self.runner.run(self._pass(KEY, self.failures))
             pause: float | None = 0.0

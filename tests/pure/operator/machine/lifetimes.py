@@ -136,9 +136,9 @@ class Lifetimes(RuleBasedStateMachine):
     def sweep(self, which: int) -> None:
         self.instances[which].sweep()
 
-    @rule(which=WHICH, ref=st.sampled_from(CHILDREN))
-    def refuse(self, which: int, ref: Ref) -> None:
-        self.instances[which].client.refused ^= {ref}
+    @rule(which=WHICH, verb=st.sampled_from(["apply", "apply", "delete"]), ref=st.sampled_from((JOB_REF, *CHILDREN)))
+    def refuse(self, which: int, verb: str, ref: Ref) -> None:
+        self.instances[which].client.refused ^= {(verb, ref)}
 
     # time and the other controllers
 

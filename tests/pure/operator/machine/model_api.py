@@ -141,12 +141,17 @@ class Client:
 
     def __init__(self, server: Server, before_write: Callable[[str, Ref, Body], None]) -> None:
         self.server = server
-        self.refused: set[Ref] = set()
+        self.refused: set[tuple[str, Ref]] = set()
+        """Verbs and objects: `apply`, which for the job is its status, and `delete`."""
+        self.refusals = 0
         self.requests = 0
         """Requests to write, whether they changed anything or not."""
         self.writes_left: int | None = None
         """Writes after which the process is killed, before it reads the answer; None for no end."""
         self._before_write = before_write
+
+    def within(self, seconds: float) -> Client:
+        return self
 
     def get(self, ref: Ref, namespace: str) -> Body | None:
         return self.server.get(ref)
@@ -173,8 +178,7 @@ class Client:
     def apply(self, manifest: Body, subresource: str = "") -> Body:
         ref = ref_of(manifest)
         self.requests += 1
-        if ref in self.refused:
-            raise Refused(403, f"{ref} is refused")
+        self._refuse("apply", ref)
         before = self.server.version
         self._before_write("status" if subresource else "apply", ref, manifest)
         answer = self.server.apply(manifest, subresource)
@@ -185,6 +189,7 @@ class Client:
     def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
         found = self.server.objects.get(ref)
         self.requests += 1
+        self._refuse("delete", ref)
         if found is None or found["metadata"]["uid"] != uid or "deletionTimestamp" in found["metadata"]:
             return
         self._before_write("delete", ref, {})
@@ -201,6 +206,11 @@ class Client:
         version = {"resourceVersion": str(int(_of(held, "resourceVersion") or 0) + 1)}
         self.server.lease = copied(lease) | {"metadata": lease["metadata"] | version}
         return copied(self.server.lease)
+
+    def _refuse(self, verb: str, ref: Ref) -> None:
+        if (verb, ref) in self.refused:
+            self.refusals += 1
+            raise Refused(403, f"{ref} is refused")
 
     def _cut_if_due(self) -> None:
         if self.writes_left is not None:

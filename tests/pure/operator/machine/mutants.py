@@ -39,10 +39,16 @@ def owner_is_not_asked(patch: Patch) -> None:
 
 
 def unseen_children_are_not_looked_up(patch: Patch) -> None:
-    def write(self: Writer, seen: Observed, manifest: Any) -> None:
+    def write(self: Writer, seen: Observed, manifest: Any) -> tuple[()]:
         self.store.update(self._writing().apply(manifest))
+        return ()
 
     patch.setattr(Writer, "_apply", write)
+
+
+def a_refused_status_is_no_failure(patch: Patch) -> None:
+    real = Writer._write_status
+    patch.setattr(Writer, "_write_status", lambda self, seen, status: real(self, seen, status) and None)
 
 
 def suspend_is_ignored(patch: Patch) -> None:
@@ -157,6 +163,7 @@ MUTANTS = {
     for planted, symptom, rules in (
         (owner_is_not_asked, f"{ANOTHERS}|a pass ended", TAKEN),
         (unseen_children_are_not_looked_up, ANOTHERS, TAKEN),
+        (a_refused_status_is_no_failure, "after a refused write", (*PASSES, "refuse", "delete_children")),
         (suspend_is_ignored, "a suspended job holds nothing|a job that is suspended", (*PASSES, "suspend")),
         (maximum_is_ignored, "replicas, outside", ()),
         (minimum_is_ignored, "replicas, outside", ()),

@@ -84,6 +84,8 @@ class Safety:
         found, job = self.server.objects.get(ref), instance.view.job
         if BAD_ARGUMENT in job["spec"]["workload"].get("arguments", {}):
             yield "the job is not accepted"
+        if found is None and instance.client.refusals:
+            yield "created after a refused write"
         if found is None and is_over(job.get("status") or {}):
             yield "created for a job that is over"
         if found is not None and not self._is_ours(found, job["metadata"]["uid"]):
@@ -107,12 +109,16 @@ class Safety:
         found, job = self.server.objects[ref], instance.view.job
         if ref == JOB_REF:
             yield from _early_end(instance)
+            if instance.client.refusals:
+                yield "the job goes after a refused write"
             return
         if not self._is_ours(found, job["metadata"]["uid"]):
             yield "deleted, and another's"
         halted = job["spec"].get("suspend") or is_over(job.get("status") or {}) or _has_ended(instance)
         is_released = ref in (CLUSTER, WORKERS) and halted
         is_renewed = ref in (TRAINER, CLUSTER) and (_is_outdated(instance, ref) or _waits(instance, ref))
+        if is_renewed and not is_released and instance.client.refusals:
+            yield "deleted to be made again after a refused write"
         if not is_released and not is_renewed:
             yield "deleted without need"
         if ref in (CLUSTER, WORKERS) and _runs_trainer(instance):

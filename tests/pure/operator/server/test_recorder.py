@@ -26,6 +26,9 @@ class FakeApi:
     requests: int = 0
     events: dict[str, Any] = field(default_factory=dict)
 
+    def within(self, seconds: float) -> Any:
+        return self
+
     def post_event(self, namespace: str, event: Any) -> None:
         self._answer()
         self.events[event["metadata"]["name"]] = event
@@ -173,14 +176,14 @@ def test_a_refused_event_is_dropped(api: FakeApi, events: Recorder, caplog: pyte
 
 
 def test_only_the_leader_posts(api: FakeApi) -> None:
-    leads: list[bool] = []
-    events = Recorder(api, lambda: bool(leads))  # type: ignore[arg-type]
+    left = [0.0]
+    events = Recorder(api, lambda: left[0])  # type: ignore[arg-type]
     assert None is events.post_next()
     events.record(seen(), TROUBLE)
     assert RETRY_SECONDS == events.post_next()
     assert 0 == api.requests
 
-    leads.append(True)
+    left[0] = 12.0
     post(events)
 
     assert 1 == api.requests
@@ -229,7 +232,7 @@ def test_a_stop_ends_in_time(api: FakeApi, events: Recorder, monkeypatch: pytest
     events.stop()
     monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.2)
     slow = Recorder(FakeApi(seconds=0.05))  # type: ignore[arg-type]
-    idle = Recorder(api, lambda: False)  # type: ignore[arg-type]
+    idle = Recorder(api, lambda: 0.0)  # type: ignore[arg-type]
     for each in (slow, idle):
         for number in range(30):
             each.record(seen(f"job-{number}"), TROUBLE)

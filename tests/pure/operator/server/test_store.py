@@ -1,13 +1,15 @@
 """The store keeps the newest state, in whatever order watches and responses arrive."""
 
-from itertools import permutations
+from itertools import count, permutations
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from batchgrowth import names
 from batchgrowth_operator.seen.observed import Ref, is_owned_by
+from batchgrowth_operator.server import store as store_module
 from batchgrowth_operator.server.kinds import KINDS
-from batchgrowth_operator.server.store import Key, Store, key_of
+from batchgrowth_operator.server.store import TOMBSTONE_SECONDS, Key, Store, key_of
 
 KEY = Key("default", "digits")
 
@@ -156,6 +158,35 @@ def test_paths(kind: str, path: str) -> None:
 
 def test_api_versions() -> None:
     assert ("v1", "apps/v1") == (KINDS["Pod"].api_version, KINDS["Deployment"].api_version)
+
+
+@pytest.mark.fault("B26")
+def test_what_came_and_went_in_a_living_job_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not before the response to any write of it has arrived."""
+    now, store, version = 0.0, Store(), count(2)
+    monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: now))
+    store.update(job(1))
+
+    def pod(name: int) -> dict[str, Any]:
+        body = child(next(version), "Pod")
+        body["metadata"]["name"] = f"digits-workers-{name}"
+        return body
+
+    for number in range(10_000):
+        now += 1.0
+        response = pod(number)
+        store.update(pod(number))
+        store.remove(pod(number))
+        store.update(response)
+        assert {} == store.children(KEY)
+        assert len(store._gone[KEY]) <= TOMBSTONE_SECONDS
+
+    now += TOMBSTONE_SECONDS - 0.1
+    store.update(response)
+    assert ({}, 1) == (store.children(KEY), len(store._gone[KEY]))
+    now += 0.1
+    store.update(job(next(version)))
+    assert {} == store._gone[KEY]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from batchgrowth_operator.seen.observed import Observed
+from batchgrowth_operator.seen.observed import Failure, Observed, Ref
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
 from batchgrowth_operator.server.recorder import Recorder
@@ -43,6 +43,9 @@ class OldCrd:
     def __init__(self, refusal: str) -> None:
         self.refusal = refusal
 
+    def within(self, seconds: float) -> Any:
+        return self
+
     def apply(self, manifest: Any, subresource: str) -> Any:
         if "phase" in manifest["status"]:
             raise Refused(500, self.refusal)
@@ -61,5 +64,5 @@ def test_the_rest_is_written(make_world: Any) -> None:
     )  # type: ignore[arg-type]
     assert [2] == list(store.versions("BatchGrowthJob").values())
 
-    with pytest.raises(Refused, match="no such luck"):
-        Writer(OldCrd("no such luck"), store, Recorder(None))._write_status(seen, dict(STATUS))  # type: ignore[arg-type]
+    refused = Writer(OldCrd("no such luck"), store, Recorder(None))._write_status(seen, dict(STATUS))  # type: ignore[arg-type]
+    assert Failure(Ref("BatchGrowthJob", "digits"), 500, "no such luck") == refused

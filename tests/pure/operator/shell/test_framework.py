@@ -71,7 +71,7 @@ def test_kopf_still_has_the_private_function(module: str, name: str, parameters:
     assert parameters <= inspect.signature(found).parameters.keys(), f"{module}.{name}"
 
 
-@pytest.mark.parametrize("attribute", ["_condition", "_toggles"])
+@pytest.mark.parametrize("attribute", ["_condition", "_fn", "_toggles"])
 def test_kopf_s_toggle_sets_still_have_the_private_attribute(attribute: str) -> None:
     assert hasattr(pristine(f"{AIOKITS}.aiotoggles").ToggleSet(all), attribute), f"ToggleSet.{attribute}"
 
@@ -161,6 +161,19 @@ def test_a_scheduler_whose_own_tasks_are_cancelled_closes(monkeypatch: pytest.Mo
     asyncio.run(scene())
 
     assert [True] == ended
+
+
+def test_a_wait_for_a_pause_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf's loop that stops the daemons of a paused operator has no other, so nothing else would ever run."""
+    _reload(monkeypatch)
+
+    async def scene() -> bool:
+        waiting = asyncio.create_task(ToggleSet(any).wait_for(True))
+        done, _ = await asyncio.wait({waiting}, timeout=0.01)
+        waiting.cancel()
+        return bool(done)
+
+    assert not asyncio.run(scene())
 
 
 def test_passes_wait_until_all_objects_are_indexed_and_no_object_does(monkeypatch: pytest.MonkeyPatch) -> None:

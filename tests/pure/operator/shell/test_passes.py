@@ -32,7 +32,8 @@ KEY = Key("default", "digits")
 JOB = Ref("BatchGrowthJob", "digits")
 SECRET, AUTHORITY = Ref("Secret", "digits-tls"), Ref("Secret", "digits-authority")
 PLAN, PROGRESS = Ref("ConfigMap", "digits-plan"), Ref("ConfigMap", "digits-progress")
-WORKERS = Ref("Deployment", "digits-workers")
+WORKERS, TRAINER = Ref("Deployment", "digits-workers"), Ref("Job", "digits-trainer")
+CLUSTER = Ref("DaskCluster", "digits")
 
 
 @dataclass
@@ -41,11 +42,15 @@ class FakeApi:
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     refused: dict[Ref, Refused] = field(default_factory=dict)
+    undeletable: dict[Ref, Refused] = field(default_factory=dict)
     happened: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, Ref]] = field(default_factory=list)
     propagations: dict[Ref, str] = field(default_factory=dict)
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: int = 100
+
+    def within(self, seconds: float) -> Any:
+        return self
 
     def get(self, ref: Ref, namespace: str) -> Any:
         self.asked.append(("get", ref))
@@ -68,6 +73,8 @@ class FakeApi:
 
     def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
         self.asked.append(("delete", ref))
+        if ref in self.undeletable:
+            raise self.undeletable[ref]
         self.propagations[ref] = propagation
         self.objects.pop(ref, None)
 
@@ -220,15 +227,110 @@ def test_a_refusal_is_reported_by_the_next_pass(setting: Setting) -> None:
 
 
 @pytest.mark.fault("B09")
-@pytest.mark.parametrize(("code", "result"), [(409, "outdated"), (404, "outdated"), (403, "refused")])
-def test_a_status_that_cannot_be_written(setting: Setting, code: int, result: str) -> None:
+@pytest.mark.parametrize("code", [409, 404])
+def test_a_job_that_changed_since_is_observed_again(setting: Setting, code: int) -> None:
     setting.api.refused[JOB] = Refused(code, "no")
 
     outcome = setting.once()
 
-    assert 1 == setting.telemetry.registry.get_sample_value("batchgrowth_operator_reconciles_total", {"result": result})
-    assert (code == 403) == outcome.backs_off
+    found = setting.telemetry.registry.get_sample_value("batchgrowth_operator_reconciles_total", {"result": "outdated"})
+    assert (1, False) == (found, outcome.backs_off)
     assert [("apply", JOB)] == setting.api.writes()
+
+
+@pytest.mark.fault("B13")
+def test_a_new_job_whose_status_cannot_be_written_gets_nothing(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An event says why, and none tells of the plan before the status does."""
+    setting.api.refused[JOB] = Refused(403, "forbidden: token=c4naryHunter2")
+
+    outcome = setting.once()
+
+    assert (True, (Failure(JOB, 403, "forbidden: token=c4naryHunter2"),)) == (outcome.backs_off, outcome.failures)
+    assert {JOB} == set(setting.api.objects)
+    told = [(event["reason"], event["message"]) for event in setting.api.events.values()]
+    assert [("StatusRefused", "The API server refuses the job's status: forbidden: token=[redacted]")] == told
+    assert "refuses BatchGrowthJob/digits: forbidden: token=[redacted]" in caplog.text
+
+    setting.api.refused.clear()
+    assert () == setting.once(outcome.failures).failures
+    conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
+    assert "WaitingForScheduler" == conditions["ClusterReady"], "a status that is stored is not refused"
+    assert {"StatusRefused", "PlanMade"} < {event["reason"] for event in setting.api.events.values()}
+
+
+def suspended(setting: Setting) -> None:
+    """Someone suspends the job; the operator's watch reports it."""
+    setting.api.version += 1
+    found = setting.api.objects[JOB]
+    metadata = found["metadata"] | {"resourceVersion": str(setting.api.version)}
+    setting.api.objects[JOB] = {**found, "metadata": metadata, "spec": found["spec"] | {"suspend": True}}
+    setting.store.update(copy.deepcopy(setting.api.objects[JOB]))
+
+
+@pytest.mark.fault("B13")
+def test_a_status_that_cannot_be_written(setting: Setting) -> None:
+    """It holds up neither suspending nor releasing; what is missing waits for it."""
+    setting.once()
+    account = Ref("ServiceAccount", "digits-trainer")
+    setting.store.remove(setting.api.objects.pop(account) | {"kind": account.kind})
+    suspended(setting)
+    setting.api.refused[JOB] = Refused(500, "the webhook does not answer")
+
+    outcome = setting.once()
+
+    assert (Failure(JOB, 500, "the webhook does not answer"),) == outcome.failures
+    assert setting.api.objects[TRAINER]["spec"]["suspend"]
+    assert {WORKERS, CLUSTER, account}.isdisjoint(setting.api.objects)
+
+    setting.api.refused.clear()
+    setting.once(outcome.failures)
+    assert account in setting.api.objects
+    [told] = [c for c in setting.api.objects[JOB]["status"]["conditions"] if c["type"] == "Suspended"]
+    assert ("True", "BySpec") == (told["status"], told["reason"])
+
+
+@pytest.mark.fault("B13")
+def test_an_object_that_cannot_be_deleted(setting: Setting) -> None:
+    """It holds up neither other deletions nor events, and the status says so."""
+    setting.once()
+    suspended(setting)
+    setting.api.undeletable[WORKERS] = Refused(403, "no deletion of Deployments today")
+    failures: tuple[Failure, ...] = ()
+
+    for _ in range(3):
+        outcome = setting.once(failures)
+        failures = outcome.failures
+
+    assert (True, (Failure(WORKERS, 403, "no deletion of Deployments today"),)) == (outcome.backs_off, failures)
+    assert CLUSTER not in setting.api.objects
+    conditions = {c["type"]: (c["reason"], c["message"]) for c in setting.api.objects[JOB]["status"]["conditions"]}
+    assert "Releasing" == conditions["Suspended"][0]
+    refusal = "Deployment digits-workers: no deletion of Deployments today"
+    assert ("ChildRefused", refusal) == conditions["ClusterReady"]
+    assert {"BySpec", "ChildRefused"} < {event["reason"] for event in setting.api.events.values()}
+
+    setting.api.undeletable.clear()
+    setting.store.remove(setting.api.objects[WORKERS] | {"kind": WORKERS.kind})
+    setting.once(setting.once(failures).failures)
+    conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
+    assert ("BySpec", "Released") == (conditions["Suspended"], conditions["ClusterReady"])
+
+
+@pytest.mark.fault("B13")
+def test_a_job_is_not_deleted_after_a_refusal(setting: Setting) -> None:
+    """Its time to live counts from a time that may not be stored; and a refused deletion is tried again."""
+    setting.once()
+    seen = asyncio.run(setting.observer.observe(KEY, ()))
+    assert seen is not None
+    for decision in (Decision(status={}, delete_job=True), Decision(delete=(PLAN,), delete_job=True)):
+        setting.api.refused[JOB] = setting.api.undeletable[PLAN] = Refused(500, "no")
+        assert 1 == len(setting.writer.carry_out(seen, decision))
+        assert ("delete", JOB) not in setting.api.asked
+
+    setting.api.undeletable[JOB] = Refused(500, "not the job")
+    assert (Failure(JOB, 500, "not the job"),) == setting.writer.carry_out(seen, Decision(delete_job=True))
 
 
 @pytest.mark.fault("B12")
@@ -914,8 +1016,8 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
 @pytest.mark.fault("B04")
 def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A process that was paused in the middle of a pass finds its lease outdated before its next write."""
-    leads = iter([True, True, False])
-    writer = Writer(setting.api, setting.store, Recorder(setting.api), lambda: next(leads, False))  # type: ignore[arg-type]
+    leads = iter([12.0, 12.0, 0.0])
+    writer = Writer(setting.api, setting.store, Recorder(setting.api), lambda: next(leads, 0.0))  # type: ignore[arg-type]
     make_pass = passes_of(Observer(setting.api, setting.store), writer, Pace(Defaults(image="a")), setting.telemetry)  # type: ignore[arg-type]
     assert asyncio.run(make_pass(KEY, ())).backs_off
     assert 2 == len(setting.api.writes())

@@ -1,0 +1,65 @@
+"""A write that hangs is over before another operator may lead."""
+
+import math
+import socket
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from batchgrowth_operator.decide.decision import Decision, Event
+from batchgrowth_operator.seen.observed import Observed, Ref
+from batchgrowth_operator.server import lease
+from batchgrowth_operator.server.api import TIMEOUT_SECONDS, Api
+from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.lease import NotLeading, Tenure, bounded
+from batchgrowth_operator.server.recorder import RETRY_SECONDS, Recorder
+from batchgrowth_operator.server.store import Store
+from kubernetes import client
+
+PLAN = Ref("ConfigMap", "digits-plan")
+METADATA = {"name": PLAN.name, "namespace": "default", "uid": "its"}
+CHILD = {"kind": PLAN.kind, "metadata": METADATA}
+
+
+@pytest.fixture
+def hung() -> Iterator[Api]:
+    """A client of a server that accepts connections and answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        configuration = client.Configuration()
+        configuration.host = f"http://127.0.0.1:{server.getsockname()[1]}"
+        configuration.retries = False
+        yield Api(client.ApiClient(configuration), lambda *_: None)
+
+
+@pytest.mark.fault("B04")
+def test_a_write_that_hangs_ends_with_the_tenure(hung: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unbounded it would take twice as long as the Lease: another operator writes by then."""
+    monkeypatch.setattr(lease, "LOST_AFTER_SECONDS", 0.2)
+    tenure = Tenure(needs_lease=True)
+    recorder = Recorder(hung, lambda: tenure.seconds_left)
+    writer = Writer(hung, Store(), recorder, recorder.seconds_left)
+    job = {"kind": "BatchGrowthJob", "metadata": METADATA | {"name": "digits", "resourceVersion": "1"}}
+    seen = Observed(job=job, now=datetime.now(UTC), children={PLAN: CHILD})
+
+    for decision in (
+        Decision(status={}),
+        Decision(apply=(CHILD,)),
+        Decision(delete=(PLAN,)),
+        Decision(delete_job=True),
+    ):
+        tenure.extend(time.monotonic())
+        with pytest.raises(ConnectionError, match="timed out"):
+            writer.carry_out(seen, decision)
+        assert -TIMEOUT_SECONDS / 2 < tenure.seconds_left <= 0
+        with pytest.raises(NotLeading):
+            writer.carry_out(seen, decision)
+
+    tenure.extend(time.monotonic())
+    recorder.record(seen, Event("Warning", "Stalled", "No update for a minute."))
+    assert RETRY_SECONDS == recorder.post_next()
+    assert -TIMEOUT_SECONDS / 2 < tenure.seconds_left <= 0
+
+
+def test_without_a_lease_a_write_has_its_own_timeout(hung: Api) -> None:
+    assert TIMEOUT_SECONDS == bounded(hung, math.inf)._timeout_seconds
