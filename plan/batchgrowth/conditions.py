@@ -46,8 +46,9 @@ REASONS = {
         "UpdatesCommitted": "Updates are being committed.",
         "NotStarted": "The trainer has not committed an update yet.",
         "TrainerUnreachable": "The node of the trainer's pod, which the message names, does not answer. After a minute "
-        "another trainer takes its place if spec.checkpoint.volume is set, otherwise once Kubernetes has deleted the "
+        "another trainer takes its place if checkpoints are kept outside its pod, otherwise once Kubernetes has deleted the "
         "pod, by default after five minutes.",
+        "VolumePending": "The claim of the job's checkpoints has no volume; the message says why and what would do.",
         "TrainerReplaced": "Another trainer starts from the last checkpoint, since the node of the one before does not "
         "answer. If that one still works, it ends when it meets its successor.",
         "TrainerRestarting": "The trainer was lost, or ended by an error that may pass, and restarts from its last "
@@ -85,6 +86,9 @@ REASONS = {
     "Suspended": {
         "BySpec": "spec.suspend is true.",
         "Checkpointing": "The trainer writes a checkpoint before it stops.",
+        "Discarding": "The trainer stops, and nothing keeps its checkpoints.",
+        "StateLost": "spec.suspend is true, and the training, whose checkpoints nothing kept, starts over when the job "
+        "is resumed; the message has the update that was lost.",
         "NotSuspended": "spec.suspend is false.",
     },
     "Succeeded": {

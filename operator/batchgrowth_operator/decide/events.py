@@ -7,8 +7,8 @@ from batchgrowth.conditions import HELD_UP, STAGE_BEGAN
 from batchgrowth.status import Condition, JobStatus, StageRecord
 
 from batchgrowth_operator.decide.decision import Event
+from batchgrowth_operator.decide.previous import condition
 from batchgrowth_operator.decide.rules import counted
-from batchgrowth_operator.decide.situation import condition
 
 BAD = {
     ("Accepted", "False"),

@@ -6,8 +6,9 @@ from typing import NamedTuple
 from batchgrowth_operator.decide.arithmetic import differing
 from batchgrowth_operator.decide.contention import Contention, contested_field
 from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED, pods_refused
+from batchgrowth_operator.decide.previous import condition
 from batchgrowth_operator.decide.scaling import Workforce
-from batchgrowth_operator.decide.situation import Mode, Situation, condition
+from batchgrowth_operator.decide.situation import Mode, Situation
 from batchgrowth_operator.seen.diagnosis import trainer_problem
 from batchgrowth_operator.seen.lost import is_replaceable, unreachable_pods
 from batchgrowth_operator.seen.observed import Object, is_owned_by

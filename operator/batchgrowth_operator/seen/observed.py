@@ -135,6 +135,12 @@ def ref_of(body: Object) -> Ref:
     return Ref(body["kind"], body["metadata"]["name"])
 
 
+def mounted_claims(job: Object) -> list[str]:
+    """The names of the claims in the pod template of a Job."""
+    volumes = job["spec"]["template"]["spec"].get("volumes") or ()
+    return [v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v]
+
+
 def is_owned_by(body: Object, uid: str) -> bool:
     """Whether an owner reference of the object names this uid."""
     return any(owner.get("uid") == uid for owner in body["metadata"].get("ownerReferences") or ())

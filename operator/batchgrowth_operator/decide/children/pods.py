@@ -8,7 +8,7 @@ from batchgrowth.pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD
 
 from batchgrowth_operator.decide.drift import digest
 from batchgrowth_operator.decide.situation import Situation
-from batchgrowth_operator.seen.observed import Object, annotations_of
+from batchgrowth_operator.seen.observed import Object, annotations_of, mounted_claims
 
 READ_BY_GROUP = 0o440
 FILES = "/etc/batchgrowth"
@@ -74,8 +74,7 @@ def _inputs_found(found: Object) -> dict[str, Any]:
     }
     if "template" not in spec:
         return inputs
-    claims = [v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v]
-    return inputs | {"claim": next(iter(claims), None)} | _store_found(first)
+    return inputs | {"claim": next(iter(mounted_claims(found)), None)} | _store_found(first)
 
 
 def _store_found(container: Object) -> dict[str, Any]:

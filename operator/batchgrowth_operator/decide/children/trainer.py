@@ -57,7 +57,7 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
 
 def _inputs(s: Situation) -> dict[str, Any]:
     kept = s.spec.checkpoint
-    inputs = image_inputs(s) | {"claim": kept.volume.claim_name if kept.volume else None}
+    inputs = image_inputs(s) | {"claim": s.storage.claim or None}
     # Absent without a store, so that an upgrade of the operator restarts no trainer.
     inputs |= {"store": [kept.uri, kept.secret_name]} if kept.uri else {}
     own = own_parts(s.spec)
@@ -84,8 +84,8 @@ def _template(s: Situation) -> dict[str, Any]:
     annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
     if own_parts(s.spec):  # which the API server fills in, so that the pods no longer show what was given
         annotations[names.INPUTS] = digest(_inputs(s))
-    volume = s.spec.checkpoint.volume
-    kept = {"persistentVolumeClaim": {"claimName": volume.claim_name}} if volume else {"emptyDir": {}}
+    claim = s.storage.claim
+    kept = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
     spec = pod_spec(
         s,
         [_container(s)],

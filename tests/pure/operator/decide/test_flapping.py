@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from batchgrowth_operator.decide import situation
 from batchgrowth_operator.decide.flapping import CALM_SECONDS, FORGOTTEN_AFTER_SECONDS, GOOD, WRITE_SECONDS
-from batchgrowth_operator.decide.situation import MOST_TURNS
+from batchgrowth_operator.decide.previous import MOST_TURNS
 
 MakeWorld = Any
 WORKERS = {"workers": {"examplesPerWorker": 8, "minimum": 1, "maximum": 40}}
