@@ -81,7 +81,12 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     tenure = Tenure(needs_lease=settings.lease is not None)
     recorder = Recorder(api, lambda: tenure.seconds_left > 0)
     writer = Writer(api, store, recorder, recorder.may_write)
-    defaults = Defaults(image=settings.image, pods=settings.pods, network=settings.network)
+    defaults = Defaults(
+        image=settings.image,
+        pods=settings.pods,
+        network=settings.network,
+        checkpoint_size=settings.checkpoint_size,
+    )
     make_pass = passes_of(Observer(api, store), writer, defaults, telemetry, settings.operator_class)
     stop = asyncio.Event()
     # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.

@@ -18,7 +18,7 @@ BAD = {
     ("Succeeded", "False"),
     ("Contested", "True"),
 }
-TROUBLES = {*HELD_UP, "TrainerUnreachable"}
+TROUBLES = {*HELD_UP, "TrainerUnreachable", "Discarding", "StateLost"}
 """Reasons that are bad whatever their condition."""
 QUIET = {"WaitingForWorkers", "WaitingForScheduler", "InProgress", "NotStarted", "Released", "Ended", "Paused"}
 """Reasons without an event: they only say that a job is on its way, or repeat another event."""

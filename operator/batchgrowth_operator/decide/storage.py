@@ -9,9 +9,7 @@ from batchgrowth import names
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.seen.observed import Object, Observed, mounted_claims
-
-CLAIM = "PersistentVolumeClaim"
+from batchgrowth_operator.seen.observed import CLAIM, Object, Observed, mounted_claims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

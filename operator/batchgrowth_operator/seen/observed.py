@@ -9,6 +9,7 @@ from batchgrowth import names
 
 TRAINER = "trainer"
 """The role of the trainer's pods, and the name of their container."""
+CLAIM = "PersistentVolumeClaim"
 Object = Mapping[str, Any]
 """A Kubernetes object as plain JSON."""
 

@@ -6,7 +6,8 @@ from batchgrowth_operator.decide.children.base import child
 from batchgrowth_operator.decide.decision import Manifest
 from batchgrowth_operator.decide.drift import is_smaller
 from batchgrowth_operator.decide.situation import Situation
-from batchgrowth_operator.decide.storage import CLAIM, class_of, size_of
+from batchgrowth_operator.decide.storage import class_of, size_of
+from batchgrowth_operator.seen.observed import CLAIM
 
 
 def checkpoint_claim(s: Situation) -> Manifest:
