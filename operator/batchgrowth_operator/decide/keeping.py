@@ -1,4 +1,4 @@
-"""What users are told about where the state of their job is kept."""
+"""Sentences about where the state of a job is kept."""
 
 from batchgrowth_operator.decide.drift import is_smaller
 from batchgrowth_operator.decide.situation import Situation
