@@ -85,7 +85,8 @@ class Instance:
         self._seen_lease: tuple[Body | None, float] = (None, self.server.seconds)
         self.recorder = Recorder(self.client, lambda: self.tenure.seconds_left > 0)  # type: ignore[arg-type]
         writer = Writer(self.client, self.store, self.recorder, self.recorder.may_write)  # type: ignore[arg-type]
-        observer, defaults = Observer(self.client, self.store), Defaults(image=DEFAULT_IMAGE)  # type: ignore[arg-type]
+        observer = Observer(self.client, self.store)  # type: ignore[arg-type]
+        defaults = Defaults(image=DEFAULT_IMAGE, checkpoint_size="2Gi")
         self._pass, self._sweep = passes_of(observer, writer, defaults, self._telemetry), Sweep(self.client, self.store)  # type: ignore[arg-type]
         self.pending: dict[Ref, list[tuple[str, Body]]] = {}
         for body in self.server.objects.values():
