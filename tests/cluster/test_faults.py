@@ -189,8 +189,10 @@ def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str
 
 @pytest.mark.fault("B27")
 @pytest.mark.long
-def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> None:
-    digits = job(example("suspended", **checkpointed(claim)))
+def test_suspended_and_resumed(job: MakeJob, undisturbed: str, volume: str) -> None:
+    """The operator makes the claim, which keeps the state while the job has no pods, and goes with the job."""
+    own = {"checkpoint": {"volume": {"size": "1Gi", "storageClassName": volume}, "everySeconds": 2, "keep": 2}}
+    digits = job(example("suspended", **own))
     digits.reaches(SECOND + 50)
 
     digits.suspend()
@@ -202,6 +204,8 @@ def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> No
     status = digits.succeeds()
     assert undisturbed == status["trainerStatus"]["weightsSha256"]
     assert 0 == status["restarts"]
+    digits.in_namespace("delete", "batchgrowthjob", "suspended")
+    until("the end of the claim", lambda: not digits.objects("persistentvolumeclaim"), 120, lambda: "it is there")
 
 
 @pytest.mark.fault("A26", "C17")
