@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from real_job import Kubectl, RealJob, checkpointed, digits, said, until
+from real_job import Kubectl, RealJob, checkpointed, digits, said, sized, until
 
 from cluster.local import LocalCluster
 from cluster.node import NODE
@@ -191,8 +191,7 @@ def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str
 @pytest.mark.long
 def test_suspended_and_resumed(job: MakeJob, undisturbed: str, volume: str) -> None:
     """The operator makes the claim, which keeps the state while the job has no pods, and goes with the job."""
-    own = {"checkpoint": {"volume": {"size": "1Gi", "storageClassName": volume}, "everySeconds": 2, "keep": 2}}
-    digits = job(example("suspended", **own))
+    digits = job(example("suspended", **sized(volume)))
     digits.reaches(SECOND + 50)
 
     digits.suspend()
