@@ -7,7 +7,11 @@ from batchgrowth_operator.seen.observed import CLAIM
 
 NOT_KEPT = (
     "Nothing keeps the job's checkpoints: a suspended job and a lost trainer start over. "
-    "Give spec.checkpoint.volume, such as {size: 10Gi}, or uri."
+    "Before a job begins, spec.checkpoint gives them a place: volume, such as {size: 10Gi}, or uri."
+)
+AWAITED = (
+    "The trainer that runs began without a place for checkpoints, and would lose its training by moving to that of "
+    "spec.checkpoint: the next trainer has it."
 )
 STARTS_OVER = "The trainer starts over, since nothing keeps its checkpoints"
 
@@ -15,6 +19,8 @@ STARTS_OVER = "The trainer starts over, since nothing keeps its checkpoints"
 def remark(s: Situation) -> str:
     """What the spec does not say of the storage, each a sentence after a space; empty if it says everything."""
     storage = s.storage
+    if storage.is_awaited:
+        return f" {AWAITED}"
     if not storage.is_kept:
         return f" {NOT_KEPT}"
     if storage.is_default:

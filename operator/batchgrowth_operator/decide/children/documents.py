@@ -43,7 +43,7 @@ def _spec(s: Situation) -> dict[str, Any]:
     volume = s.spec.checkpoint.volume
     if volume is None or volume.size is None:
         return spec
-    return spec | {"checkpoint": spec["checkpoint"] | {"volume": {"claimName": s.storage.claim}}}
+    return spec | {"checkpoint": spec["checkpoint"] | {"volume": {"claimName": names.checkpoints(s.seen.name)}}}
 
 
 def progress_config_map(s: Situation) -> Manifest:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.decide.keeping import NOT_KEPT
+from batchgrowth_operator.decide.keeping import AWAITED, NOT_KEPT
 from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any
@@ -89,6 +89,23 @@ def test_another_default_changes_no_job_that_has_a_trainer(training_world: MakeW
     sized.settle()
     for size in ("4Gi", ""):
         assert with_default(sized, size).decide().is_empty
+
+
+@pytest.mark.parametrize("kept", [SIZED, {"volume": {"claimName": "kept"}}, {"uri": "s3://runs/a"}])
+def test_a_place_that_comes_late_restarts_no_trainer(training_world: MakeWorld, kept: Any) -> None:
+    """It would lose what it has. Once it has ended, the next one has the place."""
+    world = training_world().edit(checkpoint=kept)
+    world.settle()
+    assert AWAITED == message(world, "Accepted").partition("updates. ")[2]
+    assert {"name": "", "emptyDir": {}} == mounted(world)
+
+    world.edit(suspend=True).settle()
+    assert ("Unknown", "Discarding") == world.condition("Suspended")
+    world.trainer["status"] = {}
+    world.settle()
+    world.edit(suspend=False).settle()
+    assert "uri" in kept or "persistentVolumeClaim" in mounted(world)
+    assert AWAITED not in message(world, "Accepted")
 
 
 def test_a_trainer_that_starts_over_begins_with_the_default(training_world: MakeWorld) -> None:
