@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from batchgrowth.manifest import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.pod_limits import PodLimits
 from batchgrowth.pod_security import PodSecurity
+from batchgrowth.schema.patterns import STORAGE_SIZE, WORDS
 
 from batchgrowth_operator.decide.defaults import Network, Rule
 from batchgrowth_operator.server.settings import LeaseLock, Settings
@@ -27,6 +29,13 @@ def rules(option: str, text: str) -> tuple[Rule, ...]:
     if not isinstance(found, list) or not all(isinstance(rule, dict) for rule in found):
         raise typer.BadParameter(f"{option}: {text}; give a JSON list of maps")
     return tuple(found)
+
+
+def storage_size(text: str) -> str:
+    """The size, which may be empty. Raises BadParameter for text that is no size."""
+    if text and not re.fullmatch(STORAGE_SIZE, text):
+        raise typer.BadParameter(f"--checkpoint-size: {text}; give {WORDS[STORAGE_SIZE]}")
+    return text
 
 
 def operator(
@@ -49,6 +58,10 @@ def operator(
         list[str] | None,
         typer.Option(help="Allow jobs to name this service account; may be given several times. Default: none."),
     ] = None,
+    checkpoint_size: Annotated[
+        str,
+        typer.Option(help="Size of the claim of jobs that name no place for checkpoints, such as 10Gi; '' for none."),
+    ] = "",
     metrics_from: Annotated[
         str, typer.Option(metavar="JSON", help="NetworkPolicy peers that may read trainers' metrics; [] for all.")
     ] = "[]",
@@ -89,6 +102,7 @@ def operator(
             namespaces=tuple(namespace or ()),
             operator_class=operator_class,
             pods=PodLimits(standard=pod_security, accounts=frozenset(service_account or ())),
+            checkpoint_size=storage_size(checkpoint_size),
             network=Network(
                 metrics_from=rules("--metrics-from", metrics_from),
                 egress=None if egress is None else rules("--egress", egress),

@@ -82,7 +82,12 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     tenure = Tenure(needs_lease=settings.lease is not None)
     recorder = Recorder(api, lambda: tenure.seconds_left)
     writer = Writer(api, store, recorder, recorder.seconds_left)
-    defaults = Defaults(image=settings.image, pods=settings.pods, network=settings.network)
+    defaults = Defaults(
+        image=settings.image,
+        pods=settings.pods,
+        network=settings.network,
+        checkpoint_size=settings.checkpoint_size,
+    )
     observer, pace = Observer(api, store), Pace(defaults)
     make_pass = passes_of(observer, writer, pace, telemetry, settings.operator_class)
     stop = asyncio.Event()

@@ -16,8 +16,9 @@ CONDITIONS = {
 HELD_UP = {
     "ReferenceMissing": "Pods need a claim, secret, config map or account that does not exist; the message names it.",
     "ImagePullFailed": "A node cannot pull the image; the message is the node's.",
-    "QuotaExceeded": "A quota of the namespace does not allow the pods.",
+    "QuotaExceeded": "A quota of the namespace does not allow the pods, or the claim for the checkpoints.",
     "Unschedulable": "No node can take a pod; the message is the scheduler's.",
+    "VolumePending": "A claim that pods mount has no volume; the message says why, if Kubernetes does.",
     "PodBroken": "A pod's container cannot start or keeps crashing; the message is the node's.",
     "PodsRefused": "The API server refuses the pods; the message is its own.",
 }
@@ -46,12 +47,12 @@ REASONS = {
         "UpdatesCommitted": "Updates are being committed.",
         "NotStarted": "The trainer has not committed an update yet.",
         "TrainerUnreachable": "The node of the trainer's pod, which the message names, does not answer. After a minute "
-        "another trainer takes its place if spec.checkpoint.volume or uri is set, otherwise once Kubernetes has "
-        "deleted the pod, by default after five minutes.",
+        "another trainer takes its place if spec.checkpoint says where checkpoints are kept, otherwise once Kubernetes "
+        "has deleted the pod, by default after five minutes.",
         "TrainerReplaced": "Another trainer starts from the last checkpoint, since the node of the one before does not "
         "answer. If that one still works, it ends when it meets its successor.",
         "TrainerRestarting": "The trainer was lost, or ended by an error that may pass, and restarts from its last "
-        "checkpoint; the message has its exit code and error.",
+        "checkpoint, or from the beginning if nothing keeps checkpoints; the message has its exit code and error.",
         **HELD_UP,
         "Ended": "The trainer has ended.",
         "Paused": "spec.suspend is true.",
@@ -86,6 +87,9 @@ REASONS = {
         "BySpec": "spec.suspend is true.",
         "Checkpointing": "The trainer writes a checkpoint before it stops.",
         "Releasing": "The API server refused to delete the workers; ClusterReady says why.",
+        "Discarding": "The trainer stops, and nothing keeps its checkpoints.",
+        "StateLost": "spec.suspend is true, and the training, whose checkpoints nothing kept, starts over when the job "
+        "is resumed; the message has the update that was lost.",
         "NotSuspended": "spec.suspend is false.",
     },
     "Succeeded": {

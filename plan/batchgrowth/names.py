@@ -35,6 +35,11 @@ def progress(job: str) -> str:
     return f"{job}-progress"
 
 
+def checkpoints(job: str) -> str:
+    """The PersistentVolumeClaim that the operator makes for the job's checkpoints."""
+    return f"{job}-checkpoints"
+
+
 def progress_role(job: str) -> str:
     """The Role and RoleBinding that permit the trainer to patch that one ConfigMap."""
     return progress(job)

@@ -32,6 +32,9 @@ CHILDREN = [
     Ref("Role", "digits-progress"), Ref("RoleBinding", "digits-progress"), Ref("NetworkPolicy", "digits"),
     CLUSTER, WORKERS, TRAINER,
 ]  # fmt: skip
+CLAIM = Ref("PersistentVolumeClaim", "digits-checkpoints")
+KEPT = {"checkpoint": {"volume": {"size": "1Gi"}}}
+"""The part of a spec by which a job has that claim besides."""
 PATIENCE_SECONDS = 30
 
 processes = multiprocessing.get_context("forkserver")
@@ -142,10 +145,11 @@ class Field:
         return int((self.get(WORKERS) or {"spec": {"replicas": -1}})["spec"]["replicas"])
 
     def is_complete(self) -> bool:
-        return all(self.get(ref) is not None for ref in CHILDREN)
+        own = [CLAIM] if "volume" in self.get(JOB)["spec"]["checkpoint"] else []
+        return all(self.get(ref) is not None for ref in [*CHILDREN, *own])
 
     def everything(self) -> list[Any]:
-        return [self.get(ref) for ref in [JOB, *CHILDREN]]
+        return [self.get(ref) for ref in [JOB, *CHILDREN, CLAIM]]
 
     def rest(self) -> list[Any]:
         """All objects, once none has changed for a second."""
@@ -168,7 +172,7 @@ def until(holds: Callable[[], Any], wanted: Any = True, seconds: float = PATIENC
 
 def live(ground: Field) -> None:
     """A job's life: begin, train, cross a milestone, end. Each step waits for what it needs, despite crashes."""
-    ground.apply()
+    ground.apply(**KEPT)
     until(ground.is_complete)
     ground.workers_come()
     until(lambda: ground.condition("Resizing"), ("False", "AtTarget"))

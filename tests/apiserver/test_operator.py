@@ -13,7 +13,7 @@ from batchgrowth import names
 from batchgrowth_operator.seen.observed import Ref
 from batchgrowth_operator.seen.scheduler import SETTLED_AFTER_SECONDS
 from batchgrowth_operator.server.kinds import EVENTS, KINDS
-from operator_field import CHILDREN, CLUSTER, JOB, PLAN, TRAINER, WORKERS, Field, until
+from operator_field import CHILDREN, CLAIM, CLUSTER, JOB, KEPT, PLAN, TRAINER, WORKERS, Field, until
 
 ROOT = Path(__file__).parents[2]
 SERVICES = KINDS["Service"]
@@ -128,15 +128,15 @@ def test_bounds_change_midway(ground: Field) -> None:
 @pytest.mark.fault("B18", "B19")
 @pytest.mark.parametrize(
     "ref",
-    [pytest.param(ref, marks=[pytest.mark.long] * (ref == AUTHORITY)) for ref in CHILDREN],  # a Secret takes 30 s
+    [pytest.param(ref, marks=[pytest.mark.long] * (ref == AUTHORITY)) for ref in [*CHILDREN, CLAIM]],  # one takes 30 s
     ids="/".join,
 )
 def test_a_child_that_is_deleted_comes_back(ground: Field, ref: Ref) -> None:
     """A Secret within half a minute, since Secrets are not watched."""
-    ground.apply()
+    ground.apply(**KEPT)
     until(ground.is_complete)
-    before = ground.rest()[1 + CHILDREN.index(ref)]["metadata"]["uid"]
-    if ref.kind == "Job":
+    before = ground.rest()[1 + [*CHILDREN, CLAIM].index(ref)]["metadata"]["uid"]
+    if ref.kind in ("Job", CLAIM.kind):
         ground.patch(ref, {"metadata": {"finalizers": None}})
 
     ground.delete(ref)

@@ -18,7 +18,7 @@ from batchgrowth_operator.seen.observed import Ref
 from batchgrowth_operator.server.api import Refused, connect
 from batchgrowth_operator.server.kinds import KINDS
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
-from operator_field import CHILDREN, CLUSTER, TRAINER, WORKERS, Field, until
+from operator_field import CHILDREN, CLAIM, CLUSTER, KEPT, TRAINER, WORKERS, Field, until
 
 from cluster.apiserver import ApiServer
 
@@ -53,7 +53,7 @@ def field(apiserver: ApiServer, account: Path, dask_crds: list[Path], preloaded:
     made = Field(connect(apiserver.kubeconfig, lambda *_: None), account, "bounds")
     made.start()
     try:
-        made.apply()
+        made.apply(**KEPT)
         until(made.is_complete, seconds=SETUP_SECONDS)
     finally:
         made.stop()
@@ -117,6 +117,9 @@ CASES: dict[str, tuple[Ref, str, Any, str]] = {
     "no controller": (SECRET, "metadata.ownerReferences.0.controller", False, NOT_A_JOB_S),
     "another name": (SECRET, "metadata.name", "digits-other", "names of a job's children"),
     "a token": (SECRET, "type", "kubernetes.io/service-account-token", "type Opaque"),
+    "another's volume": (CLAIM, "spec.volumeName", "theirs", "new, empty volumes"),
+    "another's data": (CLAIM, "spec.dataSource", {"kind": "PersistentVolumeClaim", "name": "theirs"},
+        "new, empty volumes"),
     "another right": (ROLE, "rules.0.verbs", ["get", "patch", "create"], "get and patch a job's progress"),
     "another resource": (ROLE, "rules.0.resources", ["secrets"], "get and patch a job's progress"),
     "every name": (ROLE, "rules.0.resourceNames", None, "get and patch a job's progress"),
@@ -144,7 +147,7 @@ def refused(done: subprocess.CompletedProcess[str], words: str) -> bool:
 
 def test_the_children_pass_and_their_changes_do_not(field: Field, tries: Tried) -> None:
     """Each child as it is could be created in another namespace, and none with a change that gives more."""
-    for ref in CHILDREN:
+    for ref in [*CHILDREN, CLAIM]:
         done = tries("create", "--dry-run=server", "-f", "-", given=json.dumps(elsewhere(field, ref)))
         assert 0 == done.returncode, (ref, done.stderr)
 

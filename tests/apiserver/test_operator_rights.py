@@ -12,7 +12,7 @@ import yaml
 from batchgrowth import names
 from batchgrowth_operator.server.kinds import KINDS
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
-from operator_field import CLUSTER, JOB, ROOT, TRAINER, WORKERS, Field, until
+from operator_field import CLUSTER, JOB, KEPT, ROOT, TRAINER, WORKERS, Field, until
 
 from cluster.apiserver import ApiServer
 
@@ -80,7 +80,7 @@ def test_each_right_is_used_and_each_call_is_granted(
 
 def live_through_everything(ground: Field) -> None:
     """A flapping pod, growth, a pending pod, another image, the end, and the time to live after it."""
-    ground.apply(ttlSecondsAfterFinished=5)
+    ground.apply(ttlSecondsAfterFinished=5, **KEPT)
     until(ground.is_complete)
     owner = {
         "apiVersion": "apps/v1",

@@ -10,7 +10,7 @@ from batchgrowth_operator.server import api, sweep
 from batchgrowth_operator.server.kinds import JOBS, WATCHED
 from batchgrowth_operator.server.store import Key, Store
 from batchgrowth_operator.server.sweep import Sweep
-from operator_field import JOB, PLAN, Field, until
+from operator_field import JOB, KEPT, PLAN, Field, until
 
 
 @pytest.mark.fault("B06", "B07")
@@ -26,7 +26,7 @@ def test_everything_is_found_and_what_goes_is_missed(
         sweeper = Sweep(ground.api, store)
         return {key for kind in JOBS | WATCHED for key in asyncio.run(sweeper.sweep(kind, namespace))}
 
-    ground.apply()
+    ground.apply(**KEPT)
     until(ground.is_complete)
     ground.rest()
     ground.stop()

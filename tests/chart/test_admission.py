@@ -49,6 +49,7 @@ def test_the_names_are_those_of_the_children(render: Render) -> None:
         "configmaps": [names.plan(""), names.progress("")],
         "secrets": [names.tls(""), names.authority("")],
         "serviceaccounts": [names.trainer("")],
+        "persistentvolumeclaims": [names.checkpoints("")],
         "deployments": [names.workers("")],
         "jobs": [names.trainer("")],
         "networkpolicies": [names.network_policy("")],

@@ -31,6 +31,7 @@ BAD = {
     "replicaCount=-1": "replicaCount",
     "jobs.podSecurity=privileged": "jobs.podSecurity",
     "jobs.serviceAccounts[0]=Reader": "jobs.serviceAccounts",
+    "jobs.checkpointSize=10": "jobs.checkpointSize",
     "crds.enabled=yes": "crds.enabled",
     "watch.namespaces=team-a": "watch.namespaces",
     "watch.namespaces[0]=Team_A": "watch.namespaces",

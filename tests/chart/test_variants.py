@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth_operator.commands import rules
+from batchgrowth_operator.commands import rules, storage_size
 from typer import BadParameter, Typer
 from typer.main import get_command
 
@@ -163,13 +163,17 @@ def test_the_operator_knows_its_arguments(variant: tuple[str, ...], render: Rend
 
 
 def test_the_operator_knows_what_jobs_may_ask_for(render: Render) -> None:
-    """The standard of their pods, and the accounts that they may name."""
+    """The standard of their pods, the accounts that they may name, and what they get without asking."""
     few = parse(operator(render())["args"])
     more = ("--set", "jobs.podSecurity=baseline", "--set", "jobs.serviceAccounts={reader,writer}")
+    more += ("--set", "jobs.checkpointSize=10Gi")
     many = parse(operator(render(*more))["args"])
 
     assert ("restricted", []) == (few["pod_security"], few["service_account"] or [])
     assert ("baseline", ["reader", "writer"]) == (many["pod_security"], many["service_account"])
+    assert ("", "10Gi") == tuple(storage_size(args["checkpoint_size"]) for args in (few, many))
+    with pytest.raises(BadParameter, match="--checkpoint-size: 10; give a whole number with a unit"):
+        storage_size("10")
 
 
 def test_the_operator_knows_who_may_read_metrics(render: Render) -> None:

@@ -140,36 +140,46 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 
 @pytest.fixture
-def claim(kubectl: Kubectl, namespace: str, local: LocalCluster, tmp_path: Path) -> Iterator[str]:
-    """A PersistentVolumeClaim of the test's namespace, bound to a folder of this machine."""
+def volume(kubectl: Kubectl, namespace: str, local: LocalCluster, tmp_path: Path) -> Iterator[str]:
+    """The class of one PersistentVolume, which is a folder of this machine; no other claim names that class."""
     folder = tmp_path / "volume"
     folder.mkdir()
     for path in (folder, tmp_path, tmp_path.parent, tmp_path.parent.parent):
         path.chmod(0o777)
-    size = {"storage": "1Gi"}
     node = {"key": "metadata.name", "operator": "In", "values": [NODE]}
-    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": namespace}
-    volume = {
+    made = {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {"name": namespace},
-        "spec": common
-        | {
-            "capacity": size,
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": namespace,
+            "capacity": {"storage": "1Gi"},
             "local": {"path": str(folder)},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [node]}]}},
-        }
-        | {"persistentVolumeReclaimPolicy": "Retain"},
+            "persistentVolumeReclaimPolicy": "Retain",
+        },
     }
+    said(kubectl("create", "--filename", "-", given=json.dumps(made)))
+    yield namespace
+    said(kubectl("delete", "persistentvolume", namespace, "--wait=false"))
+
+
+@pytest.fixture
+def claim(kubectl: Kubectl, namespace: str, volume: str) -> str:
+    """A PersistentVolumeClaim of the test's namespace, bound to that volume."""
     asked = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": "checkpoints", "namespace": namespace},
-        "spec": common | {"resources": {"requests": size}},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": volume,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
     }
-    said(kubectl("create", "--filename", "-", given=yaml.safe_dump_all([volume, asked])))
-    yield "checkpoints"
-    said(kubectl("delete", "persistentvolume", namespace, "--wait=false"))
+    said(kubectl("create", "--filename", "-", given=json.dumps(asked)))
+    return "checkpoints"
 
 
 @pytest.fixture

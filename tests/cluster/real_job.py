@@ -47,6 +47,12 @@ def checkpointed(claim: str) -> Object:
     return {"checkpoint": {"volume": {"claimName": claim}, "everySeconds": 2, "keep": 2}}
 
 
+def sized(storage_class: str) -> Object:
+    """Returns the same for a claim that the operator makes, bound to the volume of that class."""
+    own = {"size": "1Gi", "storageClassName": storage_class}
+    return {"checkpoint": checkpointed("")["checkpoint"] | {"volume": own}}
+
+
 def digits(name: str, epochs: int, **parts: Any) -> Object:
     """The digits job in five stages, each of a fifth of the epochs, with 1, 2 and 4 workers."""
     body: Object = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())

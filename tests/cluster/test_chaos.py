@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from chaos import Chaos, Watch
-from real_job import RealJob, checkpointed, digits, until
+from real_job import RealJob, digits, sized, until
 
 Local = Callable[[str], str]
 GOODPUT = 0.9
@@ -26,7 +26,7 @@ LONGER = 1.08
 
 
 def survived(
-    body: dict[str, Any], job: Callable[..., RealJob], local_sha256: Local, claim: str, folder: Path, **how: Any
+    body: dict[str, Any], job: Callable[..., RealJob], local_sha256: Local, volume: str, folder: Path, **how: Any
 ) -> Chaos:
     """A job after its chaos: with the right weights, nothing unexplained, and no work lost by suspensions.
 
@@ -34,7 +34,7 @@ def survived(
     """
     alone = body["spec"] | {"exchange": {"type": "SingleProcess"}, "evaluation": {"everyEpochs": 1000}}
     manifest = yaml.safe_dump(body | {"spec": alone})
-    body["spec"] |= checkpointed(claim)
+    body["spec"] |= sized(volume)
     watch = Watch(folder)
     with ThreadPoolExecutor() as aside:
         expected = aside.submit(local_sha256, manifest)
@@ -66,10 +66,10 @@ def epochs_of(seconds: float, job: RealJob) -> int:
 
 @pytest.mark.fault("C01", "C04", "B18", "B19", "B27")
 @pytest.mark.timeout(1200)  # with the start of the cluster, as the first test
-def test_minutes_of_chaos(job: Callable[..., RealJob], local_sha256: Local, claim: str, tmp_path: Path) -> None:
+def test_minutes_of_chaos(job: Callable[..., RealJob], local_sha256: Local, volume: str, tmp_path: Path) -> None:
     how = {"seed": 1, "gap": 3, "between": 4, "suspensions": 1, "seconds": 120}
 
-    chaos = survived(digits("chaos", epochs=100), job, local_sha256, claim, tmp_path / "volume", **how)
+    chaos = survived(digits("chaos", epochs=100), job, local_sha256, volume, tmp_path / "volume", **how)
 
     assert len(chaos.struck) >= FEWEST_FAULTS, chaos.account()
 
@@ -77,7 +77,7 @@ def test_minutes_of_chaos(job: Callable[..., RealJob], local_sha256: Local, clai
 @pytest.mark.fault("C01", "C04", "B18", "B19", "B27")
 @pytest.mark.long
 @pytest.mark.timeout(3 * 3600)
-def test_an_hour_of_chaos(job: Callable[..., RealJob], local_sha256: Local, claim: str, tmp_path: Path) -> None:
+def test_an_hour_of_chaos(job: Callable[..., RealJob], local_sha256: Local, volume: str, tmp_path: Path) -> None:
     """A fault a minute, and nine tenths of the time are spent in updates that count."""
     how = {"seed": 2, "gap": 60, "between": 3, "suspensions": 10, "seconds": HOUR}
     body = digits("pace", epochs=1_000_000)
@@ -87,6 +87,6 @@ def test_an_hour_of_chaos(job: Callable[..., RealJob], local_sha256: Local, clai
     body["spec"]["epochs"] = epochs_of(HOUR * LONGER, job(body))
     body["metadata"]["name"] = "chaos"
 
-    chaos = survived(body, job, local_sha256, claim, tmp_path / "volume", **how)
+    chaos = survived(body, job, local_sha256, volume, tmp_path / "volume", **how)
 
     assert chaos.goodput() >= GOODPUT, chaos.account()

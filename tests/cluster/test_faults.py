@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from real_job import Kubectl, RealJob, checkpointed, digits, said, until
+from real_job import Kubectl, RealJob, checkpointed, digits, said, sized, until
 
 from cluster.local import LocalCluster
 from cluster.node import NODE
@@ -189,8 +189,9 @@ def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str
 
 @pytest.mark.fault("B27")
 @pytest.mark.long
-def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> None:
-    digits = job(example("suspended", **checkpointed(claim)))
+def test_suspended_and_resumed(job: MakeJob, undisturbed: str, volume: str) -> None:
+    """The operator makes the claim, which keeps the state while the job has no pods, and goes with the job."""
+    digits = job(example("suspended", **sized(volume)))
     digits.reaches(SECOND + 50)
 
     digits.suspend()
@@ -202,6 +203,8 @@ def test_suspended_and_resumed(job: MakeJob, undisturbed: str, claim: str) -> No
     status = digits.succeeds()
     assert undisturbed == status["trainerStatus"]["weightsSha256"]
     assert 0 == status["restarts"]
+    digits.in_namespace("delete", "batchgrowthjob", "suspended")
+    until("the end of the claim", lambda: not digits.objects("persistentvolumeclaim"), 120, lambda: "it is there")
 
 
 @pytest.mark.fault("A26", "C17")

@@ -9,7 +9,7 @@
   verbs: [patch]
 # The children of a job.
 - apiGroups: [""]
-  resources: [configmaps, serviceaccounts]
+  resources: [configmaps, serviceaccounts, persistentvolumeclaims]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]

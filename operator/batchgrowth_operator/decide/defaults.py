@@ -30,6 +30,8 @@ class Defaults:
     image: str
     pods: PodLimits = STRICTEST
     network: Network = OPEN
+    checkpoint_size: str = ""
+    """Size of the claim of a job whose spec names no place for its checkpoints; empty for none."""
     first_lead_seconds: float = 10.0
     """Lead time of a job whose workers have not been timed yet."""
     report_seconds: float = 5.0

@@ -119,6 +119,12 @@ def _shown_name(name: str) -> str:
     return f"[{name}]" if "." in name or "/" in name else f".{name}"
 
 
+def is_smaller(one: str, other: str) -> bool:
+    """Whether one quantity is smaller than the other; false for text that is none."""
+    first, second = _quantity(one), _quantity(other)
+    return first is not None and second is not None and first < second
+
+
 def _same_quantity(one: Any, other: Any) -> bool:
     values = _quantity(one), _quantity(other)
     return None not in values and values[0] == values[1]

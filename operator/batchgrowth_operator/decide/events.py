@@ -8,8 +8,8 @@ from batchgrowth.redaction import redacted
 from batchgrowth.status import Condition, JobStatus, StageRecord
 
 from batchgrowth_operator.decide.decision import Event
+from batchgrowth_operator.decide.previous import condition
 from batchgrowth_operator.decide.rules import counted
-from batchgrowth_operator.decide.situation import condition
 from batchgrowth_operator.seen.observed import Failure
 from batchgrowth_operator.seen.trainer_outcome import truncated
 
@@ -21,7 +21,7 @@ BAD = {
     ("Succeeded", "False"),
     ("Contested", "True"),
 }
-TROUBLES = {*HELD_UP, "TrainerUnreachable"}
+TROUBLES = {*HELD_UP, "TrainerUnreachable", "Discarding", "StateLost"}
 """Reasons that are bad whatever their condition."""
 QUIET = {"WaitingForWorkers", "WaitingForScheduler", "InProgress", "NotStarted", "Released", "Ended", "Paused"}
 """Reasons without an event: they only say that a job is on its way, or repeat another event."""

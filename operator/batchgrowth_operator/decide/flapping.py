@@ -10,9 +10,10 @@ from datetime import datetime
 
 from batchgrowth.status import FlappingCondition, FlappingStatus
 
+from batchgrowth_operator.decide.previous import MOST_TURNS, condition, is_held, turns_of
 from batchgrowth_operator.decide.rules import Verdict
 from batchgrowth_operator.decide.scaling import Workforce
-from batchgrowth_operator.decide.situation import MOST_TURNS, Mode, Situation, condition, is_held, turns_of
+from batchgrowth_operator.decide.situation import Mode, Situation
 from batchgrowth_operator.seen.timestamps import parse_timestamp, timestamp, timestamp_ms
 from batchgrowth_operator.seen.trainer_outcome import truncated
 

@@ -9,6 +9,7 @@ from batchgrowth import names
 from batchgrowth.errors import PlanError, SpecError
 from batchgrowth.status import JobStatus
 
+from batchgrowth_operator.decide.children.claim import checkpoint_claim
 from batchgrowth_operator.decide.children.cluster import dask_cluster
 from batchgrowth_operator.decide.children.documents import plan_config_map, progress_config_map, secrets
 from batchgrowth_operator.decide.children.guards import (
@@ -26,6 +27,7 @@ from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.drift import is_in_place
 from batchgrowth_operator.decide.events import events_between
 from batchgrowth_operator.decide.pod_limits import held_by
+from batchgrowth_operator.decide.previous import stored_status
 from batchgrowth_operator.decide.restarts import seconds_until_renewal
 from batchgrowth_operator.decide.retries import scheduler_retry, seconds_until_retry
 from batchgrowth_operator.decide.rules import degraded_after, seconds_missing, stalled_after
@@ -36,7 +38,6 @@ from batchgrowth_operator.decide.situation import (
     Situation,
     seconds_to_deadline,
     situate,
-    stored_status,
 )
 from batchgrowth_operator.decide.statuses import next_status, rejected_status, throttled
 from batchgrowth_operator.seen.diagnosis import (
@@ -104,6 +105,8 @@ def _wanted(s: Situation, w: Workforce) -> Iterator[Manifest]:
         yield progress_role(s)
         yield progress_role_binding(s)
         yield network_policy(s)
+    if s.mode is Mode.ACTIVE and s.storage.size:
+        yield checkpoint_claim(s)
     cluster = dask_cluster(s) if s.cluster_policy is ClusterPolicy.APPLY else None
     if cluster is not None:
         yield cluster
@@ -129,7 +132,7 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
 
 def _abandoned(s: Situation) -> frozenset[Ref]:
     """The trainer's Job if its pod is on a lost node: it makes no other pod before that one is gone."""
-    if s.mode is Mode.ACTIVE and has_lost_trainer(s.seen, s.spec.checkpoint.is_kept):
+    if s.mode is Mode.ACTIVE and has_lost_trainer(s.seen, s.storage.is_kept):
         return frozenset({Ref("Job", names.trainer(s.seen.name))})
     return frozenset()
 
@@ -197,7 +200,7 @@ def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
         yield DASK_OPERATOR_TIMEOUT_SECONDS - seconds_since(since, s.seen.now)
     yield _seconds_until_renewal(s)
     yield seconds_until_parts_lost(s.seen)
-    yield seconds_until_given_up(s.seen, s.spec.checkpoint.is_kept)
+    yield seconds_until_given_up(s.seen, s.storage.is_kept)
     yield seconds_until_retry(s.seen)
     yield seconds_until_unexplained(s.seen)
     yield seconds_between_event_reads(s.seen)

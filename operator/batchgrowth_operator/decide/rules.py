@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 from batchgrowth_operator.decide.arithmetic import differing
 from batchgrowth_operator.decide.contention import Contention, contested_field
+from batchgrowth_operator.decide.keeping import NOT_KEPT, STARTS_OVER, remark
 from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED, pods_refused
+from batchgrowth_operator.decide.previous import condition
 from batchgrowth_operator.decide.scaling import Workforce
-from batchgrowth_operator.decide.situation import Mode, Situation, condition
+from batchgrowth_operator.decide.situation import Mode, Situation
 from batchgrowth_operator.seen.diagnosis import trainer_problem
 from batchgrowth_operator.seen.lost import is_replaceable, unreachable_pods
 from batchgrowth_operator.seen.observed import Object, is_owned_by
@@ -60,10 +62,8 @@ def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
 
 def _remarks(s: Situation) -> str:
     """What a user may not expect of this job, each a sentence."""
-    kept = s.spec.checkpoint.is_kept
-    loss = "" if kept else " Without spec.checkpoint.volume or uri, suspending loses the training."
-    unknown = ", ".join(s.stored.unknown)
-    return f"{loss} This version of the operator ignores what it does not know: {unknown}."[:768] if unknown else loss
+    kept, unknown = remark(s), ", ".join(s.stored.unknown)
+    return f"{kept} This version of the operator ignores what it does not know: {unknown}."[:768] if unknown else kept
 
 
 def cluster_ready(s: Situation, w: Workforce) -> Verdict:
@@ -95,7 +95,8 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
         return _unreachable(s, unreachable, trainer)
     ended = status.get("failed", 0) or num_retries(s.seen) or is_between_pods(s.seen)  # a Job counts failures alone
     if ended and not status.get("ready", 0):
-        restart, cause = "The trainer restarts from its last checkpoint", last_exit(s.seen)
+        restart = "The trainer restarts from its last checkpoint"
+        restart, cause = restart if s.storage.is_kept else STARTS_OVER, last_exit(s.seen)
         return Verdict("False", "TrainerRestarting", truncated(f"{restart}: {cause}" if cause else f"{restart}."))
     if s.update:
         return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
@@ -109,7 +110,7 @@ def _unreachable(s: Situation, pods: Sequence[Object], job: Object | None) -> Ve
     lost = f"The node of pod {pod['metadata']['name']} does not answer"
     if not own:
         return Verdict("False", "TrainerReplaced", f"{lost}; another trainer takes its place.")
-    if is_replaceable(pod, s.spec.checkpoint.is_kept):
+    if is_replaceable(pod, s.storage.is_kept):
         return Verdict("False", "TrainerUnreachable", f"{lost}; after a minute another trainer takes its place.")
     why = "Without spec.checkpoint.volume or uri the training would be lost with it, so"
     return Verdict("False", "TrainerUnreachable", f"{lost}. {why} it is replaced when Kubernetes deletes the pod.")
@@ -171,13 +172,19 @@ def contested(contention: Contention) -> Verdict:
 
 
 def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Whether the job holds no workers because spec.suspend is true."""
+    """Whether the job holds no workers because spec.suspend is true, and what that cost if no storage keeps it."""
     if s.mode is not Mode.SUSPENDED:
         return Verdict("False", "NotSuspended", "The job is not suspended.")
+    lost = 0 if s.storage.is_kept else s.update
+    if s.is_trainer_running and lost:
+        return Verdict("Unknown", "Discarding", f"The trainer stops, and update {lost:,} is lost. {NOT_KEPT}")
     if s.is_trainer_running:
         return Verdict("Unknown", "Checkpointing", "The trainer writes a checkpoint before it stops.")
     if any(failure.ref in s.seen.children for failure in s.seen.failures if failure.ref.kind in CLUSTER_KINDS):
         return Verdict("Unknown", "Releasing", "The job's workers are not released yet.")
+    if lost:
+        over = f"Update {lost:,} is lost: the training starts over when the job is resumed."
+        return Verdict("True", "StateLost", f"The job is suspended and holds no workers. {over} {NOT_KEPT}")
     return Verdict("True", "BySpec", "The job is suspended and holds no workers.")
 
 

@@ -13,7 +13,8 @@ from batchgrowth.progress import LONGEST_PERIOD_SECONDS
 from batchgrowth.spec.template import CONTAINER
 from batchgrowth.status import WorkersStatus
 
-from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation, condition, is_held
+from batchgrowth_operator.decide.previous import condition, is_held
+from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation
 from batchgrowth_operator.seen.observed import Object
 from batchgrowth_operator.seen.timestamps import parse_timestamp, seconds_since, timestamp_ms
 

@@ -12,12 +12,13 @@ from batchgrowth.manifest import Stored
 from batchgrowth.plan import Plan, Stage
 from batchgrowth.progress import Progress
 from batchgrowth.spec import JobSpec
-from batchgrowth.status import Condition, FlappingCondition, JobStatus, RetriesStatus
-from pydantic import ValidationError
+from batchgrowth.status import JobStatus, RetriesStatus
 
 from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.decide.previous import condition, stored_status
 from batchgrowth_operator.decide.restarts import fruitless, next_retries
 from batchgrowth_operator.decide.standing import job_text, standing, stored, undecided
+from batchgrowth_operator.decide.storage import Storage, storage_of
 from batchgrowth_operator.seen.diagnosis import cluster_problem
 from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.seen.problems import Problem
@@ -25,9 +26,6 @@ from batchgrowth_operator.seen.timestamps import seconds_since
 from batchgrowth_operator.seen.trainer_outcome import Outcome, is_running, outcome_of
 
 T = TypeVar("T")
-
-MOST_TURNS = 5
-"""Turns of a condition that are shown at once; the last of them, and those after it, count as flapping."""
 
 
 class Mode(Enum):
@@ -110,9 +108,14 @@ class Situation:
         return self.plan.stage_at(self.update)
 
     @cached_property
+    def storage(self) -> Storage:
+        """Where the job's checkpoints are kept."""
+        return storage_of(self.spec, self.seen, self.defaults)
+
+    @cached_property
     def is_trainer_running(self) -> bool:
         """Whether a trainer pod may still be working."""
-        return is_running(self.seen, self.spec.checkpoint.is_kept)
+        return is_running(self.seen, self.storage.is_kept)
 
     @cached_property
     def cluster_policy(self) -> ClusterPolicy:
@@ -185,34 +188,6 @@ def situate(seen: Observed, defaults: Defaults) -> Situation:
         or _overdue(seen, previous, job.job.spec),
         retries=retries,
     )
-
-
-def stored_status(seen: Observed) -> JobStatus:
-    """The job's stored status, without fields that this version does not know or cannot read."""
-    readable = {}
-    for key, value in (seen.job.get("status") or {}).items():
-        try:
-            JobStatus.model_validate({key: value})
-        except ValidationError:
-            continue
-        readable[key] = value
-    return JobStatus.model_validate(readable)
-
-
-def condition(status: JobStatus, kind: str) -> Condition | None:
-    """The condition of that type, or None if it was never set."""
-    return next((c for c in status.conditions if c.type == kind), None)
-
-
-def turns_of(status: JobStatus, kind: str) -> FlappingCondition | None:
-    """What the status remembers of the turns of a condition; None if it has not turned lately."""
-    return next((c for c in (status.flapping.conditions if status.flapping else ()) if c.type == kind), None)
-
-
-def is_held(status: JobStatus, kind: str) -> bool:
-    """Whether the status keeps the condition bad because it flaps."""
-    turns = turns_of(status, kind)
-    return turns is not None and turns.turns >= MOST_TURNS and condition(status, kind) is not None
 
 
 def _stored_outcome(previous: JobStatus) -> Outcome | None:

@@ -22,9 +22,10 @@ from batchgrowth_operator.decide.contention import Contention
 from batchgrowth_operator.decide.flapping import steadied
 from batchgrowth_operator.decide.history import next_history
 from batchgrowth_operator.decide.pod_limits import PODS_NOT_ALLOWED
+from batchgrowth_operator.decide.previous import condition, stored_status
 from batchgrowth_operator.decide.rules import RULES, Verdict, contested
 from batchgrowth_operator.decide.scaling import Workforce, selector
-from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation, condition, stored_status
+from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation
 from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.seen.timestamps import seconds_since, timestamp, timestamp_ms
 from batchgrowth_operator.seen.trainer_outcome import restarts_of, truncated

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from batchgrowth import names
 
-from batchgrowth_operator.seen.observed import TRAINER, Failure, Object, Observed
+from batchgrowth_operator.seen.observed import CLAIM, TRAINER, Failure, Object, Observed
 from batchgrowth_operator.seen.problems import Problem, event_problems, pod_problems, refusal, replica_failure
 from batchgrowth_operator.seen.scheduler import deployment_of
 from batchgrowth_operator.seen.timestamps import seconds_since
@@ -61,10 +61,35 @@ def _cluster_problems(seen: Observed) -> Iterator[Problem]:
 
 
 def _trainer_problems(seen: Observed) -> Iterator[Problem]:
+    yield from _claim_problems(seen)
     job = seen.trainer
     if job is not None and _lacks_a_pod(job):
         yield from event_problems(seen.warnings, names.trainer(seen.name), seen.now)
     yield from _role_problems(seen, TRAINER)
+
+
+def _claim_problems(seen: Observed) -> Iterator[Problem]:
+    """Why the claim of the operator's making has no volume; one that only waits for its pod has no problem."""
+    claim = seen.child(CLAIM, names.checkpoints(seen.name))
+    if claim is None or not _lacks_a_volume(claim):
+        return
+    name = claim["metadata"]["name"]
+    if (claim.get("status") or {}).get("phase") == "Lost":
+        yield Problem("VolumePending", f"The volume of the claim {name} is gone; delete the claim to start over.")
+    elif claim["spec"].get("storageClassName"):
+        yield from event_problems(seen.warnings, name, seen.now)
+    elif _age(claim, seen.now) >= UNEXPLAINED_AFTER_SECONDS:
+        why = f"The claim {name} has no volume: it names no StorageClass, and the cluster has no default one"
+        yield Problem("VolumePending", f"{why}. Give spec.checkpoint.volume.storageClassName, or claimName or uri.")
+
+
+def _is_provisioned(claim: Object) -> bool:
+    """Whether the claim waits for a volume that the provisioner of its class makes, and may say why it does not."""
+    return _lacks_a_volume(claim) and bool(claim["spec"].get("storageClassName"))
+
+
+def _lacks_a_volume(claim: Object) -> bool:
+    return (claim.get("status") or {}).get("phase") != "Bound" and "deletionTimestamp" not in claim["metadata"]
 
 
 def _role_problems(seen: Observed, role: str) -> Iterator[Problem]:
@@ -81,6 +106,9 @@ def _refused(failure: Failure) -> Problem:
         return Problem("DaskOperatorMissing", "The API server has no kind DaskCluster; install the Dask operator.")
     if failure.code == 0:
         return Problem("NameTaken", f"{kind} {name} is not this job's; rename it or the job.")
+    if kind == CLAIM and "exceeded quota" in failure.message:
+        remedy = "Raise the quota, or give a smaller spec.checkpoint.volume.size"
+        return Problem("QuotaExceeded", truncated(f"{failure.message}. {remedy}."))
     return Problem("ChildRefused", truncated(f"{kind} {name}: {failure.message}"))
 
 
@@ -103,16 +131,22 @@ def _unexplained(seen: Observed) -> Iterator[Object]:
 
 
 def _silent(seen: Observed) -> Iterator[Object]:
-    job = seen.trainer
+    job, claim = seen.trainer, seen.child(CLAIM, names.checkpoints(seen.name))
     if job is not None and _lacks_a_pod(job):
         yield job
+    if job is not None and _is_active(job) and claim is not None and _is_provisioned(claim):
+        yield claim
     yield from (pod for pod in seen.pods if "deletionTimestamp" not in pod["metadata"] and _is_silent(pod))
 
 
 def _lacks_a_pod(job: Object) -> bool:
-    status = job.get("status") or {}
-    over = any(condition.get("type") in ("Complete", "Failed") for condition in status.get("conditions") or ())
-    return not (over or job["spec"].get("suspend") or status.get("active", 0))
+    return _is_active(job) and not (job.get("status") or {}).get("active", 0)
+
+
+def _is_active(job: Object) -> bool:
+    """Whether the Job has not ended, and is not suspended."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return not (job["spec"].get("suspend") or any(one.get("type") in ("Complete", "Failed") for one in conditions))
 
 
 def _is_silent(pod: Object) -> bool:

@@ -9,6 +9,7 @@ from batchgrowth import names
 
 TRAINER = "trainer"
 """The role of the trainer's pods, and the name of their container."""
+CLAIM = "PersistentVolumeClaim"
 Object = Mapping[str, Any]
 """A Kubernetes object as plain JSON."""
 
@@ -134,6 +135,12 @@ def annotations_of(body: Object) -> Mapping[str, str]:
 def ref_of(body: Object) -> Ref:
     """The object's kind and name."""
     return Ref(body["kind"], body["metadata"]["name"])
+
+
+def mounted_claims(job: Object) -> list[str]:
+    """The names of the claims in the pod template of a Job."""
+    volumes = job["spec"]["template"]["spec"].get("volumes") or ()
+    return [v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v]
 
 
 def is_owned_by(body: Object, uid: str) -> bool:

@@ -22,14 +22,17 @@ _EVENTS = {
     "FailedCreatePodSandBox": "PodBroken",
     "FailedMount": "PodBroken",
     "FailedToRetrieveImagePullSecret": "ImagePullFailed",
+    "ProvisioningFailed": "VolumePending",
 }
 _MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
+_UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _PULL_SECRET = re.compile(r"image pull secrets \(([^)]+)\)")
 _POD_NAME = re.compile(r'pods? "([^"]+)-[a-z0-9]{5}"')
 REMEDIES = {
     "ImagePullFailed": "Give an image that the nodes can pull: spec.image, spec.imagePullSecrets.",
     "QuotaExceeded": "Raise the quota, or request less: spec.workers.maximum, the template's resources.",
     "Unschedulable": "Add a node that fits, or request less: spec.workers.maximum, the template.",
+    "VolumePending": "`kubectl describe persistentvolumeclaims` says what provides it.",
 }
 
 
@@ -129,6 +132,8 @@ def _problem(reason: str, pod: str, text: str) -> Problem:
         return Problem(
             "ReferenceMissing", _with_remedy(message, f"Create the {kind} {name}, or remove it from the job.")
         )
+    if reason == "Unschedulable" and _UNBOUND.search(text):
+        reason = "VolumePending"
     return Problem(reason, _with_remedy(message, REMEDIES.get(reason, "")))
 
 

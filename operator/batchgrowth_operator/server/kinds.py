@@ -32,6 +32,7 @@ WATCHED = {
     "Deployment": Kind("apps", "v1", "deployments"),
     "Job": Kind("batch", "v1", "jobs"),
     "NetworkPolicy": Kind("networking.k8s.io", "v1", "networkpolicies"),
+    "PersistentVolumeClaim": Kind("", "v1", "persistentvolumeclaims"),
     "Pod": Kind("", "v1", "pods"),
     "Role": Kind("rbac.authorization.k8s.io", "v1", "roles"),
     "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),

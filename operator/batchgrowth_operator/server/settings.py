@@ -35,6 +35,8 @@ class Settings:
     """What jobs may ask for their pods."""
     network: Network = OPEN
     """The connections that jobs' pods may make and accept."""
+    checkpoint_size: str = ""
+    """Size of the claim of a job whose spec names no place for its checkpoints; empty for none."""
     lease: LeaseLock | None = None
     """The Lease by which several operators elect a leader; None for a single operator."""
     log_level: LogLevel = LogLevel.info

@@ -15,6 +15,7 @@ MOUNT_PATH = r"^(/\.?[A-Za-z0-9_-][A-Za-z0-9._=@+-]*)+$"
 FILE_PATH = r"^(\.?[A-Za-z0-9_-][A-Za-z0-9._=@+-]*/)*\.?[A-Za-z0-9_-][A-Za-z0-9._=@+-]*$"
 CONFIG_KEY = r"^\.?[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 QUANTITY = r"^([0-9]+(\.[0-9]{1,9})?)([mk]|[KMGTPE]i?|[eE][0-9]{1,2})?$"
+STORAGE_SIZE = r"^[1-9][0-9]{0,5}[MGTP]i?$"
 VARIABLE = r"^[A-Za-z_.-][A-Za-z0-9_.-]*$"
 VOLUME_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
@@ -30,6 +31,7 @@ WORDS = {
     FILE_PATH: "a path below the folder of the code, such as package/module.py",
     CONFIG_KEY: "a key of the ConfigMap: letters, digits, dashes, underscores and dots",
     QUANTITY: 'an amount in quotes, such as "500m", "2" or "4Gi"',
+    STORAGE_SIZE: "a whole number with a unit from M to Pi, such as 10Gi",
     VARIABLE: "the name of an environment variable",
     VOLUME_NAME: "lower-case letters, digits and dashes",
     IMAGE: 'a container image, such as "registry.example/team/trainer:1.0"',

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.schema.choice import Choice, choice_of
 from batchgrowth.schema.model import RULES_BROKEN, Model, Rule, summary_of
-from batchgrowth.schema.patterns import ObjectName, StoreUri
+from batchgrowth.schema.patterns import STORAGE_SIZE, ObjectName, StoreUri
 from batchgrowth.spec.template import template_faults
 
 MOST_WORKERS = 1000
@@ -157,10 +157,39 @@ class Workers(Model):
 
 
 class Volume(Model):
-    """A persistent volume claim of the job's namespace."""
+    """A persistent volume claim: one of the job's namespace, or one that the operator makes for the job."""
 
-    claim_name: ObjectName = Field(
-        description="Name of a PersistentVolumeClaim in the namespace of the job. Required. Example: ckpt."
+    claim_name: ObjectName | None = Field(
+        None,
+        description="Name of a PersistentVolumeClaim in the namespace of the job. Default: none, give size instead. "
+        "Example: ckpt.",
+    )
+    size: str | None = Field(
+        None,
+        pattern=STORAGE_SIZE,
+        max_length=10,
+        description="Size of the claim that the operator makes for this job, and that is deleted with it. It may grow "
+        "if its class allows that. Default: none, give claimName instead. Example: 10Gi.",
+    )
+    storage_class_name: ObjectName | None = Field(
+        None,
+        description="Name of the StorageClass of the claim that the operator makes. Default: the cluster's default "
+        "class. Example: fast.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "size",
+            "give either claimName or size",
+            lambda v: (v.claim_name is None) != (v.size is None),
+            "has(self.claimName) != has(self.size)",
+        ),
+        Rule(
+            "storageClassName",
+            "give size too, or remove storageClassName",
+            lambda v: v.storage_class_name is None or v.size is not None,
+            "!has(self.storageClassName) || has(self.size)",
+        ),
     )
 
 

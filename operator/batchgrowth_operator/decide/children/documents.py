@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from batchgrowth import names
 from batchgrowth.manifest import VERSION, VERSION_ANNOTATION
@@ -27,13 +28,22 @@ def plan_config_map(s: Situation) -> Manifest:
             "namespace": s.seen.namespace,
             "annotations": {VERSION_ANNOTATION: VERSION},
         },
-        "spec": {name: part for name, part in s.stored.short.items() if name not in OF_PODS},
+        "spec": _spec(s),
     }
     data = {
         names.JOB_KEY: json.dumps(job, sort_keys=True, ensure_ascii=False),
         names.PLAN_KEY: json.dumps(s.undecided.to_json(), sort_keys=True),
     }
     return child(s, "v1", "ConfigMap", names.plan(s.seen.name), "plan", data=data)
+
+
+def _spec(s: Situation) -> dict[str, Any]:
+    """The spec for the trainer; with the name of its claim, since an older trainer does not know `volume.size`."""
+    spec = {name: part for name, part in s.stored.short.items() if name not in OF_PODS}
+    volume = s.spec.checkpoint.volume
+    if volume is None or volume.size is None:
+        return spec
+    return spec | {"checkpoint": spec["checkpoint"] | {"volume": {"claimName": names.checkpoints(s.seen.name)}}}
 
 
 def progress_config_map(s: Situation) -> Manifest:

@@ -8,7 +8,8 @@ from batchgrowth.pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD
 
 from batchgrowth_operator.decide.drift import digest
 from batchgrowth_operator.decide.situation import Situation
-from batchgrowth_operator.seen.observed import Object, annotations_of
+from batchgrowth_operator.decide.storage import store_of
+from batchgrowth_operator.seen.observed import Object, annotations_of, mounted_claims
 
 READ_BY_GROUP = 0o440
 FILES = "/etc/batchgrowth"
@@ -16,8 +17,6 @@ SCHEDULER_PORT = 8786
 DASHBOARD_PORT = 8787
 HEALTH_PORT = 8788
 METRICS_PORT = 9090
-STORE_VARIABLE = "BATCHGROWTH_CHECKPOINT_URI"
-"""The trainer's environment variable with the URI of the object store that keeps its checkpoints."""
 
 _CERTIFICATE, _KEY = f"{FILES}/tls/tls.crt", f"{FILES}/tls/tls.key"
 
@@ -74,15 +73,8 @@ def _inputs_found(found: Object) -> dict[str, Any]:
     }
     if "template" not in spec:
         return inputs
-    claims = [v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v]
-    return inputs | {"claim": next(iter(claims), None)} | _store_found(first)
-
-
-def _store_found(container: Object) -> dict[str, Any]:
-    """The object store that this container of a trainer uses, and the Secret for it; empty if there is none."""
-    uris = [entry.get("value") for entry in container.get("env") or () if entry["name"] == STORE_VARIABLE]
-    secrets = [source["secretRef"]["name"] for source in container.get("envFrom") or () if "secretRef" in source]
-    return {"store": [uris[0], next(iter(secrets), None)]} if uris else {}
+    store = store_of(first)
+    return inputs | {"claim": next(iter(mounted_claims(found)), None)} | ({"store": store} if store else {})
 
 
 def container(s: Situation, name: str, command: list[str], **parts: Any) -> dict[str, Any]:

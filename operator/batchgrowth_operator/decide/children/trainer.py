@@ -10,7 +10,6 @@ from batchgrowth_operator.decide.children.own import own_parts, with_own_parts
 from batchgrowth_operator.decide.children.pods import (
     METRICS_PORT,
     MOUNTS,
-    STORE_VARIABLE,
     container,
     dask_environment,
     environment,
@@ -23,6 +22,7 @@ from batchgrowth_operator.decide.children.pods import (
 from batchgrowth_operator.decide.decision import Manifest
 from batchgrowth_operator.decide.drift import digest
 from batchgrowth_operator.decide.situation import Situation
+from batchgrowth_operator.decide.storage import STORE_VARIABLE, VOLUME
 from batchgrowth_operator.seen.observed import TRAINER
 from batchgrowth_operator.seen.trainer_outcome import REASONS, restarts_before
 
@@ -57,9 +57,9 @@ def trainer_job(s: Situation, *, suspend: bool) -> Manifest:
 
 def _inputs(s: Situation) -> dict[str, Any]:
     kept = s.spec.checkpoint
-    inputs = image_inputs(s) | {"claim": kept.volume.claim_name if kept.volume else None}
+    inputs = image_inputs(s) | {"claim": s.storage.claim or None}
     # Absent without a store, so that an upgrade of the operator restarts no trainer.
-    inputs |= {"store": [kept.uri, kept.secret_name]} if kept.uri else {}
+    inputs |= {"store": [kept.uri, kept.secret_name]} if kept.uri and s.storage.is_kept else {}
     own = own_parts(s.spec)
     return inputs | ({"own": own} if own else {})
 
@@ -84,12 +84,12 @@ def _template(s: Situation) -> dict[str, Any]:
     annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
     if own_parts(s.spec):  # which the API server fills in, so that the pods no longer show what was given
         annotations[names.INPUTS] = digest(_inputs(s))
-    volume = s.spec.checkpoint.volume
-    kept = {"persistentVolumeClaim": {"claimName": volume.claim_name}} if volume else {"emptyDir": {}}
+    claim = s.storage.claim
+    kept = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
     spec = pod_spec(
         s,
         [_container(s)],
-        [files_volume(s, with_plan=True), {"name": "checkpoints", **kept}],
+        [files_volume(s, with_plan=True), {"name": VOLUME, **kept}],
         restartPolicy="Never",
         serviceAccountName=names.trainer(s.seen.name),
         automountServiceAccountToken=True,
@@ -117,5 +117,5 @@ def _container(s: Situation) -> dict[str, Any]:
         ports=[{"name": "metrics", "containerPort": METRICS_PORT}],
         livenessProbe=liveness_probe("/livez", "metrics"),
         resources={"requests": {"cpu": "100m", "memory": "512Mi"}},
-        volumeMounts=[*MOUNTS, {"name": "checkpoints", "mountPath": CHECKPOINTS}],
+        volumeMounts=[*MOUNTS, {"name": VOLUME, "mountPath": CHECKPOINTS}],
     )

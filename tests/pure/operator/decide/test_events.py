@@ -6,13 +6,12 @@ import pytest
 from batchgrowth.conditions import REASONS, STAGE_BEGAN
 from batchgrowth_operator.decide import situation as situations
 from batchgrowth_operator.decide.children import workers
+from batchgrowth_operator.decide.keeping import NOT_KEPT
 from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any
 
-PLAN_MADE = (
-    "The plan has 6 stages and 460 updates. Without spec.checkpoint.volume or uri, suspending loses the training."
-)
+PLAN_MADE = f"The plan has 6 stages and 460 updates. {NOT_KEPT}"
 
 
 def texts(world: Any) -> dict[str, str]:
@@ -61,10 +60,9 @@ def test_a_job_s_life_reads_as_sentences(make_world: MakeWorld) -> None:
     assert {
         "AllWorkersJoined": "The scheduler is ready and 4 workers joined.",
         "AtTarget": "No workers are being added or removed.",
-        "BySpec": "The job is suspended and holds no workers.",
-        "Checkpointing": "The trainer writes a checkpoint before it stops.",
         "ChildRefused": "Deployment digits-workers: bad quantity",
         "Finished": "Every update of the plan is done.",
+        "Discarding": f"The trainer stops, and update 433 is lost. {NOT_KEPT}",
         "FullStrength": "No worker of the stage is missing or adds differently any more.",
         "NoProgress": "No update was committed for 120 s.",
         "NotSuspended": "The job was resumed.",
@@ -73,8 +71,10 @@ def test_a_job_s_life_reads_as_sentences(make_world: MakeWorld) -> None:
         "ScalingDown": "Removing 2 of 4 workers.",
         "ScalingUp": "Requested 2 workers; 0 joined so far.",
         "StageBegan": "Stage 5 began with batch size 512.",
+        "StateLost": "The job is suspended and holds no workers. Update 433 is lost: the training starts over when the "
+        f"job is resumed. {NOT_KEPT}",
         "TooFewWorkers": "3 of 4 workers joined.",
-        "TrainerRestarting": "The trainer restarts from its last checkpoint.",
+        "TrainerRestarting": "The trainer starts over, since nothing keeps its checkpoints.",
         "UpdatesCommitted": "Training resumes when its workers have joined.",
     } == texts(world)
     assert {

@@ -285,7 +285,7 @@ def test_bounds_that_change_midway_change_the_workers(training_world: MakeWorld)
 
 @pytest.mark.fault("B27")
 def test_suspend_lets_the_trainer_finish_before_the_cluster_goes(training_world: MakeWorld) -> None:
-    world = training_world()
+    world = training_world(checkpoint={"volume": {"claimName": "kept"}})
     world.edit(suspend=True).settle()
     assert (True, 1) == (world.trainer["spec"]["suspend"], replicas(world))
     assert ("Unknown", "Checkpointing") == world.condition("Suspended")

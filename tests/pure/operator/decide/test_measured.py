@@ -15,6 +15,7 @@ from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.status import MOST_HISTORY, JobStatus
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.decide.events import measured_value
+from batchgrowth_operator.decide.keeping import NOT_KEPT
 from batchgrowth_operator.seen.observed import Ref
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -183,10 +184,7 @@ def test_what_is_measured_is_said_at_the_start(make_world: MakeWorld) -> None:
     world = make_world(batch={"initial": 32, "maximum": 512, "shard": 16, "growth": growth})
     world.step()
 
-    message = (
-        "The batch follows the noise scale, from 32 to 512; at most 1,350 updates. "
-        "Without spec.checkpoint.volume or uri, suspending loses the training."
-    )
+    message = f"The batch follows the noise scale, from 32 to 512; at most 1,350 updates. {NOT_KEPT}"
     assert message == world.status["conditions"][0]["message"]
     assert (message, "PlanMade") == (world.events[0].message, world.events[0].reason)
     assert {"current": 32} == world.status["batch"]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth.conditions import REASONS
+from batchgrowth_operator.decide.keeping import NOT_KEPT
 from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any
@@ -151,7 +152,7 @@ def test_how_a_trainer_failed(training_world: MakeWorld, code: int, reason: str)
 )
 def test_what_killed_a_trainer(training_world: MakeWorld, reason: str, output: str, words: str) -> None:
     """Its output does not say it. It goes on, and the condition says why it had to."""
-    world = training_world()
+    world = training_world(checkpoint={"volume": {"claimName": "kept"}})
     killed = ended(137, output)
     killed["containerStatuses"][0]["state"]["terminated"]["reason"] = reason
     world.pods = [pod("t-1", "trainer", **killed)]
@@ -420,7 +421,7 @@ def test_a_job_that_suspending_throws_back_says_so(make_world: MakeWorld) -> Non
         world = make_world(checkpoint=checkpoint)
         world.settle()
         messages += [one["message"] for one in world.status["conditions"] if one["type"] == "Accepted"]
-    assert messages[1] + " Without spec.checkpoint.volume or uri, suspending loses the training." == messages[0]
+    assert f"{messages[1]} {NOT_KEPT}" == messages[0]
     assert messages[1] == messages[2]
 
 

@@ -1,4 +1,4 @@
-"""The controllers around the operator: garbage collector, Job, Deployment, Dask operator, kubelet, and the trainer.
+"""The controllers around the operator: those of garbage, Jobs, Deployments and volumes, Dask's, kubelet and trainer.
 
 Each works through what it finds and returns; called again, it changes nothing.
 """
@@ -13,7 +13,7 @@ from batchgrowth import names
 from batchgrowth.errors import Interrupted, WorkloadError
 from batchgrowth.progress import Progress
 from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
-from batchgrowth_operator.seen.observed import Ref, labels_of, ref_of
+from batchgrowth_operator.seen.observed import Ref, labels_of, mounted_claims, ref_of
 from batchgrowth_operator.seen.timestamps import timestamp
 from model_api import FOREGROUND, Body, Server
 
@@ -26,6 +26,8 @@ CLUSTER = Ref("DaskCluster", names.cluster(JOB))
 SCHEDULER = names.scheduler(JOB)
 PROGRESS = Ref("ConfigMap", names.progress(JOB))
 MOUNTED = (Ref("ConfigMap", names.plan(JOB)), Ref("Secret", names.tls(JOB)))
+CLAIM = Ref("PersistentVolumeClaim", names.checkpoints(JOB))
+CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 DASK_FINALIZER = "kubernetes.dask.org/cluster"
 UPDATES, EPOCHS, UPDATES_PER_EPOCH = 460, 30, 45
 CRASH_EXIT = 1
@@ -33,19 +35,24 @@ CRASH_EXIT = 1
 
 @dataclass
 class Nature:
-    """The controllers' own memory: the updates of each trainer's process, and the checkpoint in the volume."""
+    """The controllers' own memory: the updates of each trainer's process, and the checkpoint in each volume.
+
+    A volume is known by the uid of the operator's own claim, or by the name of another.
+    """
 
     server: Server
     pods_made: int = 0
     updates: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
-    checkpoint: int = 0
+    volumes: dict[str, str] = field(default_factory=dict)
+    checkpoints: dict[str, int] = field(default_factory=dict)
 
     def run(self, rounds: int = 1) -> None:
         """Lets every controller but the trainer's process work."""
         for _ in range(rounds):
-            for controller in (self.collect, self.run_jobs, self.run_deployments, self.run_dask, self.run_kubelet):
+            for controller in (self.collect, self.run_jobs, self.run_deployments, self.run_dask, self.run_volumes):
                 controller()
+            self.run_kubelet()
 
     def collect(self) -> None:
         """Deletes objects whose owners are all gone, or of which one waits for it."""
@@ -128,6 +135,18 @@ class Nature:
                 self.server.create({"kind": kind, "metadata": metadata, "spec": spec})
         self.server.change(CLUSTER, lambda body: body.update(status={"phase": "Running"}))
 
+    def run_volumes(self) -> None:
+        """Provisioner and protection: a new claim gets class and volume; a deleted one goes with its last pod."""
+        claim = self.server.get(CLAIM)
+        if claim is None or "resources" not in claim["spec"]:
+            return
+        uid = claim["metadata"]["uid"]
+        used = any(self.volumes.get(pod["metadata"]["uid"]) == uid for pod in self.trainers)
+        if "deletionTimestamp" not in claim["metadata"]:
+            self.server.change(CLAIM, _bind)
+        elif CLAIM_FINALIZER in claim["metadata"].get("finalizers", ()) and not used:
+            self.server.release(CLAIM, CLAIM_FINALIZER)
+
     def run_kubelet(self) -> None:
         """Starts pods whose volumes exist, and ends those that are being deleted: a trainer writes a checkpoint."""
         has_volumes = all(ref in self.server.objects for ref in MOUNTED)
@@ -137,6 +156,15 @@ class Nature:
                 self.server.remove(ref_of(pod))
             elif not (pod["status"] or {}).get("phase") and has_volumes:
                 self._start(pod)
+
+    def _volume(self) -> str:
+        """What the trainer's Job mounts; empty if its claim has no volume yet."""
+        job, claim = self.server.get(TRAINER), self.server.get(CLAIM)
+        [name, *_] = [*mounted_claims(job), ""] if job is not None else [""]
+        if name != CLAIM.name:
+            return name
+        usable = claim is not None and "volumeName" in claim["spec"] and "deletionTimestamp" not in claim["metadata"]
+        return str(claim["metadata"]["uid"]) if usable and claim is not None else ""
 
     @property
     def trainers(self) -> list[Body]:
@@ -166,17 +194,21 @@ class Nature:
         """A trainer that is asked to stop keeps its state in the volume."""
         uid = pod["metadata"]["uid"]
         if uid in self.updates and not _has_ended(pod):
-            self.checkpoint = self.updates[uid]
+            self.checkpoints[self.volumes[uid]] = self.updates[uid]
             self._end(pod, exit_code)
 
     def _start(self, pod: Body) -> None:
+        is_trainer, volume = labels_of(pod).get(names.ROLE_LABEL) == CONTAINER, self._volume()
+        if is_trainer and not volume:
+            return
         self.server.change(ref_of(pod), lambda body: body.update(status={"phase": "Running"}))
-        if labels_of(pod).get(names.ROLE_LABEL) == CONTAINER:
+        if is_trainer:
             config_map = self.server.get(PROGRESS) or {"metadata": {}}
             known = (config_map["metadata"].get("annotations") or {}).get(names.LAST_START, "-1")
             reported = json.loads((config_map.get("data") or {}).get(names.PROGRESS_KEY, '{"start": -1}'))["start"]
             self.starts[pod["metadata"]["uid"]] = max(int(known), reported) + 1
-            self.updates[pod["metadata"]["uid"]] = self.checkpoint
+            self.volumes[pod["metadata"]["uid"]] = volume
+            self.updates[pod["metadata"]["uid"]] = self.checkpoints.get(volume, 0)
 
     def _report(self, uid: str, workers: int) -> None:
         done = self.updates[uid]
@@ -234,6 +266,12 @@ class Nature:
 
 FAILURES = (CRASH_EXIT, WorkloadError.exit_code)
 """Exit codes of a crash, which the Job restarts, and of a workload's error, which ends it."""
+
+
+def _bind(claim: Body) -> None:
+    claim["metadata"].setdefault("finalizers", [CLAIM_FINALIZER])
+    claim["spec"].setdefault("storageClassName", "standard")
+    claim["spec"]["volumeName"] = f"volume-of-{claim['metadata']['uid']}"
 
 
 def _is_foreground(body: Body) -> bool:

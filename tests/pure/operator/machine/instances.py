@@ -87,7 +87,7 @@ class Instance:
         self._seen_lease: tuple[Body | None, float] = (None, self.server.seconds)
         self.recorder = Recorder(self.client, lambda: self.tenure.seconds_left)  # type: ignore[arg-type]
         writer = Writer(self.client, self.store, self.recorder, self.recorder.seconds_left)  # type: ignore[arg-type]
-        observer, pace = Observer(self.client, self.store), Pace(Defaults(image=DEFAULT_IMAGE))  # type: ignore[arg-type]
+        observer, pace = Observer(self.client, self.store), Pace(Defaults(image=DEFAULT_IMAGE, checkpoint_size="2Gi"))  # type: ignore[arg-type]
         self._pass, self._sweep = passes_of(observer, writer, pace, self._telemetry), Sweep(self.client, self.store)  # type: ignore[arg-type]
         self.pending: dict[Ref, list[tuple[str, Body]]] = {}
         for body in self.server.objects.values():

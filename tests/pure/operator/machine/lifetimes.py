@@ -15,7 +15,7 @@ from batchgrowth_operator.decide.drift import _remembered
 from batchgrowth_operator.seen.observed import Ref, is_owned_by
 from batchgrowth_operator.server.sweep import SWEEP_SECONDS
 from batchgrowth_operator.shell.telemetry import Telemetry
-from controllers import CLUSTER, FAILURES, JOB, MOUNTED, PROGRESS, SCHEDULER, TRAINER, UPDATES, WORKERS, Nature
+from controllers import CLAIM, CLUSTER, FAILURES, JOB, MOUNTED, PROGRESS, SCHEDULER, TRAINER, UPDATES, WORKERS, Nature
 from hypothesis import strategies as st
 from hypothesis.stateful import RULE_MARKER, RuleBasedStateMachine, initialize, invariant, precondition, rule
 from instances import Clock, Inline, Instance
@@ -34,6 +34,7 @@ CHILDREN = (
     WORKERS,
     TRAINER,
     Ref("Secret", names.authority(JOB)),
+    CLAIM,
 )
 PARTS = (Ref("Deployment", SCHEDULER), Ref("Service", SCHEDULER))
 MOST_ROUNDS = 40
@@ -41,7 +42,10 @@ MOST_ROUNDS = 40
 QUIET_SECONDS = (1, 12, 25, 60, 310, 1)
 """Waits in which nothing may be written at rest; they outlast every wait of a job that has none of its own."""
 SPECS = st.fixed_dictionaries(
-    {"suspend": st.sampled_from([False, False, False, True])},
+    {
+        "suspend": st.sampled_from([False, False, False, True]),
+        "checkpoint": st.sampled_from([{}, {"volume": {"claimName": "kept"}}, {"volume": {"size": "1Gi"}}]),
+    },
     optional={
         "activeDeadlineSeconds": st.just(5000),
         "clusterRetention": st.sampled_from(["DeleteOnFinish", "RetainOnFailure", "Retain"]),
@@ -154,7 +158,7 @@ class Lifetimes(RuleBasedStateMachine):
     def nature_acts(self) -> None:
         self.nature.run()
 
-    @rule(name=st.sampled_from(["collect", "run_jobs", "run_deployments", "run_dask", "run_kubelet"]))
+    @rule(name=st.sampled_from(["collect", "run_jobs", "run_deployments", "run_dask", "run_volumes", "run_kubelet"]))
     def one_controller_acts(self, name: str) -> None:
         getattr(self.nature, name)()
 
@@ -199,7 +203,7 @@ class Lifetimes(RuleBasedStateMachine):
     @precondition(lambda self: self.server.seconds and JOB_REF not in self.server.objects)
     @rule(spec=SPECS, bounds=BOUNDS)
     def submit_again(self, spec: Body, bounds: Body) -> None:
-        self.nature.checkpoint = 0
+        self.nature.checkpoints.clear()
         self.server.create(job_of(spec, bounds))
 
     @rule(
@@ -243,6 +247,7 @@ class Lifetimes(RuleBasedStateMachine):
         self.edit_child(WORKERS, lambda body: body["spec"].update(replicas=replicas))
         self.edit_child(TRAINER, lambda body: body["spec"].update(suspend=suspend))
         self.edit_child(MOUNTED[0], lambda body: body.update(data={}))
+        self.edit_child(CLAIM, lambda body: body["spec"]["resources"]["requests"].update(storage=f"{replicas + 1}Gi"))
 
     # what must hold
 
@@ -330,7 +335,7 @@ class Lifetimes(RuleBasedStateMachine):
             self.check_active(job)
 
     def check_active(self, job: Body) -> None:
-        missing = [ref for ref in (*CHILDREN, *PARTS) if ref not in self.server.objects]
+        missing = [ref for ref in (*children_of(job), *PARTS) if ref not in self.server.objects]
         wants(not missing, f"{missing} exist")
         wants(len(self.nature.trainers) == 1, "the trainer runs")
         replicas, bounds = self.server.objects[WORKERS]["spec"]["replicas"], job["spec"]["workers"]
@@ -363,7 +368,7 @@ class Lifetimes(RuleBasedStateMachine):
 
     def is_blocked(self, job: Body) -> bool:
         """Whether the job's children cannot be made: another's has the name of one, or the spec is refused."""
-        return is_bad(job) or any(ref in self.server.objects and not self.is_ours(ref, job) for ref in CHILDREN)
+        return is_bad(job) or any(ref in self.server.objects and not self.is_ours(ref, job) for ref in children_of(job))
 
 
 def machine_of(rules: Sequence[str]) -> type[Lifetimes]:
@@ -397,9 +402,15 @@ def identity_of(body: Body | None) -> Any:
     return body["spec"], body.get("data"), metadata
 
 
+def children_of(job: Body) -> list[Ref]:
+    """What an active job has; the operator's claim is not for those that name one."""
+    own = "claimName" not in job["spec"]["checkpoint"].get("volume", {})
+    return [ref for ref in CHILDREN if own or ref != CLAIM]
+
+
 def job_of(spec: Body, bounds: Body) -> Body:
-    """examples/digits.yaml with these fields, with a volume for its checkpoints."""
+    """examples/digits.yaml with these fields; all that name no volume for checkpoints get the operator's default."""
     job: dict[str, Any] = yaml.safe_load(MANIFEST)
-    job["spec"] |= spec | {"checkpoint": {"volume": {"claimName": "kept"}}}
+    job["spec"] |= spec
     job["spec"]["workers"] |= bounds
     return job

@@ -8,6 +8,8 @@ from typing import Any
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
+from batchgrowth_operator.decide.drift import is_smaller
+from batchgrowth_operator.decide.storage import size_of
 from batchgrowth_operator.seen.observed import Ref, labels_of, ref_of
 from batchgrowth_operator.seen.timestamps import timestamp
 from batchgrowth_operator.server.api import Refused
@@ -15,7 +17,12 @@ from batchgrowth_operator.server.api import Refused
 NAMESPACE = "default"
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 FOREGROUND = "foregroundDeletion"
-IMMUTABLE = {"Job": ("template",), "Deployment": ("selector",), "RoleBinding": ("roleRef",)}
+IMMUTABLE = {
+    "Job": ("template",),
+    "Deployment": ("selector",),
+    "RoleBinding": ("roleRef",),
+    "PersistentVolumeClaim": ("accessModes", "storageClassName"),
+}
 """Kind -> fields, of its spec or of the object, that an existing object must keep."""
 GRACE_SECONDS = 60
 
@@ -243,6 +250,8 @@ def _check_immutable(before: Body, after: Body) -> None:
     for field in IMMUTABLE.get(before["kind"], ()):
         if (before.get("spec") or before).get(field) != (after.get("spec") or after).get(field):
             raise Refused(422, f"{before['kind']}: {field} is immutable")
+    if before["kind"] == "PersistentVolumeClaim" and is_smaller(size_of(after), size_of(before)):
+        raise Refused(422, "PersistentVolumeClaim: it does not shrink")
 
 
 def _merge(found: Body, wanted: Body) -> None:

@@ -28,7 +28,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     """With the symptom that it has, and not because the machine breaks."""
     MUTANTS[name].plant(monkeypatch)
     quick = settings(
-        SETTINGS, max_examples=150, stateful_step_count=25, phases=[Phase.generate], report_multiple_bugs=False
+        SETTINGS, max_examples=400, stateful_step_count=25, phases=[Phase.generate], report_multiple_bugs=False
     )
 
     with pytest.raises(AssertionError, match=MUTANTS[name].symptom):

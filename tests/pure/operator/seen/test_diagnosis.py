@@ -205,7 +205,7 @@ def test_a_restart_is_reported_with_the_trainer_s_last_output(training_world: Ma
         world.trainer["status"] = {"active": 1, "failed": 1}
         world.settle()
         assert ("False", "TrainerRestarting") == world.condition("Training")
-        assert f"The trainer restarts from its last checkpoint: {cause}" == message(world, "Training")
+        assert f"The trainer starts over, since nothing keeps its checkpoints: {cause}" == message(world, "Training")
 
 
 def test_few_objects_count_as_unexplained_and_only_after_a_while(waiting_world: Any) -> None:

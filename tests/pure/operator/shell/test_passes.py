@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.progress import Progress
-from batchgrowth_operator.decide import flapping, situation
+from batchgrowth_operator.decide import flapping, previous
 from batchgrowth_operator.decide.decision import Decision, Event
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.seen.diagnosis import LONGEST_EVENT_AGE_SECONDS
@@ -1161,7 +1161,7 @@ def test_a_pod_that_flaps_for_long_makes_few_writes_of_events(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if its conditions showed every turn; and what is new is posted all the same."""
-    monkeypatch.setattr(situation, "MOST_TURNS", 10**9)
+    monkeypatch.setattr(previous, "MOST_TURNS", 10**9)
     monkeypatch.setattr(flapping, "MOST_TURNS", 10**9)
     setting.once()
     for _ in range(100):
