@@ -63,7 +63,10 @@ class Observed:
     label. `credentials` is set if a Secret is missing or a certificate is due. `failures` are the refused writes of the
     last pass; `warnings` are the Warning events about objects whose status does not explain why they are pending.
     `put_backs` are what the decision before returned: the children that others changed lately. `report_age_seconds` is
-    the time since this process first saw the trainer's newest report.
+    the time since this process first saw the trainer's newest report, `active_seconds` the time since the job last
+    became active, and `ended_seconds` the time since it ended: 0 before its status says so.
+
+    `now` is the API server's time of day. The three ages follow the monotonic clock, whatever `now` does.
     """
 
     job: Object
@@ -76,6 +79,8 @@ class Observed:
     warnings: tuple[Object, ...] = ()
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
     report_age_seconds: float = 0.0
+    active_seconds: float = 0.0
+    ended_seconds: float = 0.0
 
     @property
     def name(self) -> str:
