@@ -17,7 +17,7 @@ VERSIONS = {
 """The commits that upgrades are tested from: the one that landed last, and the one that had landed before it.
 
 When a change lands that alters the CRD, the children, the status, the documents or the checkpoints, `landed` becomes
-`before`, and that change's last commit becomes `landed`."""
+`before`, and that change's last commit becomes `landed`. tests/pure/test_versions.py fails if that was long ago."""
 ROOMS = ("plan", "operator", "trainer")
 
 
