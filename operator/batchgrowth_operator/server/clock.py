@@ -22,7 +22,7 @@ class ServerClock:
         return datetime.fromtimestamp(self._offset + time.monotonic(), UTC)
 
     def correct(self, date: str | None, requested: float) -> None:
-        """Takes note of the `Date` of a response; the request was sent at that time of the monotonic clock.
+        """Handles the `Date` of a response; the request was sent at that time of the monotonic clock.
 
         The server read its clock between then and now, and cut off the fraction of the second. A response without a
         date, or with one that cannot be read, changes nothing.

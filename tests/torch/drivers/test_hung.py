@@ -91,7 +91,7 @@ def test_the_others_end_and_their_state_is_saved_first(
     assert [*CANCELLED, *saves, ("restart", "c")] == world.done
 
 
-def test_where_nobody_answers_there_is_nothing_to_save(
+def test_where_no_member_answers_there_is_nothing_to_save(
     driver: AllReduceDriver, world: World, present: Generation
 ) -> None:
     world.silent, world.overdue = {"a", "b", "c"}, {"a", "b"}

@@ -183,7 +183,7 @@ class Crew:
         while self._pulse.silent().intersection(addresses):
             self.check_connected()
             if hung := self.hung():
-                save(self.answering(addresses) - hung)
+                save(self.answering({*addresses, *self.ready}) - hung)
                 self.restart(hung, note)
             time.sleep(_POLL_SECONDS)
 

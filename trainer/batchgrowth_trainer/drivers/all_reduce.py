@@ -123,17 +123,22 @@ class AllReduceDriver:
         others = self._crew.answering(present.members) - present.hung - present.outcomes.keys()
         if not present.hung or (others and time.monotonic() - present.hung_at < _SAVING_SECONDS):
             return
-        self._states.take(present.remaining)
-        self._states.save_newest(present.remaining.keys() - present.errors)
+        self._save(present)
         self._crew.restart(present.hung, self._run.note)
         present.hung.clear()
         present.hung_at = math.inf
+
+    def _save(self, present: Generation) -> None:
+        """Save the newest state of the members that have ended, before others are restarted."""
+        self._states.take(present.remaining)
+        self._states.save_newest(present.remaining.keys() - present.errors)
 
     def _restart_stuck(self, present: Generation) -> None:
         """Restart members whose thread hangs, though they answer: the others have long ended this generation."""
         if time.monotonic() - present.cancelled_at > self._run.spec.patience_seconds + pulse.STUCK_SECONDS:
             present.cancelled_at = math.inf
             stuck = [member for member in present.members if member not in present.outcomes]
+            self._save(present)
             self._crew.restart(stuck, self._run.note, pulse.STUCK)
 
     def _should_stop(self, present: Generation) -> bool:

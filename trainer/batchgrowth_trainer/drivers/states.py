@@ -64,13 +64,14 @@ class States:
         self._take(reports or ())
         return reports is not None
 
-    def save(self, address: str) -> None:
-        """Save that member's state in a checkpoint, after the reports that led to it; does nothing if it is gone."""
+    def save(self, address: str) -> bool:
+        """Save that member's state in a checkpoint, after the reports that led to it; False if it is gone."""
         kept = self._ask(service.take_snapshot, address)
         if kept is not None:
             packed, reports = kept
             self._take(reports)
             self._run.save(unpack_snapshot(packed))
+        return kept is not None
 
     def release(self, going: Set[str]) -> None:
         """Stop counting on these workers; if only they hold the newest state, save it first."""
@@ -84,8 +85,8 @@ class States:
     def save_newest(self, holders: Set[str]) -> None:
         """Save the newest state that one of these workers holds, unless a checkpoint is as new."""
         for address in sorted(holders & self.updates.keys(), key=self.updates.__getitem__, reverse=True):
-            if self.updates[address] > self._run.saved_update:
-                self.save(address)
+            if self.updates[address] <= self._run.saved_update or self.save(address):
+                return
 
     def restart_unresponsive(self, addresses: Collection[str]) -> None:
         """See Crew.restart_unresponsive; the newest state of those that answer is saved before any is restarted."""
