@@ -134,13 +134,17 @@ def test_only_registered_workers_that_do_not_answer_are_restarted(
     client._run, tried = run, threading.Event()
     monkeypatch.setattr(pulse, "SHORTEST_SECONDS", 0.0)
     crew, notes, restarted = Crew(client, "run", small_job().spec, ()), list[str](), list[str]()
+    saved = list[set[str]]()
     crew.calls.registered |= {"a", "b", "c", "d"}
     monkeypatch.setattr(crew, "check_connected", lambda: None)
-    monkeypatch.setattr(crew, "restart", restarted.append)
-    crew.restart_unresponsive(["a", "b", "c", "d", "gone"], notes.append)
+    monkeypatch.setattr(crew._roll, "left", restarted.append)
+    monkeypatch.setattr(crew._restarts, "restart", lambda _: asyncio.sleep(0))
+    crew.restart_unresponsive(["a", "b", "c", "d", "gone"], notes.append, saved.append)
     assert "b" in restarted
     assert "gone" not in restarted
     assert "worker b does not answer; restarting it" in notes
+    assert all("b" not in answering for answering in saved)
+    assert len(saved) <= len(restarted)
     crew.calls.close()
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from batchgrowth.growth import GROWTH
 from batchgrowth.plan import Plan, Position, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.exchange import grid
+from batchgrowth_trainer.record.history import HistoryRow
+from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Note
 from batchgrowth_trainer.training import Options, train
 from dask_workers import workers
 from hunting import Hunter
@@ -180,16 +183,22 @@ def test_a_worker_that_is_silent_for_a_moment_is_waited_for(digits_job: Any, tmp
 @pytest.mark.fault("C09", "C12")
 @pytest.mark.sampled(1)
 def test_a_worker_that_hangs_is_restarted(digits_job: Any, tmp_path: Path, expected: str, exchange: str) -> None:
+    """With AllReduce, where the workers alone have the state, once that is saved."""
     job = digits_job(*JOB, f"exchange.type={exchange}", "exchange.timeoutSeconds=10", "workers.waitSeconds=60")
-    stopped = threading.Event()
+    stopped, told = threading.Event(), list[str]()
 
-    def wanted(_plan: Plan, position: Position) -> int:
-        if position.update > 20 and not stopped.is_set():
+    def handle(event: Event) -> None:
+        if isinstance(event, HistoryRow) and event.update > 20 and not stopped.is_set():
             stopped.set()
             os.kill(random.Random(3).choice(workers()).pid, signal.SIGSTOP)
-        return 2
+        elif isinstance(event, CheckpointSaved):
+            told.append("saved")
+        elif isinstance(event, Note) and "does not answer" in event.text:
+            told.append("restarted")
 
-    summary = train(job, Options(output_dir=tmp_path, paths=(USER_CODE,), wanted=wanted))
+    summary = train(job, options(tmp_path, 2), [SimpleNamespace(handle=handle)])
     assert stopped.is_set()
+    if exchange == "AllReduce":
+        assert ["saved", "restarted"] == told[:2]
     assert summary["recoveries"] >= 1
     check(tmp_path, job, summary, expected)

@@ -96,7 +96,8 @@ def test_a_worker_that_was_given_up_and_answers_again_rejoins(
     with Client(cluster.scheduler_address, set_as_default=False) as client:
         crew = crew_of(client)
         crew.open()
-        crew.restart(here.address)
+        until(crew, lambda: here.address in crew.registered)
+        crew.restart([here.address], print)
         until(crew, lambda: here.address in crew.registered)
         assert [Joined(here.address), Left(here.address), Joined(here.address)] == events(crew)
         crew.close()
@@ -115,7 +116,8 @@ def test_a_worker_without_a_nanny_that_is_not_ready_again_is_ended(
     with Client(cluster.scheduler_address, set_as_default=False) as client:
         crew = crew_of(client)
         crew.open()
-        crew.restart(here.address)
+        until(crew, lambda: here.address in crew.registered)
+        crew.restart([here.address], print)
         until(crew, lambda: bool(ended))
         assert ["this worker did not answer, and was not ready again within 0 s"] == ended
         crew.close()

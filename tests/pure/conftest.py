@@ -24,6 +24,8 @@ from batchgrowth_operator.decide.reconcile import reconcile
 from batchgrowth_operator.decide.standing import job_text, spec_of
 from batchgrowth_operator.seen.observed import Credentials, Failure, Observed, PutBack, Ref
 from batchgrowth_operator.seen.reports import mark_of
+from batchgrowth_operator.seen.since import active_since, ended_at
+from batchgrowth_operator.seen.timestamps import seconds_since
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # so that the tests can import docs.generate
@@ -75,6 +77,8 @@ class World:
             warnings=tuple(copy.deepcopy(self.warnings)),
             put_backs=self.put_backs,
             report_age_seconds=(self.now - self.report_seen[1]).total_seconds(),
+            active_seconds=seconds_since(active_since(self.job), self.now),
+            ended_seconds=seconds_since(ended_at(self.job), self.now),
         )
 
     def decide(self) -> Decision:

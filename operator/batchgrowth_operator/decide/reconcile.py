@@ -71,7 +71,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
     fights = contention(seen, changed)
     wanted, until_steady = next_status(s, w, fights)
     status, until_report = throttled(wanted, s.previous, seen.now, defaults.report_seconds)
-    left = _seconds_to_live(s, status)
+    left = _seconds_to_live(s)
     if left is not None and left <= 0:
         return Decision(delete_job=True)
     reported = _reported(s.previous, status, s.quantity)
@@ -179,10 +179,10 @@ def _is_in_place(manifest: Manifest, seen: Observed) -> bool:
     return found is not None and is_in_place(found, manifest)
 
 
-def _seconds_to_live(s: Situation, status: JobStatus) -> float | None:
+def _seconds_to_live(s: Situation) -> float | None:
     if s.mode is not Mode.OVER or s.spec.ttl_seconds_after_finished is None:
         return None
-    return s.spec.ttl_seconds_after_finished - seconds_since(status.completion_time, s.seen.now)
+    return s.spec.ttl_seconds_after_finished - s.seen.ended_seconds
 
 
 def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
@@ -190,7 +190,7 @@ def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
     yield w.growth_due_seconds
     yield w.release_due_seconds
     if s.mode is not Mode.OVER:
-        yield seconds_to_deadline(s.seen, s.previous, s.spec)
+        yield seconds_to_deadline(s.seen, s.spec)
     missing, limit = seconds_missing(s, w), stalled_after(s)
     yield None if missing is None else degraded_after(s) - missing
     yield None if limit is None else limit - s.report_age_seconds

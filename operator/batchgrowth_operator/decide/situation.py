@@ -185,7 +185,7 @@ def situate(seen: Observed, defaults: Defaults) -> Situation:
         outcome=_stored_outcome(previous)
         or _ended(seen, now.plan, job.job.spec)
         or fruitless(seen, retries)
-        or _overdue(seen, previous, job.job.spec),
+        or _overdue(seen, job.job.spec),
         retries=retries,
     )
 
@@ -206,18 +206,15 @@ def _ended(seen: Observed, plan: Plan, spec: JobSpec) -> Outcome | None:
     return Outcome(True, "StoppedEarly", f"Training ended after epoch {plan.epochs:,} of {spec.epochs:,}: {why}.")
 
 
-def _overdue(seen: Observed, previous: JobStatus, spec: JobSpec) -> Outcome | None:
-    left = seconds_to_deadline(seen, previous, spec)
+def _overdue(seen: Observed, spec: JobSpec) -> Outcome | None:
+    left = seconds_to_deadline(seen, spec)
     if left is None or left > 0:
         return None
     return Outcome(False, "DeadlineExceeded", f"The job was active for {spec.active_deadline_seconds} s.")
 
 
-def seconds_to_deadline(seen: Observed, previous: JobStatus, spec: JobSpec) -> float | None:
+def seconds_to_deadline(seen: Observed, spec: JobSpec) -> float | None:
     """Seconds that the job may still be active; None without a deadline or while it is suspended."""
-    suspended = condition(previous, "Suspended")
     if spec.active_deadline_seconds is None or spec.suspend:
         return None
-    active = suspended is not None and suspended.status == "False"
-    since = suspended.last_transition_time if suspended is not None and active else None
-    return spec.active_deadline_seconds - seconds_since(since, seen.now)
+    return spec.active_deadline_seconds - seen.active_seconds

@@ -65,7 +65,10 @@ class Observed:
     refused writes to children; a status that is stored need not say that it was refused. `warnings` are the Warning
     events about objects whose status does not explain why they are pending. `put_backs` are what the decision before
     returned: the children that others changed lately. `report_age_seconds` is the time since this process first saw the
-    trainer's newest report.
+    trainer's newest report, `active_seconds` the time since the job last became active, and `ended_seconds` the time
+    since it ended: 0 before its status says so.
+
+    `now` is the API server's time of day. The three ages follow the monotonic clock, whatever `now` does.
     """
 
     job: Object
@@ -78,6 +81,8 @@ class Observed:
     warnings: tuple[Object, ...] = ()
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
     report_age_seconds: float = 0.0
+    active_seconds: float = 0.0
+    ended_seconds: float = 0.0
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ Paths come from a table and not from discovery, so that an unknown kind is a res
 
 import copy
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 from urllib3.exceptions import HTTPError
 
 from batchgrowth_operator.seen.observed import Object, Ref
+from batchgrowth_operator.server.clock import ServerClock
 from batchgrowth_operator.server.kinds import EVENTS, KINDS, LEASES, Kind
 
 CONNECTIONS = 16
@@ -55,12 +57,16 @@ class Access:
 
 
 class Api:
-    """Blocking requests, to be run in threads. Raises Refused, and OSError if no server answers."""
+    """Blocking requests, to be run in threads. Raises Refused, and OSError if no server answers.
+
+    `clock` has the server's time of day.
+    """
 
     def __init__(self, connection: client.ApiClient, count: Count) -> None:
         self._configuration = connection.configuration
         self._dynamic = DynamicClient(connection, discoverer=lambda *_: None)  # type: ignore[no-untyped-call]
         self._count = count
+        self.clock = ServerClock()
         self._timeout_seconds: float = TIMEOUT_SECONDS
 
     def within(self, seconds: float) -> "Api":
@@ -184,6 +190,7 @@ class Api:
         self, verb: str, kind: Kind, path: str, timeout_seconds: float = TIMEOUT_SECONDS, **options: Any
     ) -> dict[str, Any]:
         timeout = min(timeout_seconds, self._timeout_seconds)
+        requested = time.monotonic()
         try:
             response = self._dynamic.request(verb, path, serialize=False, _request_timeout=timeout, **options)
         except DynamicApiError as error:
@@ -191,6 +198,7 @@ class Api:
             raise Refused(int(error.status), _message(error)) from error
         except HTTPError as error:  # urllib3's own, which is no OSError
             raise ConnectionError(f"{verb} {path}: {error}") from error
+        self.clock.correct(response.headers.get("Date"), requested)
         self._count(verb, kind.plural, str(response.status))
         answer: dict[str, Any] = json.loads(response.data)
         return answer

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from batchgrowth import names
@@ -24,6 +24,8 @@ from batchgrowth_operator.seen.observed import (
     is_pod_of,
 )
 from batchgrowth_operator.seen.reports import mark_of, news_of
+from batchgrowth_operator.seen.since import active_since, ended_at
+from batchgrowth_operator.seen.timestamps import seconds_since
 from batchgrowth_operator.server import tls
 from batchgrowth_operator.server.api import Api, Refused
 from batchgrowth_operator.server.store import Key, Store
@@ -50,8 +52,7 @@ class Observer:
     _settled: dict[Key, tuple[Any, ...]] = field(default_factory=dict)
     _put_backs: dict[Key, Mapping[Ref, PutBack]] = field(default_factory=dict)
     _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
-    _reports: dict[Key, tuple[Hashable, float]] = field(default_factory=dict)
-    _news: dict[Key, int] = field(default_factory=dict)
+    _marks: dict[Key, dict[str, tuple[Hashable, float]]] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
         """The job's current state; None if the job does not exist."""
@@ -63,12 +64,11 @@ class Observer:
             self._settled.pop(key, None)
             self._warned.pop(key, None)
             self._put_backs.pop(key, None)
-            self._reports.pop(key, None)
-            self._news.pop(key, None)
+            self._marks.pop(key, None)
             for secret in _secrets(key):
                 self.store.discard(key, secret)  # Secrets are not watched, so no event removes them
             return None
-        now, uid = datetime.now(UTC), job["metadata"]["uid"]
+        now, uid = self.api.clock.now(), job["metadata"]["uid"]
         seen = self.store.children(key)
         children = {ref: body for ref, body in seen.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
         pods = [body for ref, body in seen.items() if ref.kind == "Pod" and is_pod_of(body, key.name)]
@@ -81,7 +81,9 @@ class Observer:
             credentials=self._renewed(key, now, children),
             failures=tuple(failure for failure in failures if failure.ref.kind != KIND),
             put_backs=self._put_backs.get(key, {}),
-            report_age_seconds=self._report_age(key, children.get(Ref("ConfigMap", names.progress(key.name)))),
+            report_age_seconds=self._age(key, "report", mark_of(children.get(_report_ref(key)))),
+            active_seconds=self._stored_age(key, "active", active_since(job), now),
+            ended_seconds=self._stored_age(key, "ended", ended_at(job), now),
         )
         pause = seconds_between_event_reads(observed)
         if pause is None:
@@ -93,15 +95,15 @@ class Observer:
 
         To be asked when the change arrives, which is the time from which the report's age counts.
         """
-        if ref != Ref("ConfigMap", names.progress(key.name)):
+        if ref != _report_ref(key):
             return True
-        config_map = self.store.child(key, ref)
-        self._report_age(key, config_map)
-        news = 0 if config_map is None else hash(news_of(config_map))
-        if self._news.get(key) == news:
-            return False
-        self._news[key] = news
-        return True
+        config_map, job = self.store.child(key, ref), self.store.job(key)
+        if config_map is None or job is None or not is_owned_by(config_map, _uid(job)):
+            return True
+        self._age(key, "report", mark_of(config_map))
+        news, before = hash(news_of(config_map)), self._marks[key].get("news")
+        self._marks[key]["news"] = news, 0.0
+        return before is None or before[0] != news
 
     def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
         """Keeps what a decision returned for the next one; what the API server refused to put back does not count."""
@@ -117,11 +119,22 @@ class Observer:
             return RESYNC_SECONDS
         return SETTLED_SECONDS if self._is_settled(key) else SECRET_SECONDS
 
-    def _report_age(self, key: Key, config_map: Object | None) -> float:
-        mark, now = mark_of(config_map), time.monotonic()
-        if key not in self._reports or self._reports[key][0] != mark:
-            self._reports[key] = mark, now
-        return now - self._reports[key][1]
+    def _age(self, key: Key, what: str, mark: Hashable, before: float = 0.0) -> float:
+        """Seconds since this process first saw that mark.
+
+        `before` counts as well if it is the first that this process sees of the job: only then may it be older.
+        """
+        marks, now = self._marks.setdefault(key, {}), time.monotonic()
+        if what not in marks:
+            marks[what] = mark, now - before
+        elif marks[what][0] != mark:
+            marks[what] = mark, now
+        return now - marks[what][1]
+
+    def _stored_age(self, key: Key, what: str, stamp: str | None, now: datetime) -> float:
+        """Seconds since a time that the status has; 0 if it has none."""
+        age = self._age(key, what, stamp, seconds_since(stamp, now))
+        return 0.0 if stamp is None else age
 
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> Credentials | None:
         """See tls.renewed; that nothing must be written holds until the Secrets are read again or change."""
@@ -185,6 +198,14 @@ def _is_starting(pod: Object) -> bool:
 def _parts(cluster: Object | None, seen: Mapping[Ref, Object]) -> Mapping[Ref, Object]:
     uid = cluster["metadata"]["uid"] if cluster is not None else ""
     return {ref: body for ref, body in seen.items() if is_owned_by(body, uid)}
+
+
+def _uid(body: Object) -> str:
+    return str(body["metadata"]["uid"])
+
+
+def _report_ref(key: Key) -> Ref:
+    return Ref("ConfigMap", names.progress(key.name))
 
 
 def _secrets(key: Key) -> tuple[Ref, Ref]:

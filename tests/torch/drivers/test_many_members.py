@@ -67,7 +67,7 @@ class Crew:
             if not (deadly and address == DIES):
                 yield Ended(address, number, done, Outcome(0, lost="rank 40 is gone" if deadly else ""))
 
-    def restart_unresponsive(self, addresses: list[str], _note: Any) -> None:
+    def restart_unresponsive(self, addresses: list[str], _note: Any, _save: Any) -> None:
         self.asked.append(set(addresses))
 
     def on_outcome(self, _address: str, _generation: int) -> Callable[[Any], None]:
@@ -75,7 +75,14 @@ class Crew:
 
     def follow(self, _event: Any) -> None: ...
     def settle(self, _update: int) -> None: ...
-    def restart_hung(self, _note: Any) -> None: ...
+    def restart(self, addresses: Any, _note: Any) -> None:
+        assert not addresses
+
+    def hung(self) -> set[str]:
+        return set()
+
+    def answering(self, addresses: list[str]) -> set[str]:
+        return set(addresses)
 
 
 def test_a_thousand_workers_regroup() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from batchgrowth_trainer.exchange import mesh as mesh_module
 from batchgrowth_trainer.exchange.forming import Door, Encryption, connect_all
 from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup
 from batchgrowth_trainer.exchange.mesh import Mesh
@@ -284,6 +285,21 @@ def test_what_travels_is_encrypted(doors: list[Door], certificate: Security) -> 
     first.close()
     second.close()
     relaying.join()
+
+
+@pytest.mark.fault("C09")
+def test_a_member_that_waits_gives_up_when_the_generation_is_over(
+    doors: list[Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before its patience ends: a peer hangs, and the state of the others is to be saved."""
+    monkeypatch.setattr(mesh_module, "_LOOK_SECONDS", 0.01)
+    places, looks = seats_at(doors), iter([False, False, True])
+    peers = together(2, lambda rank: connect_all(places[rank], doors[rank], None, never, 10.0))
+    first, second = Mesh(peers[0], lambda: next(looks)), Mesh(peers[1])
+    with pytest.raises(ConnectionError, match="the driver has ended the generation"):
+        first.swap({}, {1: memoryview(bytearray(2))}, 600.0)
+    first.close()
+    second.close()
 
 
 def arrives(sender: Mesh, receiver: Mesh, rank: int, what: bytes = b"hi") -> None:

@@ -20,7 +20,7 @@ from batchgrowth_trainer.crew.claims import Claim
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
 from batchgrowth_trainer.crew.events import Ended, Event, Ready, Unready
 from batchgrowth_trainer.crew.fence import Fence
-from batchgrowth_trainer.crew.pulse import Pulse
+from batchgrowth_trainer.crew.pulse import Note, Pulse, Save
 from batchgrowth_trainer.crew.restarts import Restarts
 from batchgrowth_trainer.crew.roll import Roll
 from batchgrowth_trainer.worker import service
@@ -166,34 +166,33 @@ class Crew:
         return sorted(self.ready, key=place)
 
     def ask_whether_alive(self, addresses: Collection[str]) -> None:
-        """Ask these workers, and those that are ready, without waiting for their answers; see `restart_hung`."""
+        """Ask these workers, and those that are ready, without waiting for their answers; see `hung`."""
         self._pulse.ask({*addresses, *self.ready})
 
-    def restart_hung(self, note: Callable[[str], None]) -> None:
-        """Restart the workers that hang, rather than being slow; `note` is called with a line for each."""
-        for address in self._pulse.hung(stopping=self._stop_requested()):
-            note(f"worker {address} does not answer; restarting it")
-            self.restart(address)
+    def hung(self) -> set[str]:
+        """The workers that hang, rather than being slow, each of them only once."""
+        return self._pulse.hung(stopping=self._stop_requested())
 
-    def restart_unresponsive(self, addresses: Collection[str], note: Callable[[str], None]) -> None:
-        """Wait until each of these that is registered has answered, or is restarted since it hangs."""
+    def answering(self, addresses: Collection[str]) -> set[str]:
+        """The registered workers among these that have answered when they were last asked."""
+        return self.registered.intersection(addresses) - self._pulse.silent()
+
+    def restart_unresponsive(self, addresses: Collection[str], note: Note, save: Save = lambda _: None) -> None:
+        """Wait until each of these that is registered has answered, or hangs and is restarted, after `save`."""
         self.ask_whether_alive(addresses)
         while self._pulse.silent().intersection(addresses):
             self.check_connected()
-            self.restart_hung(note)
+            if hung := self.hung():
+                save(self.answering({*addresses, *self.ready}) - hung)
+                self.restart(hung, note)
             time.sleep(_POLL_SECONDS)
 
-    def restart_stuck(self, addresses: Iterable[str], note: Callable[[str], None]) -> None:
-        """Restart the registered workers among these: they may answer, but their thread hangs."""
+    def restart(self, addresses: Iterable[str], note: Note, why: str = "does not answer") -> None:
+        """Restart the registered workers among these, which do not count until ready again: see Restarts.restart."""
         for address in self.registered.intersection(addresses):
-            note(f"worker {address} does not end its update; restarting it")
-            self.restart(address)
-
-    def restart(self, address: str) -> None:
-        """Stop counting on the worker until it is ready again, and restart it: see Restarts.restart."""
-        self._roll.left(address)
-        # Until it restarts, the exchange's timeout frees the other members.
-        self.calls.start(self._restarts.restart(address))
+            note(f"worker {address} {why}; restarting it")
+            self._roll.left(address)
+            self.calls.start(self._restarts.restart(address))
 
     def on_end(self, address: str, generation: int) -> Callable[[Future], None]:
         """A callback that queues the end of this worker's task."""

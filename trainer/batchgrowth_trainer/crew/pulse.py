@@ -17,9 +17,15 @@ MOST_SILENT_SECONDS = 60.0
 ALL_SILENT_SECONDS = 300.0
 STUCK_SECONDS = 60.0
 """Beyond exchange.timeoutSeconds, how long others wait for a worker that answers but does not end its task."""
+STUCK = "does not end its update"
 STOPPING_SECONDS = 20.0  # a pod that stops has two minutes, in which another worker's state can still be saved
 _ROUND_TRIPS = 10
 _FORGET = 0.9  # what is left of the longest round trip after each further one
+
+Note = Callable[[str], None]
+"""Called with a line for the user."""
+Save = Callable[[set[str]], None]
+"""Called with the workers that answer before one that does not is restarted."""
 
 
 class Pulse:

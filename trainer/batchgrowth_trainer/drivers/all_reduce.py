@@ -27,6 +27,7 @@ from batchgrowth_trainer.worker.messages import EvaluationReport, GenerationBega
 
 _TICK_SECONDS = 0.05
 _STOP_RETRY_SECONDS = 5.0
+_SAVING_SECONDS = 20.0  # how long the members that answer have to end a generation in which others hang
 _SILENCE_SECONDS = 10.0  # after which the members of a generation are pinged
 
 
@@ -104,14 +105,41 @@ class AllReduceDriver:
         if time.monotonic() - present.heard_at > _SILENCE_SECONDS:
             present.heard_at = time.monotonic()
             self._crew.ask_whether_alive(present.members)
-        self._crew.restart_hung(self._run.note)
+        self._restart_hung(present)
         self._restart_stuck(present)
+
+    def _restart_hung(self, present: Generation) -> None:
+        """Restart workers that hang, members only after the newest state of those that answer is saved.
+
+        A member gives its state once its generation is over, so the hung end it for all; those that do not end in time,
+        such as those that share a group by NCCL, are not waited for.
+        """
+        found = self._crew.hung()
+        self._crew.restart(found.difference(present.members), self._run.note)
+        if found := found.intersection(present.members):
+            present.hung |= found
+            present.hung_at = min(present.hung_at, time.monotonic())
+            self._cancel(present)
+        others = self._crew.answering(present.members) - present.hung - present.outcomes.keys()
+        if not present.hung or (others and time.monotonic() - present.hung_at < _SAVING_SECONDS):
+            return
+        self._save(present)
+        self._crew.restart(present.hung, self._run.note)
+        present.hung.clear()
+        present.hung_at = math.inf
+
+    def _save(self, present: Generation) -> None:
+        """Save the newest state of the members that have ended, before others are restarted."""
+        self._states.take(present.remaining)
+        self._states.save_newest(present.remaining.keys() - present.errors)
 
     def _restart_stuck(self, present: Generation) -> None:
         """Restart members whose thread hangs, though they answer: the others have long ended this generation."""
         if time.monotonic() - present.cancelled_at > self._run.spec.patience_seconds + pulse.STUCK_SECONDS:
             present.cancelled_at = math.inf
-            self._crew.restart_stuck([m for m in present.members if m not in present.outcomes], self._run.note)
+            stuck = [member for member in present.members if member not in present.outcomes]
+            self._save(present)
+            self._crew.restart(stuck, self._run.note, pulse.STUCK)
 
     def _should_stop(self, present: Generation) -> bool:
         return self._run.stop_requested() or self._scaling.regroup_due(present.members)
@@ -201,7 +229,7 @@ class AllReduceDriver:
         self._leave_out(present)
         if present.lost:
             self._run.record_recovery(present.lost)
-            self._crew.restart_unresponsive([*present.remaining.keys() - present.errors], self._run.note)
+            self._states.restart_unresponsive([*present.remaining.keys() - present.errors])
 
     def _leave_out(self, present: Generation) -> None:
         self._crew.settle(self._run.position.update)

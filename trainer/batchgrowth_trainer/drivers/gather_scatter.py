@@ -135,7 +135,7 @@ class GatherScatterDriver:
                 self._crew.restart_unresponsive(late, self._run.note)
                 asked_at = time.monotonic()
             if time.monotonic() - present.first_ended_at > patience + pulse.STUCK_SECONDS:
-                self._crew.restart_stuck(late, self._run.note)
+                self._crew.restart(late, self._run.note, pulse.STUCK)
                 present.first_ended_at = math.inf
         self._now = None
         if present.gone:

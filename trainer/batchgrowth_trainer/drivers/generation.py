@@ -27,6 +27,8 @@ class Generation:
     pauses: dict[int, float | None] = field(default_factory=dict)
     stopping: bool = False
     asked_at: float = -math.inf  # when it was last requested to stop
+    hung: set[str] = field(default_factory=set)  # workers that are restarted once the others' state is saved
+    hung_at: float = math.inf  # when the first of them was found
 
     @property
     def over(self) -> bool:

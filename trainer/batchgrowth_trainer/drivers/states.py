@@ -1,6 +1,6 @@
 """The members' states as their driver knows them: how far each is, and what resuming from them takes."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
 from batchgrowth_trainer.crew.crew import Crew
@@ -33,7 +33,7 @@ class States:
             packed = pack_snapshot(saved.snapshot)
             answers = self._crew.calls.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1])
             if not answers:
-                self._crew.restart_unresponsive(members[:1], self._run.note)
+                self.restart_unresponsive(members[:1])
                 return False
             best = saved.snapshot.position.update
             self.take({members[0]: Outcome(best, is_judged=answers[members[0]])})
@@ -41,7 +41,7 @@ class States:
         holder = next(address for address in members if self.updates.get(address, 0) == best)
         if self._has_reported_all(holder):
             return True
-        self._crew.restart_unresponsive([holder], self._run.note)
+        self.restart_unresponsive([holder])
         return False
 
     def take(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -64,23 +64,33 @@ class States:
         self._take(reports or ())
         return reports is not None
 
-    def save(self, address: str) -> None:
-        """Save that member's state in a checkpoint, after the reports that led to it; does nothing if it is gone."""
+    def save(self, address: str) -> bool:
+        """Save that member's state in a checkpoint, after the reports that led to it; False if it is gone."""
         kept = self._ask(service.take_snapshot, address)
         if kept is not None:
             packed, reports = kept
             self._take(reports)
             self._run.save(unpack_snapshot(packed))
+        return kept is not None
 
     def release(self, going: Set[str]) -> None:
         """Stop counting on these workers; if only they hold the newest state, save it first."""
         best = max(self.updates.values(), default=0)
-        holders = [address for address, update in self.updates.items() if update == best]
-        for address in holders if going >= set(holders) else ():
-            if best > self._run.saved_update:
-                self.save(address)
+        holders = {address for address, update in self.updates.items() if update == best}
+        if going >= holders:
+            self.save_newest(holders)
         for address in going:
             self.updates.pop(address, None)
+
+    def save_newest(self, holders: Set[str]) -> None:
+        """Save the newest state that one of these workers holds, unless a checkpoint is as new."""
+        for address in sorted(holders & self.updates.keys(), key=self.updates.__getitem__, reverse=True):
+            if self.updates[address] <= self._run.saved_update or self.save(address):
+                return
+
+    def restart_unresponsive(self, addresses: Collection[str]) -> None:
+        """See Crew.restart_unresponsive; the newest state of those that answer is saved before any is restarted."""
+        self._crew.restart_unresponsive(addresses, self._run.note, self.save_newest)
 
     def trained(self) -> Trained | None:
         """The newest state; None if the member that held it is gone, empty if nothing was trained."""

@@ -78,7 +78,8 @@ class TcpGroup:
         self.rank, self.size, self.grid = seat.rank, seat.size, seat.grid
         self._patience = seat.timeout_seconds
         with _peer_errors():
-            self._mesh = Mesh(connect_all(seat, door, encryption, is_over, _forming(seat).total_seconds()))
+            peers = connect_all(seat, door, encryption, is_over, _forming(seat).total_seconds())
+            self._mesh = Mesh(peers, is_over)
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """See Group. Raises PeerLost."""
@@ -136,7 +137,7 @@ class NcclGroup:
 def form_group(seat: Seat, door: Door, encryption: Encryption | None, is_over: Callable[[], bool]) -> Group:
     """The group of this seat's generation, once every member has joined: by NCCL if the seat names a store.
 
-    Raises PeerLost if a member does not join in time, and as soon as `is_over()`.
+    Raises PeerLost if a member does not join in time, and as soon as `is_over()`; later an exchange over TCP does.
     """
     if seat.size == 1:
         return LoneGroup()

@@ -7,20 +7,24 @@ lock before. docs/benchmarks.md has the figures. Here an update waits only for i
 
 import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
 
 _LARGEST_SEND = 1 << 28  # bytes; OpenSSL counts in 31 bits
 _MOST_WAKES = 4096
+_LOOK_SECONDS = 0.5  # between two checks that the generation is not over, while no byte moves
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Mesh:
-    """One connection to every other rank, by rank; not thread-safe. The connections do not block."""
+    """One connection to every other rank, by rank; not thread-safe. The connections do not block.
 
-    def __init__(self, peers: Mapping[int, socket.socket]) -> None:
-        self._peers = peers
+    A member that waits for its peers gives up as soon as `is_over()`.
+    """
+
+    def __init__(self, peers: Mapping[int, socket.socket], is_over: Callable[[], bool] = lambda: False) -> None:
+        self._peers, self._is_over = peers, is_over
         self._news, self._wake = socket.socketpair()
         self._news.setblocking(False)
         self._wake.setblocking(False)
@@ -46,7 +50,7 @@ class Mesh:
     def swap(self, outgoing: Mapping[int, memoryview], incoming: Mapping[int, memoryview], seconds: float) -> None:
         """Send to and receive from all these ranks at once.
 
-        Raises ConnectionError if a peer is gone, and TimeoutError if no byte moves for `seconds`.
+        Raises ConnectionError if a peer is gone or it is over, and TimeoutError if no byte moves for `seconds`.
         """
         sends, receives = ({p: part for p, part in parts.items() if part} for parts in (outgoing, incoming))
         for peer in list(sends):
@@ -67,10 +71,14 @@ class Mesh:
             number = self._peers[peer].fileno()
             ranks[number] = peer
             waiting.register(number, (POLLIN if peer in receives else 0) | (POLLOUT if peer in sends else 0))
-        events = waiting.poll(seconds * 1e3)
-        if not events:
-            silent = ", ".join(str(peer) for peer in sorted(ranks.values()))
-            raise TimeoutError(f"no answer from rank {silent} within {seconds:g} s")
+        waited = 0.0
+        while not (events := waiting.poll(min(_LOOK_SECONDS, seconds - waited) * 1e3)):
+            waited += _LOOK_SECONDS
+            if self._is_over():
+                raise ConnectionError("the driver has ended the generation")
+            if waited >= seconds:
+                silent = ", ".join(str(peer) for peer in sorted(ranks.values()))
+                raise TimeoutError(f"no answer from rank {silent} within {seconds:g} s")
         for number, what in events:
             if ranks[number] in receives and what & (POLLIN | POLLHUP | POLLERR):
                 self._receive(ranks[number], receives)

@@ -28,11 +28,11 @@ class Control:
         return self._stop_generation >= generation
 
     def cancel(self, generation: int) -> None:
-        """Wait no longer for the members of this generation, or of earlier ones: it will not form."""
+        """Wait no longer for the members of this generation, or of earlier ones: it is over."""
         self._over_generation = max(self._over_generation, generation)
 
     def is_over(self, generation: int) -> bool:
-        """Whether this generation will not form."""
+        """Whether this generation ends without its next update."""
         return self.abandoned or self._over_generation >= generation
 
     def request_snapshot(self) -> Future[Snapshot]:

@@ -119,7 +119,7 @@ async def request_stop(run_id: str, generation: int) -> None:
 
 
 async def cancel_generation(run_id: str, generation: int) -> None:
-    """Wait no longer for members of this generation, one of which has died before it formed."""
+    """Wait no longer for members of this generation: one has died before it formed, or hangs."""
     member_of(run_id).control.cancel(generation)
 
 

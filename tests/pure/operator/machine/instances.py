@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from batchgrowth_operator.decide.defaults import Defaults
 from batchgrowth_operator.seen.observed import Ref, ref_of
+from batchgrowth_operator.server import clock as server_clock
 from batchgrowth_operator.server import lease, observe, store, sweep
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
@@ -26,21 +27,21 @@ from batchgrowth_operator.shell.pace import Pace
 from batchgrowth_operator.shell.passes import Result, passes_of
 from batchgrowth_operator.shell.telemetry import Telemetry
 from controllers import JOB
-from model_api import NAMESPACE, Body, Client, Killed, Server, is_watched
+from model_api import NAMESPACE, START, Body, Client, Killed, Server, is_watched
 
 KEY = Key(NAMESPACE, JOB)
 DEFAULT_IMAGE = "example/default:1"
 
 
 class Clock:
-    """The clock that the operator's modules read: the true seconds, and the wall clock of the running instance."""
+    """The clocks that the operator's modules read: the true seconds, and the wall clock of the running instance."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self.offset = timedelta()
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(observe, "datetime", self)
+        patch.setattr(server_clock, "time", self)
         patch.setattr(observe, "time", self)
         patch.setattr(lease, "time", self)
         patch.setattr(store, "time", self)
@@ -50,7 +51,10 @@ class Clock:
         return self.server.seconds
 
     def now(self, zone: Any = None) -> datetime:
-        return self.server.now + self.offset
+        return START + timedelta(seconds=self.server.seconds) + self.offset
+
+    def time(self) -> float:
+        return self.now().timestamp()
 
 
 class Inline(ThreadPoolExecutor):
@@ -80,6 +84,9 @@ class Instance:
 
     def start(self) -> None:
         """A new process, which has read every object before its first pass."""
+        self.clock.offset = self.offset
+        self.life = object()
+        self.began: tuple[float, datetime] | None = None  # its first pass: the true seconds and the API server's time
         self.client = Client(self.server, lambda *write: self.before_write(self, *write))
         self.store, self.leads = Store(), False
         self.tenure = Tenure(needs_lease=True)
@@ -144,6 +151,7 @@ class Instance:
         self.view = SimpleNamespace(job=self.store.job(KEY), children=self.store.children(KEY))
         self.passes += 1
         self.client.refusals = 0
+        self.began = self.began or (self.server.seconds, self.server.now)
         try:
             result: Result = self.runner.run(self._pass(KEY, self.failures))
             pause: float | None = 0.0

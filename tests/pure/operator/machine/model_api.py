@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 from batchgrowth import names
@@ -13,6 +14,7 @@ from batchgrowth_operator.decide.storage import size_of
 from batchgrowth_operator.seen.observed import Ref, labels_of, ref_of
 from batchgrowth_operator.seen.timestamps import timestamp
 from batchgrowth_operator.server.api import Refused
+from batchgrowth_operator.server.clock import ServerClock
 
 NAMESPACE = "default"
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -31,9 +33,9 @@ Watcher = Callable[[str, Body], None]
 
 
 class Server:
-    """All objects of one namespace, the Lease, and the true time in seconds. Every change is sent to the watchers.
+    """All objects of one namespace, the Lease, the true time in seconds, and how far the server's clock is from it.
 
-    A stored object is never changed, only replaced, so that it can be handed out as it is.
+    Every change is sent to the watchers. A stored object is never changed, only replaced, so that it can be handed out.
     """
 
     def __init__(self) -> None:
@@ -42,12 +44,13 @@ class Server:
         self.watchers: list[Watcher] = []
         self.lease: Body | None = None
         self.seconds = 0.0
+        self.skew = timedelta()
         self.version = 100
         self.uids = 0
 
     @property
     def now(self) -> datetime:
-        return START + timedelta(seconds=self.seconds)
+        return START + timedelta(seconds=self.seconds) + self.skew
 
     def get(self, ref: Ref) -> Body | None:
         return self.objects.get(ref)
@@ -155,12 +158,14 @@ class Client:
         """Requests to write, whether they changed anything or not."""
         self.writes_left: int | None = None
         """Writes after which the process is killed, before it reads the answer; None for no end."""
+        self.clock = ServerClock()
         self._before_write = before_write
 
     def within(self, seconds: float) -> Client:
         return self
 
     def get(self, ref: Ref, namespace: str) -> Body | None:
+        self._take_date()
         return self.server.get(ref)
 
     def list_of(self, kind: str, namespace: str, label_selector: str = "", field_selector: str = "") -> list[Body]:
@@ -189,6 +194,7 @@ class Client:
         before = self.server.version
         self._before_write("status" if subresource else "apply", ref, manifest)
         answer = self.server.apply(manifest, subresource)
+        self._take_date()
         if self.server.version != before:
             self._cut_if_due()
         return answer
@@ -204,6 +210,7 @@ class Client:
         self._cut_if_due()
 
     def get_lease(self, namespace: str, name: str) -> Body | None:
+        self._take_date()
         return copied(self.server.lease)
 
     def put_lease(self, lease: Body) -> Body:
@@ -218,6 +225,10 @@ class Client:
         if (verb, ref) in self.refused:
             self.refusals += 1
             raise Refused(403, f"{ref} is refused")
+
+    def _take_date(self) -> None:
+        """A response has the server's time of day."""
+        self.clock.correct(format_datetime(self.server.now, usegmt=True), self.server.seconds)
 
     def _cut_if_due(self) -> None:
         if self.writes_left is not None:

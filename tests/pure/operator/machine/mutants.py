@@ -16,6 +16,7 @@ from batchgrowth_operator.seen.observed import Observed, annotations_of, is_owne
 from batchgrowth_operator.seen.timestamps import seconds_since
 from batchgrowth_operator.server import apply, observe
 from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.observe import Observer
 from batchgrowth_operator.server.store import Store
 from batchgrowth_operator.shell import passes
 
@@ -87,11 +88,15 @@ def a_missing_annotation_recreates(patch: Patch) -> None:
 
 
 def time_to_live_counts_from_the_start(patch: Patch) -> None:
-    def left(s: Situation, status: Any) -> float | None:
+    def left(s: Situation) -> float | None:
         seconds = s.spec.ttl_seconds_after_finished
-        return None if seconds is None else seconds - seconds_since(status.start_time, s.seen.now)
+        return None if seconds is None else seconds - seconds_since(s.previous.start_time, s.seen.now)
 
     patch.setattr(rec, "_seconds_to_live", left)
+
+
+def a_jump_of_the_clock_counts(patch: Patch) -> None:
+    patch.setattr(Observer, "_stored_age", lambda self, key, what, stamp, now: seconds_since(stamp, now))
 
 
 def a_refused_spec_is_used(patch: Patch) -> None:
@@ -153,6 +158,7 @@ def lost_parts_are_not_restored(patch: Patch) -> None:
 
 ANOTHERS = "another's"
 UNREST = "still writing"
+EARLY = "have not passed"
 NOT_WANTED = "not as wanted"
 TWO_TRAINERS = "under a running trainer|two trainers"
 PASSES = ("make_pass", "calm")
@@ -172,6 +178,7 @@ MUTANTS = {
         (a_requested_phase_is_not_compared, f"{NOT_WANTED}|{UNREST}", (*PASSES, "delete_children")),
         (a_missing_annotation_recreates, "deleted without need", (*PASSES, "strip")),
         (time_to_live_counts_from_the_start, "time to live", (*PASSES, "train", "wait")),
+        (a_jump_of_the_clock_counts, EARLY, ("calm", "clock_jumps")),
         (a_refused_spec_is_used, "not accepted|Accepted is true", (*PASSES, "break_spec")),
         (a_refused_spec_deletes_the_children, "deleted without need", (*PASSES, "break_spec")),
         (the_lease_is_not_asked, "another holds the lease", (*PASSES, "elect", "wait")),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
 from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
 from batchgrowth_operator.seen.observed import Ref, is_owned_by, labels_of
+from batchgrowth_operator.seen.since import active_since, ended_at
 from batchgrowth_operator.seen.timestamps import parse_timestamp
 from controllers import CLUSTER, JOB, SCHEDULER, TRAINER, WORKERS
 from instances import DEFAULT_IMAGE, Instance
@@ -21,7 +21,18 @@ TAMPERED = "tampered"
 BAD_ARGUMENT = "not a name"
 """A workload's argument that the API server stores and that the operator refuses."""
 
+DEADLINE = "DeadlineExceeded"
+ROUNDING_SECONDS = 2
+"""What is lost where timestamps have whole seconds, and the `Date` of responses too."""
+
 Rule = Callable[[Instance, str, Ref, Body], Iterator[str]]
+
+
+class Written(NamedTuple):
+    """When a time in the status was written, in true seconds, and by which life of which process."""
+
+    life: object
+    seconds: float
 
 
 class Safety:
@@ -30,10 +41,12 @@ class Safety:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.violations: list[str] = []
+        self._written: dict[str, dict[str, Written]] = {}  # uid -> each time that its status has had, once written
 
     def before_write(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> None:
         if self._is_refused(ref, manifest, verb):
             return
+        self._note_times(instance, verb, manifest)
         for rule in (
             self._lease,
             self._deletion,
@@ -70,6 +83,8 @@ class Safety:
                 yield f"{field} changes"
         if is_over(old) and verdict_of(new) != verdict_of(old):
             yield f"the outcome changes from {verdict_of(old)} to {verdict_of(new)}"
+        if verdict_of(new)[1] == DEADLINE and not is_over(old):
+            yield from self._early(instance, active_since({"status": old}), "activeDeadlineSeconds")
         if new.get("restarts", 0) < old.get("restarts", 0):
             yield "restarts are taken back"
         if _position(new) < _position(old):
@@ -108,7 +123,7 @@ class Safety:
             return
         found, job = self.server.objects[ref], instance.view.job
         if ref == JOB_REF:
-            yield from _early_end(instance)
+            yield from self._early_end(instance)
             if instance.client.refusals:
                 yield "the job goes after a refused write"
             return
@@ -123,6 +138,37 @@ class Safety:
             yield "deleted without need"
         if ref in (CLUSTER, WORKERS) and _runs_trainer(instance):
             yield "deleted under a running trainer"
+
+    def _early_end(self, instance: Instance) -> Iterator[str]:
+        job = instance.view.job
+        ended = ended_at(job)
+        if job["spec"].get("ttlSecondsAfterFinished") is None or not (ended or _has_ended(instance)):
+            yield "the job is not over, or has no time to live"
+        elif ended:
+            yield from self._early(instance, ended, "ttlSecondsAfterFinished")
+
+    def _early(self, instance: Instance, since: str | None, limit: str) -> Iterator[str]:
+        """Whether the time from that stored one to the limit has not passed.
+
+        What the process has seen pass is what did pass, whatever the clocks say. For what passed before its first
+        pass, the API server's clock at that pass is believed.
+        """
+        job, now = instance.view.job, self.server.seconds
+        written = self._written[job["metadata"]["uid"]].get(str(since))
+        passed = 0.0
+        if written is not None and written.life is instance.life:
+            passed = now - written.seconds
+        elif since is not None:
+            began, date = instance.began
+            passed = now - began + max(0.0, (date - parse_timestamp(since)).total_seconds())
+        if passed < job["spec"][limit] - ROUNDING_SECONDS:
+            yield f"{limit} have not passed, but {passed:g}"
+
+    def _note_times(self, instance: Instance, verb: str, manifest: Body) -> None:
+        if verb == "status":
+            known = self._written.setdefault(manifest["metadata"]["uid"], {})
+            for stamp in (active_since(manifest), ended_at(manifest)):
+                known.setdefault(str(stamp), Written(instance.life, self.server.seconds))
 
     def _is_ours(self, body: Body, uid: str) -> bool:
         cluster = self.server.objects.get(CLUSTER)
@@ -139,17 +185,6 @@ def verdict_of(status: Body) -> tuple[str, str, str]:
 def is_over(status: Body) -> bool:
     """Whether the status records an outcome."""
     return verdict_of(status)[0] != "Unknown"
-
-
-def _early_end(instance: Instance) -> Iterator[str]:
-    job = instance.view.job
-    status, seconds = job.get("status") or {}, job["spec"].get("ttlSecondsAfterFinished")
-    ended = status.get("completionTime")
-    now = instance.server.now + instance.offset
-    if seconds is None or not (ended or _has_ended(instance)):
-        yield "the job is not over, or has no time to live"
-    elif ended and now < parse_timestamp(ended) + timedelta(seconds=seconds):
-        yield "the job's time to live has not passed"
 
 
 def _has_ended(instance: Instance) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import copy
 import itertools
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
 from batchgrowth_operator.server import observe, tls
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
+from batchgrowth_operator.server.clock import ServerClock
 from batchgrowth_operator.server.correlator import BURST
 from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
 from batchgrowth_operator.server.recorder import Recorder
@@ -48,6 +49,7 @@ class FakeApi:
     propagations: dict[Ref, str] = field(default_factory=dict)
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
     version: int = 100
+    clock: ServerClock = field(default_factory=ServerClock)
 
     def within(self, seconds: float) -> Any:
         return self
@@ -579,12 +581,18 @@ def test_news_in_a_report(
 
 
 def test_every_other_object_is_news(setting: Setting) -> None:
+    """So is a ConfigMap of that name that is not the job's, and one that is gone."""
     setting.once()
-    setting.store.discard(KEY, PROGRESS)
     setting.observer.is_news(KEY, PROGRESS)
+    assert [True, True, False] == [setting.observer.is_news(KEY, ref) for ref in (PLAN, WORKERS, PROGRESS)]
 
-    assert [True, True] == [setting.observer.is_news(KEY, ref) for ref in (PLAN, WORKERS)]
-    assert not setting.observer.is_news(KEY, PROGRESS), "it is as absent as before"
+    progress = setting.api.objects[PROGRESS]
+    metadata = progress["metadata"] | {"resourceVersion": "5000", "namespace": "default", "ownerReferences": []}
+    setting.store.update({**progress, "metadata": metadata})
+    assert [True, True] == [setting.observer.is_news(KEY, PROGRESS) for _ in range(2)]
+
+    setting.store.discard(KEY, PROGRESS)
+    assert setting.observer.is_news(KEY, PROGRESS)
 
 
 def test_a_pass_for_progress_alone_waits_and_is_part_of_any_other() -> None:
@@ -620,6 +628,59 @@ def test_a_pass_for_progress_alone_waits_and_is_part_of_any_other() -> None:
         assert {} == queues._later
 
     asyncio.run(scene())
+
+
+WAS, IS = "2026-11-20T10:00:00Z", "2026-11-20T10:00:30Z"
+ENDED: Any = {"completionTime": WAS}, {"completionTime": IS}
+ACTIVE: Any = tuple(
+    {"conditions": [{"type": "Suspended", "status": "False", "lastTransitionTime": time}]} for time in (WAS, IS)
+)
+SUSPENDED = {"conditions": [{"type": "Suspended", "status": "True", "lastTransitionTime": IS}]}
+AT = datetime.fromisoformat(IS)
+DAY = 86400.0
+
+
+@pytest.mark.fault("B14")
+@pytest.mark.parametrize(
+    ("times", "statuses", "jump", "expected"),
+    [
+        pytest.param((0, 7), ({}, ENDED[1]), DAY, [0.0, 0.0, 7.0], id="it ended while this operator ran"),
+        pytest.param((0, 7), (ENDED[0],), DAY, [30.0, 30.0, 37.0], id="it had ended before"),
+        pytest.param((0, 7), (ENDED[0],), -DAY, [30.0, 30.0, 37.0], id="the clock jumps back"),
+        pytest.param((-60, 7), (ENDED[1],), 0.0, [0.0, 0.0, 7.0], id="a time in the future"),
+        pytest.param((0, 7), (ENDED[0], ENDED[1]), DAY, [30.0, 0.0, 7.0], id="another time"),
+        pytest.param((0, 7), (ACTIVE[0],), DAY, [30.0, 30.0, 37.0], id="it had become active before"),
+        pytest.param((0, 7), (SUSPENDED, ACTIVE[1]), DAY, [0.0, 0.0, 7.0], id="it was resumed"),
+        pytest.param((0, 7), (ACTIVE[0], SUSPENDED), DAY, [30.0, 0.0, 0.0], id="it was suspended"),
+    ],
+)
+def test_the_ages_of_stored_times(
+    setting: Setting,
+    monkeypatch: pytest.MonkeyPatch,
+    times: tuple[float, float],
+    statuses: tuple[Any, ...],
+    jump: float,
+    expected: list[float],
+) -> None:
+    """A jump of the clock adds nothing: what this process sees pass counts, and what its first look found."""
+    now, version = 0.0, itertools.count(5000)
+    clock: Any = SimpleNamespace(now=lambda: AT + timedelta(seconds=times[0] + now))
+    setting.api.clock = clock
+    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=lambda: now))
+    observer, job = Observer(setting.api, setting.store), setting.api.objects[JOB]  # type: ignore[arg-type]
+
+    def age(status: Any) -> float:
+        metadata = job["metadata"] | {"resourceVersion": str(next(version))}
+        setting.store.update({**job, "metadata": metadata, "status": status})
+        seen = asyncio.run(observer.observe(KEY, ()))
+        assert seen is not None
+        return max(seen.active_seconds, seen.ended_seconds)
+
+    ages = [age(statuses[0]), age(statuses[-1])]
+    now += times[1]
+    clock.now = lambda: AT + timedelta(seconds=jump)
+
+    assert expected == [*ages, age(statuses[-1])]
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 5.0), (100, 5.0), (1000, 50.0)])
@@ -1071,7 +1132,7 @@ def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
 @pytest.fixture
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     now = datetime.now(UTC)
-    monkeypatch.setattr(observe, "datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr(ServerClock, "now", lambda _: now)
 
 
 def rewrite(setting: Setting, replicas: int) -> None:
