@@ -17,7 +17,16 @@ from batchgrowth_trainer.exchange.seats import Seat
 from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
 from torch import Tensor
 
-DTYPES = {torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64}
+DTYPES = {
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+}
 
 
 class OnGpu(Tensor):
