@@ -17,16 +17,10 @@ from batchgrowth_trainer.exchange.seats import Seat
 from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
 from torch import Tensor
 
-DTYPES = {
-    torch.uint8,
-    torch.int8,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-}
+# fmt: off
+DTYPES = {torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+          torch.float64}
+# fmt: on
 
 
 class OnGpu(Tensor):
@@ -70,7 +64,7 @@ class Nccl:
     def _checked(tensors: list[Tensor]) -> Tensor:
         [tensor] = tensors
         if not isinstance(tensor, OnGpu):
-            raise RuntimeError("Tensors must be CUDA and dense")
+            raise ValueError("Tensors must be CUDA and dense")
         if tensor.dtype not in DTYPES:
             raise RuntimeError(f"Unconvertible NCCL type {tensor.dtype}")
         return tensor

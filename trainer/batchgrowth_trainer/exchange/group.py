@@ -103,8 +103,8 @@ class TcpGroup:
 class NcclGroup:
     """Peers on GPUs, one each. The sends and receives of a swap are coalesced into one launch.
 
-    Tensors of the CPU, such as positions and sums of metrics, are copied through the GPU. All are sent as bytes, as NCCL
-    does not know each dtype that a buffer may have.
+    Tensors of the CPU, such as positions and sums of metrics, are copied through the GPU. All are sent as bytes, since
+    NCCL does not know each dtype that a buffer may have.
     """
 
     def __init__(self, seat: Seat) -> None:
