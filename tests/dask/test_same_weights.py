@@ -23,7 +23,7 @@ GROWING = "growth: {type: Geometric, geometric: {factor: '1.5', everyEpochs: 1}}
 SHORT = (
     "epochs=6",
     f"batch={{initial: 32, maximum: 256, shard: 32, {GROWING}}}",
-    "workers.waitSeconds=60",
+    "workers.waitSeconds=240",
     "workers.maximum=4",
 )
 SCHEDULES = {
