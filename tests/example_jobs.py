@@ -15,7 +15,7 @@ sys.path.extend(str(EXAMPLES / folder) for folder in ("characters", "images", "m
 class Example:
     """A manifest of examples/, with overrides for two sizes.
 
-    `few` updates of a tiny net, four epochs with a batch that grows, are enough to compare weights. `small` learns
+    `few` updates of a tiny net, five epochs with a batch that grows, are enough to compare weights. `small` learns
     visibly: the best constant answer has the accuracy `chance`, and training reaches at least `reached`.
     In overrides, DATA stands for the folder of `make_example_data`.
     """
@@ -43,7 +43,7 @@ CHARACTERS = Example(
         "workload.arguments={windows: '96', test: '20', length: '16', width: '16', depth: '1', heads: '2'}",
         "workload.examples=96",
         "batch={initial: 12, maximum: 48, shard: 4, growth: {type: InsteadOfDecay}}",
-        "epochs=4",
+        "epochs=5",
         "learningRate.warmup.updates=3",
     ),
     small=(
@@ -57,6 +57,12 @@ CHARACTERS = Example(
     chance=0.31,  # the share of spaces
     reached=0.36,
 )
+COSINE = replace(
+    CHARACTERS,
+    manifest="characters/job.yaml",
+    few=(),
+    small=(*CHARACTERS.small, "batch={initial: 10, maximum: 10, growth: {type: Constant}}"),
+)
 IMAGES = Example(
     "images/job.yaml",
     few=(
@@ -66,7 +72,7 @@ IMAGES = Example(
         "batch.maximum=24",
         "batch.shard=3",
         *EACH_EPOCH,
-        "epochs=4",
+        "epochs=5",
     ),
     small=(
         "workload.arguments={data: DATA/small/images, channels: '8'}",
@@ -88,7 +94,7 @@ MEMMAP = Example(
         "batch.maximum=96",
         "batch.shard=8",
         *EACH_EPOCH,
-        "epochs=4",
+        "epochs=5",
     ),
     small=(
         "workload.arguments={table: DATA/small/table.f32, test: '512', hidden: '16'}",
@@ -111,7 +117,7 @@ SEQUENCES = Example(
         "batch.maximum=64",
         "batch.shard=4",
         *EACH_EPOCH,
-        "epochs=4",
+        "epochs=5",
     ),
     small=(
         "workload.arguments={each: '100', width: '32'}",
@@ -135,6 +141,10 @@ EXAMPLE_JOBS = {
     "memmap": MEMMAP,
     "sequences": SEQUENCES,
 }
+
+
+LEARNED_JOBS = {**EXAMPLE_JOBS, "characters by a cosine": COSINE}
+"""Those and the one whose batch does not grow, which has no stages between which its workers could change."""
 
 
 def make_example_data(folder: Path) -> None:

@@ -25,14 +25,22 @@ from pathlib import Path
 import numpy as np
 import spiral
 import torch
-from torch.utils.data import TensorDataset
+
+
+class Points:
+    def __init__(self, folder):
+        self.points = np.load(folder / "points.npy", mmap_mode="r")
+        self.sides = np.load(folder / "sides.npy", mmap_mode="r")
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, index):
+        return torch.from_numpy(self.points[index].copy()), torch.tensor(self.sides[index])
 
 
 def workload(folder):
-    made = spiral.workload()
-    points = torch.from_numpy(np.load(Path(folder) / "points.npy"))
-    sides = torch.from_numpy(np.load(Path(folder) / "sides.npy"))
-    return replace(made, train=TensorDataset(points, sides))
+    return replace(spiral.workload(), train=Points(Path(folder)))
 """
 
 MakeJob = Callable[..., RealJob]
@@ -68,7 +76,10 @@ def test_an_image_from_ours(
 
 
 def test_code_and_data_on_a_claim(claim: str, job: MakeJob, local_sha256: Callable[..., str], tmp_path: Path) -> None:
-    """The claim is read-only in trainer and workers, and PYTHONPATH names a folder of it."""
+    """The claim is read-only in trainer and workers, and PYTHONPATH names a folder of it.
+
+    A loader of each worker maps the data there and reads them ahead; here nothing reads ahead.
+    """
     volume = tmp_path / "volume"
     random = np.random.default_rng(0)
     np.save(volume / "points.npy", random.normal(size=(2000, 2)).astype("float32"))
@@ -86,6 +97,7 @@ def test_code_and_data_on_a_claim(claim: str, job: MakeJob, local_sha256: Callab
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
         "env": [{"name": "PYTHONPATH", "value": "/data/code"}],
+        "workers": WORKERS | {"loaders": 1},
     }
 
     assert local_sha256(yaml.safe_dump(here), *modules) == sha256(job(there))

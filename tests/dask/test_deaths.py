@@ -124,6 +124,7 @@ def test_kill_9_while_growth_is_measured(
 
 
 @pytest.mark.fault("C01")
+@pytest.mark.long
 def test_kill_9_before_an_early_end(digits_job: Any, tmp_path: Path, exchange: str) -> None:
     """The end and the best weights survive those who evaluated: with a change that no loss makes, after two misses."""
     early = "stopEarly: {metric: loss, mode: Minimize, patience: 2, minimumChange: '9'}"

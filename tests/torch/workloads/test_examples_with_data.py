@@ -1,4 +1,4 @@
-"""The examples that bring their own code and data train, and give the same weights however they are read."""
+"""The examples that bring their own code and data train, and say how their data are made."""
 
 from pathlib import Path
 
@@ -6,26 +6,25 @@ import pytest
 from batchgrowth.errors import DataError, Interrupted
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.training import Options, train
-from example_jobs import EXAMPLE_JOBS, EXAMPLES
+from example_jobs import EXAMPLE_JOBS, EXAMPLES, IMAGES, LEARNED_JOBS
 
 ALONE = "exchange.type=SingleProcess"
 
 
-@pytest.mark.parametrize("name", EXAMPLE_JOBS)
+@pytest.mark.parametrize("name", LEARNED_JOBS)
 def test_it_learns_visibly(name: str, example_data: Path, tmp_path: Path) -> None:
     """The README of the example says what it reaches at its full size."""
-    example = EXAMPLE_JOBS[name]
+    example = LEARNED_JOBS[name]
     summary = train(example.job(example_data, *example.small, ALONE, "workers.loaders=0"), Options(output_dir=tmp_path))
     assert summary["accuracy"] > example.reached > example.chance
 
 
-@pytest.mark.parametrize("name", EXAMPLE_JOBS)
-def test_loaders_and_an_interruption_change_nothing(name: str, example_data: Path, tmp_path: Path) -> None:
-    """No process reads ahead; one does; three do, after an interruption."""
-    example, asked = EXAMPLE_JOBS[name], list[None]()
+def test_loaders_and_an_interruption_change_nothing(example_data: Path, tmp_path: Path) -> None:
+    """In one process, as test_a_life.py with workers: none reads ahead; one does; three do, after an interruption."""
+    asked = list[None]()
 
     def job(loaders: int) -> BatchGrowthJob:
-        return example.job(example_data, *example.few, ALONE, f"workers.loaders={loaders}")
+        return IMAGES.job(example_data, *IMAGES.few, ALONE, f"workers.loaders={loaders}")
 
     def after_nine_updates() -> bool:
         asked.append(None)

@@ -19,8 +19,8 @@ PAGE = (ROOT / "docs" / "workloads.md").read_text()
 OWN_MANIFESTS = [
     ROOT / "examples" / name
     for name in (
-        "spiral/job.yaml", "cifar10-wrn.yaml", "cifar10-vgg11.yaml", "characters/growth.yaml", "images/job.yaml",
-        "memmap/job.yaml", "sequences/job.yaml",
+        "spiral/job.yaml", "cifar10-wrn.yaml", "cifar10-vgg11.yaml", "characters/growth.yaml", "characters/job.yaml",
+        "images/job.yaml", "memmap/job.yaml", "sequences/job.yaml",
     )
 ]  # fmt: skip
 

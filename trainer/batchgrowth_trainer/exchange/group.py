@@ -23,6 +23,7 @@ from batchgrowth_trainer.exchange.seats import Seat
 # have no type declarations.
 c10d: Any = torch.distributed
 
+_CPU = torch.device("cpu")
 _FORMING_SECONDS = 10.0  # the longest that forming a group of a few may take; usually milliseconds, as all are idle
 _FORMING_SECONDS_EACH = 3.0  # for each member of a larger group, which may share its cores with all others
 
@@ -83,13 +84,8 @@ class TcpGroup:
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """See Group. Raises PeerLost."""
-        landing = {peer: tensor if tensor.is_cpu else tensor.cpu() for peer, tensor in incoming.items()}
-        sends = {peer: _bytes_of(tensor.cpu()) for peer, tensor in outgoing.items()}
-        with _peer_errors():
-            self._mesh.swap(sends, {peer: _bytes_of(tensor) for peer, tensor in landing.items()}, self._patience)
-        for peer, tensor in incoming.items():
-            if tensor is not landing[peer]:
-                tensor.copy_(landing[peer])
+        with _moved(outgoing, incoming, _CPU) as (sends, landing), _peer_errors():
+            self._mesh.swap(_memory(sends), _memory(landing), self._patience)
 
     def arrived(self, peers: set[int], seconds: float) -> list[int]:
         """See Mesh.arrived. Raises PeerLost."""
@@ -106,7 +102,11 @@ class TcpGroup:
 
 
 class NcclGroup:
-    """Peers on GPUs, one each. The sends and receives of a swap are coalesced into one launch."""
+    """Peers on GPUs, one each. The sends and receives of a swap are coalesced into one launch.
+
+    Tensors of the CPU, such as positions and sums of metrics, are copied through the GPU. All are sent as bytes, since
+    NCCL does not know each dtype that a buffer may have.
+    """
 
     def __init__(self, seat: Seat) -> None:
         self.rank, self.size, self.grid = seat.rank, seat.size, seat.grid
@@ -120,12 +120,12 @@ class NcclGroup:
         """See Group. Raises PeerLost."""
         if not outgoing and not incoming:
             return
-        with _peer_errors():
+        with _moved(outgoing, incoming, self._device) as (sends, landing), _peer_errors():
             self._group._start_coalescing(self._device)
-            for peer, tensor in outgoing.items():
-                self._group.send([tensor], peer, 0)
-            for peer, tensor in incoming.items():
-                self._group.recv([tensor], peer, 0)
+            for peer, sent in sends.items():
+                self._group.send([sent], peer, 0)
+            for peer, received in landing.items():
+                self._group.recv([received], peer, 0)
             self._group._end_coalescing(self._device).wait()
             torch.cuda.synchronize(self._device)
 
@@ -160,9 +160,31 @@ def _store(seat: Seat) -> Any:
     return c10d.TCPStore(host, port, is_master=False, timeout=_forming(seat), wait_for_workers=False)
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor."""
-    return tensor.detach().view(-1).view(torch.uint8).numpy().data
+@contextmanager
+def _moved(
+    outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device
+) -> Iterator[tuple[dict[int, Tensor], dict[int, Tensor]]]:
+    """The bytes of these contiguous tensors on `device`; what landed in copies of `incoming` is copied back.
+
+    A tensor that goes to several peers is copied once.
+    """
+    here = {id(tensor): tensor.to(device) for tensor in {id(each): each for each in outgoing.values()}.values()}
+    landing = {peer: tensor.to(device) for peer, tensor in incoming.items()}
+    yield (
+        {peer: _bytes_of(here[id(tensor)]) for peer, tensor in outgoing.items()},
+        {peer: _bytes_of(tensor) for peer, tensor in landing.items()},
+    )
+    for peer, tensor in incoming.items():
+        if tensor is not landing[peer]:
+            tensor.copy_(landing[peer])
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
+def _memory(tensors: Mapping[int, Tensor]) -> dict[int, memoryview]:
+    return {peer: tensor.numpy().data for peer, tensor in tensors.items()}
 
 
 @contextmanager
