@@ -29,9 +29,8 @@ class Peers:
         self._processes = []
         for rank in range(WORKERS):
             mine, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(rank, port, spec, theirs), daemon=False
-            )  # a DataLoader has children
+            # Not a daemon, since a DataLoader has children; it ends with its pipe.
+            process = context.Process(target=_serve, args=(rank, port, spec, theirs), daemon=False)
             process.start()
             theirs.close()
             self._ends.append(mine)

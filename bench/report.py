@@ -83,19 +83,16 @@ def _case_sheet(case: Measured) -> Sheet:
     workers = "1 worker" if case.workers == 1 else f"{case.workers} workers"
     title = f"{case.case}: batch {case.batch}, {workers}, {timed} timed updates after {case.warm}, {rounds}"
     first = case.figures[0].system
-    columns = ("system", "shard", "ms per update: min", "median", "max", f"ratio to {first}: min", "median", "max",
-               "bytes per update")  # fmt: skip
-    return Sheet(title, columns, [_row(figures) for figures in case.figures], f"Shard: {case.why_shard}.")
+    columns = ("system", "shard", "ms per update: min", "median", "max", f"ratio to {first}: min", "median", "max")
+    rows = [_row(figures) for figures in case.figures]
+    if case.workers > 1:
+        columns = (*columns, "bytes per update")
+        rows = [(*row, _size(figures.sent)) for row, figures in zip(rows, case.figures, strict=True)]
+    return Sheet(title, columns, rows, f"Shard: {case.why_shard}.")
 
 
 def _row(figures: Figures) -> tuple[str, ...]:
-    return (
-        figures.system,
-        str(figures.shard or "-"),
-        *cells(figures.ms, 2),
-        *cells(figures.ratio, 3),
-        _size(figures.sent),
-    )
+    return (figures.system, str(figures.shard or "-"), *cells(figures.ms, 2), *cells(figures.ratio, 3))
 
 
 def cells(numbers: Spread, digits: int) -> list[str]:

@@ -131,9 +131,8 @@ def _images(time: Spread | None) -> Target:
 
 def _epoch_end(found: EpochEnds) -> Target:
     promise = f"an epoch's end at most 5 ms, {found.case}, {found.examples:,} examples"
-    return Target(
-        promise, f"{median(found.costs) * 1e3:.2f} ms over {len(found.costs)} ends", median(found.costs) <= 5e-3
-    )
+    cost, ends = median(found.costs), len(found.costs)
+    return Target(promise, f"{cost * 1e3:.2f} ms over {ends} ends", cost <= 5e-3)
 
 
 def _measured(ratio: Spread) -> str:

@@ -110,13 +110,14 @@ class _Stand:
         return Sample(trained.rows.ms(self.case.warm), trained.sent)
 
     def sent(self, system: System, samples: list[Sample]) -> float:
-        """Bytes per update, from the smallest sample, since other traffic can only add to it.
+        """Bytes per update, from the smallest sample, since other traffic can only add to it; 0 for a single worker.
 
-        The bytes of a run of only the warm-up are subtracted from ours, which leaves those of the timed updates. Those
-        of a single worker are not worth it: it sends reports.
+        The bytes of a run of only the warm-up are subtracted from ours, which leaves those of the timed updates.
         """
+        if self.case.workers == 1:
+            return 0.0
         least = min(sample.sent for sample in samples)
-        if not system.exchange or self.case.workers == 1:
+        if not system.exchange:
             return least
         job, times = self.case.job(system, only_warm=True), min(len(samples), 2)
         short = min(ours.measure(job, self.scheduler).sent for _ in range(times))
