@@ -83,7 +83,9 @@ def _case_sheet(case: Measured) -> Sheet:
     workers = "1 worker" if case.workers == 1 else f"{case.workers} workers"
     title = f"{case.case}: batch {case.batch}, {workers}, {timed} timed updates after {case.warm}, {rounds}"
     first = case.figures[0].system
-    columns = ("system", "shard", "ms per update: min", "median", "max", f"ratio to {first}: min", "median", "max")
+    columns: tuple[str, ...] = (
+        "system", "shard", "ms per update: min", "median", "max", f"ratio to {first}: min", "median", "max",
+    )  # fmt: skip
     rows = [_row(figures) for figures in case.figures]
     if case.workers > 1:
         columns = (*columns, "bytes per update")

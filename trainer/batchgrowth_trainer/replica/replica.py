@@ -31,7 +31,7 @@ from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.loss import Loss
-from batchgrowth_trainer.replica.norms import norm_of_all, norms_of
+from batchgrowth_trainer.replica.norms import SURELY_FINITE, norm_of_all, norms_of
 from batchgrowth_trainer.replica.optimizer import AnyOptimizer, optimizer_of
 from batchgrowth_trainer.replica.outer import outer_of
 from batchgrowth_trainer.replica.pending import pending_of
@@ -73,6 +73,8 @@ class Replica:
         self.requests = Requests(spec.seed)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
         self.arithmetic = Arithmetic()
+        clipping = spec.optimizer.clipping
+        self._needs_norm = course.measures or (clipping is not None and clipping.norm is not None)
 
     @property
     def plan(self) -> Plan:
@@ -98,7 +100,7 @@ class Replica:
 
         `runs` are those of the updates after this one; their examples are read ahead.
         """
-        self.model.train()
+        self._loss.begin()
         start = self.buffers.clone()
         ahead: Ahead = lambda shard: self.requests.coming(self.plan, step, range(shard, run[1]), runs)  # noqa: E731
         shard = partial(self._shard, step, start, ahead)
@@ -112,7 +114,7 @@ class Replica:
 
     def sum_of(self, step: Step, run: tuple[int, int], ahead: Ahead) -> Partial:
         """The sum over the shards [run[0], run[1]) along a tree of their own, for an update that others do not see."""
-        self.model.train()
+        self._loss.begin()
         start = self.buffers.clone()
         try:
             return tree_sum(*run, partial(self._shard, step, start, ahead), self._rows.add)
@@ -130,19 +132,24 @@ class Replica:
         """Take the optimizer step with `total`, the sum over `examples` of the update's examples, shape (L,).
 
         The numbers that were added, the norm of the mean gradient and the learning rate. Leaves the position as it is.
+        Without a clipping or a growth that needs the norm, its square stands for it, which takes less time.
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
         weights = self.parameters.length
         gradient, rest = total[:weights].div_(examples), total[weights:]
-        norms = norms_of(gradient, self.parameters.lengths)
-        sums, size, learning_rate = self.read(step, rest, norms)
+        sums = None if self._needs_norm else self._tail.read(rest, torch.dot(gradient, gradient))
+        if sums is None or not sums.more[0] < SURELY_FINITE:
+            sums = self._tail.read(rest, norm_of_all(norms_of(gradient, self.parameters.lengths)))
+        sums, size, learning_rate = self._checked(step, sums)
         self.buffers.follow(rest[: self.buffers.length], examples)
         self.move(step, gradient, size, learning_rate, self.optimizer, slice(0, weights))
         return sums, size, learning_rate
 
     def read(self, step: Step, rest: Tensor, norms: Tensor) -> tuple[Sums, float, float]:
         """What `step` returns and raises, of a total without the gradient and the norms of the mean gradients."""
-        sums = self._tail.read(rest, norm_of_all(norms))
+        return self._checked(step, self._tail.read(rest, norm_of_all(norms)))
+
+    def _checked(self, step: Step, sums: Sums) -> tuple[Sums, float, float]:
         learning_rate = self.growth.learning_rate(step)
         check_finite(step, learning_rate, sums.by_name[LOSS.name], sums.more[0])
         return sums, sums.more[0], learning_rate
