@@ -73,8 +73,7 @@ class Replica:
         self.requests = Requests(spec.seed)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
         self.arithmetic = Arithmetic()
-        clipping = spec.optimizer.clipping
-        self._needs_norm = course.measures or (clipping is not None and clipping.norm is not None)
+        self._needs_norm = course.measures or spec.optimizer.clipping is not None
 
     @property
     def plan(self) -> Plan:
@@ -132,27 +131,28 @@ class Replica:
         """Take the optimizer step with `total`, the sum over `examples` of the update's examples, shape (L,).
 
         The numbers that were added, the norm of the mean gradient and the learning rate. Leaves the position as it is.
-        Without a clipping or a growth that needs the norm, its square stands for it, which takes less time.
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
         weights = self.parameters.length
         gradient, rest = total[:weights].div_(examples), total[weights:]
-        sums = None if self._needs_norm else self._tail.read(rest, torch.dot(gradient, gradient))
-        if sums is None or not sums.more[0] < SURELY_FINITE:
-            sums = self._tail.read(rest, norm_of_all(norms_of(gradient, self.parameters.lengths)))
-        sums, size, learning_rate = self._checked(step, sums)
+        square = None if self._needs_norm else self._tail.read(rest, torch.dot(gradient, gradient))
+        if square is not None and square.more[0] < SURELY_FINITE:  # takes less time, and no bits depend on the norm
+            sums, size, learning_rate = self._checked(step, square, square.more[0] ** 0.5)
+        else:
+            sums, size, learning_rate = self.read(step, rest, norms_of(gradient, self.parameters.lengths))
         self.buffers.follow(rest[: self.buffers.length], examples)
         self.move(step, gradient, size, learning_rate, self.optimizer, slice(0, weights))
         return sums, size, learning_rate
 
     def read(self, step: Step, rest: Tensor, norms: Tensor) -> tuple[Sums, float, float]:
         """What `step` returns and raises, of a total without the gradient and the norms of the mean gradients."""
-        return self._checked(step, self._tail.read(rest, norm_of_all(norms)))
+        sums = self._tail.read(rest, norm_of_all(norms))
+        return self._checked(step, sums, sums.more[0])
 
-    def _checked(self, step: Step, sums: Sums) -> tuple[Sums, float, float]:
+    def _checked(self, step: Step, sums: Sums, size: float) -> tuple[Sums, float, float]:
         learning_rate = self.growth.learning_rate(step)
-        check_finite(step, learning_rate, sums.by_name[LOSS.name], sums.more[0])
-        return sums, sums.more[0], learning_rate
+        check_finite(step, learning_rate, sums.by_name[LOSS.name], size)
+        return sums, size, learning_rate
 
     def move(
         self, step: Step, gradient: Tensor, size: float, learning_rate: float, optimizer: AnyOptimizer, place: slice
