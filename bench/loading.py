@@ -35,7 +35,7 @@ class Slow(Dataset[tuple[Tensor, Tensor]]):
 
 @cache
 def repeats(milliseconds: int) -> int:
-    """The repeats with which this machine takes so long for an image.
+    """The repeats with which this machine takes that number of milliseconds for an image.
 
     By the least processor time of several trials, since other processes that share the caches can only add to it.
     """
