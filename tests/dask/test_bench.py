@@ -10,7 +10,7 @@ import pytest
 
 from bench import computing
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 13 cases and every resize
 ROOT = Path(__file__).parents[2]
 SYSTEMS = [
     "torch DDP",
