@@ -58,7 +58,7 @@ format: $(INSTALLED) ## put the code into the one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED) ## our exchanges beside torch DDP, side by side, and the pauses (about a quarter of an hour)
+bench: $(INSTALLED) ## ours beside torch DDP and beside plain PyTorch, epoch ends and pauses (about twenty minutes)
 	@$(BIN)/python -m bench
 
 gpu: $(INSTALLED) ## the tests and benchmarks that need a GPU; without one, which of them were never run here

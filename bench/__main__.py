@@ -15,11 +15,13 @@ from bench import loopback
 if TYPE_CHECKING:
     from bench.results import Results
 
-PAUSES = "pauses"
+PAUSES, EPOCH_ENDS = "pauses", "epoch-ends"
 
 Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Rounds per case; --quick takes 1.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Tiny counts, to see that everything runs.")]
-Only = Annotated[list[str] | None, typer.Option(metavar="CASE", help="A case's name, or pauses; may be repeated.")]
+Only = Annotated[
+    list[str] | None, typer.Option(metavar="CASE", help="A case's name, pauses or epoch-ends; may be repeated.")
+]
 Output = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the results here.")]
 Input = Annotated[
     Path | None, typer.Option("--input", metavar="FILE.json", help="Show these results instead of measuring.")
@@ -35,7 +37,7 @@ def bench(
     input_: Input = None,
     markdown: Markdown = False,
 ) -> None:
-    """Measure this project's exchanges beside torch DDP and others: time and bytes per update, pauses at resizes."""
+    """Measure this project beside plain torch, DDP and others: time and bytes per update, epoch ends, resizes."""
     from bench import report, results
 
     try:
@@ -51,22 +53,25 @@ def bench(
 
 
 def _measure(rounds: int, quick: bool, only: list[str]) -> Results:
-    from bench.cases import cases
+    from bench.cases import cases, epoch_end_cases
     from bench.results import Results, this_machine
-    from bench.rounds import measure_cases, measure_pauses
+    from bench.rounds import measure_cases, measure_epoch_ends, measure_pauses
 
     every = {case.name: case for case in cases(quick=quick)}
-    unknown = [name for name in only if name not in every and name != PAUSES]
+    names = [*every, EPOCH_ENDS, PAUSES]
+    unknown = [name for name in only if name not in names]
     if unknown:
-        raise BatchGrowthError(f"--only {unknown[0]}: no such case; give one of {', '.join([*every, PAUSES])}")
+        raise BatchGrowthError(f"--only {unknown[0]}: no such case; give one of {', '.join(names)}")
+    only = only or names
     progress = Console(stderr=True)
 
     def report(text: str) -> None:
         progress.print(text, style="dim", highlight=False)
 
-    measured = measure_cases([case for name, case in every.items() if name in only or not only], rounds, report)
-    pauses = measure_pauses(4 if quick else 44, report) if PAUSES in only or not only else []
-    return Results(this_machine(), quick, measured, pauses)
+    measured = measure_cases([case for name, case in every.items() if name in only], rounds, report)
+    ends = measure_epoch_ends(epoch_end_cases(quick=quick), report) if EPOCH_ENDS in only else []
+    pauses = measure_pauses(4 if quick else 44, report) if PAUSES in only else []
+    return Results(this_machine(), quick, measured, pauses, ends)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from batchgrowth_trainer.workload import Workload, fetch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.cases import DDP, GATHER, ONE, REDUCE
 from bench.loopback import sent_bytes
+from bench.systems import DDP, GATHER, ONE, REDUCE
 
 Exchange = Callable[[list[Tensor]], None]
 

@@ -3,64 +3,34 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from batchgrowth.manifest import read_manifest
 from batchgrowth.spec import BatchGrowthJob
 
-WORKERS = 2
+from bench.loading import repeats
+from bench.systems import (
+    ALONE,
+    BASELINES,
+    DATALOADER,
+    ENCRYPTED,
+    EXCHANGES,
+    LOADERS,
+    LOADING,
+    MEASURING,
+    OUR_GATHER,
+    OUR_LOADERS,
+    OUR_ONE,
+    OUR_REDUCE,
+    PLAIN,
+    WORKERS,
+    System,
+    exchanges,
+)  # fmt: skip
+
 DIGITS = 1437  # examples in the training set of scikit-learn's digits
-
-DDP = "torch DDP"
-ONE = "one process"
-GATHER = "gather/scatter per tensor"
-REDUCE = "all_reduce per tensor"
-BASELINES = (DDP, ONE, GATHER, REDUCE)
-OUR_GATHER = "GatherScatter (ours)"
-OUR_REDUCE = "AllReduce (ours)"
-MEASURING = "AllReduce, measuring (ours)"
-ENCRYPTED = "AllReduce, encrypted (ours)"
-EXCHANGES = "exchanges"
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """One way to train: a baseline of plain torch, or an exchange of this project with its shard size.
-
-    `measuring` measures the noise scale and looks at it in each epoch, within bounds that keep the batch as it is;
-    `encrypted` encrypts the exchange. `settings` are those of the exchange, in JSON.
-    """
-
-    name: str
-    exchange: str = ""
-    shard: int = 0
-    measuring: bool = False
-    encrypted: bool = False
-    settings: str = "{}"
-
-
-def _exchanges(shard: int) -> list[System]:
-    """AllReduce, with compression too, servers, and the exchanges with logical replicas, as many as workers."""
-    replicas = {"replicas": WORKERS}
-    of_replicas: list[tuple[str, str, dict[str, Any]]] = [
-        ("LocalSGD", "localSGD", {"everyUpdates": 8}),
-        ("ElasticAveraging", "elasticAveraging", {"everyUpdates": 4}),
-        ("Gossip", "gossip", {}),
-    ]
-    return [
-        System(OUR_REDUCE, "AllReduce", shard),
-        System("Delayed (ours)", "Delayed", shard),
-        System("ParameterServer (ours)", "ParameterServer", shard),
-        *(
-            System(f"AllReduce, {name} (ours)", "AllReduce", shard, settings=json.dumps({"compression": name}))
-            for name in ("BFloat16", "Int8")
-        ),
-        *(
-            System(f"{name} (ours)", name, shard, settings=json.dumps({block: replicas | more}))
-            for name, block, more in of_replicas
-        ),
-    ]
+CIFAR = 50_000  # examples in that of CIFAR-10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +39,9 @@ class Case:
 
     `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none). A case `of`
     MEASURING or ENCRYPTED compares our AllReduce with and without it, and nothing else; one of EXCHANGES compares it
-    with our other exchanges among workers. Where it measures, `warm_epochs` is at least 2, since its first look ends
-    epoch 1, and a job without a look is refused.
+    with our other exchanges among workers; one of ALONE or LOADING compares a single worker, with one shard a batch,
+    with the loop of one process in plain PyTorch. Where it measures, `warm_epochs` is at least 2, since its first look
+    ends epoch 1, and a job without a look is refused. `image_ms` is the time that bench.loading takes for an example.
     """
 
     model: str
@@ -84,12 +55,18 @@ class Case:
     why_shard: str
     fine_shard: int = 0
     of: str = ""
+    image_ms: int = 0
 
     @property
     def name(self) -> str:
         """The name for --only."""
-        prefix = {MEASURING: "measuring-", ENCRYPTED: "encrypted-", EXCHANGES: "exchanges-", "": ""}[self.of]
+        prefix = {MEASURING: "measuring-", ENCRYPTED: "encrypted-", "": ""}.get(self.of, f"{self.of}-")
         return f"{prefix}{self.model}-{self.batch}"
+
+    @property
+    def workers(self) -> int:
+        """The number of workers of our systems."""
+        return 1 if self.of in (ALONE, LOADING) else WORKERS
 
     @property
     def warm(self) -> int:
@@ -100,7 +77,11 @@ class Case:
         """The systems to compare, baselines first; ratios are to the first."""
         reduce = System(OUR_REDUCE, "AllReduce", self.shard)
         if self.of == EXCHANGES:
-            return _exchanges(self.shard)
+            return exchanges(self.shard)
+        if self.of == ALONE:
+            return [System(PLAIN), System(OUR_ONE, "AllReduce", self.batch)]
+        if self.of == LOADING:
+            return [System(DATALOADER), System(OUR_LOADERS, "AllReduce", self.batch)]
         if self.of:
             measuring, encrypted = self.of == MEASURING, self.of == ENCRYPTED
             return [reduce, System(self.of, "AllReduce", self.shard, measuring=measuring, encrypted=encrypted)]
@@ -116,19 +97,22 @@ class Case:
             self.name,
             workload={
                 "entrypoint": self.entrypoint,
-                "arguments": dict(self.arguments),
+                "arguments": dict(self.arguments) | self._slowness(),
                 "examples": self.examples,
             },
             epochs=self.warm_epochs if only_warm else self.epochs,
             batch={"initial": self.batch, "maximum": self.batch, "shard": shard, "growth": {"type": growth}},
             learningRate={"initial": "0.01", "rule": "Constant"},
-            workers=_workers(WORKERS),
+            workers={**_workers(self.workers), "loaders": LOADERS if self.of == LOADING else 0},
             exchange={
                 "type": system.exchange if system else "AllReduce",
                 "encryption": "Auto" if system and system.encrypted else "Disabled",
                 **json.loads(system.settings if system else "{}"),
             },
         )
+
+    def _slowness(self) -> dict[str, str]:
+        return {"repeats": str(repeats(self.image_ms))} if self.image_ms else {}
 
 
 def _workers(maximum: int) -> dict[str, int]:
@@ -185,11 +169,38 @@ def _wrn(batch: int, epochs: int, warm_epochs: int, *, updates: int = 1, of: str
     )
 
 
+def _alone(
+    model: str, batch: int, epochs: int, warm_epochs: int, entrypoint: str, examples: int, /, **arguments: str
+) -> Case:
+    """A case with one worker, in which an epoch has that many examples."""
+    return Case(
+        model=model,
+        batch=batch,
+        shard=batch,
+        entrypoint=entrypoint,
+        arguments=tuple(arguments.items()),
+        examples=examples,
+        epochs=epochs,
+        warm_epochs=warm_epochs,
+        why_shard="the whole batch",
+        of=ALONE,
+    )
+
+
+def _images(batch: int, epochs: int, updates: int, image_ms: int) -> Case:
+    """A case whose examples take that long to read, in which an epoch has that number of updates."""
+    examples = batch * updates
+    case = _alone("images", batch, epochs, 1, "bench.loading:workload", examples, examples=str(examples))
+    return replace(case, of=LOADING, image_ms=image_ms)
+
+
 _ONE_EACH = "one shard for each worker"
 _WHOLE_HALVES = (
     "one shard for each worker, so that each computes 256 examples at once, as a DDP process does; "
     "the row with shard 32 shows the cost of a finer grain, which up to 16 workers can use"
 )
+_MLP, _CONV = "batchgrowth_trainer.workloads.digits:mlp", "batchgrowth_trainer.workloads.digits:workload"
+_SYNTHETIC = "batchgrowth_trainer.workloads.synthetic:workload"
 
 
 def cases(*, quick: bool) -> list[Case]:
@@ -205,6 +216,10 @@ def cases(*, quick: bool) -> list[Case]:
             _wrn(8, 4, 2, of=ENCRYPTED),
             _mlp(64, 3, 2, _ONE_EACH, of=EXCHANGES),
             _wrn(8, 3, 1, updates=2, of=EXCHANGES),
+            _alone("mlp", 64, 3, 1, _MLP, DIGITS),
+            _alone("digits", 512, 2, 1, _CONV, DIGITS),
+            _alone("wrn", 8, 2, 1, _SYNTHETIC, 16, model="wrn", examples="16", test="2"),
+            _images(8, 2, 2, 1),
         ]
     return [
         _mlp(64, 16, 2, _ONE_EACH),
@@ -216,4 +231,16 @@ def cases(*, quick: bool) -> list[Case]:
         _wrn(64, 10, 2, of=ENCRYPTED),
         _mlp(64, 24, 2, _ONE_EACH, of=EXCHANGES),
         _wrn(64, 3, 1, updates=8, of=EXCHANGES),
+        _alone("mlp", 64, 110, 10, _MLP, DIGITS),
+        _alone("digits", 64, 10, 1, _CONV, DIGITS),
+        _alone("wrn", 32, 5, 1, _SYNTHETIC, 64, model="wrn", examples="64", test="2"),
+        _images(32, 3, 20, 5),
     ]
+
+
+def epoch_end_cases(*, quick: bool) -> list[Case]:
+    """The jobs whose epoch ends are measured: of few updates, and of as many examples as CIFAR-10 has."""
+    if quick:
+        return [_alone("mlp", 512, 4, 1, _MLP, DIGITS)]
+    cifar = {"model": "mlp", "examples": str(CIFAR), "test": "2"}
+    return [_alone("mlp", 64, 100, 1, _MLP, DIGITS), _alone("mlp", 512, 40, 1, _SYNTHETIC, CIFAR, **cifar)]

@@ -23,9 +23,10 @@ from batchgrowth_trainer.replica.requests import Requests
 from batchgrowth_trainer.workload import fetch
 from rich.console import Console
 
-from bench.cases import OUR_REDUCE, Case, System, cases
+from bench.cases import Case, cases
 from bench.report import Sheet, as_table, cells
 from bench.rounds import spread
+from bench.systems import OUR_REDUCE, System
 
 ROOT = Path(__file__).parents[1]
 CASES = ("mlp-512", "wrn-64")

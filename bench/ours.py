@@ -18,7 +18,7 @@ from batchgrowth_trainer.sinks.events import Event, Sink
 from batchgrowth_trainer.training import Options, train
 from distributed.security import Security
 
-from bench.cases import WORKERS, cases
+from bench.cases import cases
 from bench.loopback import sent_bytes
 
 
@@ -66,11 +66,11 @@ def _tls() -> dict[str, Any]:
 
 
 def measure(job: BatchGrowthJob, scheduler: str) -> Trained:
-    """A run with two workers throughout."""
-    kept, before = Rows(), sent_bytes()
-    summary = run(job, scheduler, lambda _plan, _position: WORKERS, [kept])
+    """A run with the job's maximum of workers throughout."""
+    kept, before, workers = Rows(), sent_bytes(), job.spec.workers.maximum
+    summary = run(job, scheduler, lambda _plan, _position: workers, [kept])
     assert summary["recoveries"] == 0, "a worker was lost, so the times cannot be compared"
-    assert {row.workers for row in kept.rows} == {WORKERS}
+    assert {row.workers for row in kept.rows} == {workers}
     assert [row.update for row in kept.rows] == list(range(1, make_plan(job.spec).updates + 1))
     return Trained(kept, sent_bytes() - before)
 

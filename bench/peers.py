@@ -13,8 +13,9 @@ import torch.distributed as dist
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.replica.devices import prepare_process
 
-from bench.baselines import Sample, measure
-from bench.cases import ONE, WORKERS
+from bench import baselines, plain
+from bench.baselines import Sample
+from bench.systems import ONE, WORKERS
 
 _HOST = "127.0.0.1"
 
@@ -28,15 +29,16 @@ class Peers:
         self._processes = []
         for rank in range(WORKERS):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, port, spec, theirs), daemon=True)
+            # Not a daemon, since a DataLoader has children; it ends with its pipe.
+            process = context.Process(target=_serve, args=(rank, port, spec, theirs), daemon=False)
             process.start()
             theirs.close()
             self._ends.append(mine)
             self._processes.append(process)
 
     def measure(self, system: str, spec: JobSpec, warm: int) -> Sample:
-        """Rank 0's sample; for "one process", rank 1 stays idle. Raises EOFError if a process has failed."""
-        ends = self._ends[:1] if system == ONE else self._ends
+        """Rank 0's sample; where one process trains, rank 1 stays idle. Raises EOFError if a process has failed."""
+        ends = self._ends[:1] if system in (ONE, *plain.SYSTEMS) else self._ends
         for end in ends:
             end.send((system, spec, warm, len(ends)))
         samples: list[Sample] = [end.recv() for end in ends]
@@ -60,7 +62,10 @@ def _serve(rank: int, port: int, spec: JobSpec, orders: Connection) -> None:
     try:
         while True:
             system, job, warm, world = orders.recv()
-            orders.send(measure(system, job, warm, rank, world))
+            if system in plain.SYSTEMS:
+                orders.send(plain.measure(system, job, warm))
+            else:
+                orders.send(baselines.measure(system, job, warm, rank, world))
     except EOFError:
         dist.destroy_process_group()
 

@@ -69,6 +69,8 @@ def _about(results: Results) -> str:
 def _sheets(results: Results) -> Iterator[Sheet]:
     for case in results.cases:
         yield _case_sheet(case)
+    if results.epoch_ends:
+        yield _epoch_end_sheet(results)
     if results.pauses:
         yield _pause_sheet(results)
     words = {True: "met", False: "missed", None: "-"}
@@ -78,21 +80,21 @@ def _sheets(results: Results) -> Iterator[Sheet]:
 
 def _case_sheet(case: Measured) -> Sheet:
     timed, rounds = case.updates - case.warm, "1 round" if case.rounds == 1 else f"{case.rounds} rounds"
-    title = f"{case.case}: batch {case.batch}, 2 workers, {timed} timed updates after {case.warm}, {rounds}"
+    workers = "1 worker" if case.workers == 1 else f"{case.workers} workers"
+    title = f"{case.case}: batch {case.batch}, {workers}, {timed} timed updates after {case.warm}, {rounds}"
     first = case.figures[0].system
-    columns = ("system", "shard", "ms per update: min", "median", "max", f"ratio to {first}: min", "median", "max",
-               "bytes per update")  # fmt: skip
-    return Sheet(title, columns, [_row(figures) for figures in case.figures], f"Shard: {case.why_shard}.")
+    columns: tuple[str, ...] = (
+        "system", "shard", "ms per update: min", "median", "max", f"ratio to {first}: min", "median", "max",
+    )  # fmt: skip
+    rows = [_row(figures) for figures in case.figures]
+    if case.workers > 1:
+        columns = (*columns, "bytes per update")
+        rows = [(*row, _size(figures.sent)) for row, figures in zip(rows, case.figures, strict=True)]
+    return Sheet(title, columns, rows, f"Shard: {case.why_shard}.")
 
 
 def _row(figures: Figures) -> tuple[str, ...]:
-    return (
-        figures.system,
-        str(figures.shard or "-"),
-        *cells(figures.ms, 2),
-        *cells(figures.ratio, 3),
-        _size(figures.sent),
-    )
+    return (figures.system, str(figures.shard or "-"), *cells(figures.ms, 2), *cells(figures.ratio, 3))
 
 
 def cells(numbers: Spread, digits: int) -> list[str]:
@@ -105,6 +107,16 @@ def _size(number: float) -> str:
         if number >= size:
             return f"{number / size:.2f} {unit}"
     return f"{number:.0f} B"
+
+
+def _epoch_end_sheet(results: Results) -> Sheet:
+    rows = [
+        (f"{one.case}, {one.examples:,} examples", str(len(one.costs)), f"{one.update * 1e3:.2f}",
+         *(f"{1e3 * percentile(one.costs, percent):.2f}" for percent in (0, 50, 95, 100)))
+        for one in results.epoch_ends
+    ]  # fmt: skip
+    columns = ("one worker", "epoch ends", "an update", "more at an end: min", "median", "p95", "max")
+    return Sheet("Epoch ends, without an evaluation, in ms", columns, rows)
 
 
 def _pause_sheet(results: Results) -> Sheet:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -14,9 +15,10 @@ from batchgrowth.errors import BatchGrowthError
 from pydantic import TypeAdapter, ValidationError
 
 from bench import loopback
-from bench.cases import DDP, ENCRYPTED, MEASURING, OUR_REDUCE
+from bench.epoch_ends import EpochEnds
 from bench.pauses import Pauses
 from bench.rounds import Figures, Measured, Spread
+from bench.systems import DDP, ENCRYPTED, MEASURING, OUR_LOADERS, OUR_ONE, OUR_REDUCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Results:
     quick: bool
     cases: list[Measured]
     pauses: list[Pauses]
+    epoch_ends: list[EpochEnds] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,11 @@ def targets(results: Results) -> list[Target]:
           for system, model, batch, most in ((MEASURING, "mlp", 64, 1.05), (MEASURING, "wrn", 64, 1.03),
                                              (ENCRYPTED, "mlp", 64, 1.25), (ENCRYPTED, "wrn", 64, 1.05))),
         _bytes(ours.get(("wrn", 64))),
+        *(_ratio(f"{OUR_ONE} at most {most:g} times plain PyTorch, {model} {batch}", most,
+                 costs.get((model, batch, OUR_ONE)))
+          for model, batch, most in (("mlp", 64, 1.3), ("digits", 64, 1.05), ("wrn", 32, 1.05))),
+        _images(costs.get(("images", 32, OUR_LOADERS))),
+        *(_epoch_end(one) for one in results.epoch_ends),
         _pause(results.pauses),
     ]  # fmt: skip
 
@@ -109,8 +117,26 @@ def targets(results: Results) -> list[Target]:
 def _ratio(promise: str, most: float, ratio: Spread | None) -> Target:
     if ratio is None:
         return Target(promise, "not measured", None)
-    measured = f"{ratio.middle:.3f} ({ratio.least:.3f} to {ratio.most:.3f})"
-    return Target(promise, measured, ratio.middle <= most)
+    return Target(promise, _measured(ratio), ratio.middle <= most)
+
+
+def _images(time: Spread | None) -> Target:
+    """Of the ratio of the times, of which that of images per second is the inverse."""
+    promise = "images per second at least .95 times DataLoader's, images 32"
+    if time is None:
+        return Target(promise, "not measured", None)
+    rate = Spread(1 / time.most, 1 / time.middle, 1 / time.least)
+    return Target(promise, _measured(rate), rate.middle >= 0.95)
+
+
+def _epoch_end(found: EpochEnds) -> Target:
+    promise = f"an epoch's end at most 5 ms, {found.case}, {found.examples:,} examples"
+    cost, ends = median(found.costs), len(found.costs)
+    return Target(promise, f"{cost * 1e3:.2f} ms over {ends} ends", cost <= 5e-3)
+
+
+def _measured(ratio: Spread) -> str:
+    return f"{ratio.middle:.3f} ({ratio.least:.3f} to {ratio.most:.3f})"
 
 
 def _bytes(figures: Figures | None) -> Target:

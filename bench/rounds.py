@@ -12,12 +12,14 @@ from statistics import median
 
 from batchgrowth.plan import make_plan
 
-from bench import ours, pauses
+from bench import epoch_ends, ours, pauses
 from bench.baselines import Sample
-from bench.cases import ENCRYPTED, WORKERS, Case, System
+from bench.cases import Case
+from bench.epoch_ends import EpochEnds
 from bench.ours import workers_ready
 from bench.pauses import Pauses
 from bench.peers import Peers
+from bench.systems import ENCRYPTED, WORKERS, System
 
 Report = Callable[[str], None]
 
@@ -54,6 +56,7 @@ class Measured:
     rounds: int
     why_shard: str
     figures: list[Figures]
+    workers: int = WORKERS
 
 
 def spread(numbers: list[float]) -> Spread:
@@ -62,12 +65,22 @@ def spread(numbers: list[float]) -> Spread:
 
 
 def measure_cases(chosen: list[Case], rounds: int, report: Report) -> list[Measured]:
-    """The figures of the chosen cases: those that compare encryption on a cluster that speaks TLS."""
+    """The figures of the chosen cases, each on a cluster with its workers; that of ENCRYPTED speaks TLS."""
     found = []
-    for tls in (False, True):
-        if cases := [case for case in chosen if (case.of == ENCRYPTED) == tls]:
-            with Peers(cases[0].job().spec) as peers, workers_ready(WORKERS, tls=tls) as scheduler:
+    for workers, tls in ((WORKERS, False), (WORKERS, True), (1, False)):
+        if cases := [case for case in chosen if (case.workers, case.of == ENCRYPTED) == (workers, tls)]:
+            with Peers(cases[0].job().spec) as peers, workers_ready(workers, tls=tls) as scheduler:
                 found += [_measure_case(case, rounds, peers, scheduler, report) for case in cases]
+    return found
+
+
+def measure_epoch_ends(cases: list[Case], report: Report) -> list[EpochEnds]:
+    """What the ends of epochs cost in each case, on a cluster with one worker."""
+    found = []
+    with workers_ready(1) as scheduler:
+        for case in cases:
+            report(f"epoch ends: {case.model}-{case.batch}")
+            found.append(epoch_ends.measure(case, scheduler))
     return found
 
 
@@ -97,10 +110,12 @@ class _Stand:
         return Sample(trained.rows.ms(self.case.warm), trained.sent)
 
     def sent(self, system: System, samples: list[Sample]) -> float:
-        """Bytes per update, from the smallest sample, since other traffic can only add to it.
+        """Bytes per update, from the smallest sample, since other traffic can only add to it; 0 for a single worker.
 
         The bytes of a run of only the warm-up are subtracted from ours, which leaves those of the timed updates.
         """
+        if self.case.workers == 1:
+            return 0.0
         least = min(sample.sent for sample in samples)
         if not system.exchange:
             return least
@@ -130,7 +145,9 @@ def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, report:
         for system in systems
     ]
     updates = make_plan(case.job().spec).updates
-    return Measured(case.name, case.model, case.batch, updates, case.warm, rounds, case.why_shard, figures)
+    return Measured(
+        case.name, case.model, case.batch, updates, case.warm, rounds, case.why_shard, figures, case.workers
+    )
 
 
 def _ratio(some: list[Sample], others: list[Sample]) -> Spread:

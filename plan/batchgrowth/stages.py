@@ -87,6 +87,8 @@ class Plan:
     warmup: Warmup | None = None
     ended_early: bool = False
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _rates: dict[tuple[int, int], float] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """That of the last epoch asked for, by stage and epoch, since fractions take long."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_starts", tuple(stage.first_update for stage in self.stages))
@@ -126,9 +128,16 @@ class Plan:
 
     def learning_rate_at(self, position: Position) -> float:
         """The learning rate of the update at `position`; at the end of the plan, that of the last epoch."""
+        return self._rate_of(self.stage_at(position.update), position)
+
+    def _rate_of(self, stage: Stage, position: Position) -> float:
         epoch = min(position.epoch, self.epochs - 1)
-        rate = self.stage_at(position.update).rate * self.schedule.factor(epoch)
-        return warmed(self.warmup, position.update, float(rate))
+        rate = self._rates.get((stage.index, epoch))
+        if rate is None:
+            rate = float(stage.rate * self.schedule.factor(epoch))
+            self._rates.clear()
+            self._rates[stage.index, epoch] = rate
+        return warmed(self.warmup, position.update, rate)
 
     def parts(self, batch_size: int) -> int:
         """The parts of a batch that workers share: its shards, or the logical replicas if there are several."""
@@ -153,7 +162,7 @@ class Plan:
             examples=examples,
             shards=shard_count(examples, self.shard, self.replicas),
             batch_size=stage.batch_size,
-            learning_rate=self.learning_rate_at(position),
+            learning_rate=self._rate_of(stage, position),
             workers=stage.workers,
         )
 

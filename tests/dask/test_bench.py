@@ -10,7 +10,7 @@ import pytest
 
 from bench import computing
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 13 cases and every resize
 ROOT = Path(__file__).parents[2]
 SYSTEMS = [
     "torch DDP",
@@ -29,6 +29,8 @@ EXCHANGES = [
     "Gossip",
 ]  # fmt: skip
 FINE = "AllReduce, shard 32 (ours)"
+ALONE = ["plain PyTorch loop", "one worker (ours)"]
+LOADING = ["DataLoader loop, 2 processes", "one worker, 2 loaders (ours)"]
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +56,8 @@ def test_every_system_is_in_every_case(results):
     compared = {"mlp-64": SYSTEMS, "mlp-512": [*SYSTEMS, FINE], "wrn-8": SYSTEMS}
     pairs = {f"{what}-{case}": PAIRS[what] for what in PAIRS for case in ("mlp-64", "wrn-8")}
     others = {f"exchanges-{case}": [f"{name} (ours)" for name in EXCHANGES] for case in ("mlp-64", "wrn-8")}
-    assert {**compared, **pairs, **others} == found
+    alone = {f"alone-{case}": ALONE for case in ("mlp-64", "digits-512", "wrn-8")}
+    assert {**compared, **pairs, **others, **alone, "loading-images-8": LOADING} == found
 
 
 def test_times_and_ratios_are_finite_and_in_order(results):
@@ -79,7 +82,7 @@ def test_ratios_are_to_the_first_system(results):
 def test_an_exchange_moves_at_least_one_gradient_each_way(results):
     """4 bytes for each of the 9,610 or 2.75 million parameters, to the other worker and back."""
     least = {"mlp": 2 * 4 * 9_610, "wrn": 2 * 4 * 2_748_890}
-    for case in results["cases"]:
+    for case in (case for case in results["cases"] if case["workers"] > 1):
         for figures in case["figures"]:
             enough = least[case["model"]] * 0.9 if figures["system"] != "one process" else 0
             assert enough <= figures["sent"] < math.inf, (case["case"], figures["system"])
@@ -92,6 +95,13 @@ def test_pauses_of_joins_and_leaves(results):
         assert all(0 < pause < 60 for pause in (*one["joins"], *one["leaves"]))
 
 
+def test_epoch_ends(results):
+    [one] = results["epoch_ends"]
+    assert ("mlp-512", 1437, 2) == (one["case"], one["examples"], len(one["costs"]))
+    assert 0 < one["update"] < 60
+    assert all(-60 < cost < 60 for cost in one["costs"])
+
+
 def test_the_tables_show_it_and_end_with_the_targets(quick):
     shown = quick[1]
     for text in (
@@ -100,6 +110,8 @@ def test_the_tables_show_it_and_end_with_the_targets(quick):
         "wrn 4-2-4, leaves",
         "AllReduce moves at most 23 MB",
         "AllReduce, measuring (ours) at most",
+        "one worker (ours) at most",
+        "mlp-512, 1,437 examples",
     ):
         assert text in shown
     assert shown.index("Pauses at joins") < shown.index("Targets")

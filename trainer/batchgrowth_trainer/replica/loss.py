@@ -18,7 +18,13 @@ class Loss:
     def __init__(self, spec: JobSpec, workload: Workload, model: nn.Module, device: torch.device) -> None:
         self._spec, self._workload, self._model, self._device = spec, workload, model, device
         self._values = Compiled(workload.values, spec, device) if spec.compile else workload.values
-        self._norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+        self._modules = tuple(model.modules())
+        self._norms = [m for m in self._modules if isinstance(m, _BatchNorm)]
+
+    def begin(self) -> None:
+        """Put the model into training mode, unless all of it is: to look takes less time than to do it."""
+        if not all(module.training for module in self._modules):
+            self._model.train()
 
     def __call__(self, inputs: Any, target: Any, count: int) -> Tensor:
         """The sum over the `count` examples of a shard, a float32 or float64 of no dimensions, with its graph.

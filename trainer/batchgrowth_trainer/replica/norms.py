@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+SURELY_FINITE = 1e38
+"""Below this square of a gradient, all norms are finite: in float32, the largest square is 3.4e38."""
+
 
 def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
     """The Euclidean norms of adjacent parameters' gradients, of these lengths, shape (number of parameters,)."""

@@ -61,7 +61,7 @@ class Tail:
 
     def read(self, total: Tensor, *more: Tensor) -> "Sums":
         """The sums of a row, and the further scalars, all in one transfer."""
-        numbers = torch.cat((total[-self.length :], torch.stack(more))).tolist()
+        numbers = torch.cat((total[-self.length :], *(number.view(1) for number in more))).tolist()
         tail, rest = numbers[: self.length], numbers[self.length :]
         by_name = {quantity.name: tail[at] for at, quantity in enumerate(self._quantities)}
         return Sums(by_name, Timing(*tail[-3:-1]) if self._timing else NOT_TIMED, tail[-1] > 0, rest)

@@ -31,7 +31,7 @@ from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.loss import Loss
-from batchgrowth_trainer.replica.norms import norm_of_all, norms_of
+from batchgrowth_trainer.replica.norms import SURELY_FINITE, norm_of_all, norms_of
 from batchgrowth_trainer.replica.optimizer import AnyOptimizer, optimizer_of
 from batchgrowth_trainer.replica.outer import outer_of
 from batchgrowth_trainer.replica.pending import pending_of
@@ -73,6 +73,7 @@ class Replica:
         self.requests = Requests(spec.seed)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
         self.arithmetic = Arithmetic()
+        self._needs_norm = course.measures or spec.optimizer.clipping is not None
 
     @property
     def plan(self) -> Plan:
@@ -98,7 +99,7 @@ class Replica:
 
         `runs` are those of the updates after this one; their examples are read ahead.
         """
-        self.model.train()
+        self._loss.begin()
         start = self.buffers.clone()
         ahead: Ahead = lambda shard: self.requests.coming(self.plan, step, range(shard, run[1]), runs)  # noqa: E731
         shard = partial(self._shard, step, start, ahead)
@@ -112,7 +113,7 @@ class Replica:
 
     def sum_of(self, step: Step, run: tuple[int, int], ahead: Ahead) -> Partial:
         """The sum over the shards [run[0], run[1]) along a tree of their own, for an update that others do not see."""
-        self.model.train()
+        self._loss.begin()
         start = self.buffers.clone()
         try:
             return tree_sum(*run, partial(self._shard, step, start, ahead), self._rows.add)
@@ -134,8 +135,11 @@ class Replica:
         """
         weights = self.parameters.length
         gradient, rest = total[:weights].div_(examples), total[weights:]
-        norms = norms_of(gradient, self.parameters.lengths)
-        sums, size, learning_rate = self.read(step, rest, norms)
+        square = None if self._needs_norm else self._tail.read(rest, torch.dot(gradient, gradient))
+        if square is not None and square.more[0] < SURELY_FINITE:  # takes less time, and no bits depend on the norm
+            sums, size, learning_rate = self._checked(step, square, square.more[0] ** 0.5)
+        else:
+            sums, size, learning_rate = self.read(step, rest, norms_of(gradient, self.parameters.lengths))
         self.buffers.follow(rest[: self.buffers.length], examples)
         self.move(step, gradient, size, learning_rate, self.optimizer, slice(0, weights))
         return sums, size, learning_rate
@@ -143,9 +147,12 @@ class Replica:
     def read(self, step: Step, rest: Tensor, norms: Tensor) -> tuple[Sums, float, float]:
         """What `step` returns and raises, of a total without the gradient and the norms of the mean gradients."""
         sums = self._tail.read(rest, norm_of_all(norms))
+        return self._checked(step, sums, sums.more[0])
+
+    def _checked(self, step: Step, sums: Sums, size: float) -> tuple[Sums, float, float]:
         learning_rate = self.growth.learning_rate(step)
-        check_finite(step, learning_rate, sums.by_name[LOSS.name], sums.more[0])
-        return sums, sums.more[0], learning_rate
+        check_finite(step, learning_rate, sums.by_name[LOSS.name], size)
+        return sums, size, learning_rate
 
     def move(
         self, step: Step, gradient: Tensor, size: float, learning_rate: float, optimizer: AnyOptimizer, place: slice
