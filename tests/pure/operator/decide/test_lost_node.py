@@ -84,7 +84,7 @@ def test_without_storage_kubernetes_decides(training_world: Any) -> None:
     lost = lose_node(world)
     assert () == world.wait(290).step().delete
     said = next(one["message"] for one in world.status["conditions"] if one["type"] == "Training")
-    assert "Without spec.checkpoint.volume the training would be lost" in said
+    assert "Without spec.checkpoint.volume or uri the training would be lost" in said
 
     world.wait(10)
     lost["metadata"]["deletionTimestamp"] = timestamp(world.now + GRACE)
