@@ -8,8 +8,7 @@ from batchgrowth_trainer.sinks.events import Event, Note
 from batchgrowth_trainer.training import Options, train
 
 CREWS = [
-    pytest.param((5, 25), id="25"),
-    pytest.param((5, 25, 40), id="40", marks=pytest.mark.long),
+    pytest.param((5, 25, 40), id="40"),
     pytest.param((5, 25, 125), id="125", marks=pytest.mark.long),
     pytest.param((4, 16, 64, 256), id="256", marks=pytest.mark.long),  # takes 12 GB
 ]
