@@ -16,7 +16,7 @@ that moment, because another watch was refused too, kopf loses the cancellation,
 forever. So it is raised again.
 
 While kopf starts, every object waits in a task of its own until all are indexed, and each indexed object wakes all
-waiting ones: that takes four minutes for 7,000 objects, and 90 MiB. So no object waits, and no task is woken; the passes
+waiting ones: that takes four minutes for 7,000 objects, and 90 MiB. So no object waits, and none is woken; the passes
 wait instead, in `Watches.until_indexed`.
 
 When a CRD appears or disappears, kopf asks at once which kinds are served, when the API server may not know it yet: a
