@@ -34,7 +34,6 @@ CHILDREN = (
     WORKERS,
     TRAINER,
     Ref("Secret", names.authority(JOB)),
-    CLAIM,
 )
 PARTS = (Ref("Deployment", SCHEDULER), Ref("Service", SCHEDULER))
 MOST_ROUNDS = 40
@@ -42,10 +41,7 @@ MOST_ROUNDS = 40
 QUIET_SECONDS = (1, 12, 25, 60, 310, 1)
 """Waits in which nothing may be written at rest; they outlast every wait of a job that has none of its own."""
 SPECS = st.fixed_dictionaries(
-    {
-        "suspend": st.sampled_from([False, False, False, True]),
-        "checkpoint": st.sampled_from([{}, {"volume": {"claimName": "kept"}}, {"volume": {"size": "1Gi"}}]),
-    },
+    {"suspend": st.sampled_from([False, False, False, True])},
     optional={
         "activeDeadlineSeconds": st.just(5000),
         "clusterRetention": st.sampled_from(["DeleteOnFinish", "RetainOnFailure", "Retain"]),
@@ -74,6 +70,8 @@ class Recorder(Telemetry):
 
 class Lifetimes(RuleBasedStateMachine):
     """Two operators, one of which leads, and everything else that acts on one job's objects."""
+
+    checkpoint: Body = {"volume": {"claimName": "kept"}}  # noqa: RUF012  (of the spec; never changed)
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +102,7 @@ class Lifetimes(RuleBasedStateMachine):
 
     @initialize(spec=SPECS, bounds=BOUNDS, rounds=st.integers(0, 8), updates=st.sampled_from([20, 100]))
     def submit(self, spec: Body, bounds: Body, rounds: int, updates: int) -> None:
-        self.server.create(job_of(spec, bounds))
+        self.server.create(job_of(spec | {"checkpoint": self.checkpoint}, bounds))
         self.server.seconds += 1
         self.calm(0, rounds, updates)
 
@@ -162,7 +160,7 @@ class Lifetimes(RuleBasedStateMachine):
     def nature_acts(self) -> None:
         self.nature.run()
 
-    @rule(name=st.sampled_from(["collect", "run_jobs", "run_deployments", "run_dask", "run_volumes", "run_kubelet"]))
+    @rule(name=st.sampled_from(["collect", "run_jobs", "run_deployments", "run_dask", "run_kubelet"]))
     def one_controller_acts(self, name: str) -> None:
         getattr(self.nature, name)()
 
@@ -208,7 +206,7 @@ class Lifetimes(RuleBasedStateMachine):
     @rule(spec=SPECS, bounds=BOUNDS)
     def submit_again(self, spec: Body, bounds: Body) -> None:
         self.nature.checkpoints.clear()
-        self.server.create(job_of(spec, bounds))
+        self.server.create(job_of(spec | {"checkpoint": self.checkpoint}, bounds))
 
     @rule(
         refs=SOME | st.sampled_from([[part] for part in PARTS]),
@@ -251,7 +249,6 @@ class Lifetimes(RuleBasedStateMachine):
         self.edit_child(WORKERS, lambda body: body["spec"].update(replicas=replicas))
         self.edit_child(TRAINER, lambda body: body["spec"].update(suspend=suspend))
         self.edit_child(MOUNTED[0], lambda body: body.update(data={}))
-        self.edit_child(CLAIM, lambda body: body["spec"]["resources"]["requests"].update(storage=f"{replicas + 1}Gi"))
 
     # what must hold
 
@@ -375,6 +372,39 @@ class Lifetimes(RuleBasedStateMachine):
         return is_bad(job) or any(ref in self.server.objects and not self.is_ours(ref, job) for ref in children_of(job))
 
 
+class WithClaim(Lifetimes):
+    """The same with a claim of the operator's making, which is deleted, refused, taken and resized by others."""
+
+    checkpoint: Body = {"volume": {"size": "2Gi"}}  # noqa: RUF012
+
+    @rule(propagation=st.sampled_from(["Background", "Foreground"]))
+    def delete_claim(self, propagation: str) -> None:
+        if CLAIM in self.server.objects and CLAIM not in self.foreign:
+            self.server.delete(CLAIM, propagation)
+
+    @rule(which=WHICH)
+    def refuse_claim(self, which: int) -> None:
+        self.instances[which].client.refused ^= {CLAIM}
+
+    @rule(taken=st.booleans())
+    def take_claim(self, taken: bool) -> None:
+        self.take_name(CLAIM, taken)
+
+    @rule(size=st.integers(1, 9))
+    def resize_claim(self, size: int) -> None:
+        self.edit_child(CLAIM, lambda body: body["spec"]["resources"]["requests"].update(storage=f"{size}Gi"))
+
+    @rule()
+    def volumes_act(self) -> None:
+        self.nature.run_volumes()
+
+
+class ByDefault(WithClaim):
+    """The same for a job that names no place, where the operator has a default."""
+
+    checkpoint: Body = {}  # noqa: RUF012
+
+
 def machine_of(rules: Sequence[str]) -> type[Lifetimes]:
     """A machine with these rules alone; with all if there are none."""
     if not rules:
@@ -407,13 +437,12 @@ def identity_of(body: Body | None) -> Any:
 
 
 def children_of(job: Body) -> list[Ref]:
-    """What an active job has; the operator's claim is not for those that name one."""
-    own = "claimName" not in job["spec"]["checkpoint"].get("volume", {})
-    return [ref for ref in CHILDREN if own or ref != CLAIM]
+    """What an active job has."""
+    return [*CHILDREN] if "claimName" in job["spec"]["checkpoint"].get("volume", {}) else [*CHILDREN, CLAIM]
 
 
 def job_of(spec: Body, bounds: Body) -> Body:
-    """examples/digits.yaml with these fields; all that name no volume for checkpoints get the operator's default."""
+    """examples/digits.yaml with these fields."""
     job: dict[str, Any] = yaml.safe_load(MANIFEST)
     job["spec"] |= spec
     job["spec"]["workers"] |= bounds

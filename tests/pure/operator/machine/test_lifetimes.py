@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from lifetimes import Lifetimes, machine_of
+from lifetimes import ByDefault, Lifetimes, WithClaim, machine_of
 from mutants import MUTANTS
 
 SETTINGS = settings(
@@ -12,8 +12,9 @@ SETTINGS = settings(
 
 
 @pytest.mark.fault("B04", "B08", "B09", "B14")
-def test_a_job_is_safe_and_comes_to_rest() -> None:
-    run_state_machine_as_test(Lifetimes, settings=settings(SETTINGS, max_examples=15, stateful_step_count=25))
+@pytest.mark.parametrize("machine", [Lifetimes, WithClaim, pytest.param(ByDefault, marks=pytest.mark.long)])
+def test_a_job_is_safe_and_comes_to_rest(machine: type[Lifetimes]) -> None:
+    run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=15, stateful_step_count=25))
 
 
 @pytest.mark.long
@@ -28,7 +29,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     """With the symptom that it has, and not because the machine breaks."""
     MUTANTS[name].plant(monkeypatch)
     quick = settings(
-        SETTINGS, max_examples=400, stateful_step_count=25, phases=[Phase.generate], report_multiple_bugs=False
+        SETTINGS, max_examples=150, stateful_step_count=25, phases=[Phase.generate], report_multiple_bugs=False
     )
 
     with pytest.raises(AssertionError, match=MUTANTS[name].symptom):
