@@ -1,4 +1,4 @@
-"""How often the progress of jobs is looked at and written, so that a thousand trainers do not keep the API server busy."""
+"""How often the progress of jobs is looked at and written, so that a thousand trainers do not keep the server busy."""
 
 from dataclasses import replace
 
