@@ -107,8 +107,7 @@ async def _discover(*, raw_event: Any, stream_pressure: asyncio.Event | None = N
 
 async def _adjust(*, ensemble: orchestration.Ensemble, **rest: Any) -> None:
     await _adjust_tasks(ensemble=ensemble, **rest)
-    if watches := _watches.get():
-        watches.ensemble = ensemble
+    (_watches.get() or new_watches()).ensemble = ensemble
 
 
 async def _orchestrate(**given: Any) -> None:
@@ -117,9 +116,9 @@ async def _orchestrate(**given: Any) -> None:
     try:
         await _orchestrate_until_error(**given)
     except Exception:
-        if watches.ensemble is not None:
-            tasks = watches.ensemble.get_tasks(watches.ensemble.get_keys())
-            await aiotasks.stop(tasks, title="streaming", quiet=True)
+        found = watches.ensemble
+        tasks = () if found is None else found.get_tasks(found.get_keys())
+        await aiotasks.stop(tasks, title="streaming", quiet=True)
         raise
 
 

@@ -69,7 +69,7 @@ class Passes:
         self._begun.set()
 
     def wake(self, key: Key, apart_seconds: float = 0.0) -> None:
-        """Requests a pass of the job, because something about it changed: so long after its last one, or now."""
+        """Requests a pass of the job, because something about it changed: now, or that time after its last one."""
         early = self._passed.get(key, -math.inf) + apart_seconds - time.monotonic()
         if early > 0:
             if key not in self._later:
