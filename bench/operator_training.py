@@ -126,7 +126,8 @@ class Trainers:
 
     def _watch(self, stream: Any) -> None:
         while not self._over.is_set():
-            listed = json.loads(self.apps.list_namespaced_deployment(NAMESPACE, _preload_content=False).data)
+            answer: Any = self.apps.list_namespaced_deployment(NAMESPACE, _preload_content=False)
+            listed = json.loads(answer.data)
             for deployment in listed["items"]:
                 self._see(deployment)
             since = listed["metadata"]["resourceVersion"]
@@ -134,8 +135,8 @@ class Trainers:
             try:
                 for event in stream.stream(self.apps.list_namespaced_deployment, NAMESPACE, **given):
                     self._see(event["object"])
-            except (HTTPError, client.ApiException):
-                continue  # the API server ends a watch that does not keep up
+            except (HTTPError, client.ApiException, KeyError):
+                continue  # the API server has ended the watch; the client stumbles over how it says so
 
     def _see(self, deployment: dict[str, Any]) -> None:
         job, wanted = deployment["metadata"]["labels"].get(names.JOB_LABEL, ""), deployment["spec"]["replicas"]
