@@ -75,7 +75,7 @@ class Passes:
     def wake(self, key: Key, apart_seconds: float = 0.0) -> None:
         """Requests a pass of the job, because something about it changed: now, or that time after its last one.
 
-        One that may come later also lets others go before it.
+        One that may come later is also behind the changes of other jobs.
         """
         early = self._passed.get(key, -math.inf) + apart_seconds - time.monotonic()
         if apart_seconds <= 0:

@@ -8,9 +8,9 @@ from batchgrowth_operator.server.store import Key
 
 
 class Slots:
-    """Lets passes of `most` jobs run at once, of which at most `most_patient` are patient.
+    """Lets passes of `most` jobs run at once, of which at most `most_patient` are patient; for those, one is kept free.
 
-    So a milestone does not wait until the progress of many jobs is written.
+    So a milestone does not wait until the progress of many jobs is written, and a deadline not until nothing changes.
     """
 
     def __init__(self, most: int, most_patient: int) -> None:
@@ -47,9 +47,10 @@ class Slots:
 
     def _next(self) -> asyncio.Future[None] | None:
         """The turn of the job that waits longest, of those that may run now."""
-        if self._urgent:
+        patient = sum(self._is_patient.values())
+        if self._urgent and len(self._is_patient) - patient < self._most - 1:
             return self._take(self._urgent, patient=False)
-        if self._patient and sum(self._is_patient.values()) < self._most_patient:
+        if self._patient and patient < self._most_patient:
             return self._take(self._patient, patient=True)
         return None
 

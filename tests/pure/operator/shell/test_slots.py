@@ -51,7 +51,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def scene(play: Callable[[Hall], Coroutine[Any, Any, None]], most: int = 2, most_patient: int = 1) -> None:
+def scene(play: Callable[[Hall], Coroutine[Any, Any, None]], most: int = 3, most_patient: int = 2) -> None:
     async def played() -> None:
         await asyncio.wait_for(play(Hall(Slots(most, most_patient))), 10)
 
@@ -62,18 +62,30 @@ def test_changes_go_before_what_is_due() -> None:
     async def play(hall: Hall) -> None:
         for key in (A, B, C):
             await hall.enter(key, patient=True)
-        assert [A] == hall.running, "one slot is kept for changes"
+        assert [A, B] == hall.running, "one slot is kept for changes"
         await hall.enter(D)
         await hall.enter(E)
-        assert [A, D] == hall.running
+        assert [A, B, D] == hall.running
         await hall.end(A)
-        assert [D, E] == hall.running, "the change goes first, though it came last"
+        assert [B, D, E] == hall.running, "the change goes first, though it came last"
         await hall.end(D)
-        assert [E, B] == hall.running
-        await hall.end(E)
-        assert [B] == hall.running
-        await hall.end(B)
-        assert [C] == hall.running
+        assert [B, E, C] == hall.running
+
+    scene(play)
+
+
+def test_one_slot_is_kept_for_what_is_due() -> None:
+    async def play(hall: Hall) -> None:
+        for key in (A, B, C):
+            await hall.enter(key)
+        assert [A, B] == hall.running
+        await hall.enter(D, patient=True)
+        await hall.enter(E, patient=True)
+        assert [A, B, D] == hall.running
+        await hall.end(D)
+        assert [A, B, E] == hall.running
+        await hall.end(A)
+        assert [B, E, C] == hall.running
 
     scene(play)
 
@@ -84,11 +96,13 @@ def test_a_change_while_it_waits() -> None:
             await hall.enter(key, patient=True)
         hall.slots.hurry(C)
         await settled()
-        assert [A, C] == hall.running
+        assert [A, B, C] == hall.running
         hall.slots.hurry(A)  # which runs already
         hall.slots.hurry(D)  # which does not wait
         await hall.end(C)
-        assert [A] == hall.running, "what hurried does not count as patient, and A still does"
+        assert [A, B] == hall.running
+        await hall.enter(C, patient=True)
+        assert [A, B] == hall.running, "A and B are still patient"
 
     scene(play)
 
@@ -110,11 +124,11 @@ def test_cancelled_passes_take_no_slot() -> None:
 
 
 @given(
-    most=st.integers(1, 4), most_patient=st.integers(1, 4),
+    most=st.integers(2, 4), most_patient=st.integers(1, 4),
     moves=st.lists(st.tuples(st.sampled_from((A, B, C, D, E)), st.sampled_from("upeh"))),
 )  # fmt: skip
 def test_slots_are_neither_lost_nor_lent_twice(most: int, most_patient: int, moves: list[tuple[Key, str]]) -> None:
-    """Whatever comes, goes and hurries: no slot is free while someone waits for it."""
+    """Whatever comes, goes and hurries: no slot is free while a job waits that may have it."""
 
     async def play(hall: Hall) -> None:
         inside: dict[Key, bool] = {}
@@ -129,10 +143,15 @@ def test_slots_are_neither_lost_nor_lent_twice(most: int, most_patient: int, mov
                 hall.slots.hurry(key)
                 inside[key] = inside[key] and key in hall.running
                 await settled()
-            running = [inside[each] for each in hall.running]
-            waiting = [patient for each, patient in inside.items() if each not in hall.running]
-            assert len(running) <= most
-            assert not waiting or len(running) == most or (all(waiting) and sum(running) >= most_patient)
+            patient = sum(inside[each] for each in hall.running)
+            urgent = len(hall.running) - patient
+            waiting = {is_patient for each, is_patient in inside.items() if each not in hall.running}
+            is_full = urgent + patient == most
+            assert urgent + patient <= most
+            assert urgent < most
+            assert patient <= most_patient
+            assert False not in waiting or is_full or urgent == most - 1
+            assert True not in waiting or is_full or patient == most_patient
         await hall.cancel(*inside)
 
     scene(play, most, most_patient)
