@@ -19,6 +19,7 @@ OVERRIDES = (
 )
 
 
+@pytest.mark.timeout(900)  # the compiler needs much of both processors
 def test_the_same_weights(
     start: Callable[..., Any], digits_weights: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

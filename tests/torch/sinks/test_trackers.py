@@ -163,6 +163,7 @@ def test_a_run_that_is_interrupted_and_resumed_is_one_run_in_the_library(
 ) -> None:
     """With each update at most once, the values of the history, every evaluation, the spec, the end and the summary."""
     monkeypatch.setattr(tracking, "_STOP_SECONDS", 120.0)  # the library is imported for the first time
+    monkeypatch.setattr(tracking, "_HURRIED_STOP_SECONDS", 120.0)
     monkeypatch.setattr(tracking, "period_seconds", lambda _: 0.0)
     job, read, ended = small_job(f"trackers=[{name}]"), *LIBRARIES[name]
     stop = AfterUpdates(10)
