@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,17 @@ def test_without_backups_an_update_waits(digits_job: Any, tmp_path: Path) -> Non
     assert watch.slept_in_vain
     assert (0, 0) == (watch.first, watch.second)
     assert {2: summary["updates"]} == watch.sizes
+
+
+@pytest.mark.fault("C23")
+def test_a_run_that_is_stopped_while_a_worker_is_late(digits_job: Any, tmp_path: Path, expected: str) -> None:
+    """Its part is in the checkpoint, so the run goes on from there."""
+    job, asleep = sleeping(digits_job, tmp_path, "sleepers: '1'"), list[int]()
+    watch = Watch(tmp_path, make_plan(job.spec).updates, asleep.append)
+    with pytest.raises(Interrupted):
+        train(job, options(tmp_path, 3), [watch], lambda: bool(asleep))
+    assert 1 == len(watch.sleeps)
+    summary = train(job, replace(options(tmp_path, 2), resume=True), [watch])
+    assert expected == summary["weightsSha256"]
+    assert not watch.slept_in_vain
+    assert [] == watch.causes
