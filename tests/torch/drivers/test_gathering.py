@@ -161,6 +161,7 @@ def test_the_first_copy_counts(update: Update) -> None:
     update.ended(2, "a")
     assert update.is_over
     assert ["a", "b", "a"] == update.counted()
+    assert [0, 0, 6] == [copy.delay for copy in update.first_copies()]
     assert ["c"] == [copy.worker for copy in update.under_way()]
     update.clock.now += 1
     update.ended(2, "c")

@@ -95,7 +95,8 @@ class GatherScatterDriver:
         rows = [torch.from_numpy(np.array(row)).to(self._replica.device) for answer in answers for row in answer.rows]
         self._replica.write_timing(rows[0], self._stopwatch.timing)
         done = self._replica.commit(step, add_up(rows, layout))
-        self._record(step, members, done, began, [answer.seconds for answer in answers])
+        seconds = [c.delay + a.seconds for c, a in zip(present.first_copies(), answers, strict=True)]
+        self._record(step, members, done, began, seconds)
 
     def _recover(self, members: list[str], present: Gathering) -> None:
         present.cancel()

@@ -29,13 +29,17 @@ SHORTEST_SECONDS = 0.1
 
 @dataclass(eq=False, slots=True)
 class Copy:
-    """A task in which `worker` computes the part of `rank`; times in seconds, by the driver's clock."""
+    """A task in which `worker` computes the part of `rank`; times in seconds, by the driver's clock.
+
+    A backup was asked for `delay` seconds after the copy that was there.
+    """
 
     rank: int
     worker: str
     future: Future
     asked_at: float
-    is_backup: bool
+    is_backup: bool = False
+    delay: float = 0.0
     ended_at: float = math.inf
 
     @property
@@ -49,7 +53,7 @@ class Gathering:
 
     def __init__(self, number: int, sizes: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
         self.number, self._sizes, self._clock = number, sizes, clock
-        self.began_at = self.answered_at = clock()  # `answered_at`: when those under way were last known to live
+        self.answered_at = clock()  # when those under way were last known to live
         self.first_ended_at = math.inf
         self.faults: dict[str, WorkerFault] = {}  # by worker
         self.num_backups = 0
@@ -60,9 +64,11 @@ class Gathering:
 
     def add(self, rank: int, worker: str, future: Future) -> None:
         """Take a task that computes the part of this rank."""
-        copy = Copy(rank, worker, future, self._clock(), is_backup=bool(self._parts[rank]))
-        self.num_backups += copy.is_backup
-        self._parts[rank].append(copy)
+        copy, part = Copy(rank, worker, future, self._clock()), self._parts[rank]
+        if part:
+            copy.is_backup, copy.delay = True, copy.asked_at - part[0].asked_at
+            self.num_backups += 1
+        part.append(copy)
         self._copies[future.key] = copy
 
     def follow(self, event: Event) -> None:

@@ -99,7 +99,7 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class BackedUp:
-    """Parts of a committed update that an idle worker repeated: how many backups came first, and how many second."""
+    """Parts of a committed update that an idle worker repeated: how many backups came first, and how many did not."""
 
     first: int
     second: int
