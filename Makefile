@@ -46,7 +46,8 @@ built: $(INSTALLED)
 test: $(INSTALLED) ## every tier that this machine can carry, without its longest tests; what is skipped says why
 	$(BIN)/pytest -m "not long" -n 2 --dist worksteal tests/pure --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 	@$(MAKE) --no-print-directory built
-	$(BIN)/pytest -m "not long" tests/apiserver tests/chart tests/torch tests/dask tests/gpu tests/cluster
+	$(BIN)/pytest -m "not long" tests/gpu tests/cluster
+	$(BIN)/pytest -m "not long" -n 2 --dist worksteal tests/torch tests/chart tests/apiserver tests/dask
 
 test-long: built ## the longest tests, which `make test` leaves out: more faults, more combinations
 	$(BIN)/pytest -m long tests

@@ -126,19 +126,25 @@ class Trainers:
 
     def _watch(self, stream: Any) -> None:
         while not self._over.is_set():
+            answer: Any = self.apps.list_namespaced_deployment(NAMESPACE, _preload_content=False)
+            listed = json.loads(answer.data)
+            for deployment in listed["items"]:
+                self._see(deployment)
+            since = listed["metadata"]["resourceVersion"]
+            given = {"resource_version": since, "deserialize": False}  # to make objects of them takes too long
             try:
-                for event in stream.stream(self.apps.list_namespaced_deployment, NAMESPACE):
+                for event in stream.stream(self.apps.list_namespaced_deployment, NAMESPACE, **given):
                     self._see(event["object"])
-            except HTTPError:
-                continue  # the API server ends a watch that does not keep up
+            except (HTTPError, client.ApiException, KeyError):
+                continue  # the API server has ended the watch; the client stumbles over how it says so
 
-    def _see(self, deployment: Any) -> None:
-        job = deployment.metadata.labels.get(names.JOB_LABEL, "")
-        since = self.asked.pop((job, deployment.spec.replicas), None)
+    def _see(self, deployment: dict[str, Any]) -> None:
+        job, wanted = deployment["metadata"]["labels"].get(names.JOB_LABEL, ""), deployment["spec"]["replicas"]
+        since = self.asked.pop((job, wanted), None)
         if since is not None:
             self.answered.append(time.monotonic() - since)
-        if deployment.spec.replicas != (deployment.status.replicas or 0):
-            self._nodes.submit(self._make_workers, job, deployment.spec.replicas)
+        if wanted != deployment["status"].get("replicas", 0):
+            self._nodes.submit(self._make_workers, job, wanted)
 
 
 def name_of(job: int) -> str:

@@ -215,7 +215,7 @@ def checked(values: Tensor, examples: int, name: str = "loss", function: Any = N
     Raises WorkloadError naming the function that returned it (`loss`, `metrics.accuracy`) and its line otherwise.
     Called once per shard, so the check is cheap.
     """
-    if isinstance(values, Tensor) and values.ndim == 1 and len(values) == examples and values.is_floating_point():
+    if isinstance(values, Tensor) and values.shape == (examples,) and values.is_floating_point():
         return values
     raise WorkloadError(f"{name}: {_fault(values, examples)}{seen_at(function)}")
 

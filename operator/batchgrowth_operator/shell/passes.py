@@ -19,6 +19,7 @@ from batchgrowth_operator.server.apply import Outdated, Writer
 from batchgrowth_operator.server.observe import Observer
 from batchgrowth_operator.server.store import Key
 from batchgrowth_operator.shell.pace import Pace
+from batchgrowth_operator.shell.slots import Slots
 from batchgrowth_operator.shell.telemetry import Telemetry
 
 DEBOUNCE_SECONDS = 0.05
@@ -28,6 +29,8 @@ OUTDATED_SECONDS = 0.2
 """Delay of the pass that follows an outdated one."""
 MOST_CONCURRENT = 16
 """Passes that run at the same time."""
+MOST_PATIENT = 4
+"""Passes among them that no change asked for, such as those that write progress."""
 
 log = logging.getLogger(__name__)
 
@@ -62,19 +65,29 @@ class Passes:
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._passed: dict[Key, float] = {}
         self._later: dict[Key, asyncio.TimerHandle] = {}
-        self._slots = asyncio.Semaphore(MOST_CONCURRENT)
+        self._slots = Slots(MOST_CONCURRENT, MOST_PATIENT)
+        self._changed: set[Key] = set()
 
     def begin(self) -> None:
         """Starts the passes, including those of jobs woken before."""
         self._begun.set()
 
     def wake(self, key: Key, apart_seconds: float = 0.0) -> None:
-        """Requests a pass of the job, because something about it changed: now, or that time after its last one."""
+        """Requests a pass of the job, because something about it changed: now, or that time after its last one.
+
+        One that may come later is also behind the changes of other jobs.
+        """
         early = self._passed.get(key, -math.inf) + apart_seconds - time.monotonic()
-        if early > 0:
+        if apart_seconds <= 0:
+            self._changed.add(key)
+            self._slots.hurry(key)
+        elif early > 0:
             if key not in self._later:
-                self._later[key] = asyncio.get_running_loop().call_later(early, self.wake, key)
+                self._later[key] = asyncio.get_running_loop().call_later(early, self._wake_now, key)
             return
+        self._wake_now(key)
+
+    def _wake_now(self, key: Key) -> None:
         self._cancel_timer(key)
         if key not in self._tasks:
             self._woken[key] = asyncio.Event()
@@ -99,9 +112,10 @@ class Passes:
         try:
             await self._begun.wait()
             while not result.gone or woken.is_set():
-                woken.clear()
-                self._cancel_timer(key)
-                async with self._slots:
+                async with self._slots.slot(key, patient=key not in self._changed):
+                    woken.clear()
+                    self._changed.discard(key)
+                    self._cancel_timer(key)
                     self._passed[key] = time.monotonic()
                     result = await self._attempt(key, result.failures)
                 failures = failures + 1 if result.backs_off else 0
@@ -109,6 +123,7 @@ class Passes:
         finally:
             del self._tasks[key], self._woken[key]
             self._passed.pop(key, None)
+            self._changed.discard(key)
             self._cancel_timer(key)
 
     def _cancel_timer(self, key: Key) -> None:

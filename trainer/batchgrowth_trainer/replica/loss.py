@@ -20,6 +20,7 @@ class Loss:
         self._values = Compiled(workload.values, spec, device) if spec.compile else workload.values
         self._modules = tuple(model.modules())
         self._norms = [m for m in self._modules if isinstance(m, _BatchNorm)]
+        self._ones: dict[torch.dtype, Tensor] = {}
 
     def begin(self) -> None:
         """Put the model into training mode, unless all of it is: to look takes less time than to do it."""
@@ -27,7 +28,7 @@ class Loss:
             self._model.train()
 
     def __call__(self, inputs: Any, target: Any, count: int) -> Tensor:
-        """The sum over the `count` examples of a shard, a float32 or float64 of no dimensions, with its graph.
+        """The losses of the `count` examples of a shard, floats of shape (count,), with their graph.
 
         Raises WorkloadError if the workload returns something else than one loss per example.
         """
@@ -41,4 +42,15 @@ class Loss:
             losses = workload.checked(self._values(self._model, inputs, target), target, count)
         for norm in resting:
             norm.train()
-        return losses.float().sum() if losses.dtype is torch.bfloat16 else losses.sum()
+        return losses
+
+    def differentiate(self, losses: Tensor) -> Tensor:
+        """Add the gradient of the sum of the losses to the parameters' own; the sum, of no dimensions, without a graph.
+
+        The sum itself is left out of the graph, which takes a small net less time and has the same bits.
+        """
+        if losses.dtype not in self._ones:
+            self._ones[losses.dtype] = torch.ones((), dtype=losses.dtype, device=losses.device)
+        losses.backward(self._ones[losses.dtype].expand(losses.shape))  # type: ignore[no-untyped-call]
+        values = losses.detach()
+        return (values.float() if values.dtype is torch.bfloat16 else values).sum()

@@ -191,10 +191,9 @@ class Replica:
         with reported_as_workload_error(f"update {step.position.update + 1}, shard {shard}"):
             inputs, target = to_device(self.loaders.read(request, partial(ahead, shard)), self.device)
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
-            loss = self._loss(inputs, target, count)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss = self._loss.differentiate(self._loss(inputs, target, count))
         weights = self.parameters.length
-        self._tail.write(done.places, loss.detach(), done.row[:weights], largest_shard(step) / count)
+        self._tail.write(done.places, loss, done.row[:weights], largest_shard(step) / count)
         if self.buffers.length:
             self.buffers.change_since(start, count, done.row[weights : -self._tail.length])
         self._rows.round(done)
