@@ -119,6 +119,13 @@ PAUSES: tuple[Panel, ...] = (
         *quantiles("batchgrowth_checkpoint_duration_seconds"),
         limits=((15, "yellow"), (60, "red")),
     ),
+    lines(
+        "Backups",
+        "Parts of updates that an idle worker repeated because another was slow, since the trainer started, by the "
+        "copy that came first; 0 unless exchange.gatherScatter.backups is true.",
+        "none",
+        Query(latest("batchgrowth_backups_total", "first"), "{{first}} first"),
+    ),
 )
 CHECKPOINTS: tuple[Panel, ...] = (
     lines(

@@ -27,6 +27,14 @@ class Metric:
 
 
 TRAINER = (
+    Metric(
+        "batchgrowth_backups_total",
+        "counter",
+        "Parts of updates that an idle worker of GatherScatter repeated, by the copy that came first: backup or "
+        "original.",
+        "",
+        ("first",),
+    ),
     Metric("batchgrowth_batch_size", "gauge", "Batch size of the current stage.", "examples"),
     Metric(
         "batchgrowth_checkpoint_duration_seconds", "histogram", "Checkpoint write time.", "seconds", (), PAUSE_BUCKETS

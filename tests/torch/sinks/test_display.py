@@ -12,6 +12,7 @@ from batchgrowth.plan import Plan, Position, Stage
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.display import Lines, make_display
 from batchgrowth_trainer.sinks.events import (
+    BackedUp,
     BytesSent,
     CheckpointFailed,
     CheckpointSaved,
@@ -245,7 +246,8 @@ NOTES = [
     (CheckpointFailed("no room"), "checkpoint failed: no room"),
     (Waiting("a worker"), "waiting for a worker"),
 ]
-SILENT = [BytesSent(9), ReplicasApart(0.1), Stale(3, 1.5), WorkersReady(2), CheckpointSaved(1, 0.1, 9), Finished("5f")]
+SILENT = [BytesSent(9), ReplicasApart(0.1), Stale(3, 1.5), BackedUp(1, 0), WorkersReady(2), CheckpointSaved(1, 0.1, 9),
+          Finished("5f")]  # fmt: skip
 
 
 @pytest.mark.parametrize("console", [terminal, lambda: Console(file=io.StringIO())], ids=["terminal", "log"])

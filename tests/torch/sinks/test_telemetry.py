@@ -14,6 +14,7 @@ from batchgrowth.plan import make_plan
 from batchgrowth_trainer.__main__ import ANYWHERE
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.events import (
+    BackedUp,
     BytesSent,
     CheckpointFailed,
     CheckpointSaved,
@@ -52,6 +53,7 @@ def filled(job: Any) -> Telemetry:
         BytesSent(1000),
         ReplicasApart(0.5),
         Stale(3, 1.5),
+        BackedUp(2, 1),
         CheckpointSaved(2, 0.1, 500),
         CheckpointFailed("no room"),
     ):
@@ -94,6 +96,8 @@ def test_counters_count_and_gauges_hold_the_last_value(small_job: Any) -> None:
     assert 0.9 == found["batchgrowth_evaluation[accuracy]"]
     assert pytest.approx(0.4) == found["batchgrowth_update_duration_seconds_sum[compute]"]
     assert 1 == found["batchgrowth_resize_duration_seconds_count[up]"]
+    assert 2 == found["batchgrowth_backups_total[backup]"]
+    assert 1 == found["batchgrowth_backups_total[original]"]
 
 
 def test_after_a_resume_examples_count_from_zero_like_updates(small_job: Any) -> None:

@@ -149,9 +149,9 @@ class Calls:
             return None
         return None if sent is None else [future for [future] in sent]
 
-    def gather(self, futures: Mapping[str, Future], seconds: float) -> list[Any] | None:
-        """The results of the workers' finished tasks, fetched from them directly; None if a worker is gone."""
+    def gather(self, futures: Sequence[Future], workers: Collection[str], seconds: float) -> list[Any] | None:
+        """The results of these workers' finished tasks, fetched from them directly; None if a worker is gone."""
         try:
-            return self.wait(self._client._gather(list(futures.values()), direct=True), futures, seconds)
+            return self.wait(self._client._gather(list(futures), direct=True), workers, seconds)
         except (CancelledError, KilledWorker, OSError, TimeoutError):
             return None

@@ -2,28 +2,28 @@
 
 The paper's centralised, synchronous scheme (AdaDamp over Dask; CS744 report, task 2A); the driver is the server.
 Each update is one task per worker, so workers join and leave between updates at no cost; losing one costs that update's
-gradients.
+gradients. With `backups`, an idle worker repeats the task of a slow one.
 """
 
 import math
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from batchgrowth.plan import Step
 from distributed import Future
 
-from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew import pulse
 from batchgrowth_trainer.crew.arithmetics import STEPS
 from batchgrowth_trainer.crew.connection import SchedulerLost
 from batchgrowth_trainer.crew.crew import Crew
-from batchgrowth_trainer.crew.events import Ended, Event
+from batchgrowth_trainer.crew.events import Event
+from batchgrowth_trainer.drivers.gathering import Gathering
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaling
 from batchgrowth_trainer.drivers.single_process import evaluate_if_due
+from batchgrowth_trainer.drivers.stragglers import Stragglers
 from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.record.packed import pack_all
 from batchgrowth_trainer.record.snapshot import Trained
@@ -33,23 +33,11 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import add_up, lay_out
 from batchgrowth_trainer.replica.updates import Committed
-from batchgrowth_trainer.sinks.events import BytesSent
+from batchgrowth_trainer.sinks.events import BackedUp, BytesSent
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.worker.messages import Gradients, Left, UpdateRow
+from batchgrowth_trainer.worker.messages import Gradients, UpdateRow
 
 _TICK_SECONDS = 0.05
-
-
-@dataclass(slots=True)
-class _Gathering:
-    """One attempt at one update: the task of each member, and how it ended."""
-
-    number: int
-    futures: dict[str, Future] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-    faults: dict[str, WorkerFault] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
-    first_ended_at: float = math.inf
 
 
 class GatherScatterDriver:
@@ -57,9 +45,9 @@ class GatherScatterDriver:
 
     def __init__(self, run: Run, crew: Crew, scaling: Scaling, replica: Replica) -> None:
         self._run, self._crew, self._scaling, self._replica = run, crew, scaling, replica
-        self._number = 0
-        self._now: _Gathering | None = None
-        self._members: list[str] = []
+        self._number = self._size = 0
+        self._now: Gathering | None = None
+        self._late = Stragglers(crew, run.note, run.spec.patience_seconds)
         self._stopwatch = Stopwatch()
         self._committed_at = time.perf_counter()
 
@@ -87,24 +75,31 @@ class GatherScatterDriver:
             self._update(replica.plan.step_at(replica.position))
 
     def _update(self, step: Step) -> None:
-        members = self._scaling.gather(self._handle_events, {})
+        team = self._scaling.gather(self._handle_events, {})
+        members = [worker for worker in team if worker not in self._late]
         if not members:
+            self._handle_events(_TICK_SECONDS)
             return
         began = time.perf_counter()
         self._number += 1
-        present = self._now = _Gathering(self._number)
-        answers = self._gathered(step, members, present)
+        layout = lay_out(step.shards, len(members))
+        present = self._now = Gathering(self._number, [hi - lo for lo, hi in layout.runs])
+        answers = self._gathered(step, members, len(team))
+        self._now = None
         if answers is None:
             self._recover(members, present)
             return
+        self._part_with(present)
         sent = len(members) * sum(t.nbytes for t in self._replica.model_tensors().values())
         self._run.publish(BytesSent(sent + sum(row.nbytes for answer in answers for row in answer.rows)))
         rows = [torch.from_numpy(np.array(row)).to(self._replica.device) for answer in answers for row in answer.rows]
         self._replica.write_timing(rows[0], self._stopwatch.timing)
-        done = self._replica.commit(step, add_up(rows, lay_out(step.shards, len(members))))
-        self._record(step, members, done, began, [answer.seconds for answer in answers])
+        done = self._replica.commit(step, add_up(rows, layout))
+        seconds = [c.delay + a.seconds for c, a in zip(present.first_copies(), answers, strict=True)]
+        self._record(step, members, done, began, seconds)
 
-    def _recover(self, members: list[str], present: _Gathering) -> None:
+    def _recover(self, members: list[str], present: Gathering) -> None:
+        present.cancel()
         cause = "a worker was lost"
         for address, fault in present.faults.items():
             cause = f"worker {address} was left out: {fault}"
@@ -113,64 +108,77 @@ class GatherScatterDriver:
         self._handle_events(_TICK_SECONDS)  # handles its Left, so that the next attempt is without it
         self._run.record_recovery(cause)
 
-    def _gathered(self, step: Step, members: list[str], present: _Gathering) -> list[Gradients] | None:
-        """Each member's gradients, in the order of the ranks; None if a member was lost."""
+    def _part_with(self, present: Gathering) -> None:
+        """Leave out the workers whose part of a complete update came from another: the late ones, and the faulty."""
+        self._late.add(present.under_way())
+        for address, fault in present.faults.items():
+            self._run.note(f"worker {address} was left out: {fault}")
+            self._crew.leave_out(address, fault)
+        if present.num_backups:
+            first = sum(copy.is_backup for copy in present.first_copies())
+            self._run.publish(BackedUp(first, present.num_backups - first))
+
+    def _gathered(self, step: Step, members: list[str], team: int) -> list[Gradients] | None:
+        """The gradients of each part, in the order of the ranks; None if one was lost."""
+        present, patience = self._now, self._run.spec.patience_seconds
+        assert present is not None
         tensors = pack_all(self._replica.model_tensors())
-        patience = self._run.spec.patience_seconds
-        models = self._crew.calls.scatter(tensors, members, patience)
-        if models is None:
+        sent = self._crew.calls.scatter(tensors, members, patience)
+        if sent is None:
             return None
-        for rank, (address, model) in enumerate(zip(members, models, strict=True)):
-            order = (self._crew.run_id, model, step, rank, len(members))
-            future = self._crew.calls.submit(address, service.compute_gradients, *order)
-            present.futures[address] = future
-            future.add_done_callback(self._crew.on_end(address, present.number))
-        self._record_resize(step, members)
-        asked_at = time.monotonic()
-        while len(present.ended) < len(members) and not present.gone:
+        models = dict(zip(members, sent, strict=True))
+        for rank, address in enumerate(members):
+            self._submit(step, models, rank, address)
+        self._record_resize(step, team)
+        while not present.is_over:
             self._handle_events(_TICK_SECONDS)
             self._crew.check_connected()
-            late = [m for m in members if m not in present.ended]
-            if time.monotonic() - asked_at > patience:
-                self._crew.restart_unresponsive(late, self._run.note)
-                asked_at = time.monotonic()
-            if time.monotonic() - present.first_ended_at > patience + pulse.STUCK_SECONDS:
-                self._crew.restart(late, self._run.note, pulse.STUCK)
-                present.first_ended_at = math.inf
-        self._now = None
-        if present.gone:
-            for future in present.futures.values():
-                future.cancel()
+            if self._run.spec.exchange.settings.backups:
+                idle = [address for address in present.idle() if address in self._crew.ready]
+                for rank, address in zip(present.overdue(), idle, strict=False):
+                    self._submit(step, models, rank, address)
+            self._restart_hung(present)
+        if present.is_lost:
             return None
-        return self._crew.calls.gather(present.futures, patience)
+        first = present.first_copies()
+        return self._crew.calls.gather([copy.future for copy in first], {copy.worker for copy in first}, patience)
+
+    def _submit(self, step: Step, models: dict[str, Future], rank: int, address: str) -> None:
+        """Have the worker compute the part of this rank; `models` are those that the members hold."""
+        assert self._now is not None
+        order = (self._crew.run_id, models[address], step, rank, len(models))
+        future = self._crew.calls.submit(address, service.compute_gradients, *order)
+        self._now.add(rank, address, future)
+        future.add_done_callback(self._crew.on_end(address, self._now.number))
+
+    def _restart_hung(self, present: Gathering) -> None:
+        """Restart members that do not answer, and those that do not end their task though others have long ended."""
+        patience, now = self._run.spec.patience_seconds, time.monotonic()
+        if now - present.answered_at > patience:
+            self._crew.restart_unresponsive([copy.worker for copy in present.under_way()], self._run.note)
+            present.answered_at = time.monotonic()
+        if now - present.first_ended_at > patience + pulse.STUCK_SECONDS:
+            self._crew.restart([copy.worker for copy in present.under_way()], self._run.note, pulse.STUCK)
+            present.first_ended_at = math.inf
 
     def _handle_events(self, seconds: float) -> None:
         self._crew.drain_events(seconds, self._handle)
         self._crew.settle(self._replica.position.update)
+        self._late.watch()
 
     def _handle(self, event: Event) -> None:
         self._crew.follow(event)
-        present = self._now
-        if present is None:
-            return
-        if isinstance(event, Left) and event.address in present.futures:
-            present.gone.add(event.address)
-        elif isinstance(event, Ended) and event.generation == present.number:
-            fault = event.fault()
-            if fault is not None:
-                present.faults[event.address] = fault
-            if fault is not None or event.is_lost():
-                present.gone.add(event.address)
-            present.ended.add(event.address)
-            present.first_ended_at = min(present.first_ended_at, time.monotonic())
+        self._late.follow(event)
+        if self._now is not None:
+            self._now.follow(event)
 
-    def _record_resize(self, step: Step, members: list[str]) -> None:
-        before, self._members = len(self._members), members
-        if before != len(members):
+    def _record_resize(self, step: Step, size: int) -> None:
+        before, self._size = self._size, size
+        if before != size:
             self._stopwatch = Stopwatch()
-        if before not in (0, len(members)):
+        if before not in (0, size):
             pause = time.perf_counter() - self._committed_at
-            self._run.record_resize(step.position.update, before, len(members), pause)
+            self._run.record_resize(step.position.update, before, size, pause)
 
     def _record(self, step: Step, members: list[str], done: Committed, began: float, seconds: list[float]) -> None:
         now = self._committed_at = time.perf_counter()

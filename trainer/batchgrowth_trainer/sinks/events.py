@@ -98,6 +98,14 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
+class BackedUp:
+    """Parts of a committed update that an idle worker repeated: how many backups came first, and how many did not."""
+
+    first: int
+    second: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersReady:
     """This many workers could train now."""
 
@@ -145,8 +153,8 @@ class Stopped:
 
 Event = (
     HistoryRow | EvaluationRow | ResizeRow | Started | Looked | EndedEarly | Recovered | CheckpointSaved
-    | CheckpointFailed | BytesSent | ReplicasApart | Stale | WorkersReady | Waiting | ArithmeticDiffers | Note
-    | Finished | Stopped
+    | CheckpointFailed | BytesSent | ReplicasApart | Stale | BackedUp | WorkersReady | Waiting | ArithmeticDiffers
+    | Note | Finished | Stopped
 )  # fmt: skip
 
 

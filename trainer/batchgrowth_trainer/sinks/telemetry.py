@@ -32,6 +32,7 @@ class Telemetry:
         self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in TRAINER}
         self._epoch = epochs
         self._stale(0, 0.0)
+        self._backed_up(0, 0)
 
     def handle(self, event: events.Event) -> None:
         """See Sink."""
@@ -39,7 +40,7 @@ class Telemetry:
         match event:
             case HistoryRow():
                 self._row(event)
-            case events.BytesSent() | events.ReplicasApart() | events.Stale():
+            case events.BytesSent() | events.ReplicasApart() | events.Stale() | events.BackedUp():
                 self._exchange(event)
             case EvaluationRow():
                 for name, value in (("loss", event.loss), *event.metrics.items()):
@@ -68,6 +69,10 @@ class Telemetry:
         self._metrics["batchgrowth_staleness"].labels("largest").set(largest)
         self._metrics["batchgrowth_staleness"].labels("mean").set(mean)
 
+    def _backed_up(self, first: int, second: int) -> None:
+        self._metrics["batchgrowth_backups_total"].labels("backup").inc(first)
+        self._metrics["batchgrowth_backups_total"].labels("original").inc(second)
+
     def _row(self, row: HistoryRow) -> None:
         metrics = self._metrics
         metrics["batchgrowth_updates_total"].inc()
@@ -87,7 +92,7 @@ class Telemetry:
         spent.labels("exchange").observe(row.exchange_seconds)
         spent.labels("wait").observe(row.wait_seconds)
 
-    def _exchange(self, event: events.BytesSent | events.ReplicasApart | events.Stale) -> None:
+    def _exchange(self, event: events.BytesSent | events.ReplicasApart | events.Stale | events.BackedUp) -> None:
         match event:
             case events.BytesSent(count):
                 self._metrics["batchgrowth_exchange_bytes_total"].inc(count)
@@ -95,6 +100,8 @@ class Telemetry:
                 self._metrics["batchgrowth_replica_distance"].set(distance)
             case events.Stale(largest, mean):
                 self._stale(largest, mean)
+            case events.BackedUp(first, second):
+                self._backed_up(first, second)
 
     def _resize(self, row: ResizeRow) -> None:
         direction = "up" if row.to_workers > row.from_workers else "down"

@@ -1,0 +1,295 @@
+"""The driver of GatherScatter with workers in this process, which are slow, fail and die at chosen moments."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from batchgrowth_trainer.blame import DeviceFault
+from batchgrowth_trainer.crew.events import Ended, Event
+from batchgrowth_trainer.drivers import gathering
+from batchgrowth_trainer.drivers.gather_scatter import GatherScatterDriver
+from batchgrowth_trainer.record.snapshot import weights_sha256
+from batchgrowth_trainer.replica.building import build_replica
+from batchgrowth_trainer.sinks.events import BackedUp
+from batchgrowth_trainer.sinks.events import Event as RunEvent
+from batchgrowth_trainer.training import Options, train
+from batchgrowth_trainer.worker.member import Member
+from batchgrowth_trainer.worker.messages import Gradients, Left
+
+JOB = ("epochs=3", "batch={initial: 12, maximum: 24, shard: 4, growth: {type: Geometric, geometric: {factor: '2', "
+       "everyEpochs: 1}}}")  # fmt: skip
+BACKUPS = "exchange={type: GatherScatter, gatherScatter: {backups: true}}"
+SLOW = 3
+"""The update, counted from 0, at which the worker a is slow."""
+
+
+class Task:
+    """A task on a worker; `work` returns its result or raises."""
+
+    def __init__(self, key: int, worker: str, update: int, work: Callable[[], Gradients]) -> None:
+        self.key, self.worker, self.update, self.work = key, worker, update, work
+        self.status = "pending"
+        self.error: Exception | None = None
+        self.result: Gradients | None = None
+
+    def add_done_callback(self, _: Any) -> None:
+        """The crew knows when it ends."""
+
+    def cancel(self) -> None:
+        self.status = "cancelled"
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def end(self, number: int) -> Ended:
+        try:
+            self.result = self.work()
+            self.status = "finished"
+        except DeviceFault as error:
+            self.error, self.status = error, "error"
+        future: Any = self
+        return Ended(self.worker, number, future)
+
+
+class Crew:
+    """Crew and calls in one: three workers, of whose tasks one ends at each look, in the order of the requests.
+
+    `story` says which are held back, which fail, and which workers die; a part is overdue once only such are left.
+    """
+
+    run_id = "run"
+
+    def __init__(self, members: dict[str, Member], story: "Story") -> None:
+        self.members, self.story, self.calls = members, story, self
+        self.ready, self.tasks = dict.fromkeys(members), list[Task]()
+        self.asked = list[tuple[int, str, int]]()
+        self.left_out = dict[str, str]()
+        self.number = 0
+
+    def scatter(self, model: Any, workers: list[str], _seconds: float) -> list[Any]:
+        self.number += 1
+        return [model for _ in workers]
+
+    def submit(self, worker: str, _function: Any, _run: str, model: Any, step: Any, rank: int, size: int) -> Task:
+        update = step.position.update
+        self.asked.append((update, worker, rank))
+
+        def work() -> Gradients:
+            if self.story.is_faulty(update, worker):
+                raise DeviceFault(f"ECC error of {worker}")
+            return Gradients(self.members[worker].partial_rows(model, step, rank, size), 1.0)
+
+        self.tasks.append(Task(len(self.asked), worker, update, work))
+        return self.tasks[-1]
+
+    def gather(self, tasks: list[Task], _workers: set[str], _seconds: float) -> list[Any]:
+        return [task.result for task in tasks]
+
+    def drain_events(self, _seconds: float, handle: Callable[[Event], None]) -> None:
+        for event in self.events():
+            handle(event)
+
+    def events(self) -> Iterator[Event]:
+        for worker in self.story.dying(self):
+            self.ready.pop(worker, None)
+            self.tasks = [task for task in self.tasks if task.worker != worker]
+            yield Left(worker)
+        ready = [task for task in self.tasks if task.status == "pending" and not self.story.holds(self, task)]
+        gathering.SHORTEST_SECONDS = math.inf if ready else -1.0
+        if ready:
+            self.tasks.remove(ready[0])
+            yield ready[0].end(self.number)
+
+    def leave_out(self, worker: str, fault: Exception) -> None:
+        self.ready.pop(worker, None)
+        self.left_out[worker] = str(fault)
+
+    def on_end(self, _worker: str, _number: int) -> None: ...
+    def follow(self, _event: Event) -> None: ...
+    def settle(self, _update: int) -> None: ...
+    def check_connected(self) -> None: ...
+    def restart(self, workers: Any, *_: Any) -> None:
+        assert not workers
+
+    def restart_unresponsive(self, _workers: Any, _note: Any) -> None: ...
+    def hung(self) -> set[str]:
+        return set()
+
+
+def num_asked(crew: Crew) -> int:
+    """The tasks of the slow update: four once it has a backup."""
+    return [update for update, _, _ in crew.asked].count(SLOW)
+
+
+class Story:
+    """The worker a holds its part of the slow update until update `until` is under way."""
+
+    until = SLOW + 3
+
+    def holds(self, crew: Crew, task: Task) -> bool:
+        return task.update == SLOW and task.worker == "a" and crew.asked[-1][0] < self.until
+
+    def dying(self, _crew: Crew) -> set[str]:
+        return set()
+
+    def is_faulty(self, _update: int, _worker: str) -> bool:
+        return False
+
+
+class Faulty(Story):
+    """Its device fails, before (`until` is the slow update) or after the backup has ended."""
+
+    def __init__(self, until: int) -> None:
+        self.until = until
+
+    def holds(self, crew: Crew, task: Task) -> bool:
+        waits = task.update == SLOW and task.worker == "a" and num_asked(crew) < 4
+        return super().holds(crew, task) or waits
+
+    def is_faulty(self, update: int, worker: str) -> bool:
+        return update == SLOW and worker == "a"
+
+
+class Dying(Story):
+    """It dies as soon as its backup has been asked for."""
+
+    def dying(self, crew: Crew) -> set[str]:
+        return {"a"} if num_asked(crew) == 4 and "a" in crew.ready else set()
+
+
+class DyingHelper(Story):
+    """The worker that repeats the part dies with what it has computed, so the update is repeated."""
+
+    until = SLOW
+
+    def holds(self, crew: Crew, task: Task) -> bool:
+        return task.update == SLOW and task.worker == "a" and num_asked(crew) < 4
+
+    def dying(self, crew: Crew) -> set[str]:
+        return {"b"} if num_asked(crew) == 4 and "b" in crew.ready else set()
+
+
+class Seen:
+    """What a run recorded."""
+
+    def __init__(self, job: Any) -> None:
+        self.spec = job.spec
+        self.workers, self.resizes, self.causes, self.notes = list[int](), list[Any](), list[str](), list[str]()
+        self.backups = list[BackedUp]()
+
+    def publish(self, event: RunEvent) -> None:
+        if isinstance(event, BackedUp):
+            self.backups.append(event)
+
+    def record_rows(self, rows: Any) -> None:
+        self.workers += [row.workers for row in rows]
+
+    def record_resize(self, *resize: Any) -> None:
+        self.resizes.append(resize[1:3])
+
+    def record_recovery(self, cause: str) -> None:
+        self.causes.append(cause)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def evaluation_due(self, *_: Any) -> bool:
+        return False
+
+    def checkpoint_after(self, _update: int) -> None:
+        """There is none."""
+
+    stop_requested = checkpoint_due = staticmethod(lambda: False)
+
+
+@pytest.fixture
+def expected(small_job: Any, tmp_path: Any) -> str:
+    return str(train(small_job(*JOB), Options(output_dir=tmp_path))["weightsSha256"])
+
+
+@pytest.fixture
+def trained(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, Seen, Crew]]]:
+    """A function: the weights of a run with that story, what it recorded, and its workers."""
+    monkeypatch.setattr(gathering, "TIMES_THE_MEDIAN", -1.0)
+    monkeypatch.setattr(gathering, "SHORTEST_SECONDS", math.inf)  # see Crew.events
+    members = dict[str, Member]()
+
+    def run(story: Story, exchange: str = BACKUPS) -> tuple[str, Seen, Crew]:
+        job = small_job(*JOB, exchange)
+        members.update({name: Member(job.spec, "127.0.0.1") for name in "abc"})
+        crew, seen = Crew(members, story), Seen(job)
+        scaling = SimpleNamespace(gather=lambda _handle, _updates: list(crew.ready))
+        driver: Any = GatherScatterDriver
+        replica = build_replica(job.spec)
+        with closing(replica.loaders):
+            done = driver(seen, crew, scaling, replica).train()
+        return weights_sha256(done.state_dict), seen, crew
+
+    yield run
+    for member in members.values():
+        member.close()
+
+
+def asked_at(crew: Crew, update: int) -> list[tuple[str, int]]:
+    """The worker and rank of each task of that update."""
+    return [(worker, rank) for at, worker, rank in crew.asked if at == update]
+
+
+@pytest.mark.fault("C08")
+def test_a_slow_worker_is_left_out_until_it_has_ended(trained: Any, expected: str) -> None:
+    weights, seen, crew = trained(Story())
+    assert expected == weights
+    assert ("b", 0) in asked_at(crew, SLOW), "b was idle first"
+    for update in (SLOW + 1, SLOW + 2):
+        assert {("b", 0), ("c", 1)} <= set(asked_at(crew, update))
+        assert 2 == seen.workers[update]
+    assert 3 == seen.workers[SLOW + 4]
+    assert ("a", 0) in asked_at(crew, SLOW + 4)
+    assert [BackedUp(1, 0)] == seen.backups
+    assert ([], [], []) == (seen.causes, seen.resizes, seen.notes)
+
+
+@pytest.mark.fault("C07")
+@pytest.mark.parametrize("until", [SLOW, SLOW + 2], ids=["before its backup has ended", "after it"])
+def test_a_slow_worker_with_a_fault_is_left_out(trained: Any, expected: str, until: int) -> None:
+    """The update is committed all the same."""
+    weights, seen, crew = trained(Faulty(until))
+    assert expected == weights
+    assert {"a": "ECC error of a"} == crew.left_out
+    assert ["worker a was left out: ECC error of a"] == seen.notes
+    assert "a" not in {worker for update, worker, _ in crew.asked if update > SLOW}
+    assert [] == seen.causes
+
+
+@pytest.mark.fault("C01")
+def test_a_slow_worker_that_dies_after_it_has_a_backup_costs_nothing(trained: Any, expected: str) -> None:
+    weights, seen, crew = trained(Dying())
+    assert expected == weights
+    assert [] == seen.causes
+    assert [(3, 2)] == seen.resizes
+    assert "a" not in crew.ready
+
+
+@pytest.mark.fault("C01")
+def test_an_update_without_a_copy_of_a_part_is_repeated(trained: Any, expected: str) -> None:
+    weights, seen, crew = trained(DyingHelper())
+    assert expected == weights
+    assert ["a worker was lost"] == seen.causes
+    assert [(3, 2)] == seen.resizes
+    assert len(asked_at(crew, SLOW)) > 4
+
+
+def test_without_backups_nothing_is_repeated(trained: Any, expected: str) -> None:
+    """The driver waits for the worker that ends last, and sends nothing twice."""
+
+    class Slow(Story):
+        def holds(self, crew: Crew, task: Task) -> bool:
+            return task.update == SLOW and task.worker == "a" and len(crew.tasks) > 1
+
+    weights, seen, crew = trained(Slow(), "exchange.type=GatherScatter")
+    assert expected == weights
+    assert [] == seen.backups
+    assert all([("a", 0), ("b", 1), ("c", 2)] == asked_at(crew, update) for update in range(len(seen.workers)))

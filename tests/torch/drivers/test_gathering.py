@@ -1,0 +1,322 @@
+"""Which copy of a part counts, when a part is repeated and by which worker, and what becomes of those that are late."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from batchgrowth_trainer.blame import DeviceFault
+from batchgrowth_trainer.crew import pulse
+from batchgrowth_trainer.crew.events import Ended
+from batchgrowth_trainer.drivers.gathering import SHORTEST_SECONDS, TIMES_THE_MEDIAN, Gathering
+from batchgrowth_trainer.drivers.stragglers import Stragglers
+from batchgrowth_trainer.worker.messages import Left
+
+PATIENCE = 60.0
+
+
+class Clock:
+    """Stands still until it is advanced."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Update(Gathering):
+    """A gathering whose tasks are named by worker and rank."""
+
+    def __init__(self, clock: Clock, *sizes: int) -> None:
+        super().__init__(1, sizes, clock)
+        self.clock, self.cancelled = clock, list[str]()
+
+    def ask(self, rank: int, worker: str) -> None:
+        key = f"{worker}{rank}"
+        future: Any = SimpleNamespace(key=key, status="pending", cancel=lambda: self.cancelled.append(key))
+        self.add(rank, worker, future)
+
+    def ended(self, rank: int, worker: str, error: BaseException | None = None, status: str = "") -> Ended:
+        """The end of a task, which the gathering follows."""
+        status = status or ("finished" if error is None else "error")
+        future: Any = SimpleNamespace(key=f"{worker}{rank}", status=status, exception=lambda: error)
+        event = Ended(worker, self.number, future)
+        self.follow(event)
+        return event
+
+    def counted(self) -> list[str]:
+        return [copy.worker for copy in self.first_copies()]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def update(clock: Clock) -> Update:
+    """Three parts of two shards each, which a, b and c compute."""
+    made = Update(clock, 2, 2, 2)
+    for rank, worker in enumerate("abc"):
+        made.ask(rank, worker)
+    return made
+
+
+# --- when a part is overdue -------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_overdue_before_half_of_the_parts_have_ended(update: Update) -> None:
+    update.clock.now += 1
+    update.ended(1, "b")
+    update.clock.now += 9
+    assert [] == update.overdue()
+    update.ended(0, "a")
+    update.clock.now += 2  # more than twice the median of one and ten seconds
+    assert [2] == update.overdue()
+
+
+def test_a_part_is_overdue_after_twice_the_median(update: Update) -> None:
+    for worker, seconds in (("a", 1.0), ("b", 2.0)):
+        update.clock.now += seconds
+        update.ended("abc".index(worker), worker)
+    begun = update.clock.now - 3.0
+    median = (1.0 + 3.0) / 2  # b ended three seconds after it began
+    update.clock.now = begun + TIMES_THE_MEDIAN * median
+    assert [] == update.overdue()
+    update.clock.now += 0.001
+    assert [2] == update.overdue()
+
+
+def test_a_quick_part_has_a_tenth_of_a_second(update: Update) -> None:
+    update.clock.now += 0.001
+    update.ended(0, "a")
+    update.ended(1, "b")
+    update.clock.now += SHORTEST_SECONDS - 0.002
+    assert [] == update.overdue()
+    update.clock.now += 0.002
+    assert [2] == update.overdue()
+
+
+def test_a_longer_part_may_take_longer(clock: Clock) -> None:
+    """Two shards on one worker and one on the other: twice the time is nothing unusual."""
+    update = Update(clock, 2, 1)
+    update.ask(0, "a")
+    update.ask(1, "b")
+    clock.now += 1
+    update.ended(1, "b")
+    clock.now += 2.5
+    assert [] == update.overdue()
+    clock.now += 1
+    assert [0] == update.overdue()
+
+
+def test_an_empty_part_says_nothing_about_the_pace(clock: Clock) -> None:
+    """A worker beyond the number of shards ends at once, but can repeat a part."""
+    update = Update(clock, 1, 1, 0)
+    for rank, worker in enumerate("abc"):
+        update.ask(rank, worker)
+    update.ended(2, "c")
+    clock.now += 3600
+    assert [] == update.overdue()
+    update.ended(0, "a")
+    assert [] == update.overdue(), "a took as long"
+    clock.now += 3601
+    assert [1] == update.overdue()
+    assert ["c", "a"] == update.idle()
+
+
+def test_a_part_has_two_copies_at_most(update: Update) -> None:
+    update.clock.now += 1
+    update.ended(0, "a")
+    update.ended(1, "b")
+    update.clock.now += 5
+    update.ask(2, "a")
+    assert [] == update.overdue()
+    assert ["b"] == update.idle()
+    assert 1 == update.num_backups
+    update.ask(0, "b")
+    update.follow(Left("a"))
+    update.ended(0, "b")
+    assert not update.is_lost
+    assert [2] == update.overdue(), "its backup is lost with a, so it may have another"
+
+
+# --- which copy counts ------------------------------------------------------------------------------------------------
+
+
+def backed_up(update: Update) -> Update:
+    """c is slow, and a repeats its part."""
+    update.clock.now += 1
+    update.ended(0, "a")
+    update.ended(1, "b")
+    update.clock.now += 5
+    update.ask(2, "a")
+    update.clock.now += 1
+    return update
+
+
+def test_the_first_copy_counts(update: Update) -> None:
+    backed_up(update)
+    assert not update.is_over
+    update.ended(2, "a")
+    assert update.is_over
+    assert ["a", "b", "a"] == update.counted()
+    assert [0, 0, 6] == [copy.delay for copy in update.first_copies()]
+    assert ["c"] == [copy.worker for copy in update.under_way()]
+    update.clock.now += 1
+    update.ended(2, "c")
+    assert ["a", "b", "a"] == update.counted()
+
+
+def test_the_original_may_come_first(update: Update) -> None:
+    backed_up(update).ended(2, "c")
+    assert update.is_over
+    assert ["a", "b", "c"] == update.counted()
+    assert [("a", True)] == [(copy.worker, copy.is_backup) for copy in update.under_way()]
+
+
+@pytest.mark.fault("C01", "C07")
+@pytest.mark.parametrize(
+    "loss", ["left", "lost", "fault"], ids=["its worker has left", "its task is lost", "its worker has a fault"]
+)
+@pytest.mark.parametrize(("lost", "other"), [("c", "a"), ("a", "c")], ids=["the original", "the backup"])
+def test_a_lost_copy_of_two_costs_nothing(update: Update, loss: str, lost: str, other: str) -> None:
+    backed_up(update)
+    update.ask(0, "b")  # what a has computed is lost with it
+    if loss == "left":
+        update.follow(Left(lost))
+    elif loss == "lost":
+        update.ended(2, lost, status="cancelled")
+    else:
+        update.ended(2, lost, DeviceFault("ECC"))
+    assert not update.is_lost
+    assert not update.is_over
+    update.ended(2, other)
+    update.ended(0, "b")
+    assert update.is_over
+    assert not update.is_lost
+    assert other == update.counted()[2]
+    assert [lost] * (loss == "fault") == list(update.faults)
+    assert lost not in update.idle() or loss == "lost"
+
+
+@pytest.mark.parametrize("faulty", ["c", "ac"], ids=["one copy", "two copies"])
+def test_a_part_without_a_copy_is_lost(update: Update, faulty: str) -> None:
+    if "a" in faulty:
+        backed_up(update).ended(2, "a", DeviceFault("ECC of a"))
+        assert not update.is_over
+    update.ended(2, "c", DeviceFault("ECC of c"))
+    assert update.is_over
+    assert update.is_lost
+    assert set(faulty) == set(update.faults)
+    update.cancel()
+    assert ["a0", "b1"] == update.cancelled
+
+
+def test_a_worker_that_leaves_takes_what_it_has_computed_along(update: Update) -> None:
+    update.ended(0, "a")
+    update.follow(Left("a"))
+    assert update.is_lost
+
+
+def test_the_error_of_a_workload_ends_the_run(update: Update) -> None:
+    with pytest.raises(ZeroDivisionError):
+        update.ended(1, "b", ZeroDivisionError())
+
+
+def test_the_end_of_another_task_changes_nothing(update: Update) -> None:
+    update.ended(1, "c")
+    assert [] == [copy for copy in update.first_copies() if copy.has_ended]
+
+
+# --- the late ---------------------------------------------------------------------------------------------------------
+
+
+class Crew:
+    """What the driver asks of it."""
+
+    def __init__(self) -> None:
+        self.done = list[tuple[Any, ...]]()
+        self.overdue = set[str]()
+
+    def ask_whether_alive(self, addresses: Any) -> None:
+        self.done.append(("ask", *addresses))
+
+    def hung(self) -> set[str]:
+        found, self.overdue = self.overdue, set()
+        return found
+
+    def restart(self, addresses: Any, _note: Any, why: str = "does not answer") -> None:
+        self.done += [(why, address) for address in addresses]
+
+    def leave_out(self, address: str, fault: Exception) -> None:
+        self.done.append(("left out", address, str(fault)))
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+@pytest.fixture
+def late(update: Update, crew: Crew) -> Stragglers:
+    """c, whose part a has computed."""
+    backed_up(update).ended(2, "a")
+    some: Any = crew
+    made = Stragglers(some, lambda _: None, PATIENCE, update.clock)
+    made.add(update.under_way())
+    return made
+
+
+def test_a_late_worker_is_late_until_its_task_ends(update: Update, late: Stragglers) -> None:
+    assert "c" in late
+    assert "a" not in late
+    late.follow(update.ended(1, "c"))
+    assert "c" in late, "that was another task"
+    late.follow(update.ended(2, "c"))
+    assert "c" not in late
+
+
+def test_a_late_worker_that_has_left_is_forgotten(late: Stragglers, crew: Crew) -> None:
+    late.follow(Left("c"))
+    late.watch()
+    assert "c" not in late
+    assert [] == crew.done
+
+
+@pytest.mark.fault("C07")
+def test_a_late_worker_with_a_fault_is_left_out(update: Update, late: Stragglers, crew: Crew) -> None:
+    late.follow(update.ended(2, "c", DeviceFault("ECC")))
+    assert [("left out", "c", "ECC")] == crew.done
+    assert "c" not in late
+
+
+def late_error(update: Update) -> Ended:
+    future: Any = SimpleNamespace(key="c2", status="error", exception=ZeroDivisionError)
+    return Ended("c", update.number, future)
+
+
+def test_another_error_of_a_late_worker_is_ignored(update: Update, late: Stragglers, crew: Crew) -> None:
+    late.follow(late_error(update))
+    assert "c" not in late
+    assert [] == crew.done
+
+
+@pytest.mark.fault("C09")
+def test_a_late_worker_that_hangs_is_restarted(update: Update, late: Stragglers, crew: Crew) -> None:
+    """It is asked every now and then, without waiting for the answer; one that answers has a minute more."""
+    late.watch()
+    assert [] == crew.done
+    update.clock.now += PATIENCE + 1
+    late.watch()
+    late.watch()
+    assert [("ask", "c")] == crew.done
+    crew.overdue = {"c"}
+    late.watch()
+    assert ("does not answer", "c") == crew.done[-1]
+    update.clock.now += pulse.STUCK_SECONDS - 2
+    late.watch()
+    assert (pulse.STUCK, "c") not in crew.done
+    update.clock.now += 2
+    late.watch()
+    assert (pulse.STUCK, "c") == crew.done[-1]

@@ -1,0 +1,145 @@
+"""One attempt at one update of GatherScatter: which workers compute which part of it, and how their tasks ended.
+
+A part is the run of shards of one rank. It may have two copies: the task of the worker with that rank, and a backup by
+an idle worker, which computes the same nodes of the tree with the same seeds, so both have the same bits. The first
+copy counts. A part whose copies are all lost fails the attempt.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from distributed import Future
+
+from batchgrowth_trainer.blame import WorkerFault
+from batchgrowth_trainer.crew.events import Ended, Event
+from batchgrowth_trainer.worker.messages import Left
+
+TIMES_THE_MEDIAN = 2.0
+"""A part is overdue after this many times what the median of the ended ones took per shard.
+
+A backup begun then ends after about three times the median. So it only pays if the worker is slower than that; noise
+seldom is, and a smaller factor would have most backups come second.
+"""
+SHORTEST_SECONDS = 0.1
+"""The shortest time after which a part is overdue: a backup costs a task of Dask, some 20 ms, besides its computing."""
+
+
+@dataclass(eq=False, slots=True)
+class Copy:
+    """A task in which `worker` computes the part of `rank`; times in seconds, by the driver's clock.
+
+    A backup was asked for `delay` seconds after the copy that was there.
+    """
+
+    rank: int
+    worker: str
+    future: Future
+    asked_at: float
+    is_backup: bool = False
+    delay: float = 0.0
+    ended_at: float = math.inf
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its rows are ready."""
+        return self.ended_at < math.inf
+
+
+class Gathering:
+    """The copies of each part of one update; part r has `sizes[r]` shards. `clock` gives seconds."""
+
+    def __init__(self, number: int, sizes: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
+        self.number, self._sizes, self._clock = number, sizes, clock
+        self.answered_at = clock()  # when those under way were last known to live
+        self.first_ended_at = math.inf
+        self.faults: dict[str, WorkerFault] = {}  # by worker
+        self.num_backups = 0
+        self.is_lost = False
+        self._parts: list[list[Copy]] = [[] for _ in sizes]
+        self._copies: dict[str, Copy] = {}  # by the key of the task, without those that are lost
+        self._missing = set(range(len(sizes)))
+
+    def add(self, rank: int, worker: str, future: Future) -> None:
+        """Take a task that computes the part of this rank."""
+        copy, part = Copy(rank, worker, future, self._clock()), self._parts[rank]
+        if part:
+            copy.is_backup, copy.delay = True, copy.asked_at - part[0].asked_at
+            self.num_backups += 1
+        part.append(copy)
+        self._copies[future.key] = copy
+
+    def follow(self, event: Event) -> None:
+        """Take the end of a task, or the loss of a worker with all that it computed. Raises what a task raised."""
+        if isinstance(event, Left):
+            for copy in [copy for copy in self._copies.values() if copy.worker == event.address]:
+                self._lose(copy)
+        elif isinstance(event, Ended) and event.future.key in self._copies:
+            self._end(self._copies[event.future.key], event)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether each part has a copy that ended, or one has none left."""
+        return self.is_lost or not self._missing
+
+    def first_copies(self) -> list[Copy]:
+        """The copy that counts of each part, by rank; once it is over, and not lost."""
+        return [min(part, key=lambda copy: copy.ended_at) for part in self._parts]
+
+    def under_way(self) -> list[Copy]:
+        """The copies that have not ended."""
+        return [copy for copy in self._copies.values() if not copy.has_ended]
+
+    def idle(self) -> list[str]:
+        """The workers without a task under way and without a fault, in the order in which they ended."""
+        ended = sorted((copy for copy in self._copies.values() if copy.has_ended), key=lambda copy: copy.ended_at)
+        busy = {copy.worker for copy in self.under_way()} | self.faults.keys()
+        return list(dict.fromkeys(copy.worker for copy in ended if copy.worker not in busy))
+
+    def overdue(self) -> list[int]:
+        """The ranks of the parts that an idle worker should repeat, the one that began first before others."""
+        paces = [
+            (copy.ended_at - copy.asked_at) / size
+            for part, size in zip(self._parts, self._sizes, strict=True)
+            for copy in part
+            if size and copy.has_ended
+        ]
+        if 2 * len(paces) < sum(size > 0 for size in self._sizes):
+            return []  # what most take is not known yet
+        alone = sorted((self._parts[rank][0] for rank in self._missing if len(self._parts[rank]) == 1), key=_asked_at)
+        return [copy.rank for copy in alone if self._is_overdue(copy, median(paces))]
+
+    def cancel(self) -> None:
+        """Give up the tasks; a worker still computes the one that it has begun."""
+        for copy in self._copies.values():
+            copy.future.cancel()
+
+    def _is_overdue(self, copy: Copy, pace: float) -> bool:
+        allowed = TIMES_THE_MEDIAN * pace * self._sizes[copy.rank]
+        return self._clock() - copy.asked_at > max(SHORTEST_SECONDS, allowed)
+
+    def _end(self, copy: Copy, event: Ended) -> None:
+        fault = event.fault()
+        if fault is not None:
+            self.faults[copy.worker] = fault
+        if fault is not None or event.is_lost():
+            self._lose(copy)
+            return
+        copy.ended_at = self._clock()
+        self.first_ended_at = min(self.first_ended_at, copy.ended_at)
+        self._missing.discard(copy.rank)
+
+    def _lose(self, copy: Copy) -> None:
+        del self._copies[copy.future.key]
+        part = self._parts[copy.rank]
+        part.remove(copy)
+        if not part:
+            self.is_lost = True
+        elif not any(other.has_ended for other in part):
+            self._missing.add(copy.rank)
+
+
+def _asked_at(copy: Copy) -> float:
+    return copy.asked_at
