@@ -25,7 +25,8 @@ class Decision:
     The status comes first because it records what was decided: if the pass dies after it, the next pass completes the
     rest. `status` is None if it does not change, `requeue_after_seconds` None if only an event can change the decision.
     `renewed` are those of `delete` that a later pass makes again, `abandoned` those that do not wait for the end of
-    their pods. `put_backs` are an input of the next decision.
+    their pods. `put_backs` are an input of the next decision. `is_conclusive` says that the only write is that of
+    progress in the status, on which neither the next decision nor its time depends.
     """
 
     status: Manifest | None = None
@@ -37,6 +38,7 @@ class Decision:
     delete_job: bool = False
     requeue_after_seconds: float | None = None
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
+    is_conclusive: bool = False
 
     @property
     def is_empty(self) -> bool:

@@ -39,7 +39,7 @@ from batchgrowth_operator.decide.situation import (
     seconds_to_deadline,
     situate,
 )
-from batchgrowth_operator.decide.statuses import next_status, rejected_status, throttled
+from batchgrowth_operator.decide.statuses import differ_in_progress, next_status, rejected_status, throttled
 from batchgrowth_operator.seen.diagnosis import (
     DASK_OPERATOR_TIMEOUT_SECONDS,
     seconds_between_event_reads,
@@ -75,18 +75,18 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
     if left is not None and left <= 0:
         return Decision(delete_job=True)
     reported = _reported(s.previous, status, s.quantity)
+    apply = (*(manifest for manifest in changed if ref_of(manifest) not in fights.held), *scheduler_retry(seen))
+    delete = tuple(_unwanted(s, renewed))
     return Decision(
         status=reported.status,
         events=reported.events,
-        apply=(
-            *(manifest for manifest in changed if ref_of(manifest) not in fights.held),
-            *scheduler_retry(seen),
-        ),
-        delete=tuple(_unwanted(s, renewed)),
+        apply=apply,
+        delete=delete,
         renewed=frozenset(renewed),
         abandoned=abandoned,
         requeue_after_seconds=_soonest(left, until_report, until_steady, fights.due_seconds, *_waits(s, w)),
         put_backs=fights.put_backs,
+        is_conclusive=not (apply or delete) and differ_in_progress(status, s.previous),
     )
 
 

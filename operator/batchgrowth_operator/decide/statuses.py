@@ -32,6 +32,8 @@ from batchgrowth_operator.seen.trainer_outcome import restarts_of, truncated
 
 MOST_METRICS = 16
 LONGEST_METRIC_NAME = 64
+PROGRESS = ("trainer_status", "checkpoint", "batch", "retries")
+"""Fields of the status that change while a training goes on."""
 LONGEST_SECONDS = 2.0**53
 """The longest remaining time that the status can store."""
 
@@ -94,12 +96,19 @@ def throttled(new: JobStatus, previous: JobStatus, now: datetime, seconds: float
     """
     if new == previous or previous.trainer_status is None:
         return new, None
-    paced = ("trainer_status", "checkpoint", "batch", "retries")
-    progress = {name: getattr(previous, name) for name in paced}
     age = seconds_since(previous.trainer_status.last_updated_time, now)
-    if new.model_copy(update=progress) != previous or age >= seconds:
+    if not _are_alike(new, previous) or age >= seconds:
         return new, None
     return previous, seconds - age
+
+
+def differ_in_progress(new: JobStatus, previous: JobStatus) -> bool:
+    """Whether the statuses differ, but only in how far the training is, which has been known before."""
+    return new != previous and previous.trainer_status is not None and _are_alike(new, previous)
+
+
+def _are_alike(new: JobStatus, previous: JobStatus) -> bool:
+    return new.model_copy(update={name: getattr(previous, name) for name in PROGRESS}) == previous
 
 
 def _printable(verdict: Verdict) -> Verdict:

@@ -44,7 +44,7 @@ class Writer:
         wait until it is, or each further pass would post them again. Raises Outdated if the job or a child has changed,
         OSError if no server answers or this process no longer leads.
         """
-        status = None if decision.status is None else self._write_status(seen, decision.status)
+        status = None if decision.status is None else self._write_status(seen, decision)
         failures = [] if status is None else [status]
         for manifest in decision.apply:
             if not failures or ref_of(manifest) in seen.children:
@@ -58,13 +58,13 @@ class Writer:
             failures += self._delete(seen, Ref(KIND, seen.name), seen.job)
         return tuple(failures)
 
-    def _write_status(self, seen: Observed, status: Manifest) -> Failure | None:
+    def _write_status(self, seen: Observed, decision: Decision) -> Failure | None:
         """Writes the status with the observed resource version, so that a job edited since is refused as a conflict."""
         job = {"name": seen.name, "namespace": seen.namespace}
         version = {"uid": seen.uid, "resourceVersion": seen.job["metadata"]["resourceVersion"]}
-        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": status}
+        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": decision.status}
         try:
-            self.store.update(self._applied_status(manifest))
+            self.store.update(self._applied_status(manifest), is_concluded=decision.is_conclusive)
         except Refused as refused:
             if refused.code in (CONFLICT, GONE):
                 raise Outdated from refused

@@ -92,15 +92,25 @@ class Store:
     def __init__(self) -> None:
         self._objects: dict[Key, dict[Ref, Stored]] = {}
         self._gone: dict[Key, dict[Ref, Tombstone]] = {}  # by the time of the removal
+        self._concluded: dict[Key, int] = {}  # the version of the job
         self._lock = Lock()  # watches write from the event loop, responses from threads
 
-    def update(self, body: Object) -> Key:
-        """Stores the object unless a newer version is known. Returns the key of its job."""
+    def update(self, body: Object, *, is_concluded: bool = False) -> Key:
+        """Stores the object unless a newer version is known. Returns the key of its job.
+
+        `is_concluded`: it is the job as a pass has just written it, after which no other pass needs to follow.
+        """
         key, ref = key_of(body), ref_of(body)
         with self._lock:
             if version_of(body) > max(self._known(key, ref), self._removed(key, ref)):
                 self._objects.setdefault(key, {})[ref] = _stored(body)
+                if is_concluded:
+                    self._concluded[key] = version_of(body)
         return key
+
+    def is_concluded(self, body: Object) -> bool:
+        """Whether this state of a job is the echo of a write of this process, with nothing else to decide on."""
+        return body["kind"] == KIND and self._concluded.get(key_of(body)) == version_of(body)
 
     def refresh(self, key: Key, body: Object) -> None:
         """Stores an object just read from the API server under that job, whatever its labels are."""
@@ -168,8 +178,8 @@ class Store:
 
     def _forget_if_empty(self, key: Key) -> None:
         if not self._objects.get(key):
-            self._objects.pop(key, None)
-            self._gone.pop(key, None)
+            for states in (self._objects, self._gone, self._concluded):
+                states.pop(key, None)
 
     def _removed(self, key: Key, ref: Ref) -> int:
         """The version of the removed object; -1 if there is none, or if it was removed long ago."""

@@ -71,7 +71,7 @@ def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, observer: Obs
         body = _with_type(name, dict(event["object"]))
         if event["type"] == "DELETED":
             memo.passes.wake(observer.store.remove(body))
-        else:
+        elif not observer.store.is_concluded(body):
             key = key_of(body)
             memo.passes.wake(key, 0.0 if observer.is_news(key, ref_of(body)) else pace.seconds_apart)
 

@@ -136,6 +136,39 @@ def test_decisions_come_to_rest(make_world: MakeWorld, spec: dict[str, Any], lif
         check(world)
 
 
+REPORTS = st.lists(st.tuples(st.floats(0, 60), st.integers(0, 460), st.integers(0, 4)), min_size=2, max_size=8)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)
+@given(JOBS, REPORTS)
+def test_nothing_follows_a_conclusive_decision(
+    training_world: MakeWorld, spec: dict[str, Any], reports: list[tuple[float, int, int]]
+) -> None:
+    """So no pass is needed after it, neither at once nor at another time than the one it gave (to a millisecond)."""
+    world = training_world(**spec | {"suspend": False})
+    for seconds, update, ready in reports:
+        world.wait(seconds).report(update, ready=ready)
+        decision = world.step()
+        if decision.is_conclusive:
+            after = world.decide()
+            assert after.is_empty
+            assert pytest.approx(decision.requeue_after_seconds, abs=0.001) == after.requeue_after_seconds
+        world.settle(passes=4)
+
+
+def test_progress_within_a_stage_is_conclusive_and_nothing_else(
+    make_world: MakeWorld, training_world: MakeWorld
+) -> None:
+    assert not make_world().step().is_conclusive
+    world = training_world()
+    assert not world.decide().is_conclusive, "there is nothing to write"
+    assert world.wait(10).report(20).step().is_conclusive
+    assert not world.wait(10).report(300).step().is_conclusive, "the next stage"
+    world.settle()
+    world.edit(suspend=True)
+    assert not world.step().is_conclusive
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)
 @given(JOBS, LIVES)
 def test_what_ended_stays_ended(make_world: MakeWorld, spec: dict[str, Any], life: list[Action]) -> None:

@@ -49,7 +49,7 @@ def unseen_children_are_not_looked_up(patch: Patch) -> None:
 
 def a_refused_status_is_no_failure(patch: Patch) -> None:
     real = Writer._write_status
-    patch.setattr(Writer, "_write_status", lambda self, seen, status: real(self, seen, status) and None)
+    patch.setattr(Writer, "_write_status", lambda self, seen, decision: real(self, seen, decision) and None)
 
 
 def suspend_is_ignored(patch: Patch) -> None:

@@ -206,3 +206,20 @@ def test_an_object_that_changed_since_is_not_discarded() -> None:
     assert {where: 2} == store.versions("Deployment")
     store.discard(*where, version=2)
     assert {} == store.versions("Deployment")
+
+
+def test_the_echo_of_a_write_after_which_nothing_follows() -> None:
+    """Only that state of the job, and only if the response came before its echo."""
+    store = Store()
+    store.update(job(1))
+    assert not store.is_concluded(job(1))
+    store.update(job(5), is_concluded=True)
+    assert [False, True, False] == [store.is_concluded(job(version)) for version in (4, 5, 6)]
+    assert not store.is_concluded(child(5))
+
+    store.update(job(6))
+    store.update(job(6), is_concluded=True)
+    assert not store.is_concluded(job(6)), "a pass may have been asked for already"
+
+    store.remove(job(7))
+    assert not store.is_concluded(job(5)), "it is gone, and its name may return"

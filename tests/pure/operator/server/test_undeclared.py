@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from batchgrowth_operator.decide.decision import Decision
 from batchgrowth_operator.seen.observed import Failure, Observed, Ref
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.apply import Writer
@@ -59,10 +60,11 @@ def test_the_rest_is_written(make_world: Any) -> None:
     seen = Observed(job=job, now=make_world().now)
     store = Store()
 
-    Writer(OldCrd(".status.phase: field not declared in schema"), store, Recorder(None))._write_status(
-        seen, dict(STATUS)
-    )  # type: ignore[arg-type]
+    decision, recorder = Decision(status=dict(STATUS)), Recorder(None)  # type: ignore[arg-type]
+
+    old = OldCrd(".status.phase: field not declared in schema")
+    assert () == Writer(old, store, recorder).carry_out(seen, decision)  # type: ignore[arg-type]
     assert [2] == list(store.versions("BatchGrowthJob").values())
 
-    refused = Writer(OldCrd("no such luck"), store, Recorder(None))._write_status(seen, dict(STATUS))  # type: ignore[arg-type]
+    [refused] = Writer(OldCrd("no such luck"), store, recorder).carry_out(seen, decision)  # type: ignore[arg-type]
     assert Failure(Ref("BatchGrowthJob", "digits"), 500, "no such luck") == refused

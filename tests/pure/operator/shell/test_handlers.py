@@ -1,0 +1,63 @@
+"""What a watch event causes: the store has it, and the job's queue is woken if a pass may have something to do."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from batchgrowth import names
+from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.server.observe import Observer
+from batchgrowth_operator.server.store import Key, Store
+from batchgrowth_operator.shell.handlers import registry_of
+from batchgrowth_operator.shell.pace import Pace
+
+KEY = Key("default", "digits")
+UNUSED: Any = None
+
+
+def body(version: int, plural: str) -> dict[str, Any]:
+    kind = {"batchgrowthjobs": "BatchGrowthJob", "deployments": "Deployment"}[plural]
+    metadata = {"name": "digits", "namespace": "default", "resourceVersion": str(version), "uid": "0000-1111"}
+    return {"kind": kind, "metadata": metadata | {"labels": {names.JOB_LABEL: "digits"}}}
+
+
+class Events:
+    """The handlers of an operator's events, and the jobs that they woke."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        pace = Pace(Defaults(image="example/trainer:1"))
+        registry = registry_of(Observer(UNUSED, self.store), pace, UNUSED, UNUSED)
+        self._handlers = {handler.id: handler.fn for handler in registry._watching.get_all_handlers()}
+        self.woken: list[Key] = []
+        self._memo = SimpleNamespace(passes=SimpleNamespace(wake=lambda key, apart=0.0: self.woken.append(key)))
+
+    def arrive(self, version: int, plural: str = "batchgrowthjobs", kind: str = "MODIFIED") -> list[Key]:
+        """The jobs that this event wakes."""
+        self.woken.clear()
+        event = {"type": kind, "object": body(version, plural)}
+        asyncio.run(self._handlers[f"event-{plural}"](event=event, memo=self._memo))
+        return self.woken
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+def test_a_job_is_woken_by_what_happens_to_it_and_its_children(events: Events) -> None:
+    assert [KEY] == events.arrive(1)
+    assert [KEY] == events.arrive(2, "deployments")
+    assert [KEY] == events.arrive(3, "deployments", "DELETED")
+    assert [KEY] == events.arrive(4, kind="DELETED")
+
+
+def test_the_echo_of_written_progress_wakes_nobody(events: Events) -> None:
+    """But what another changed before or after that write does, and so does an object of that version."""
+    events.store.update(body(1, "batchgrowthjobs"))
+    events.store.update(body(5, "batchgrowthjobs"), is_concluded=True)
+
+    assert [[KEY], [], [KEY]] == [[*events.arrive(version)] for version in (4, 5, 6)]
+    assert [KEY] == events.arrive(5, "deployments")
+    assert [KEY] == events.arrive(5, kind="DELETED")
