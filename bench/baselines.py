@@ -36,7 +36,7 @@ class Sample:
 
 def measure(system: str, spec: JobSpec, warm: int, rank: int, world: int) -> Sample:
     """The means over the updates of the spec's plan after the first `warm`, by this rank's clock."""
-    plan, workload = make_plan(spec), _workload(spec)
+    plan, workload = make_plan(spec), workload_of(spec)
     parameters = list(workload.model.parameters())
     # The models have the same seed, but each rank draws its own dropout masks.
     torch.manual_seed(rank)
@@ -45,7 +45,7 @@ def measure(system: str, spec: JobSpec, warm: int, rank: int, world: int) -> Sam
     model.train()
     exchange = EXCHANGES[system]
     began, before = 0.0, 0
-    for update, indices in enumerate(_shares(spec, plan, rank, world)):
+    for update, indices in enumerate(shares(spec, plan, rank, world)):
         if update == warm:
             began, before = _start(world)
         optimizer.zero_grad()
@@ -69,7 +69,8 @@ def _meet(world: int) -> None:
         dist.barrier()
 
 
-def _workload(spec: JobSpec) -> Workload:
+def workload_of(spec: JobSpec) -> Workload:
+    """The job's workload, with the model's weights by its seed."""
     return load_workload(
         spec.workload.entrypoint,
         spec.workload.arguments,
@@ -78,7 +79,7 @@ def _workload(spec: JobSpec) -> Workload:
     )
 
 
-def _shares(spec: JobSpec, plan: Plan, rank: int, world: int) -> Iterator[Tensor]:
+def shares(spec: JobSpec, plan: Plan, rank: int, world: int) -> Iterator[Tensor]:
     """This rank's indices for each update: an equal share of the examples that our systems use for it."""
     position, epoch, order = Position(), -1, torch.empty(0)
     while not plan.is_done(position):

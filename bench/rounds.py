@@ -12,14 +12,14 @@ from statistics import median
 
 from batchgrowth.plan import make_plan
 
-from bench import epoch_ends, ours, pauses
+from bench import dask_tasks, epoch_ends, ours, pauses
 from bench.baselines import Sample
 from bench.cases import Case
 from bench.epoch_ends import EpochEnds
 from bench.ours import workers_ready
 from bench.pauses import Pauses
 from bench.peers import Peers
-from bench.systems import ENCRYPTED, WORKERS, System
+from bench.systems import ENCRYPTED, TASKS, WORKERS, System
 
 Report = Callable[[str], None]
 
@@ -104,6 +104,8 @@ class _Stand:
 
     def measure(self, system: System) -> Sample:
         """One run of one system. The bytes of ours include joining and leaving the cluster."""
+        if system.name == TASKS:
+            return dask_tasks.measure(self.case.job(), self.scheduler, self.case.warm)
         if not system.exchange:
             return self.peers.measure(system.name, self.case.job().spec, self.case.warm)
         trained = ours.measure(self.case.job(system), self.scheduler)

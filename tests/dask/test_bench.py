@@ -17,6 +17,7 @@ SYSTEMS = [
     "one process",
     "gather/scatter per tensor",
     "all_reduce per tensor",
+    "a Dask task per gradient",
     "GatherScatter (ours)",
     "AllReduce (ours)",
 ]

@@ -30,13 +30,10 @@ class Task:
     """A task on a worker; `work` returns its result or raises."""
 
     def __init__(self, key: int, worker: str, update: int, work: Callable[[], Gradients]) -> None:
-        self.key, self.worker, self.update, self.work = key, worker, update, work
+        self.key, self.worker, self.update, self.work = str(key), worker, update, work
         self.status = "pending"
         self.error: Exception | None = None
         self.result: Gradients | None = None
-
-    def add_done_callback(self, _: Any) -> None:
-        """The crew knows when it ends."""
 
     def cancel(self) -> None:
         self.status = "cancelled"
@@ -69,12 +66,12 @@ class Crew:
         self.left_out = dict[str, str]()
         self.number = 0
 
-    def scatter(self, model: Any, workers: list[str], _seconds: float) -> list[Any]:
-        self.number += 1
-        return [model for _ in workers]
-
-    def submit(self, worker: str, _function: Any, _run: str, model: Any, step: Any, rank: int, size: int) -> Task:
+    def request(
+        self, worker: str, _function: Any, _run: str, model: Any, step: Any, rank: int, size: int, then: int
+    ) -> Task:
         update = step.position.update
+        self.number = then
+        assert (model is None) == ((update, worker) in {asked[:2] for asked in self.asked[-size:]}), "one model each"
         self.asked.append((update, worker, rank))
 
         def work() -> Gradients:
@@ -84,9 +81,6 @@ class Crew:
 
         self.tasks.append(Task(len(self.asked), worker, update, work))
         return self.tasks[-1]
-
-    def gather(self, tasks: list[Task], _workers: set[str], _seconds: float) -> list[Any]:
-        return [task.result for task in tasks]
 
     def drain_events(self, _seconds: float, handle: Callable[[Event], None]) -> None:
         for event in self.events():
@@ -107,7 +101,9 @@ class Crew:
         self.ready.pop(worker, None)
         self.left_out[worker] = str(fault)
 
-    def on_end(self, _worker: str, _number: int) -> None: ...
+    def on_end(self, _worker: str, number: int) -> int:
+        return number
+
     def follow(self, _event: Event) -> None: ...
     def settle(self, _update: int) -> None: ...
     def check_connected(self) -> None: ...
@@ -161,7 +157,7 @@ class Dying(Story):
 
 
 class DyingHelper(Story):
-    """The worker that repeats the part dies with what it has computed, so the update is repeated."""
+    """The slow worker dies together with the one that repeats its part, so the update is repeated."""
 
     until = SLOW
 
@@ -169,7 +165,18 @@ class DyingHelper(Story):
         return task.update == SLOW and task.worker == "a" and num_asked(crew) < 4
 
     def dying(self, crew: Crew) -> set[str]:
-        return {"b"} if num_asked(crew) == 4 and "b" in crew.ready else set()
+        return {"a", "b"} & crew.ready.keys() if num_asked(crew) == 4 else set()
+
+
+class DyingAfterwards(Story):
+    """A worker that has ended its part dies before the slow one has ended."""
+
+    def holds(self, crew: Crew, task: Task) -> bool:
+        return task.update == SLOW and task.worker == "a" and "c" in crew.ready
+
+    def dying(self, crew: Crew) -> set[str]:
+        alone = [task.worker for task in crew.tasks] == ["a"]
+        return {"c"} & crew.ready.keys() if alone and crew.asked[-1][0] == SLOW else set()
 
 
 class Seen:
@@ -278,8 +285,17 @@ def test_an_update_without_a_copy_of_a_part_is_repeated(trained: Any, expected: 
     weights, seen, crew = trained(DyingHelper())
     assert expected == weights
     assert ["a worker was lost"] == seen.causes
+    assert [(3, 1)] == seen.resizes
+    assert [("c", 0)] == asked_at(crew, SLOW)[4:]
+
+
+@pytest.mark.fault("C01")
+def test_a_worker_that_dies_after_it_has_ended_costs_nothing(trained: Any, expected: str) -> None:
+    weights, seen, crew = trained(DyingAfterwards(), "exchange.type=GatherScatter")
+    assert expected == weights
+    assert [] == seen.causes
     assert [(3, 2)] == seen.resizes
-    assert len(asked_at(crew, SLOW)) > 4
+    assert "c" not in crew.ready
 
 
 def test_without_backups_nothing_is_repeated(trained: Any, expected: str) -> None:

@@ -25,7 +25,7 @@ class Clock:
 
 
 class Update(Gathering):
-    """A gathering whose tasks are named by worker and rank."""
+    """A gathering whose requests are named by worker and rank."""
 
     def __init__(self, clock: Clock, *sizes: int) -> None:
         super().__init__(1, sizes, clock)
@@ -33,11 +33,11 @@ class Update(Gathering):
 
     def ask(self, rank: int, worker: str) -> None:
         key = f"{worker}{rank}"
-        future: Any = SimpleNamespace(key=key, status="pending", cancel=lambda: self.cancelled.append(key))
-        self.add(rank, worker, future)
+        request: Any = SimpleNamespace(key=key, status="pending", cancel=lambda: self.cancelled.append(key))
+        self.add(rank, worker, request)
 
     def ended(self, rank: int, worker: str, error: BaseException | None = None, status: str = "") -> Ended:
-        """The end of a task, which the gathering follows."""
+        """The end of a request, which the gathering follows."""
         status = status or ("finished" if error is None else "error")
         future: Any = SimpleNamespace(key=f"{worker}{rank}", status=status, exception=lambda: error)
         event = Ended(worker, self.number, future)
@@ -134,9 +134,7 @@ def test_a_part_has_two_copies_at_most(update: Update) -> None:
     assert [] == update.overdue()
     assert ["b"] == update.idle()
     assert 1 == update.num_backups
-    update.ask(0, "b")
     update.follow(Left("a"))
-    update.ended(0, "b")
     assert not update.is_lost
     assert [2] == update.overdue(), "its backup is lost with a, so it may have another"
 
@@ -177,27 +175,25 @@ def test_the_original_may_come_first(update: Update) -> None:
 
 @pytest.mark.fault("C01", "C07")
 @pytest.mark.parametrize(
-    "loss", ["left", "lost", "fault"], ids=["its worker has left", "its task is lost", "its worker has a fault"]
+    "loss", ["left", "lost", "fault"], ids=["its worker has left", "its connection is lost", "its worker has a fault"]
 )
 @pytest.mark.parametrize(("lost", "other"), [("c", "a"), ("a", "c")], ids=["the original", "the backup"])
 def test_a_lost_copy_of_two_costs_nothing(update: Update, loss: str, lost: str, other: str) -> None:
     backed_up(update)
-    update.ask(0, "b")  # what a has computed is lost with it
     if loss == "left":
         update.follow(Left(lost))
     elif loss == "lost":
-        update.ended(2, lost, status="cancelled")
+        update.ended(2, lost, status="lost")
     else:
         update.ended(2, lost, DeviceFault("ECC"))
     assert not update.is_lost
     assert not update.is_over
     update.ended(2, other)
-    update.ended(0, "b")
     assert update.is_over
     assert not update.is_lost
-    assert other == update.counted()[2]
+    assert ["a", "b", other] == update.counted()
     assert [lost] * (loss == "fault") == list(update.faults)
-    assert lost not in update.idle() or loss == "lost"
+    assert (lost, loss) != ("a", "fault") or "a" not in update.idle()
 
 
 @pytest.mark.parametrize("faulty", ["c", "ac"], ids=["one copy", "two copies"])
@@ -213,8 +209,17 @@ def test_a_part_without_a_copy_is_lost(update: Update, faulty: str) -> None:
     assert ["a0", "b1"] == update.cancelled
 
 
-def test_a_worker_that_leaves_takes_what_it_has_computed_along(update: Update) -> None:
+def test_what_a_worker_has_sent_counts_though_it_leaves(update: Update) -> None:
     update.ended(0, "a")
+    update.follow(Left("a"))
+    update.ended(1, "b")
+    update.ended(2, "c")
+    assert update.is_over
+    assert not update.is_lost
+    assert ["a", "b", "c"] == update.counted()
+
+
+def test_a_worker_that_leaves_takes_what_it_still_computes_along(update: Update) -> None:
     update.follow(Left("a"))
     assert update.is_lost
 
@@ -224,7 +229,7 @@ def test_the_error_of_a_workload_ends_the_run(update: Update) -> None:
         update.ended(1, "b", ZeroDivisionError())
 
 
-def test_the_end_of_another_task_changes_nothing(update: Update) -> None:
+def test_the_end_of_another_request_changes_nothing(update: Update) -> None:
     update.ended(1, "c")
     assert [] == [copy for copy in update.first_copies() if copy.has_ended]
 
@@ -268,11 +273,11 @@ def late(update: Update, crew: Crew) -> Stragglers:
     return made
 
 
-def test_a_late_worker_is_late_until_its_task_ends(update: Update, late: Stragglers) -> None:
+def test_a_late_worker_is_late_until_it_ends(update: Update, late: Stragglers) -> None:
     assert "c" in late
     assert "a" not in late
     late.follow(update.ended(1, "c"))
-    assert "c" in late, "that was another task"
+    assert "c" in late, "that was another request"
     late.follow(update.ended(2, "c"))
     assert "c" not in late
 
@@ -282,6 +287,15 @@ def test_a_late_worker_that_has_left_is_forgotten(late: Stragglers, crew: Crew) 
     late.watch()
     assert "c" not in late
     assert [] == crew.done
+
+
+@pytest.mark.fault("C01")
+def test_a_late_worker_whose_connection_is_lost_is_late_until_it_has_left(update: Update, late: Stragglers) -> None:
+    """The driver learns that before the scheduler, which has not removed it yet."""
+    late.follow(update.ended(2, "c", status="lost"))
+    assert "c" in late
+    late.follow(Left("c"))
+    assert "c" not in late
 
 
 @pytest.mark.fault("C07")

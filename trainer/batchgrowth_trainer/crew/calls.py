@@ -7,7 +7,7 @@ the others.
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import CancelledError
 from pickle import PicklingError
 from typing import Any, TypeVar
@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 from batchgrowth.errors import BatchGrowthError
 from distributed import Client, Future
 from distributed.client import ClosedClientError
-from distributed.scheduler import KilledWorker
+from distributed.protocol import to_serialize
 
 from batchgrowth_trainer.blame import described
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
-from batchgrowth_trainer.record.packed import Packed
+from batchgrowth_trainer.crew.request import Request
+from batchgrowth_trainer.worker.messages import COMPUTE
 
 CALL_SECONDS = 60.0  # the default timeout
 _POLL_SECONDS = 0.02
@@ -133,25 +134,23 @@ class Calls:
         except ClosedClientError as error:
             raise SchedulerLost(LOST) from error
 
-    def scatter(self, data: Mapping[str, Packed], addresses: Sequence[str], seconds: float) -> list[Future] | None:
-        """One future per worker: the tensors, sent to it directly under their own key; None if a worker is gone.
+    def request(
+        self, address: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Request], None]
+    ) -> Request:
+        """Have the worker's thread call the function, and call `then`, on the client's event loop, at its end.
 
-        Not a broadcast: Dask cannot serialize a broadcast's event for the subscribers of the cluster's events.
+        The worker must listen, see `service.listen`. Does not wait, nor is the worker's leaving noticed other than by
+        the loss of the connection.
         """
+        request = Request()
 
-        async def to_each() -> list[list[Future]]:
-            sent = [self._client._scatter([data], workers=[a], direct=True, hash=False) for a in addresses]
-            return list(await asyncio.gather(*sent))
+        async def requested() -> None:
+            try:
+                answer = await getattr(self._client.rpc(address), COMPUTE)(call=to_serialize((function, arguments)))
+                request.end(answer)
+            except (OSError, TimeoutError):
+                request.lose()
+            then(request)
 
-        try:
-            sent = self.wait(to_each(), addresses, seconds)
-        except (OSError, TimeoutError):
-            return None
-        return None if sent is None else [future for [future] in sent]
-
-    def gather(self, futures: Sequence[Future], workers: Collection[str], seconds: float) -> list[Any] | None:
-        """The results of these workers' finished tasks, fetched from them directly; None if a worker is gone."""
-        try:
-            return self.wait(self._client._gather(list(futures), direct=True), workers, seconds)
-        except (CancelledError, KilledWorker, OSError, TimeoutError):
-            return None
+        self.start(requested())
+        return request

@@ -21,6 +21,7 @@ from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
 from batchgrowth_trainer.crew.events import Ended, Event, Ready, Unready
 from batchgrowth_trainer.crew.fence import Fence
 from batchgrowth_trainer.crew.pulse import Note, Pulse, Save
+from batchgrowth_trainer.crew.request import Request
 from batchgrowth_trainer.crew.restarts import Restarts
 from batchgrowth_trainer.crew.roll import Roll
 from batchgrowth_trainer.worker import service
@@ -194,8 +195,8 @@ class Crew:
             self._roll.left(address)
             self.calls.start(self._restarts.restart(address))
 
-    def on_end(self, address: str, generation: int) -> Callable[[Future], None]:
-        """A callback that queues the end of this worker's task."""
+    def on_end(self, address: str, generation: int) -> Callable[[Future | Request], None]:
+        """A callback that queues the end of this worker's task or request."""
         return lambda done: self.events.put(Ended(address, generation, done))
 
     def on_outcome(self, address: str, generation: int) -> Callable[[Future], None]:

@@ -6,6 +6,7 @@ from distributed import Future
 from distributed.scheduler import KilledWorker
 
 from batchgrowth_trainer.blame import WorkerFault
+from batchgrowth_trainer.crew.request import Request
 from batchgrowth_trainer.worker.messages import Message, Outcome, Prepared
 
 
@@ -27,14 +28,14 @@ class Unready:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A member's task of a generation ended, or was lost with its worker.
+    """A member's task of a generation, or what was requested of it, ended, or was lost with its worker.
 
     `outcome` is the result of a task that trained; None if it was lost on its way, and for a task of another kind.
     """
 
     address: str
     generation: int
-    future: Future
+    future: Future | Request
     outcome: Outcome | None = None
 
     def fault(self) -> WorkerFault | None:
@@ -46,7 +47,7 @@ class Ended:
         """Whether the task was lost with its worker. Raises the error of a task that failed."""
         if self.future.status == "error":
             error = self.future.exception()
-            if not isinstance(error, KilledWorker):
+            if error is not None and not isinstance(error, KilledWorker):
                 raise error
         return bool(self.future.status != "finished")
 

@@ -1,8 +1,9 @@
-"""GatherScatter: a server gathers the workers' gradients, takes the step and scatters the model, by Dask tasks.
+"""GatherScatter: a server gathers the workers' gradients, takes the step and scatters the model.
 
 The paper's centralised, synchronous scheme (AdaDamp over Dask; CS744 report, task 2A); the driver is the server.
-Each update is one task per worker, so workers join and leave between updates at no cost; losing one costs that update's
-gradients. With `backups`, an idle worker repeats the task of a slow one.
+Each update is one request per worker, by Dask's connections, with the model in it; the answer is the gradients. So
+workers join and leave between updates at no cost; losing one costs that update's gradients. With `backups`, an idle
+worker repeats the part of a slow one.
 """
 
 import math
@@ -12,7 +13,6 @@ from contextlib import closing
 import numpy as np
 import torch
 from batchgrowth.plan import Step
-from distributed import Future
 
 from batchgrowth_trainer.crew import pulse
 from batchgrowth_trainer.crew.arithmetics import STEPS
@@ -25,7 +25,7 @@ from batchgrowth_trainer.drivers.scaling import Scaling
 from batchgrowth_trainer.drivers.single_process import evaluate_if_due
 from batchgrowth_trainer.drivers.stragglers import Stragglers
 from batchgrowth_trainer.drivers.workforce import Join
-from batchgrowth_trainer.record.packed import pack_all
+from batchgrowth_trainer.record.packed import Packed, pack_all
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.judging import trained_of
@@ -120,15 +120,11 @@ class GatherScatterDriver:
 
     def _gathered(self, step: Step, members: list[str], team: int) -> list[Gradients] | None:
         """The gradients of each part, in the order of the ranks; None if one was lost."""
-        present, patience = self._now, self._run.spec.patience_seconds
+        present, size = self._now, len(members)
         assert present is not None
-        tensors = pack_all(self._replica.model_tensors())
-        sent = self._crew.calls.scatter(tensors, members, patience)
-        if sent is None:
-            return None
-        models = dict(zip(members, sent, strict=True))
+        model = pack_all(self._replica.model_tensors())
         for rank, address in enumerate(members):
-            self._submit(step, models, rank, address)
+            self._request(step, rank, size, address, model)
         self._record_resize(step, team)
         while not present.is_over:
             self._handle_events(_TICK_SECONDS)
@@ -136,23 +132,22 @@ class GatherScatterDriver:
             if self._run.spec.exchange.settings.backups:
                 idle = [address for address in present.idle() if address in self._crew.ready]
                 for rank, address in zip(present.overdue(), idle, strict=False):
-                    self._submit(step, models, rank, address)
+                    self._request(step, rank, size, address)
             self._restart_hung(present)
         if present.is_lost:
             return None
-        first = present.first_copies()
-        return self._crew.calls.gather([copy.future for copy in first], {copy.worker for copy in first}, patience)
+        return [copy.request.result for copy in present.first_copies()]
 
-    def _submit(self, step: Step, models: dict[str, Future], rank: int, address: str) -> None:
-        """Have the worker compute the part of this rank; `models` are those that the members hold."""
+    def _request(self, step: Step, rank: int, size: int, address: str, model: dict[str, Packed] | None = None) -> None:
+        """Have the worker compute the part of this rank, with this model or the one that it was given last."""
         assert self._now is not None
-        order = (self._crew.run_id, models[address], step, rank, len(models))
-        future = self._crew.calls.submit(address, service.compute_gradients, *order)
-        self._now.add(rank, address, future)
-        future.add_done_callback(self._crew.on_end(address, self._now.number))
+        order = (self._crew.run_id, model, step, rank, size)
+        on_end = self._crew.on_end(address, self._now.number)
+        request = self._crew.calls.request(address, service.compute_gradients, *order, then=on_end)
+        self._now.add(rank, address, request)
 
     def _restart_hung(self, present: Gathering) -> None:
-        """Restart members that do not answer, and those that do not end their task though others have long ended."""
+        """Restart members that do not answer, and those that do not end though others have long ended."""
         patience, now = self._run.spec.patience_seconds, time.monotonic()
         if now - present.answered_at > patience:
             self._crew.restart_unresponsive([copy.worker for copy in present.under_way()], self._run.note)

@@ -1,8 +1,8 @@
-"""One attempt at one update of GatherScatter: which workers compute which part of it, and how their tasks ended.
+"""One attempt at one update of GatherScatter: which workers compute which part of it, and how that ended.
 
-A part is the run of shards of one rank. It may have two copies: the task of the worker with that rank, and a backup by
-an idle worker, which computes the same nodes of the tree with the same seeds, so both have the same bits. The first
-copy counts. A part whose copies are all lost fails the attempt.
+A part is the run of shards of one rank. It may have two copies: that of the worker with that rank, and a backup by an
+idle worker, which computes the same nodes of the tree with the same seeds, so both have the same bits. The first
+copy counts, also if its worker is lost afterwards. A part whose copies are all lost fails the attempt.
 """
 
 import math
@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from distributed import Future
-
 from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.crew.events import Ended, Event
+from batchgrowth_trainer.crew.request import Request
 from batchgrowth_trainer.worker.messages import Left
 
 TIMES_THE_MEDIAN = 2.0
@@ -24,19 +23,19 @@ A backup begun then ends after about three times the median. So it only pays if 
 seldom is, and a smaller factor would have most backups come second.
 """
 SHORTEST_SECONDS = 0.1
-"""The shortest time after which a part is overdue: a backup costs a task of Dask, some 20 ms, besides its computing."""
+"""The shortest time after which a part is overdue: a backup costs some milliseconds besides its computing."""
 
 
 @dataclass(eq=False, slots=True)
 class Copy:
-    """A task in which `worker` computes the part of `rank`; times in seconds, by the driver's clock.
+    """A request that `worker` computes the part of `rank`; times in seconds, by the driver's clock.
 
     A backup was asked for `delay` seconds after the copy that was there.
     """
 
     rank: int
     worker: str
-    future: Future
+    request: Request
     asked_at: float
     is_backup: bool = False
     delay: float = 0.0
@@ -59,22 +58,22 @@ class Gathering:
         self.num_backups = 0
         self.is_lost = False
         self._parts: list[list[Copy]] = [[] for _ in sizes]
-        self._copies: dict[str, Copy] = {}  # by the key of the task, without those that are lost
+        self._copies: dict[str, Copy] = {}  # by the key of the request, without those that are lost
         self._missing = set(range(len(sizes)))
 
-    def add(self, rank: int, worker: str, future: Future) -> None:
-        """Take a task that computes the part of this rank."""
-        copy, part = Copy(rank, worker, future, self._clock()), self._parts[rank]
+    def add(self, rank: int, worker: str, request: Request) -> None:
+        """Take a request that the worker computes the part of this rank."""
+        copy, part = Copy(rank, worker, request, self._clock()), self._parts[rank]
         if part:
             copy.is_backup, copy.delay = True, copy.asked_at - part[0].asked_at
             self.num_backups += 1
         part.append(copy)
-        self._copies[future.key] = copy
+        self._copies[request.key] = copy
 
     def follow(self, event: Event) -> None:
-        """Take the end of a task, or the loss of a worker with all that it computed. Raises what a task raised."""
+        """Take the end of a request, or the loss of a worker with what it still computes. Raises what it raised."""
         if isinstance(event, Left):
-            for copy in [copy for copy in self._copies.values() if copy.worker == event.address]:
+            for copy in [copy for copy in self.under_way() if copy.worker == event.address]:
                 self._lose(copy)
         elif isinstance(event, Ended) and event.future.key in self._copies:
             self._end(self._copies[event.future.key], event)
@@ -93,7 +92,7 @@ class Gathering:
         return [copy for copy in self._copies.values() if not copy.has_ended]
 
     def idle(self) -> list[str]:
-        """The workers without a task under way and without a fault, in the order in which they ended."""
+        """The workers without a part under way and without a fault, in the order in which they ended."""
         ended = sorted((copy for copy in self._copies.values() if copy.has_ended), key=lambda copy: copy.ended_at)
         busy = {copy.worker for copy in self.under_way()} | self.faults.keys()
         return list(dict.fromkeys(copy.worker for copy in ended if copy.worker not in busy))
@@ -112,9 +111,9 @@ class Gathering:
         return [copy.rank for copy in alone if self._is_overdue(copy, median(paces))]
 
     def cancel(self) -> None:
-        """Give up the tasks; a worker still computes the one that it has begun."""
+        """Give up the requests; a worker still computes for the one that it has begun."""
         for copy in self._copies.values():
-            copy.future.cancel()
+            copy.request.cancel()
 
     def _is_overdue(self, copy: Copy, pace: float) -> bool:
         allowed = TIMES_THE_MEDIAN * pace * self._sizes[copy.rank]
@@ -132,13 +131,10 @@ class Gathering:
         self._missing.discard(copy.rank)
 
     def _lose(self, copy: Copy) -> None:
-        del self._copies[copy.future.key]
+        del self._copies[copy.request.key]
         part = self._parts[copy.rank]
         part.remove(copy)
-        if not part:
-            self.is_lost = True
-        elif not any(other.has_ended for other in part):
-            self._missing.add(copy.rank)
+        self.is_lost = self.is_lost or not part
 
 
 def _asked_at(copy: Copy) -> float:

@@ -1,7 +1,7 @@
 """The workers of GatherScatter that still compute a copy of an earlier update, which no longer counts.
 
-A worker's thread cannot be interrupted, and its next task would wait behind this one. So the driver leaves the worker
-out of the following updates until the task has ended.
+A worker's thread cannot be interrupted, and its next part would wait behind this one. So the driver leaves the worker
+out of the following updates until this one has ended.
 """
 
 import time
@@ -34,13 +34,14 @@ class Stragglers:
         self._late |= {copy.worker: (copy, now) for copy in copies}
 
     def follow(self, event: Event) -> None:
-        """Forget a worker that has ended its task or is gone; one whose task ended by a fault is left out.
+        """Forget a worker that has ended or is gone; one that ended by a fault is left out.
 
-        Other errors are ignored, as the rows are: the part has been computed without one.
+        One whose connection is lost is gone, or soon will be. Other errors are ignored, as the rows are: the part has
+        been computed without one.
         """
         if isinstance(event, Left):
             self._late.pop(event.address, None)
-        elif isinstance(event, Ended) and self._is_late(event):
+        elif isinstance(event, Ended) and event.future.status != "lost" and self._is_late(event):
             del self._late[event.address]
             fault = event.fault()
             if fault is not None:
@@ -48,7 +49,7 @@ class Stragglers:
                 self._crew.leave_out(event.address, fault)
 
     def watch(self) -> None:
-        """Restart late workers that do not answer, or do not end their task; waits for none of them."""
+        """Restart late workers that do not answer, or do not end; waits for none of them."""
         if not self._late:
             return
         now = self._clock()
@@ -60,4 +61,4 @@ class Stragglers:
         self._crew.restart([w for w, (_, since) in self._late.items() if now - since > limit], self._note, pulse.STUCK)
 
     def _is_late(self, event: Ended) -> bool:
-        return event.address in self._late and self._late[event.address][0].future.key == event.future.key
+        return event.address in self._late and self._late[event.address][0].request.key == event.future.key

@@ -50,6 +50,7 @@ class Member:
         self._rows: deque[messages.UpdateRow] = deque(maxlen=_KEPT_ROWS)
         self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
         self._idle_since: tuple[int, float] = (-1, 0.0)
+        self._model: Mapping[str, Packed] = {}
 
     def train(self, order: messages.Order, send: Send, encryption: Encryption | None) -> messages.Outcome:
         """Train to the order's end, a stop, or the loss of a peer; the outcome names a lost peer or workload error."""
@@ -80,9 +81,13 @@ class Member:
         self.replica.loaders.close()
         self.door.close()
 
-    def partial_rows(self, model: Mapping[str, Packed], step: Step, rank: int, size: int) -> list[np.ndarray]:
-        """The rows of this member's nodes of the update `step`, computed with the server's model."""
+    def partial_rows(self, model: Mapping[str, Packed] | None, step: Step, rank: int, size: int) -> list[np.ndarray]:
+        """The rows of this member's nodes of the update `step`, computed with the server's model.
+
+        None stands for the model of the last call, for another part of its update.
+        """
         prepare_process(self.replica.spec)
+        self._model = model = self._model if model is None else model
         with reported_as_device_fault(f"a worker at update {step.position.update}"):
             for name, vector in self.replica.model_tensors().items():
                 vector.copy_(unpack(model[name]))

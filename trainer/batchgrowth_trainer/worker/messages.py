@@ -17,6 +17,9 @@ from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.replica.updates import Committed
 
+COMPUTE = "batchgrowth_compute"
+"""The operation of a worker's server that a driver's requests ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Order:

@@ -1,19 +1,22 @@
 """What the driver calls inside a Dask worker: a few plain functions over the members of this process.
 
-The plain functions run as tasks in the worker's thread; the coroutines run on its event loop, beside a task that
-trains.
+The plain functions run as tasks in the worker's thread, or as requests; the coroutines run on its event loop, beside
+what computes.
 """
 
 import asyncio
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from batchgrowth.errors import ClusterError, Superseded
 from batchgrowth.plan import Step
 from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
+from distributed.core import error_message
+from distributed.protocol import to_serialize
 
 from batchgrowth_trainer.exchange.forming import Encryption
 from batchgrowth_trainer.loading import find_modules_in
@@ -82,6 +85,7 @@ def prepare_member(
     if function:
         receive(function)
     worker = get_worker()
+    listen(worker)
     if run_id not in _MEMBERS:
         _MEMBERS[run_id] = Member(spec, host_and_port(worker.address)[0])
         _MEMBERS[run_id].watchdog.watch(_end)
@@ -101,11 +105,35 @@ def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
     return member.train(order, send, _encryption(worker, member.replica.spec))
 
 
-def compute_gradients(run_id: str, model: Mapping[str, Packed], step: Step, rank: int, size: int) -> messages.Gradients:
-    """This member's rows of the update `step`, with the server's model."""
+def compute_gradients(
+    run_id: str, model: Mapping[str, Packed] | None, step: Step, rank: int, size: int
+) -> messages.Gradients:
+    """This member's rows of the update `step`, with the server's model; None stands for that of the last request."""
     began = time.perf_counter()
     rows = member_of(run_id).partial_rows(model, step, rank, size)
     return messages.Gradients(rows, time.perf_counter() - began)
+
+
+def listen(worker: Worker) -> None:
+    """Have the worker answer `crew.request`: its thread calls a function, behind what it already has to do.
+
+    The answer is what the function returns, a dictionary with the error that it raises, or None if the worker closes.
+    """
+
+    async def compute(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+        try:
+            return await asyncio.wrap_future(worker.executors["default"].submit(_answer, *call))
+        except RuntimeError:
+            return None  # its threads are shut down
+
+    worker.handlers[messages.COMPUTE] = compute
+
+
+def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    try:
+        return to_serialize(function(*arguments))
+    except BaseException as error:  # noqa: BLE001  (the driver gets it)
+        return error_message(error)
 
 
 async def ping() -> bool:
