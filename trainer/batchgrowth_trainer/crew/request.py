@@ -1,0 +1,47 @@
+"""A request that a worker's thread computes something, which the driver makes to the worker itself.
+
+It takes Dask's connections but not its scheduler, whose tasks take longer and need their data scattered before and
+their results gathered after.
+"""
+
+from itertools import count
+from typing import Any, Literal
+
+from distributed.core import clean_exception
+
+_NUMBERS = count()
+
+
+class Request:
+    """Looks like a future of Dask to those who wait for its end; `result` is the answer once `status` is "finished".
+
+    It is "lost" if the worker, or the connection to it, is; "error" if the function raised `exception()`.
+    """
+
+    def __init__(self) -> None:
+        self.key = f"request-{next(_NUMBERS)}"
+        self.status: Literal["pending", "finished", "error", "lost", "cancelled"] = "pending"
+        self.result: Any = None
+        self._error: BaseException | None = None
+
+    def end(self, answer: Any) -> None:
+        """Take what the worker's handler returned: see `service.listen`."""
+        if answer is None:
+            self.status = "lost"
+        elif isinstance(answer, dict):
+            self._error, self.status = clean_exception(**answer)[1], "error"
+        else:
+            self.result, self.status = answer, "finished"
+
+    def lose(self) -> None:
+        """Take the loss of the worker, or of the answer."""
+        self.status = "lost"
+
+    def cancel(self) -> None:
+        """Ignore the answer; the worker still computes what it has begun."""
+        if self.status == "pending":
+            self.status = "cancelled"
+
+    def exception(self) -> BaseException | None:
+        """What the function raised; None otherwise."""
+        return self._error
