@@ -1,0 +1,84 @@
+"""A request to a worker, and how it ends: with an answer, an error of the function, or the loss of the worker."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from batchgrowth.errors import DataError
+from batchgrowth_trainer.crew.events import Ended
+from batchgrowth_trainer.crew.request import Request
+from batchgrowth_trainer.worker.messages import COMPUTE
+from batchgrowth_trainer.worker.service import listen
+from distributed.protocol import deserialize, serialize
+from distributed.protocol.serialize import Serialize
+
+
+@pytest.fixture
+def worker() -> Any:
+    """A worker with a thread, that listens."""
+    with ThreadPoolExecutor(1) as thread:
+        worker: Any = SimpleNamespace(executors={"default": thread}, handlers={})
+        listen(worker)
+        yield worker
+
+
+def sent(message: Any) -> Any:
+    """The message as Dask's connections deliver it."""
+    if isinstance(message, dict):
+        return {name: sent(part) for name, part in message.items()}
+    return deserialize(*serialize(message.data)) if isinstance(message, Serialize) else message
+
+
+def ended(worker: Any, function: Any, *arguments: Any) -> Request:
+    """The request for that function, after its end."""
+    request = Request()
+    request.end(sent(asyncio.run(worker.handlers[COMPUTE]((function, arguments)))))
+    return request
+
+
+def test_it_ends_with_what_the_function_returns(worker: Any) -> None:
+    request = ended(worker, divmod, 17, 5)
+    assert ("finished", (3, 2), None) == (request.status, request.result, request.exception())
+    assert not Ended("a", 1, request).is_lost()
+
+
+def refuse() -> None:
+    raise DataError("there are 3 examples, and 4 are declared")
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(("function", "error"), [(refuse, DataError), (leave, SystemExit)])
+def test_it_ends_with_what_the_function_raises(worker: Any, function: Any, error: type[BaseException]) -> None:
+    """Also if user code would end the process, whose event loop must not see that."""
+    request = ended(worker, function)
+    assert "error" == request.status
+    with pytest.raises(error, match="3"):
+        Ended("a", 1, request).is_lost()
+
+
+def test_it_is_lost_with_a_worker_that_closes(worker: Any) -> None:
+    worker.executors["default"].shutdown()
+    assert Ended("a", 1, ended(worker, divmod, 17, 5)).is_lost()
+
+
+def test_it_is_lost_with_the_connection() -> None:
+    request = Request()
+    request.lose()
+    assert Ended("a", 1, request).is_lost()
+
+
+def test_what_is_cancelled_counts_as_lost_unless_it_has_ended(worker: Any) -> None:
+    request, done = Request(), ended(worker, divmod, 17, 5)
+    for one in (request, done):
+        one.cancel()
+    assert ["cancelled", "finished"] == [request.status, done.status]
+    assert Ended("a", 1, request).is_lost()
+
+
+def test_requests_are_told_apart() -> None:
+    assert Request().key != Request().key
