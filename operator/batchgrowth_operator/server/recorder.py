@@ -132,7 +132,11 @@ class Recorder:
 
     def _run(self) -> None:
         while not self._is_over():
-            pause = self.post_next()
+            try:
+                pause = self.post_next()
+            except Exception:
+                log.exception("an event was not posted")
+                pause = RETRY_SECONDS
             if pause is not None:
                 self._stopping.wait(pause)
             else:

@@ -77,11 +77,10 @@ class Passes:
 
         One that may come later is also behind the changes of other jobs.
         """
-        early = self._passed.get(key, -math.inf) + apart_seconds - time.monotonic()
         if apart_seconds <= 0:
             self._changed.add(key)
             self._slots.hurry(key)
-        elif early > 0:
+        elif (early := self._passed.get(key, -math.inf) + apart_seconds - time.monotonic()) > 0:
             if key not in self._later:
                 self._later[key] = asyncio.get_running_loop().call_later(early, self._wake_now, key)
             return

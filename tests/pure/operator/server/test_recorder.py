@@ -227,6 +227,24 @@ def test_the_thread_posts_and_a_stop_posts_the_rest(api: FakeApi, events: Record
     assert not events._thread.is_alive()
 
 
+def test_an_error_that_nobody_expects_costs_its_event_alone(
+    api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recorder, "RETRY_SECONDS", 0.01)
+    api.errors.append(KeyError("metadata"))
+    events.start()
+    events.record(seen("first"), TROUBLE)
+    end = time.monotonic() + 10
+    while "KeyError" not in caplog.text and time.monotonic() < end:
+        time.sleep(0.005)
+    events.record(seen("second"), TROUBLE)
+
+    events.stop()
+
+    assert ["second"] == [job for job, _, _ in api.shown()]
+    assert "an event was not posted" in caplog.text
+
+
 def test_a_stop_ends_in_time(api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing was begun, or another operator leads."""
     events.stop()
