@@ -2,9 +2,10 @@
 
 A real API server holds the jobs and their children; there are no nodes, so this module plays the pods: the trainers'
 Jobs have one, every worker that is wanted is ready, and each job's report is patched as often as by a trainer that has
-run for some minutes. Each trains for `--training` seconds, and the jobs are spread evenly over that time. The results
-are the operator's processor time, memory and writes, the time from each report of a milestone until the workers'
-Deployment has its new replicas, and the memory of an operator that is restarted.
+run for some minutes. Each trains for `--training` seconds, and the jobs are spread evenly over that time. When in a
+period a job reports does not depend on how far it is, since jobs begin independently. The results are the operator's
+processor time, memory and writes, the time from each report of a milestone until the workers' Deployment has its new
+replicas, and the memory of an operator that is restarted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
+from random import Random
 from typing import Annotated, Any
 
 import typer
@@ -82,14 +84,16 @@ class Trainers:
                 patchers.submit(self._report, name_of(job), update, update)
 
     def play(self, turns: int, period: float, most: int) -> None:
-        """Reports every job once per period, evenly spread."""
+        """Reports every job once per period, evenly spread, in an order that is not that of their progress."""
+        order = Random(0).sample(range(self.jobs), self.jobs)
         began = time.monotonic()
         with ThreadPoolExecutor(PATCHERS) as patchers:
             for number in range(turns * self.jobs):
                 due = began + number * period / self.jobs
                 time.sleep(max(0.0, due - time.monotonic()))
                 self.late_seconds = max(self.late_seconds, time.monotonic() - due)
-                turn, job = divmod(number, self.jobs)
+                turn, place = divmod(number, self.jobs)
+                job = order[place]
                 before, now = (self._update(job, each, turns, most) for each in (turn, turn + 1))
                 patchers.submit(self._report, name_of(job), before, now)
 
