@@ -14,7 +14,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -69,12 +69,12 @@ class Trainers:
         """Starts the trainers' pods and the workers of the first stage."""
         began = {"status": {"active": 1, "ready": 1, "startTime": datetime.now(UTC).isoformat()}}
         for job in map(name_of, range(self.jobs)):
-            self._nodes.submit(self.batch.patch_namespaced_job_status, names.trainer(job), NAMESPACE, began)
+            self._nodes.submit(_send, self.batch.patch_namespaced_job_status, names.trainer(job), began)
             self._nodes.submit(self._make_workers, job, self.plan.stage_at(0).workers)
 
     def _make_workers(self, job: str, number: int) -> None:
         ready = {"status": {"replicas": number, "readyReplicas": number}}
-        self.apps.patch_namespaced_deployment_status(names.workers(job), NAMESPACE, ready)
+        _send(self.apps.patch_namespaced_deployment_status, names.workers(job), ready)
 
     def begin(self, turns: int, most: int) -> None:
         """Reports every job where it is before the first of its turns, of which a whole training has `most`."""
@@ -113,7 +113,7 @@ class Trainers:
         if stage.workers > self.plan.stage_at(before).workers:
             self.asked[job, stage.workers] = time.monotonic()
         body = {"data": {names.PROGRESS_KEY: report.to_json()}}
-        self.core.patch_namespaced_config_map(names.progress(job), NAMESPACE, body)
+        _send(self.core.patch_namespaced_config_map, names.progress(job), body)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -149,6 +149,11 @@ class Trainers:
             self.answered.append(time.monotonic() - since)
         if wanted != deployment["status"].get("replicas", 0):
             self._nodes.submit(self._make_workers, job, wanted)
+
+
+def _send(patch: Callable[..., Any], name: str, body: dict[str, Any]) -> None:
+    """Patches an object, and makes no object of the answer: the players share the processors with the operator."""
+    patch(name, NAMESPACE, body, _preload_content=False).read()
 
 
 def name_of(job: int) -> str:

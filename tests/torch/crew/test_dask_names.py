@@ -19,7 +19,6 @@ OWNERS = {"client": Client, "cluster": LocalCluster, "nanny": Nanny, "scheduler"
           "plugin": SchedulerPlugin, "utils": utils}  # fmt: skip
 CALLED = [
     ("client._run", {"function", "workers", "on_error"}),
-    ("client._scatter", {"data", "workers", "direct", "hash"}),
     ("client._gather", {"futures", "direct"}),
     ("client._run_on_scheduler", {"function", "args"}),
     ("client._restart_workers", {"workers", "timeout", "raise_for_error"}),
