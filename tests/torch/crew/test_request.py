@@ -1,12 +1,17 @@
 """A request to a worker, and how it ends: with an answer, an error of the function, or the loss of the worker."""
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from batchgrowth.errors import DataError
+from batchgrowth_trainer.crew.calls import Calls
 from batchgrowth_trainer.crew.events import Ended
 from batchgrowth_trainer.crew.request import Request
 from batchgrowth_trainer.worker.messages import COMPUTE
@@ -82,3 +87,36 @@ def test_what_is_cancelled_counts_as_lost_unless_it_has_ended(worker: Any) -> No
 
 def test_requests_are_told_apart() -> None:
     assert Request().key != Request().key
+
+
+@contextmanager
+def calls_that_raise(error: Exception) -> Iterator[Calls]:
+    """Calls over a client whose every request raises the error."""
+
+    async def answer(**_: Any) -> None:
+        raise error
+
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    client: Any = SimpleNamespace(
+        loop=SimpleNamespace(asyncio_loop=loop), rpc=lambda _: SimpleNamespace(**{COMPUTE: answer})
+    )
+    try:
+        yield Calls(client)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ConnectionResetError(), "lost"), (TimeoutError(), "lost"), (KeyError("default"), "error")]
+)
+def test_whatever_prevents_the_answer_ends_it(error: Exception, status: str) -> None:
+    """What is not the connection's is raised, rather than waited for without end."""
+    ends: SimpleQueue[Request] = SimpleQueue()
+    with calls_that_raise(error) as calls:
+        request = calls.request("tcp://a", divmod, 17, 5, then=ends.put)
+        assert request is ends.get(timeout=10)
+    assert (status, error if status == "error" else None) == (request.status, request.exception())

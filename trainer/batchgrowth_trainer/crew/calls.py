@@ -150,6 +150,8 @@ class Calls:
                 request.end(answer)
             except (OSError, TimeoutError):
                 request.lose()
+            except Exception as error:  # noqa: BLE001  (who waits for the end gets it)
+                request.fail(error)
             then(request)
 
         self.start(requested())

@@ -15,7 +15,7 @@ _NUMBERS = count()
 class Request:
     """Looks like a future of Dask to those who wait for its end; `result` is the answer once `status` is "finished".
 
-    It is "lost" if the worker, or the connection to it, is; "error" if the function raised `exception()`.
+    It is "lost" if the worker, or the connection to it, is; "error" if `exception()` was raised on the way or there.
     """
 
     def __init__(self) -> None:
@@ -29,9 +29,13 @@ class Request:
         if answer is None:
             self.status = "lost"
         elif isinstance(answer, dict):
-            self._error, self.status = clean_exception(**answer)[1], "error"
+            self.fail(clean_exception(**answer)[1])
         else:
             self.result, self.status = answer, "finished"
+
+    def fail(self, error: BaseException | None) -> None:
+        """Take what the function raised, or what prevented it or its answer."""
+        self._error, self.status = error, "error"
 
     def lose(self) -> None:
         """Take the loss of the worker, or of the answer."""
@@ -43,5 +47,5 @@ class Request:
             self.status = "cancelled"
 
     def exception(self) -> BaseException | None:
-        """What the function raised; None otherwise."""
+        """The error of a request with that status; None otherwise."""
         return self._error
