@@ -115,6 +115,22 @@ def test_no_update_waits_for_a_slow_worker(
     assert len(set(counts)) - 1 == len(summary["resizes"])
 
 
+@pytest.mark.fault("C08")
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_late_worker_that_has_ended_repeats_the_part_of_another(
+    digits_job: Any, tmp_path: Path, expected: str, count: int
+) -> None:
+    """The sleep of one ends that of the other, which was late, so the update under way was begun without it."""
+    job = sleeping(digits_job, tmp_path, "sleepers: 'all', longest: '10'")
+    watch = Watch(tmp_path, make_plan(job.spec).updates)
+    summary = train(job, options(tmp_path, count), [watch])
+    assert expected == summary["weightsSha256"]
+    assert not watch.slept_in_vain
+    assert len(set(watch.sleeps)) >= 2
+    assert count - 1 in watch.sizes, "no update was begun without the late one"
+    assert [] == watch.causes
+
+
 @pytest.mark.fault("C01")
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_slow_worker_is_killed_while_others_train_on(

@@ -17,37 +17,49 @@ FURTHER_UPDATES = 3
 
 
 def workload(folder: str, sleepers: str = "1", wakes: str = "True", longest: str = "60") -> Workload:
-    """One in which that number of processes sleep, one after the other: the next once the one before it has died."""
+    """One in which that number of processes sleep, one after the other: the next once the one before it has died.
+
+    With "all", each process sleeps, until another does or there are further updates.
+    """
     net = digits.workload(hidden="8")
-    sleeper = _Sleeper(Path(folder), int(sleepers), float(longest), wakes == "True")
+    sleeper = _Sleeper(Path(folder), None if sleepers == "all" else int(sleepers), float(longest), wakes == "True")
     net.model.register_forward_pre_hook(lambda model, _: sleeper.count() if model.training else None)
     return net
 
 
 class _Sleeper:
-    def __init__(self, folder: Path, sleepers: int, longest: float, wakes: bool) -> None:
+    def __init__(self, folder: Path, sleepers: int | None, longest: float, wakes: bool) -> None:
         self.folder, self.sleepers, self.longest, self.wakes = folder, sleepers, longest, wakes
         self.calls = 0
         self.lock: int | None = None
 
     def count(self) -> None:
-        """Sleep within every eighth shard, if this process is the one that does."""
+        """Sleep within every eighth shard, if this process is the one that does; less often if all do."""
         self.calls += 1
-        if self.calls % EVERY_SHARDS == 0 and not (self.folder / "over").exists() and self._is_chosen():
+        every = EVERY_SHARDS * (3 if self.sleepers is None else 1)
+        if self.calls % every == 0 and not (self.folder / "over").exists() and self._is_chosen():
             self._sleep()
 
     def _sleep(self) -> None:
         began, ends = self._commits(), time.monotonic() + self.longest
         with (self.folder / "sleeps").open("a") as file:
             file.write(f"{os.getpid()}\n")
-        while not self._is_woken(began):
+        sleeps = self._sleeps()
+        number = max(index for index, pid in enumerate(sleeps, 1) if pid == str(os.getpid()))
+        while not self._is_woken(began, number):
             time.sleep(0.005)
             if time.monotonic() > ends:
                 (self.folder / "in-vain").touch()
                 return
 
-    def _is_woken(self, began: int) -> bool:
-        return self.wakes and (self._commits() >= began + FURTHER_UPDATES or (self.folder / "over").exists())
+    def _is_woken(self, commits: int, sleeps: int) -> bool:
+        """Whether something has happened since there were that many commits and sleeps."""
+        if self.sleepers is None and any(pid != str(os.getpid()) for pid in self._sleeps()[sleeps:]):
+            return True
+        return self.wakes and (self._commits() >= commits + FURTHER_UPDATES or (self.folder / "over").exists())
+
+    def _sleeps(self) -> list[str]:
+        return (self.folder / "sleeps").read_text().split()
 
     def _commits(self) -> int:
         commits = self.folder / "commits"
@@ -55,7 +67,7 @@ class _Sleeper:
 
     def _is_chosen(self) -> bool:
         """Whether this process holds the lock, which the kernel releases when it dies."""
-        if self.lock is not None:
+        if self.lock is not None or self.sleepers is None:
             return True
         lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR)
         try:

@@ -228,7 +228,7 @@ def trained(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         job = small_job(*JOB, exchange)
         members.update({name: Member(job.spec, "127.0.0.1") for name in "abc"})
         crew, seen = Crew(members, story), Seen(job)
-        scaling = SimpleNamespace(gather=lambda _handle, _updates: list(crew.ready))
+        scaling = SimpleNamespace(gather=lambda _handle, _updates: list(crew.ready), team=lambda _: list(crew.ready))
         driver: Any = GatherScatterDriver
         replica = build_replica(job.spec)
         with closing(replica.loaders):

@@ -27,8 +27,8 @@ class Clock:
 class Update(Gathering):
     """A gathering whose requests are named by worker and rank."""
 
-    def __init__(self, clock: Clock, *sizes: int) -> None:
-        super().__init__(1, sizes, clock)
+    def __init__(self, clock: Clock, *sizes: int, usual_pace: float | None = None) -> None:
+        super().__init__(1, sizes, usual_pace, clock)
         self.clock, self.cancelled = clock, list[str]()
 
     def ask(self, rank: int, worker: str) -> None:
@@ -137,6 +137,30 @@ def test_a_part_has_two_copies_at_most(update: Update) -> None:
     update.follow(Left("a"))
     assert not update.is_lost
     assert [2] == update.overdue(), "its backup is lost with a, so it may have another"
+
+
+def test_before_half_of_the_parts_have_ended_the_pace_is_the_usual_one(clock: Clock) -> None:
+    update = Update(clock, 2, 2, usual_pace=1.0)
+    update.ask(0, "a")
+    update.ask(1, "b")
+    assert 1.0 == update.pace
+    clock.now += 2 * TIMES_THE_MEDIAN
+    assert [] == update.overdue()
+    clock.now += 1
+    assert [0, 1] == update.overdue()
+    update.ended(0, "a")
+    assert 2.5 == update.pace
+    assert [] == update.overdue()
+
+
+def test_a_worker_that_becomes_free_later_is_idle(update: Update) -> None:
+    """One that was asked is not, until it has ended, and one that is lost never is."""
+    update.ended(1, "b")
+    update.ended(0, "a", status="lost")
+    assert ["b"] == update.idle()
+    assert ["b", "d"] == update.idle(["a", "b", "c", "d"])
+    update.ask(2, "d")
+    assert ["b"] == update.idle(["a", "b", "c", "d"])
 
 
 # --- which copy counts ------------------------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ worker repeats the part of a slow one.
 
 import math
 import time
+from collections import deque
 from contextlib import closing
+from statistics import median
 
 import numpy as np
 import torch
@@ -38,6 +40,7 @@ from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Gradients, UpdateRow
 
 _TICK_SECONDS = 0.05
+_PACES = 9  # of the last updates; their median is the usual one, though one or the other was slow
 
 
 class GatherScatterDriver:
@@ -47,6 +50,7 @@ class GatherScatterDriver:
         self._run, self._crew, self._scaling, self._replica = run, crew, scaling, replica
         self._number = self._size = 0
         self._now: Gathering | None = None
+        self._paces = deque[float](maxlen=_PACES)
         self._late = Stragglers(crew, run.note, run.spec.patience_seconds)
         self._stopwatch = Stopwatch()
         self._committed_at = time.perf_counter()
@@ -76,21 +80,24 @@ class GatherScatterDriver:
 
     def _update(self, step: Step) -> None:
         team = self._scaling.gather(self._handle_events, {})
-        members = [worker for worker in team if worker not in self._late]
+        members = self._free(team)
         if not members:
             self._handle_events(_TICK_SECONDS)
             return
         began = time.perf_counter()
         self._number += 1
         layout = lay_out(step.shards, len(members))
-        present = self._now = Gathering(self._number, [hi - lo for lo, hi in layout.runs])
+        usual = median(self._paces) if self._paces else None
+        present = self._now = Gathering(self._number, [hi - lo for lo, hi in layout.runs], usual)
         answers = self._gathered(step, members, len(team))
         self._now = None
         if answers is None:
             self._recover(members, present)
             return
+        assert present.pace is not None
+        self._paces.append(present.pace)
         self._part_with(present)
-        sent = len(members) * sum(t.nbytes for t in self._replica.model_tensors().values())
+        sent = len(present.asked) * sum(t.nbytes for t in self._replica.model_tensors().values())
         self._run.publish(BytesSent(sent + sum(row.nbytes for answer in answers for row in answer.rows)))
         rows = [torch.from_numpy(np.array(row)).to(self._replica.device) for answer in answers for row in answer.rows]
         self._replica.write_timing(rows[0], self._stopwatch.timing)
@@ -130,18 +137,25 @@ class GatherScatterDriver:
             self._handle_events(_TICK_SECONDS)
             self._crew.check_connected()
             if self._run.spec.exchange.settings.backups:
-                idle = [address for address in present.idle() if address in self._crew.ready]
-                for rank, address in zip(present.overdue(), idle, strict=False):
-                    self._request(step, rank, size, address)
+                for rank, address in zip(present.overdue(), self._idle(present), strict=False):
+                    self._request(step, rank, size, address, model)
             self._restart_hung(present)
         if present.is_lost:
             return None
         return [copy.request.result for copy in present.first_copies()]
 
-    def _request(self, step: Step, rank: int, size: int, address: str, model: dict[str, Packed] | None = None) -> None:
-        """Have the worker compute the part of this rank, with this model or the one that it was given last."""
+    def _free(self, team: list[str]) -> list[str]:
+        return [worker for worker in team if worker not in self._late]
+
+    def _idle(self, present: Gathering) -> list[str]:
+        """The workers that may repeat a part; among them those that came, or came back, since the update began."""
+        idle = present.idle(self._free(self._scaling.team({})))
+        return [address for address in idle if address in self._crew.ready]
+
+    def _request(self, step: Step, rank: int, size: int, address: str, model: dict[str, Packed]) -> None:
+        """Have the worker compute the part of this rank, with this model, which it is given once in an update."""
         assert self._now is not None
-        order = (self._crew.run_id, model, step, rank, size)
+        order = (self._crew.run_id, None if address in self._now.asked else model, step, rank, size)
         on_end = self._crew.on_end(address, self._now.number)
         request = self._crew.calls.request(address, service.compute_gradients, *order, then=on_end)
         self._now.add(rank, address, request)

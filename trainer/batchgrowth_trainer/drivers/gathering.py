@@ -7,7 +7,7 @@ copy counts, also if its worker is lost afterwards. A part whose copies are all 
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -48,14 +48,24 @@ class Copy:
 
 
 class Gathering:
-    """The copies of each part of one update; part r has `sizes[r]` shards. `clock` gives seconds."""
+    """The copies of each part of one update; part r has `sizes[r]` shards. `clock` gives seconds.
 
-    def __init__(self, number: int, sizes: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
-        self.number, self._sizes, self._clock = number, sizes, clock
+    `usual_pace` is that of the updates before it, in seconds per shard.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        sizes: Sequence[int],
+        usual_pace: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.number, self._sizes, self._usual_pace, self._clock = number, sizes, usual_pace, clock
         self.answered_at = clock()  # when those under way were last known to live
         self.first_ended_at = math.inf
         self.faults: dict[str, WorkerFault] = {}  # by worker
         self.num_backups = 0
+        self.asked: set[str] = set()  # the workers, those included that are gone
         self.is_lost = False
         self._parts: list[list[Copy]] = [[] for _ in sizes]
         self._copies: dict[str, Copy] = {}  # by the key of the request, without those that are lost
@@ -68,6 +78,7 @@ class Gathering:
             copy.is_backup, copy.delay = True, copy.asked_at - part[0].asked_at
             self.num_backups += 1
         part.append(copy)
+        self.asked.add(worker)
         self._copies[request.key] = copy
 
     def follow(self, event: Event) -> None:
@@ -91,14 +102,30 @@ class Gathering:
         """The copies that have not ended."""
         return [copy for copy in self._copies.values() if not copy.has_ended]
 
-    def idle(self) -> list[str]:
-        """The workers without a part under way and without a fault, in the order in which they ended."""
+    def idle(self, ready: Iterable[str] = ()) -> list[str]:
+        """The workers without a part under way and without a fault, in the order in which they ended.
+
+        After them, those of the `ready` ones that were not asked, as they have become free since.
+        """
         ended = sorted((copy for copy in self._copies.values() if copy.has_ended), key=lambda copy: copy.ended_at)
         busy = {copy.worker for copy in self.under_way()} | self.faults.keys()
-        return list(dict.fromkeys(copy.worker for copy in ended if copy.worker not in busy))
+        free = dict.fromkeys(copy.worker for copy in ended if copy.worker not in busy)
+        return [*free, *(worker for worker in ready if worker not in self.asked)]
 
     def overdue(self) -> list[int]:
         """The ranks of the parts that an idle worker should repeat, the one that began first before others."""
+        pace = self.pace
+        if pace is None:
+            return []
+        alone = sorted((self._parts[rank][0] for rank in self._missing if len(self._parts[rank]) == 1), key=_asked_at)
+        return [copy.rank for copy in alone if self._is_overdue(copy, pace)]
+
+    @property
+    def pace(self) -> float | None:
+        """The median seconds per shard of the parts that have ended; the usual one before half of them have.
+
+        None if neither is known.
+        """
         paces = [
             (copy.ended_at - copy.asked_at) / size
             for part, size in zip(self._parts, self._sizes, strict=True)
@@ -106,9 +133,8 @@ class Gathering:
             if size and copy.has_ended
         ]
         if 2 * len(paces) < sum(size > 0 for size in self._sizes):
-            return []  # what most take is not known yet
-        alone = sorted((self._parts[rank][0] for rank in self._missing if len(self._parts[rank]) == 1), key=_asked_at)
-        return [copy.rank for copy in alone if self._is_overdue(copy, median(paces))]
+            return self._usual_pace  # what most take is not known yet
+        return median(paces) if paces else None
 
     def cancel(self) -> None:
         """Give up the requests; a worker still computes for the one that it has begun."""

@@ -132,7 +132,7 @@ class Scaling:
         stage = self._run.plan.stage_at(self._run.position.update).index
         patience = 0 if stage == self._waited_in else self._run.spec.workers.wait_seconds
         while not self._run.stop_requested():
-            members = self._crew.in_order(updates)[: self.wanted()]
+            members = self.team(updates)
             self.tick(members)
             waited = time.monotonic() - began
             if len(members) >= (self._expected() if waited < patience else 1):
@@ -147,6 +147,10 @@ class Scaling:
                 )
             handle_events(0.05)
         return []
+
+    def team(self, updates: Mapping[str, int]) -> list[str]:
+        """The ready workers, the most advanced by `updates` first, as many as wanted."""
+        return self._crew.in_order(updates)[: self.wanted()]
 
     def _expected(self) -> int:
         """The number of workers that a stage waits for."""
