@@ -21,6 +21,7 @@ from batchgrowth_operator.server.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "operator_process.py"
+IMAGE = "example/trainer:1"
 JOB = Ref("BatchGrowthJob", "digits")
 WORKERS = Ref("Deployment", "digits-workers")
 TRAINER = Ref("Job", "digits-trainer")
@@ -57,6 +58,8 @@ class Field:
         calls: Path | None = None,
         log: Path | None = None,
         metrics_port: int = 0,
+        operator_class: str = "",
+        image: str = IMAGE,
     ) -> Any:
         self.calls = calls
         given = {
@@ -67,6 +70,8 @@ class Field:
             "CALLS": str(calls or ""),
             "LOG": str(log or ""),
             "METRICS_PORT": metrics_port,
+            "OPERATOR_CLASS": operator_class,
+            "IMAGE": image,
         }
         process = processes.Process(target=runpy.run_path, args=(str(SCRIPT),), kwargs={"init_globals": given})
         process.start()

@@ -2,7 +2,7 @@
 
 Started by tests with `runpy.run_path`, which gives the globals KUBECONFIG, NAMESPACE, WRITES (0: it lives), HOLDER (its
 name in the lease, empty for none), CALLS (a file for the method and URL of each request, empty for none), LOG (a file
-for what it logs, empty for the terminal) and METRICS_PORT (0 for none).
+for what it logs, empty for the terminal), METRICS_PORT (0 for none), OPERATOR_CLASS and IMAGE.
 """
 
 import faulthandler
@@ -57,9 +57,10 @@ api.Api = Mortal  # type: ignore[misc]
 lease = LeaseLock(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
 run(
     Settings(
-        image="example/trainer:1",
+        image=given["IMAGE"],
         kubeconfig=Path(given["KUBECONFIG"]),
         namespaces=(given["NAMESPACE"],),
+        operator_class=given["OPERATOR_CLASS"],
         lease=lease,
         metrics_port=given["METRICS_PORT"],
     )

@@ -77,14 +77,6 @@ def test_it_is_lost_with_the_connection() -> None:
     assert Ended("a", 1, request).is_lost()
 
 
-def test_what_is_cancelled_counts_as_lost_unless_it_has_ended(worker: Any) -> None:
-    request, done = Request(), ended(worker, divmod, 17, 5)
-    for one in (request, done):
-        one.cancel()
-    assert ["cancelled", "finished"] == [request.status, done.status]
-    assert Ended("a", 1, request).is_lost()
-
-
 def test_requests_are_told_apart() -> None:
     assert Request().key != Request().key
 

@@ -35,9 +35,6 @@ class Task:
         self.error: Exception | None = None
         self.result: Gradients | None = None
 
-    def cancel(self) -> None:
-        self.status = "cancelled"
-
     def exception(self) -> Exception | None:
         return self.error
 

@@ -29,11 +29,11 @@ class Update(Gathering):
 
     def __init__(self, clock: Clock, *sizes: int, usual_pace: float | None = None) -> None:
         super().__init__(1, sizes, usual_pace, clock)
-        self.clock, self.cancelled = clock, list[str]()
+        self.clock = clock
 
     def ask(self, rank: int, worker: str) -> None:
         key = f"{worker}{rank}"
-        request: Any = SimpleNamespace(key=key, status="pending", cancel=lambda: self.cancelled.append(key))
+        request: Any = SimpleNamespace(key=key, status="pending")
         self.add(rank, worker, request)
 
     def ended(self, rank: int, worker: str, error: BaseException | None = None, status: str = "") -> Ended:
@@ -229,8 +229,6 @@ def test_a_part_without_a_copy_is_lost(update: Update, faulty: str) -> None:
     assert update.is_over
     assert update.is_lost
     assert set(faulty) == set(update.faults)
-    update.cancel()
-    assert ["a0", "b1"] == update.cancelled
 
 
 def test_what_a_worker_has_sent_counts_though_it_leaves(update: Update) -> None:

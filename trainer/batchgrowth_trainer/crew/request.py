@@ -20,7 +20,7 @@ class Request:
 
     def __init__(self) -> None:
         self.key = f"request-{next(_NUMBERS)}"
-        self.status: Literal["pending", "finished", "error", "lost", "cancelled"] = "pending"
+        self.status: Literal["pending", "finished", "error", "lost"] = "pending"
         self.result: Any = None
         self._error: BaseException | None = None
 
@@ -40,11 +40,6 @@ class Request:
     def lose(self) -> None:
         """Take the loss of the worker, or of the answer."""
         self.status = "lost"
-
-    def cancel(self) -> None:
-        """Ignore the answer; the worker still computes what it has begun."""
-        if self.status == "pending":
-            self.status = "cancelled"
 
     def exception(self) -> BaseException | None:
         """The error of a request with that status; None otherwise."""

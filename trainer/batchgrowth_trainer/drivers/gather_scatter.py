@@ -106,7 +106,6 @@ class GatherScatterDriver:
         self._record(step, members, done, began, seconds)
 
     def _recover(self, members: list[str], present: Gathering) -> None:
-        present.cancel()
         cause = "a worker was lost"
         for address, fault in present.faults.items():
             cause = f"worker {address} was left out: {fault}"

@@ -136,11 +136,6 @@ class Gathering:
             return self._usual_pace  # what most take is not known yet
         return median(paces) if paces else None
 
-    def cancel(self) -> None:
-        """Give up the requests; a worker still computes for the one that it has begun."""
-        for copy in self._copies.values():
-            copy.request.cancel()
-
     def _is_overdue(self, copy: Copy, pace: float) -> bool:
         allowed = TIMES_THE_MEDIAN * pace * self._sizes[copy.rank]
         return self._clock() - copy.asked_at > max(SHORTEST_SECONDS, allowed)

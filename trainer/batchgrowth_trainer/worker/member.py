@@ -84,10 +84,12 @@ class Member:
     def partial_rows(self, model: Mapping[str, Packed] | None, step: Step, rank: int, size: int) -> list[np.ndarray]:
         """The rows of this member's nodes of the update `step`, computed with the server's model.
 
-        None stands for the model of the last call, for another part of its update.
+        None stands for the model of the last call, for another part of its update, if the exchange has backups.
         """
         prepare_process(self.replica.spec)
-        self._model = model = self._model if model is None else model
+        model = self._model if model is None else model
+        if self.replica.spec.exchange.settings.backups:
+            self._model = model
         with reported_as_device_fault(f"a worker at update {step.position.update}"):
             for name, vector in self.replica.model_tensors().items():
                 vector.copy_(unpack(model[name]))

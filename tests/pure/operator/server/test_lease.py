@@ -4,6 +4,7 @@ import asyncio
 import copy
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from batchgrowth_operator.server import lease
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.lease import DURATION_SECONDS, Tenure, claim, hold
 from batchgrowth_operator.server.settings import LeaseLock
+from batchgrowth_operator.shell.passes import MOST_CONCURRENT
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 ME = LeaseLock("system", "batchgrowth", "me")
@@ -134,6 +136,31 @@ def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.Monk
     assert time.monotonic() - began < 5
     assert 0 < lefts[0] <= 0.3
     assert tenure.seconds_left <= 0
+
+
+@pytest.mark.fault("B04")
+def test_writes_that_hang_do_not_delay_a_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads of the passes are taken, and as many writes wait for one."""
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.01)
+    let_go, tenure, api = threading.Event(), Tenure(needs_lease=True), FakeApi("free", *["mine"] * 20)
+    hung = list[Any]()
+
+    async def lead() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(MOST_CONCURRENT))
+
+        def begin() -> None:
+            hung.extend(loop.run_in_executor(None, let_go.wait, 10) for _ in range(2 * MOST_CONCURRENT))
+
+        try:
+            await hold(api, ME, tenure, begin)  # type: ignore[arg-type]
+            assert not any(write.done() for write in hung)
+        finally:
+            let_go.set()
+
+    asyncio.run(asyncio.wait_for(lead(), 9))
+    assert 2 * MOST_CONCURRENT == len(hung)
+    assert [] == api.script
 
 
 def test_a_tenure_without_a_lease_never_ends() -> None:
