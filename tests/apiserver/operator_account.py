@@ -20,15 +20,15 @@ KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBin
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
-def rendered(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """The objects of the chart, released as `batchgrowth` in the namespace `operators`; hooks are left out."""
+def rendered(folder: Path, *arguments: str, release: str = ACCOUNT) -> list[dict[str, Any]]:
+    """The objects of the chart, released in the namespace `operators`; hooks are left out."""
     copy = folder / CHART.name
     if not copy.exists():
         shutil.copytree(CHART, copy, ignore=shutil.ignore_patterns("charts"))
         dask_operator.vendor(copy / "charts")
     place = ("--namespace", HOME, "--kube-version", KUBERNETES, "--no-hooks", "-f", CHART / "ci" / "images-values.yaml")
     text = output(
-        [tool(TOOLS, "helm"), "template", ACCOUNT, copy, *place, *arguments], environment={"HOME": str(folder)}
+        [tool(TOOLS, "helm"), "template", release, copy, *place, *arguments], environment={"HOME": str(folder)}
     )
     return [body for body in yaml.safe_load_all(text) if body and "dask-kubernetes" not in body["metadata"]["name"]]
 

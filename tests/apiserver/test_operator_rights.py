@@ -12,7 +12,7 @@ import yaml
 from batchgrowth import names
 from batchgrowth_operator.server.kinds import KINDS
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
-from operator_field import CLUSTER, JOB, KEPT, ROOT, TRAINER, WORKERS, Field, until
+from operator_field import CLUSTER, JOB, KEPT, ROOT, TRAINER, WORKERS, Field, live, until
 
 from cluster.apiserver import ApiServer
 
@@ -76,6 +76,31 @@ def test_each_right_is_used_and_each_call_is_granted(
     calls = [line.split(" ", 1) for line in (tmp_path / "calls").read_text().splitlines()]
     used = {grant for method, url in calls for grant in needed_for(method, url)}
     assert grants(rules) == used - ASKED_FIRST
+
+
+def test_an_operator_of_one_namespace(make_field: Callable[[], Field], apiserver: ApiServer, tmp_path: Path) -> None:
+    """It needs rights in its namespace alone, and can neither read nor write in another."""
+    ground, elsewhere = make_field(), make_field()
+    one = ("--set", f"watch.namespaces={{{ground.namespace}}}")
+    release = f"only-{ground.namespace}"
+    objects = rendered(tmp_path, *one, release=release)
+    grant(apiserver, objects)
+    [account] = [body["metadata"]["name"] for body in objects if body["kind"] == "ServiceAccount"]
+    ground.kubeconfig = token_kubeconfig(apiserver, tmp_path / "kubeconfig", HOME, account)
+    elsewhere.apply()
+    ground.start()
+
+    live(ground)
+
+    as_it = ("--kubeconfig", ground.kubeconfig, "--namespace", elsewhere.namespace)
+    for words in (
+        ("get", "secrets"),
+        ("get", "batchgrowthjob", "digits"),
+        ("create", "configmap", "stray"),
+        ("delete", "batchgrowthjob", "digits"),
+    ):
+        assert "forbidden" in apiserver.kubectl(*as_it, *words).stderr.lower(), words
+    assert "status" not in elsewhere.get(JOB)
 
 
 def live_through_everything(ground: Field) -> None:
