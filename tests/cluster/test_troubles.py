@@ -1,6 +1,8 @@
 """A condition names a fault soon, and the job recovers once the fault is fixed."""
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ SOON_SECONDS = 180  # a minute on a quiet machine
 HEALED_SECONDS = 240
 PULLED_BY = {"imagePullSecrets": [{"name": "registry"}]}
 NOTHING = "localhost/nothing:none"
+PROBED_SECONDS = 720
 QUIET_SECONDS, REST_WITHIN_SECONDS = 20, 120
 
 MakeJob = Callable[..., RealJob]
@@ -254,3 +257,38 @@ def test_the_dask_operator_is_down(job: MakeJob, no_dask_operator: Callable[[int
     no_dask_operator(1)
 
     orphan.reaches(1, HEALED_SECONDS)
+
+
+def process_of(pod: str) -> int:
+    """The first process of a pod, whose nodes are this machine."""
+    for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda folder: int(folder.name)):
+        try:
+            words = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # it has ended since
+            continue
+        if f"HOSTNAME={pod}".encode() in words:
+            return int(folder.name)
+    raise LookupError(f"no process of the pod {pod}")
+
+
+@pytest.mark.fault("C09")
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_the_kubelet_restarts_a_worker_that_stands_still(job: MakeJob) -> None:
+    """Its probe does not count for five minutes and fails for five more; the others train on meanwhile."""
+    constant = {"initial": 256, "maximum": 512, "shard": 32, "growth": {"type": "Constant"}}
+    workers = {"examplesPerWorker": 128, "minimum": 2, "maximum": 2}
+    halted = job(example("halted", epochs=1_000_000, batch=constant, workers=workers))
+    until("two workers", lambda: halted.report().get("workers") == 2, HEALED_SECONDS, halted.story)
+    pod = halted.pods("worker")[0]["metadata"]["name"]
+    os.kill(process_of(pod), signal.SIGSTOP)
+    until("one worker", lambda: halted.report().get("workers") == 1, SOON_SECONDS, halted.story)
+    halted.reaches(halted.update + 100)
+
+    def restarts() -> int:
+        [found] = [each for each in halted.pods("worker") if each["metadata"]["name"] == pod]
+        return int(found["status"]["containerStatuses"][0]["restartCount"])
+
+    assert 0 == restarts()
+    until("a restart", lambda: restarts() == 1, PROBED_SECONDS, halted.story)
+    until("two workers", lambda: halted.report().get("workers") == 2, HEALED_SECONDS, halted.story)
