@@ -26,7 +26,7 @@ KILLED = ("--grace-period=0", "--force")
 BACK_SECONDS = 300
 """The longest that a fault may keep a training from going on, in seconds."""
 PRODUCTIVE = ("compute", "exchange", "wait")
-LAST_SECONDS = 1800
+LAST_SECONDS = 3600
 """The longest that a job may take to its end after the last fault, in seconds."""
 LONGEST_GAP = 3
 """A gap between two faults is at most this many times the mean."""
@@ -98,14 +98,23 @@ class Watch:
 class Chaos:
     """Faults of a job from a seed, for so many seconds; `gap` is the mean time between two.
 
-    There are that many suspensions, each after `between` other faults. `struck` are the faults with their times;
+    The job ends with `at_last` workers at most. There are that many suspensions, each after `between` other faults. `struck` are the faults with their times;
     `suspended` are the suspensions, each from its request until training went on.
     """
 
     def __init__(
-        self, job: RealJob, watch: Watch, *, seed: int, gap: float, between: int, suspensions: int, seconds: float
+        self,
+        job: RealJob,
+        watch: Watch,
+        *,
+        seed: int,
+        gap: float,
+        between: int,
+        suspensions: int,
+        seconds: float,
+        at_last: int = 4,
     ) -> None:
-        self.job, self.watch = job, watch
+        self.job, self.watch, self._at_last = job, watch, at_last
         self._gap, self._between, self._seconds = gap, between, seconds
         self.struck: list[tuple[float, str]] = []
         self.suspended: list[tuple[float, float]] = []
@@ -145,6 +154,7 @@ class Chaos:
             self.struck.append((time.time(), name))
             faults[name][1]()
             self._goes_on()
+        self.job.patch(workers={"maximum": self._at_last})
         return self.job.succeeds(LAST_SECONDS)
 
     def _trains_on(self, seconds: float) -> bool:
