@@ -98,8 +98,9 @@ class Watch:
 class Chaos:
     """Faults of a job from a seed, for so many seconds; `gap` is the mean time between two.
 
-    The job ends with `at_last` workers at most. There are that many suspensions, each after `between` other faults. `struck` are the faults with their times;
-    `suspended` are the suspensions, each from its request until training went on.
+    The job ends with `at_last` workers at most. There are that many suspensions, each after `between` other faults.
+    `struck` are the faults with their times; `suspended` are the suspensions, each from its request until training went
+    on.
     """
 
     def __init__(
