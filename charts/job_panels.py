@@ -96,12 +96,14 @@ SPEED: tuple[Panel, ...] = (
         Query(pace("batchgrowth_exchange_bytes_total"), "sent"),
     ),
     lines(
-        "Distance and staleness",
+        "Distance, staleness and compression",
         "How far the weights of logical replicas are from their mean, 0 if the exchange has no replicas of its own; on "
-        "the right how many updates Downpour made between the fetch of a gradient's weights and its push.",
+        "the right how many updates Downpour made between the fetch of a gradient's weights and its push, and by how "
+        "much of its norm compression changed a sum of gradients.",
         "none",
         Query(latest("batchgrowth_replica_distance"), "distance"),
         Query(latest("batchgrowth_staleness", "statistic"), "{{statistic}} staleness", "none"),
+        Query(latest("batchgrowth_compression_error_ratio"), "compression error", "percentunit"),
     ),
 )
 PAUSES: tuple[Panel, ...] = (

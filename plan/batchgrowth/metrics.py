@@ -44,6 +44,12 @@ TRAINER = (
         "batchgrowth_checkpoint_last_success_timestamp_seconds", "gauge", "Time of the newest checkpoint.", "seconds"
     ),
     Metric("batchgrowth_checkpoint_size_bytes", "gauge", "Size of the newest checkpoint.", "bytes"),
+    Metric(
+        "batchgrowth_compression_error_ratio",
+        "gauge",
+        "Part of its norm by which exchange.compression changed a sum of gradients; 0 without compression.",
+        "ratio",
+    ),
     Metric("batchgrowth_epochs", "gauge", "Epochs done, including the fraction of the current one."),
     Metric("batchgrowth_evaluation", "gauge", "Last value of each metric of the workload.", "", ("metric",)),
     Metric("batchgrowth_examples_total", "counter", "Examples used.", "examples"),

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self, get_args
 
 from batchgrowth.decisions import Decision
+from batchgrowth.exchanged import Exchanged
 from batchgrowth.forecast import Forecast
 
 LARGEST_START = 2**53
@@ -16,6 +17,9 @@ MOST_DIFFERING = 8
 """The most workers of another arithmetic that a report lists."""
 LONGEST_PERIOD_SECONDS = 10.0
 """Longest time between two reports of a trainer that commits updates."""
+
+_PARTS: dict[str, Any] = {"forecast": Forecast, "exchanged": Exchanged}
+"""Fields on which nothing else in a report depends, so that a bad one is ignored."""
 
 KINDS: dict[Any, tuple[type, ...]] = {
     int: (int,),
@@ -44,7 +48,7 @@ class Progress:
     joined or left. `decisions` are those of a measured growth so far, and `forecast` is what its next look will
     probably decide, if that is another batch. `ended_at_epoch` is where stopEarly ended the training, which has no
     update after it. `differing` are the workers that add differently than the job, by name, with the reason, at most
-    MOST_DIFFERING.
+    MOST_DIFFERING. `exchanged` is what the exchange did; None before it has done anything.
     """
 
     update: int
@@ -70,6 +74,7 @@ class Progress:
     forecast: Forecast | None = None
     ended_at_epoch: int | None = None
     differing: Mapping[str, str] = field(default_factory=dict)
+    exchanged: Exchanged | None = None
 
     @property
     def fraction(self) -> float:
@@ -85,8 +90,8 @@ class Progress:
     def from_json(cls, text: str) -> Self:
         """The report in the text. Raises ValueError, naming the field, if the text is not a report.
 
-        Ignores unknown fields, since trainer and operator may differ by a version, and a forecast that no training with
-        this number of updates can have, since the rest of the report does not depend on it.
+        Ignores unknown fields, since trainer and operator may differ by a version, and a forecast or an exchange that
+        no such training can have, since the rest of the report does not depend on them.
         """
         try:
             given = json.loads(text)
@@ -94,21 +99,24 @@ class Progress:
             raise ValueError(f"progress: not JSON ({error}); give a trainer's report") from error
         if not isinstance(given, dict):
             raise ValueError(f"progress: {type(given).__name__}; give a JSON object")
-        known = {f.name: f for f in fields(cls) if f.name != "forecast"}
+        known = {f.name: f for f in fields(cls) if f.name not in _PARTS}
         values = {name: _checked(name, known[name].type, value) for name, value in given.items() if name in known}
         try:
             made = cls(**values)
         except TypeError as error:
             raise ValueError(f"progress: {error}; give every field of a report") from error
-        forecast = _forecast(given.get("forecast"))
-        possible = forecast is not None and forecast.is_possible(made.update, made.updates)
-        return replace(made, forecast=forecast) if possible else made
+        forecast, exchanged = (_part(kind, given.get(name)) for name, kind in _PARTS.items())
+        return replace(
+            made,
+            forecast=forecast if forecast is not None and forecast.is_possible(made.update, made.updates) else None,
+            exchanged=exchanged if exchanged is not None and exchanged.is_possible() else None,
+        )
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, tuple):
         return [[one.update, one.wanted, _finite(one.value)] for one in value]
-    if isinstance(value, Forecast):
+    if isinstance(value, Forecast | Exchanged):
         return {name: _finite(each) for name, each in asdict(value).items()}
     if isinstance(value, Mapping):
         return {name: each for name, each in value.items() if isinstance(each, str) or math.isfinite(each)}
@@ -125,13 +133,13 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
     return _decisions(value) if isinstance(value, list) else value
 
 
-def _forecast(given: Any) -> Forecast | None:
-    """The forecast in a report; None if there is none, or not every field has its type."""
+def _part(kind: Any, given: Any) -> Any:
+    """The dataclass of a part of a report; None if the part is not there, or not every field has its type."""
     if not isinstance(given, dict):
         return None
-    known = {f.name: f.type for f in fields(Forecast)}
+    known = {f.name: f.type for f in fields(kind)}
     try:
-        return Forecast(**{name: _checked(name, known[name], value) for name, value in given.items() if name in known})
+        return kind(**{name: _checked(name, known[name], value) for name, value in given.items() if name in known})
     except (TypeError, ValueError):
         return None
 

@@ -93,6 +93,28 @@ class TrainerMetric(Model):
     value: Decimal = Field(description="Last value, as a decimal string.")
 
 
+class ExchangeStatus(Model):
+    """What the exchange did since the trainer's start, or lately; absent is what the exchange does not have."""
+
+    bytes_sent: LongCount | None = Field(
+        None, description="Bytes that the workers have sent each other since the trainer's start."
+    )
+    compression_error: Decimal | None = Field(
+        None, description="Part of its norm by which exchange.compression changed a sum of gradients."
+    )
+    replica_distance: Decimal | None = Field(
+        None, description="Root mean square distance of the logical replicas from their mean."
+    )
+    largest_staleness: LongCount | None = Field(
+        None, description="Most updates made between the fetch of a gradient's weights and its push, in the last round."
+    )
+    mean_staleness: Decimal | None = Field(None, description="Their mean.")
+    backups: LongCount | None = Field(
+        None, description="Parts of updates that an idle worker repeated since the trainer's start."
+    )
+    backups_first: LongCount | None = Field(None, description="Those of them whose backup came first.")
+
+
 class TrainerStatus(Model):
     """The training's progress, with the field names of Kubeflow's TrainJob."""
 
@@ -115,6 +137,7 @@ class TrainerStatus(Model):
         max_length=64,
         description="SHA-256 of the weights; independent of the workers.",
     )
+    exchange: ExchangeStatus | None = Field(None, description="What the exchange between the workers did.")
     last_updated_time: Time | None = Field(None, description="When the trainer last reported, in RFC 3339.")
 
 

@@ -14,6 +14,7 @@ from batchgrowth_trainer.frontend.runs import load
 from batchgrowth_trainer.record.replay import declared_manifest
 from batchgrowth_trainer.record.runs import read_run
 from batchgrowth_trainer.record.snapshot import weights_sha256
+from batchgrowth_trainer.sinks.events import Event, Rounded
 from batchgrowth_trainer.training import Options, train
 
 ROOT = Path(__file__).parents[2]
@@ -79,13 +80,27 @@ def test_any_schedule_of_workers(
     assert 0 == summary["recoveries"]
 
 
+class Errors:
+    """A sink that keeps the errors of rounding."""
+
+    def __init__(self) -> None:
+        self.found = list[float]()
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Rounded):
+            self.found.append(event.error)
+
+
 def test_compressed_gradients(digits_job: Any, tmp_path: Path) -> None:
     """One process rounds them as members do that send them."""
     job = digits_job(*SHORT, "exchange={type: AllReduce, compression: Int8}")
     alone = digits_job(*SHORT, "exchange={type: SingleProcess, compression: Int8}")
-    summary = train(job, Options(output_dir=tmp_path / "shared", wanted=by_epoch([2, 3, 1, 4, 4, 2])))
+    errors = Errors()
+    summary = train(job, Options(output_dir=tmp_path / "shared", wanted=by_epoch([2, 3, 1, 4, 4, 2])), [errors])
     assert train(alone, Options(output_dir=tmp_path / "alone"))["weightsSha256"] == summary["weightsSha256"]
     assert [2, 3, 1, 4, 2] == followed(summary)
+    assert errors.found
+    assert all(0 < error < 0.05 for error in errors.found)
 
 
 def test_lbfgs_on_whole_batches(tmp_path: Path, reference: Reference) -> None:

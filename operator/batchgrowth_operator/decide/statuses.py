@@ -5,12 +5,14 @@ from datetime import datetime
 from batchgrowth import names
 from batchgrowth.conditions import CONDITIONS
 from batchgrowth.errors import BatchGrowthError, PlanError, PodLimitError
+from batchgrowth.exchanged import Exchanged
 from batchgrowth.progress import Progress
 from batchgrowth.redaction import redacted
 from batchgrowth.status import (
     BatchStatus,
     CheckpointStatus,
     Condition,
+    ExchangeStatus,
     JobStatus,
     Phase,
     TrainerMetric,
@@ -178,8 +180,27 @@ def _trainer_status(s: Situation) -> TrainerStatus | None:
         loss=None if report.loss is None else f"{report.loss:.4g}",
         metrics=_metrics(report),
         weights_sha256=report.weights_sha256,
+        exchange=_exchange(report.exchanged),
         last_updated_time=timestamp_ms(s.seen.now),
     )
+
+
+def _exchange(done: Exchanged | None) -> ExchangeStatus | None:
+    if done is None or done == Exchanged():
+        return None
+    return ExchangeStatus(
+        bytes_sent=done.bytes_sent or None,
+        compression_error=_decimal(done.compression_error),
+        replica_distance=_decimal(done.replica_distance),
+        largest_staleness=done.largest_staleness,
+        mean_staleness=_decimal(done.mean_staleness),
+        backups=done.backups or None,
+        backups_first=done.backups_first if done.backups else None,
+    )
+
+
+def _decimal(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"
 
 
 def _whole(seconds: float) -> int:

@@ -40,6 +40,7 @@ def _without_position(report: Progress) -> Progress:
     """The report without what changes while a training goes on; that its pace is known remains."""
     return replace(
         report, update=0, epoch=0.0, learning_rate=0.0, loss=None, metrics={}, eta_seconds=None, checkpoint_update=None,
+        exchanged=None,
         seconds_per_update=None if report.seconds_per_update is None else 1.0,
     )  # fmt: skip
 

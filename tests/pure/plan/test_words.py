@@ -14,6 +14,7 @@ import pytest
 from batchgrowth import JobStatus, Progress, names, status
 from batchgrowth.conditions import CONDITIONS, REASONS
 from batchgrowth.decisions import Decision
+from batchgrowth.exchanged import Exchanged
 from batchgrowth.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.metrics import BY_NAME, METRICS
@@ -29,6 +30,10 @@ PROGRESS = Progress(
     decisions=(Decision(4, 64, 61.5), Decision(8, 128, -2.0)),
     forecast=Forecast(update=12, batch_size=256, workers=4, due_seconds=0.02),
     differing={"w-1": "AVX2 rather than AVX512"},
+    exchanged=Exchanged(
+        bytes_sent=10**12, replica_distance=0.5, compression_error=0.004, largest_staleness=3, mean_staleness=1.5,
+        backups=5, backups_first=4,
+    ),
 )  # fmt: skip
 
 
@@ -104,6 +109,24 @@ def test_an_impossible_forecast_is_ignored(forecast: Any) -> None:
     given = json.loads(PROGRESS.to_json())
     changed = given["forecast"] | forecast if isinstance(forecast, dict) and len(forecast) == 1 else forecast
     assert dataclasses.replace(PROGRESS, forecast=None) == Progress.from_json(json.dumps(given | {"forecast": changed}))
+
+
+@pytest.mark.parametrize(
+    "exchanged",
+    [
+        "much",
+        [10**12],
+        *({"bytes_sent": count} for count in (-1, 10**30, 1.5, math.nan, None)),
+        *({"replica_distance": distance} for distance in (-0.5, 1e300, math.inf, "0.5", True)),
+        *({"largest_staleness": updates} for updates in (-1, 0.5)),
+        *({"backups_first": count} for count in (-1, 6)),
+    ],
+)
+def test_an_impossible_exchange_is_ignored(exchanged: Any) -> None:
+    given = json.loads(PROGRESS.to_json())
+    changed = given["exchanged"] | exchanged if isinstance(exchanged, dict) else exchanged
+    read = Progress.from_json(json.dumps(given | {"exchanged": changed}))
+    assert dataclasses.replace(PROGRESS, exchanged=None) == read
 
 
 @pytest.mark.fault("E07")

@@ -10,6 +10,7 @@ from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.exchange import reduction
 from batchgrowth_trainer.exchange.group import LoneGroup
 from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.replica import rows
 from batchgrowth_trainer.replica.coding import BLOCK, BFloat16, Coding, Int8
 from batchgrowth_trainer.replica.tree import lay_out
 from hypothesis import example, given
@@ -111,3 +112,26 @@ def test_a_row_is_rounded_but_for_its_tail(small_job: Any, make_replica: Any, co
     assert torch.equal(exact[cut:], coded[cut:])
     assert not torch.equal(exact[:cut], coded[:cut])
     torch.testing.assert_close(exact[:cut], coded[:cut], rtol=0, atol=0.02 * float(exact[:cut].abs().max()))
+
+
+@pytest.mark.parametrize(("compression", "error"), [("BFloat16", 2**-9), ("Int8", 0.02)])
+def test_the_error_of_rounding_is_measured(
+    small_job: Any, make_replica: Any, compression: str, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a second, without another bit in the sums."""
+
+    def summed(job: BatchGrowthJob) -> tuple[Tensor, float | None]:
+        replica = make_replica(job, small.plain())
+        step = replica.plan.step_at(replica.position)
+        [node] = replica.partials(step, (0, step.shards))
+        return node.row.clone(), replica.rows.rounding_error
+
+    job = small_job(f"exchange={{type: SingleProcess, compression: {compression}}}")
+    row, found = summed(job)
+    assert found is not None
+    assert 0 < found < error
+    monkeypatch.setattr(rows, "_MEASURE_SECONDS", 0.0)
+    each, last = summed(job)
+    assert torch.equal(row, each)
+    assert last not in (None, found)
+    assert summed(small_job("exchange.type=SingleProcess"))[1] is None

@@ -275,5 +275,5 @@ def test_rows_are_used_again_and_memory_does_not_grow(small_job: Any, make_repli
         seen.add(partials[0].row.data_ptr())
         replica.commit(step, partials[0].row)
         replica.release(partials)
-    assert replica._rows.free <= 3
+    assert replica.rows.free <= 3
     assert len(seen) <= 3

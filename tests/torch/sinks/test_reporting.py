@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from batchgrowth.decisions import Decision
 from batchgrowth.errors import CheckpointError, PlanError
+from batchgrowth.exchanged import Exchanged
 from batchgrowth.forecast import Forecast
 from batchgrowth.names import LAST_START
 from batchgrowth.plan import Position, make_plan
@@ -25,7 +26,19 @@ from batchgrowth_trainer.__main__ import check_same_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import reporting
 from batchgrowth_trainer.sinks.delivery import to_config_map, to_file
-from batchgrowth_trainer.sinks.events import ArithmeticDiffers, Looked, Started, Stopped, Waiting, WorkersReady
+from batchgrowth_trainer.sinks.events import (
+    ArithmeticDiffers,
+    BackedUp,
+    BytesSent,
+    Looked,
+    ReplicasApart,
+    Rounded,
+    Stale,
+    Started,
+    Stopped,
+    Waiting,
+    WorkersReady,
+)
 from batchgrowth_trainer.sinks.reporting import Reporter
 from batchgrowth_trainer.training import Options, train
 
@@ -123,6 +136,22 @@ def test_a_wait_is_reported_until_the_next_update(small_job: MakeJob) -> None:
     reporter.handle(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
     reporter.handle(Stopped())
     assert (None, 2, 2) == (reports[-1].waiting_for, reports[-1].ready, reports[-1].workers)
+
+
+def test_what_the_exchange_did_is_reported(small_job: MakeJob) -> None:
+    """Bytes and backups since the start, and the last values of the others."""
+    plan, reports = make_plan(small_job().spec), list[Progress]()
+    reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
+    reporter.handle(Started("small", plan, Position()))
+    done = (BytesSent(1000), BytesSent(500), ReplicasApart(0.5), ReplicasApart(0.25), Rounded(0.004), Stale(3, 1.5))
+    for event in (*done, BackedUp(2, 1), BackedUp(0, 1)):
+        reporter.handle(event)
+    reporter.handle(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
+    reporter.handle(Stopped())
+    assert reports[-1].exchanged == Exchanged(
+        bytes_sent=1500, replica_distance=0.25, compression_error=0.004, largest_staleness=3, mean_staleness=1.5,
+        backups=4, backups_first=2,
+    )  # fmt: skip
 
 
 def test_workers_that_add_differently_are_reported_while_there_are_any(small_job: MakeJob) -> None:

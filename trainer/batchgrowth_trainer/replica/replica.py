@@ -69,7 +69,7 @@ class Replica:
         self.on_shard: Callable[[], None] = lambda: None
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
         self._loss = Loss(spec, workload, self.model, device)
-        self._rows = Rows(self.length, self.parameters, self._tail, self.coding)
+        self.rows = Rows(self.length, self.parameters, self._tail, self.coding)
         self.requests = Requests(spec.seed)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
         self.arithmetic = Arithmetic()
@@ -87,7 +87,7 @@ class Replica:
         twin.parameters = self.parameters.of_copy(twin.model, shared=not own_weights)
         twin.buffers = FlatBuffers(twin.model, self.device)
         twin._loss = Loss(self.spec, self.workload, twin.model, self.device)
-        twin._rows = Rows(self.length, twin.parameters, self._tail, self.coding)
+        twin.rows = Rows(self.length, twin.parameters, self._tail, self.coding)
         return twin
 
     # --- one update -------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Replica:
         ahead: Ahead = lambda shard: self.requests.coming(self.plan, step, range(shard, run[1]), runs)  # noqa: E731
         shard = partial(self._shard, step, start, ahead)
         try:
-            nodes = [tree_sum(lo, hi, shard, self._rows.add) for lo, hi in subtrees(run[0], run[1], step.shards)]
+            nodes = [tree_sum(lo, hi, shard, self.rows.add) for lo, hi in subtrees(run[0], run[1], step.shards)]
         finally:
             self.buffers.restore(start)
         if stop and nodes:
@@ -116,7 +116,7 @@ class Replica:
         self._loss.begin()
         start = self.buffers.clone()
         try:
-            return tree_sum(*run, partial(self._shard, step, start, ahead), self._rows.add)
+            return tree_sum(*run, partial(self._shard, step, start, ahead), self.rows.add)
         finally:
             self.buffers.restore(start)
 
@@ -178,10 +178,10 @@ class Replica:
 
     def release(self, partials: Sequence[Partial]) -> None:
         """Return the partials' rows to the pool for the next update."""
-        self._rows.release(partials)
+        self.rows.release(partials)
 
     def _shard(self, step: Step, start: dict[torch.dtype, Tensor], ahead: Ahead, shard: int) -> Partial:
-        done = self._rows.blank(shard)
+        done = self.rows.blank(shard)
         request = self.requests.of(self.plan, step, shard)
         count = len(request.indices)
         if not count:
@@ -196,7 +196,7 @@ class Replica:
         self._tail.write(done.places, loss, done.row[:weights], largest_shard(step) / count)
         if self.buffers.length:
             self.buffers.change_since(start, count, done.row[weights : -self._tail.length])
-        self._rows.round(done)
+        self.rows.round(done)
         self.on_shard()
         return done
 

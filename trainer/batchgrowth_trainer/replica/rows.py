@@ -1,5 +1,7 @@
 """The rows that an update's sums are made in: kept from update to update, and added at the nodes of the fixed tree."""
 
+import math
+import time
 from collections.abc import Iterable
 
 import torch
@@ -9,13 +11,21 @@ from batchgrowth_trainer.replica.flat import FlatParameters
 from batchgrowth_trainer.replica.quantities import Tail
 from batchgrowth_trainer.replica.updates import Partial
 
+_MEASURE_SECONDS = 1.0  # between two nodes whose rounding is measured, which takes half as long as rounding
+
 
 class Rows:
-    """Rows of shape (L,) on the parameters' device; at each node `coding`, if any, rounds the gradient."""
+    """Rows of shape (L,) on the parameters' device; at each node `coding`, if any, rounds the gradient.
+
+    `rounding_error` is the norm of what that changed at the last node that was measured, divided by the norm of the
+    gradient; None before the first.
+    """
 
     def __init__(self, length: int, parameters: FlatParameters, tail: Tail, coding: Coding | None) -> None:
         self._length, self._parameters, self._tail, self._coding = length, parameters, tail, coding
         self._free: list[Partial] = []
+        self.rounding_error: float | None = None
+        self._measured_at = -_MEASURE_SECONDS
 
     def blank(self, shard: int) -> Partial:
         """Zeros for the sum of one shard."""
@@ -37,8 +47,18 @@ class Rows:
 
     def round(self, node: Partial) -> None:
         """Round the gradient of a node as it would travel."""
-        if self._coding is not None:
-            self._coding.round(node.row[: self._parameters.length])
+        if self._coding is None:
+            return
+        gradient = node.row[: self._parameters.length]
+        if time.monotonic() - self._measured_at < _MEASURE_SECONDS:
+            self._coding.round(gradient)
+            return
+        self._measured_at, before = time.monotonic(), gradient.clone()
+        self._coding.round(gradient)
+        size = float(before.norm())
+        changed = float(before.sub_(gradient).norm())
+        if 0 < size < math.inf and math.isfinite(changed):
+            self.rounding_error = changed / size
 
     def release(self, partials: Iterable[Partial]) -> None:
         """Take rows back for the next update."""

@@ -98,6 +98,13 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded:
+    """exchange.compression changed a sum of gradients by this part of its norm, at a node that was measured."""
+
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
 class BackedUp:
     """Parts of a committed update that an idle worker repeated: how many backups came first, and how many did not."""
 
@@ -151,10 +158,12 @@ class Stopped:
     error: BaseException | None = field(default=None, compare=False)
 
 
+Exchanged = BytesSent | ReplicasApart | Rounded | Stale | BackedUp
+"""What an exchange did lately."""
+
 Event = (
     HistoryRow | EvaluationRow | ResizeRow | Started | Looked | EndedEarly | Recovered | CheckpointSaved
-    | CheckpointFailed | BytesSent | ReplicasApart | Stale | BackedUp | WorkersReady | Waiting | ArithmeticDiffers
-    | Note | Finished | Stopped
+    | CheckpointFailed | Exchanged | WorkersReady | Waiting | ArithmeticDiffers | Note | Finished | Stopped
 )  # fmt: skip
 
 

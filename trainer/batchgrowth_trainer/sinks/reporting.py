@@ -12,6 +12,7 @@ from typing import Any
 
 from batchgrowth.decisions import Decision
 from batchgrowth.errors import Superseded
+from batchgrowth.exchanged import Exchanged
 from batchgrowth.forecast import Forecast
 from batchgrowth.plan import Plan, Position
 from batchgrowth.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress
@@ -50,6 +51,7 @@ class Reporter:
         self._number: int | None = None
         self._plan: Plan | None = None
         self._newest: Progress | None = None
+        self._exchanged = Exchanged()
         self._pace = 0.0
         self._due, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress reports", daemon=True)
@@ -67,6 +69,8 @@ class Reporter:
                 self._start(plan, position, decisions)
             case events.Stopped():
                 self._stop()
+            case events.BytesSent() | events.ReplicasApart() | events.Rounded() | events.Stale() | events.BackedUp():
+                self._exchanged = _after(self._exchanged, event)
             case _:
                 self._simple_change(event)
 
@@ -180,7 +184,7 @@ class Reporter:
             try:
                 if self._number is None:
                     self._number = self._count_start()
-                self._deliver(replace(report, start=self._number).to_json())
+                self._deliver(replace(report, start=self._number, exchanged=self._exchanged).to_json())
             except Superseded as why:
                 self._on_superseded(why)
                 return True
@@ -194,6 +198,20 @@ class Reporter:
 def period_seconds(running: float) -> float:
     """The time between two reports of progress alone, `running` seconds after the start: from 1 s to 10 s."""
     return min(max(running / PERIODS, PERIOD_SECONDS), LONGEST_PERIOD_SECONDS)
+
+
+def _after(known: Exchanged, event: events.Exchanged) -> Exchanged:
+    match event:
+        case events.BytesSent(count):
+            return replace(known, bytes_sent=known.bytes_sent + count)
+        case events.ReplicasApart(distance):
+            return replace(known, replica_distance=distance)
+        case events.Rounded(error):
+            return replace(known, compression_error=error)
+        case events.Stale(largest, mean):
+            return replace(known, largest_staleness=largest, mean_staleness=mean)
+        case events.BackedUp(first, second):
+            return replace(known, backups=known.backups + first + second, backups_first=known.backups_first + first)
 
 
 def _end_of(plan: Plan) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Telemetry:
         match event:
             case HistoryRow():
                 self._row(event)
-            case events.BytesSent() | events.ReplicasApart() | events.Stale() | events.BackedUp():
+            case events.BytesSent() | events.ReplicasApart() | events.Rounded() | events.Stale() | events.BackedUp():
                 self._exchange(event)
             case EvaluationRow():
                 for name, value in (("loss", event.loss), *event.metrics.items()):
@@ -92,12 +92,14 @@ class Telemetry:
         spent.labels("exchange").observe(row.exchange_seconds)
         spent.labels("wait").observe(row.wait_seconds)
 
-    def _exchange(self, event: events.BytesSent | events.ReplicasApart | events.Stale | events.BackedUp) -> None:
+    def _exchange(self, event: events.Exchanged) -> None:
         match event:
             case events.BytesSent(count):
                 self._metrics["batchgrowth_exchange_bytes_total"].inc(count)
             case events.ReplicasApart(distance):
                 self._metrics["batchgrowth_replica_distance"].set(distance)
+            case events.Rounded(error):
+                self._metrics["batchgrowth_compression_error_ratio"].set(error)
             case events.Stale(largest, mean):
                 self._stale(largest, mean)
             case events.BackedUp(first, second):

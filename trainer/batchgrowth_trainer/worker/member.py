@@ -210,7 +210,8 @@ class _Generation:
             return
         rows = self._member.rows_after(self._reported)
         if rows:
-            self._send(messages.RowsReport(rows, self._bytes, self._distance, self._staleness))
+            last = self._distance, self._staleness, self._replica.rows.rounding_error
+            self._send(messages.RowsReport(rows, self._bytes, *last))
             self._reported, self._bytes = rows[-1].update, 0
         self._reported_at = time.perf_counter()
 

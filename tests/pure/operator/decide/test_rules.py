@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth.conditions import REASONS
+from batchgrowth.exchanged import Exchanged
 from batchgrowth_operator.decide.keeping import NOT_KEPT
 from batchgrowth_operator.seen.observed import Failure, Ref
 
@@ -300,6 +301,18 @@ def test_workers_that_are_being_removed(training_world: MakeWorld) -> None:
         ({"metrics": {"accuracy": 0.97, "x" * 65: 1.0, "": 1.0}}, {"metrics": [{"name": "accuracy", "value": "0.97"}]}),
         ({"start": 3}, {"start": 3}),
         (
+            {"exchanged": Exchanged(bytes_sent=10**12, compression_error=1 / 3)},
+            {"exchange": {"bytesSent": 10**12, "compressionError": "0.3333"}},
+        ),
+        (
+            {"exchanged": Exchanged(replica_distance=2.0**53, largest_staleness=0, mean_staleness=0.0)},
+            {"exchange": {"replicaDistance": "9.007e+15", "largestStaleness": 0, "meanStaleness": "0"}},
+        ),
+        (
+            {"exchanged": Exchanged(backups=3)},
+            {"exchange": {"backups": 3, "backupsFirst": 0}},
+        ),
+        (
             {"metrics": {f"m{n:05}": 1.0 for n in range(10_000)}},
             {"metrics": [{"name": f"m{n:05}", "value": "1"} for n in range(16)]},
         ),
@@ -311,6 +324,13 @@ def test_progress_in_the_status(training_world: MakeWorld, values: dict[str, Any
     world.report(20, **values).wait(5).settle()
 
     assert reported.items() <= world.status["trainerStatus"].items()
+
+
+def test_an_exchange_that_has_done_nothing_is_not_in_the_status(training_world: MakeWorld) -> None:
+    world = training_world()
+    world.report(20, exchanged=Exchanged()).wait(5).settle()
+
+    assert "exchange" not in world.status["trainerStatus"]
 
 
 def test_a_checkpoint_is_timed_once(training_world: MakeWorld) -> None:
