@@ -24,10 +24,8 @@ def test_the_weights_of_one_worker(
     trained.reaches(SECOND_STAGE + 50)
     trained.delete_pod("worker")
     status = trained.succeeds()
-    counts = [
-        record["workers"] for record in status["history"]
-    ]  # a worker that comes ahead of its stage trains at once
-    assert counts[0] in (1, 2)
+    counts = [record["workers"] for record in status["history"]]
+    assert counts[0] in (1, 2), "a worker that comes ahead of its stage trains at once"
     assert 4 == counts[-1]
     manifest["spec"]["workers"]["maximum"] = 1
     assert local_sha256(yaml.safe_dump(manifest)) == status["trainerStatus"]["weightsSha256"]
