@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from batchgrowth_trainer.blame import DeviceFault
 from batchgrowth_trainer.crew.events import Ended, Event
 from batchgrowth_trainer.drivers import gathering
 from batchgrowth_trainer.drivers.gather_scatter import GatherScatterDriver
+from batchgrowth_trainer.drivers.stragglers import FIRST_REST
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.sinks.events import BackedUp
@@ -130,6 +132,13 @@ class Story:
 
     def is_faulty(self, _update: int, _worker: str) -> bool:
         return False
+
+
+class AlwaysSlow(Story):
+    """The worker a holds each of its parts until the next update is under way."""
+
+    def holds(self, crew: Crew, task: Task) -> bool:
+        return task.worker == "a" and crew.asked[-1][0] <= task.update
 
 
 class Faulty(Story):
@@ -254,6 +263,17 @@ def test_a_slow_worker_is_left_out_until_it_has_ended(trained: Any, expected: st
     assert ("a", 0) in asked_at(crew, SLOW + 4)
     assert [BackedUp(1, 0)] == seen.backups
     assert ([], [], []) == (seen.causes, seen.resizes, seen.notes)
+
+
+@pytest.mark.fault("C08")
+def test_a_worker_that_is_always_slow_has_few_parts(trained: Any, expected: str) -> None:
+    """It rests between them, after the first time."""
+    weights, seen, crew = trained(AlwaysSlow())
+    assert expected == weights
+    asked = sorted({update for update, worker, _ in crew.asked if worker == "a"})
+    assert [0, 2] == asked[:2]
+    assert all(after - before > FIRST_REST for before, after in pairwise(asked[1:]))
+    assert ([], []) == (seen.causes, seen.resizes)
 
 
 @pytest.mark.fault("C07")

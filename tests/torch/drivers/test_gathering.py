@@ -8,7 +8,7 @@ from batchgrowth_trainer.blame import DeviceFault
 from batchgrowth_trainer.crew import pulse
 from batchgrowth_trainer.crew.events import Ended
 from batchgrowth_trainer.drivers.gathering import SHORTEST_SECONDS, TIMES_THE_MEDIAN, Gathering
-from batchgrowth_trainer.drivers.stragglers import Stragglers
+from batchgrowth_trainer.drivers.stragglers import LONGEST_REST, Stragglers
 from batchgrowth_trainer.worker.messages import Left
 
 PATIENCE = 60.0
@@ -291,8 +291,48 @@ def late(update: Update, crew: Crew) -> Stragglers:
     backed_up(update).ended(2, "a")
     some: Any = crew
     made = Stragglers(some, lambda _: None, PATIENCE, update.clock)
-    made.add(update.under_way())
+    made.after(update.under_way(), update.in_time())
     return made
+
+
+def be_late(update: Update, late: Stragglers) -> None:
+    """c has the only part of an update, which another repeats before it ends."""
+    one = Update(update.clock, 1)
+    one.ask(0, "c")
+    one.ask(0, "a")
+    one.ended(0, "a")
+    late.after(one.under_way(), one.in_time())
+    late.follow(one.ended(0, "c"))
+
+
+def rested(late: Stragglers) -> int:
+    """The updates that c rests for."""
+    count = 0
+    while late.rests("c"):
+        late.after([], ["a", "b"])
+        count += 1
+    return count
+
+
+def test_a_worker_that_is_late_again_and_again_rests(update: Update, late: Stragglers) -> None:
+    """Not after the first time; it begins anew with one that was in time, or as another process."""
+    late.follow(update.ended(2, "c"))
+    assert 0 == rested(late)
+    found = []
+    for _ in range(8):
+        be_late(update, late)
+        assert "c" not in late, "it can repeat the parts of others"
+        found.append(rested(late))
+    assert [4, 8, 16, 32, 64, 128, LONGEST_REST, LONGEST_REST] == found
+    late.after([], ["c"])
+    be_late(update, late)
+    assert 0 == rested(late)
+    be_late(update, late)
+    assert late.rests("c")
+    late.follow(Left("c"))
+    assert not late.rests("c")
+    be_late(update, late)
+    assert 0 == rested(late)
 
 
 def test_a_late_worker_is_late_until_it_ends(update: Update, late: Stragglers) -> None:

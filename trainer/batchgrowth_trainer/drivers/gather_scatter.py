@@ -80,7 +80,8 @@ class GatherScatterDriver:
 
     def _update(self, step: Step) -> None:
         team = self._scaling.gather(self._handle_events, {})
-        members = self._free(team)
+        free = self._free(team)
+        members = [worker for worker in free if not self._late.rests(worker)] or free
         if not members:
             self._handle_events(_TICK_SECONDS)
             return
@@ -116,7 +117,7 @@ class GatherScatterDriver:
 
     def _part_with(self, present: Gathering) -> None:
         """Leave out the workers whose part of a complete update came from another: the late ones, and the faulty."""
-        self._late.add(present.under_way())
+        self._late.after(present.under_way(), present.in_time())
         for address, fault in present.faults.items():
             self._run.note(f"worker {address} was left out: {fault}")
             self._crew.leave_out(address, fault)

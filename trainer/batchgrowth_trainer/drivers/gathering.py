@@ -102,6 +102,10 @@ class Gathering:
         """The copies that have not ended."""
         return [copy for copy in self._copies.values() if not copy.has_ended]
 
+    def in_time(self) -> list[str]:
+        """The workers that have ended the part that they were given first."""
+        return [copy.worker for copy in self._copies.values() if copy.has_ended and not copy.is_backup]
+
     def idle(self, ready: Iterable[str] = ()) -> list[str]:
         """The workers without a part under way and without a fault, in the order in which they ended.
 
