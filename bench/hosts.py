@@ -37,6 +37,7 @@ _QUEUE = 10_000
 """Packets that wait in a device for the emulator: it drops packets by its own queues, not because it is late."""
 _CONGESTION_CONTROLS = "cubic", "reno"
 """The first that this machine permits: Linux's default, or else the one that all have, which slows down like it."""
+_SYSCTL = Path("/proc/sys/net/ipv4")
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFMTU, _SIOCSIFTXQLEN = 0x8916, 0x891C, 0x8922, 0x8943
@@ -122,6 +123,12 @@ class Hosts:
         """Kill this process before the network ends."""
         self._stack.callback(_ended, process)
 
+    @property
+    def congestion_control(self) -> str:
+        """The name of how TCP slows down on these hosts when packets are lost."""
+        shows = self.hosts[0].start(["cat", f"{_SYSCTL}/tcp_congestion_control"], {}, stdout=subprocess.PIPE)
+        return shows.communicate(timeout=_END_SECONDS)[0].decode().strip()
+
     def connect(self, links: Sequence[Link], seed: int = 0) -> Counters:
         """Connect each host by its link; what the links before have carried. Packets under way are dropped."""
         assert self._emulator is not None
@@ -167,11 +174,10 @@ def _enter_new(address: str) -> tuple[int, int]:
 
 def _set_up(address: str) -> None:
     """Give the device its address, and bring it up (struct ifreq, netdevice(7))."""
-    settings = Path("/proc/sys/net/ipv4")
-    (settings / "tcp_no_metrics_save").write_text("1", encoding="ascii")  # a connection learns nothing of earlier ones
+    (_SYSCTL / "tcp_no_metrics_save").write_text("1", encoding="ascii")  # a connection learns nothing of earlier ones
     for name in _CONGESTION_CONTROLS:
         with suppress(OSError):
-            (settings / "tcp_congestion_control").write_text(name, encoding="ascii")
+            (_SYSCTL / "tcp_congestion_control").write_text(name, encoding="ascii")
             break
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for request, text in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.0")):
