@@ -202,7 +202,7 @@ def main(taps: Sequence[int]) -> None:
     between = _Taps(taps)
     while True:
         between.serve(sys.stdin.fileno())
-        line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined]
+        line = sys.stdin.readline()  # the sender waits for the answer, so no second line is in the buffer
         if not line:
             return
         order = json.loads(line)

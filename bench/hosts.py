@@ -181,8 +181,8 @@ def _set_up(address: str) -> None:
             break
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for request, text in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.0")):
-            name = struct.pack("16sHH4s16x", _DEVICE, socket.AF_INET, 0, socket.inet_aton(text))
-            fcntl.ioctl(control, request, name)
+            packed = struct.pack("16sHH4s16x", _DEVICE, socket.AF_INET, 0, socket.inet_aton(text))
+            fcntl.ioctl(control, request, packed)
         for request, number in ((_SIOCSIFMTU, MTU), (_SIOCSIFTXQLEN, _QUEUE)):
             fcntl.ioctl(control, request, struct.pack("16si20x", _DEVICE, number))
     raise_interface(_DEVICE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -18,17 +18,18 @@ from bench.report import Sheet, cells
 from bench.results import Machine
 from bench.rounds import Spread, spread
 
+EXACT = "Exact"
 MOST_TIMES = 1.3
 """The target: what an update with a slow host and backups takes, in those without a slow host."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkRun:
-    """A strategy's training on a network, and what the emulator carried for it."""
+    """A strategy's training on a network, and what the emulator carried for it; `promise` is that of its weights."""
 
     strategy: str
     network: str
-    exact: bool
+    promise: str
     trained: Trained
     carried: Counters
 
@@ -72,9 +73,14 @@ class NetworkResults:
         known = [second for second in seconds if second is not None]
         return known if known and len(known) == len(seconds) else None
 
-    def fastest(self, network: str) -> str:
-        """The strategy with the least median of the seconds to the accuracy there; empty if none has reached it."""
-        medians = {name: median(found) for name in self.strategies if (found := self.reached(name, network))}
+    @property
+    def promises(self) -> dict[str, str]:
+        """The promise of each strategy, by name."""
+        return {run.strategy: run.promise for run in self.runs}
+
+    def fastest(self, network: str, among: Collection[str]) -> str:
+        """The one of these strategies with the least median of the seconds there; empty if none has reached it."""
+        medians = {name: median(found) for name in among if (found := self.reached(name, network))}
         return min(medians, key=lambda name: medians[name], default="")
 
 
@@ -201,7 +207,7 @@ def ratios(results: NetworkResults, times: int, *, backups: bool) -> list[float]
 
 def disagreements(results: NetworkResults) -> list[str]:
     """A line for each exact run whose weights are not those of the first; empty if all are the same."""
-    runs = [run for run in results.runs if run.exact and not run.trained.error]
+    runs = [run for run in results.runs if run.promise == EXACT and not run.trained.error]
     return [
         f"{run.strategy} on {run.network}: {run.trained.weights[:12]}, and not {runs[0].trained.weights[:12]}"
         for run in runs
@@ -221,7 +227,7 @@ def _targets(results: NetworkResults) -> Iterator[tuple[str, str, str]]:
         recovered = sum(run.trained.recoveries for run in results.runs)
         finished = f"{len(results.runs) - len(failed)} of {len(results.runs)} runs, {recovered} recoveries"
         yield "every exchange finishes on every network", "; ".join([finished, *failed]), words[not failed]
-        exact = sum(run.exact and not run.trained.error for run in results.runs)
+        exact = sum(run.promise == EXACT and not run.trained.error for run in results.runs)
         same = f"the same SHA-256 in {exact - len(differ)} of {exact} runs"
         yield "exact exchanges have the same weights on every network", "; ".join([same, *differ]), words[not differ]
     for times in dict.fromkeys(run.times for run in results.backups if run.times > 1):

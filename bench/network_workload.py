@@ -42,7 +42,7 @@ def _paced(workload: Workload, pace: str, slowest: str, times: str) -> Workload:
 
 def _step(loss: Callable[[Any, Any], Tensor], more: float, model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
     began = time.thread_time()
-    started: Tensor = _Pace.apply(inputs.detach().requires_grad_(), began, more)  # type: ignore[no-untyped-call]
+    started: Tensor = _Pace.apply(inputs.detach().requires_grad_(), began, more)
     return loss(model(started), target)
 
 

@@ -22,7 +22,7 @@ from batchgrowth.errors import BatchGrowthError
 from rich.console import Console
 
 from bench import network_results
-from bench.emulator import Link
+from bench.emulator import Counters, Link
 from bench.hosts import ROOT, Hosts
 from bench.network_cases import (
     ACCURACY,
@@ -30,6 +30,7 @@ from bench.network_cases import (
     LEFT_OUT,
     NETWORKS,
     QUICK_ACCURACY,
+    QUICK_SLOWNESSES,
     SLOWNESSES,
     STRATEGIES,
     WORKERS,
@@ -67,23 +68,18 @@ def chosen(only: Sequence[str], *, quick: bool) -> Chosen:
 
     Backups are compared if nothing is named, or they are. Raises BatchGrowthError for another name.
     """
-    strategies, networks = ({one.name: one for one in kind} for kind in (STRATEGIES, NETWORKS))
+    names = [*(one.name for one in STRATEGIES), *(one.name for one in NETWORKS), BACKUPS]
     for name in only:
         if name in LEFT_OUT:
             raise BatchGrowthError(f"--only {name}: it cannot be compared here, because {LEFT_OUT[name]}")
-        if name not in (names := [*strategies, *networks, BACKUPS]):
+        if name not in names:
             raise BatchGrowthError(f"--only {name}: no such exchange or network; give one of {'; '.join(names)}")
-    named = [one for name, one in strategies.items() if name in only]
-    there = [one for name, one in networks.items() if name in only]
-    if only and not named and not there:
-        return Chosen((), (), _slownesses(quick))
-    return Chosen(
-        named or STRATEGIES, there or NETWORKS, _slownesses(quick) if BACKUPS in only or not only else ()
-    )  # fmt: skip
-
-
-def _slownesses(quick: bool) -> tuple[int, ...]:
-    return (1, 8) if quick else SLOWNESSES
+    strategies = [one for one in STRATEGIES if one.name in only]
+    networks = [one for one in NETWORKS if one.name in only]
+    slownesses = QUICK_SLOWNESSES if quick else SLOWNESSES
+    if only and not strategies and not networks:
+        return Chosen((), (), slownesses)
+    return Chosen(strategies or STRATEGIES, networks or NETWORKS, slownesses if BACKUPS in only or not only else ())
 
 
 @contextmanager
@@ -119,7 +115,7 @@ class Stand:
         trained = self._driver.train(job(strategy, network, quick=self._quick))
         carried = self._settled()
         self._report(f"{strategy.name}, {network.name}: {trained.error or f'{trained.total_seconds:.1f} s'}")
-        return NetworkRun(strategy.name, network.name, strategy.is_exact, trained, carried)
+        return NetworkRun(strategy.name, network.name, strategy.promise, trained, carried)
 
     def run_backups(self, times: int, *, backups: bool) -> BackupsRun:
         """One training of GatherScatter on the network without delay and limit."""
@@ -128,7 +124,7 @@ class Stand:
         time.sleep(_QUIET_SECONDS)
         return BackupsRun(times, backups, trained)
 
-    def _settled(self) -> network_results.Counters:
+    def _settled(self) -> Counters:
         time.sleep(_QUIET_SECONDS)
         return self._hosts.connect([Link()] * self._hosts.count)
 
