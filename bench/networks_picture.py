@@ -10,6 +10,7 @@ from batchgrowth_trainer.plots.figure import COLOURS, GREY
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -24,6 +25,8 @@ STYLES = {
 COLUMNS, DOTS_PER_INCH = 3, 90
 WIDE, TALL, LOW = 13.0, 0.27, 0.9
 """Inches of the figure, of a line, and of a panel besides its lines."""
+PAD = 0.12
+"""Inches around each panel."""
 BAND = "#f3f4f6"
 
 
@@ -31,8 +34,9 @@ def draw(results: NetworkResults, path: Path) -> None:
     """Write the picture to `path`, as PNG or SVG by its name. Raises OSError, or ValueError for another name."""
     strategies, rows = _ordered(results), math.ceil(len(results.networks) / COLUMNS)
     figure = Figure(
-        figsize=(WIDE, rows * (LOW + TALL * len(strategies)) + LOW), dpi=DOTS_PER_INCH, layout="constrained"
-    )
+        figsize=(WIDE, rows * (LOW + TALL * len(strategies)) + LOW), dpi=DOTS_PER_INCH,
+        layout=ConstrainedLayoutEngine(h_pad=PAD, w_pad=PAD),
+    )  # fmt: skip
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat
     for panel, (network, title) in zip(panels, results.networks.items(), strict=False):
@@ -43,12 +47,12 @@ def draw(results: NetworkResults, path: Path) -> None:
     _scale(figure.axes, results, strategies)
     shown = [style for promise, style in STYLES.items() if promise in results.promises.values()]
     handles = [Line2D([], [], color=c, marker=marker, ls="-", lw=2, ms=7, label=label) for c, marker, label in shown]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    figure.supxlabel(
-        f"seconds to an accuracy of {results.accuracy:g} (median, with minimum and maximum; logarithmic); "
-        "bold: the fastest, and the fastest that is exact",
-        fontsize=10,
+    title = (
+        f"seconds to an accuracy of {results.accuracy:g}: median, minimum and maximum, on a logarithmic scale; "
+        "bold: the fastest, and the fastest that is exact"
     )
+    legend = figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, title=title)
+    legend.get_title().set_fontsize(10.5)
     figure.savefig(path, facecolor="white")
 
 
