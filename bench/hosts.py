@@ -94,21 +94,26 @@ class Hosts:
         """Raises BatchGrowthError if hosts cannot be made here."""
         if reason := why_not():
             raise BatchGrowthError(reason)
-        taps = []
-        with ExitStack() as opened:
-            for number in range(1, self.count + 1):
-                address = f"{NETWORK}{number}"
-                namespace, tap = _made(address)
-                opened.callback(os.close, tap)
-                self._stack.callback(os.close, namespace)
-                self.hosts.append(Host(address, namespace))
-                taps.append(tap)
-            self._emulator = subprocess.Popen(
-                [sys.executable, "-m", emulator.__name__, ",".join(map(str, taps))],
-                cwd=ROOT, pass_fds=taps, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
-            self._stack.callback(_ended, self._emulator)
+        with ExitStack() as taps, ExitStack() as opened:
+            self._emulator = self._connected([self._add(number + 1, opened, taps) for number in range(self.count)])
+            opened.callback(_ended, self._emulator)
+            self._stack = opened.pop_all()
         return self
+
+    def _add(self, number: int, opened: ExitStack, taps: ExitStack) -> int:
+        """Add a host; a descriptor of its device, which only the emulator needs."""
+        address = f"{NETWORK}{number}"
+        namespace, tap = _made(address)
+        taps.callback(os.close, tap)
+        opened.callback(os.close, namespace)
+        self.hosts.append(Host(address, namespace))
+        return tap
+
+    def _connected(self, taps: Sequence[int]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", emulator.__name__, ",".join(map(str, taps))],
+            cwd=ROOT, pass_fds=taps, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()

@@ -19,6 +19,7 @@ from typing import Annotated, TypeVar
 import typer
 from batchgrowth.environment import DASK, worker_environment
 from batchgrowth.errors import BatchGrowthError
+from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
 from bench import network_results
@@ -39,7 +40,7 @@ from bench.network_cases import (
     backups_job,
     job,
 )
-from bench.network_driver import Driver
+from bench.network_driver import Driver, Trained
 from bench.network_results import BackupsRun, NetworkResults, NetworkRun
 from bench.network_workload import HOST
 from bench.report import as_markdown, as_table
@@ -52,6 +53,7 @@ LONGEST_SECONDS = 240.0
 """After this time a training is given up, and counts as one that does not finish."""
 _QUIET_SECONDS = 0.3
 """Between two trainings, for what the one before still sends."""
+_LAST_LINES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +108,38 @@ def cluster(folder: Path) -> Iterator[tuple[Hosts, Driver]]:
 class Stand:
     """The hosts and the driver, which train one job after another."""
 
-    def __init__(self, hosts: Hosts, driver: Driver, report: Report, *, quick: bool) -> None:
-        self._hosts, self._driver, self._report, self._quick = hosts, driver, report, quick
+    def __init__(self, hosts: Hosts, driver: Driver, folder: Path, report: Report, *, quick: bool) -> None:
+        """What the processes write is in the folder; its ends are reported with a training that fails."""
+        self._hosts, self._driver, self._folder, self._report, self._quick = hosts, driver, folder, report, quick
 
     def run(self, strategy: Strategy, network: Network, seed: int) -> NetworkRun:
         """One training on that network; `seed` decides which packets are lost."""
         self._hosts.connect([network.link] * self._hosts.count, seed)
-        trained = self._driver.train(job(strategy, network, quick=self._quick))
+        trained = self._train(f"{strategy.name}, {network.name}", job(strategy, network, quick=self._quick))
         carried = self._settled()
-        self._report(f"{strategy.name}, {network.name}: {trained.error or f'{trained.total_seconds:.1f} s'}")
         return NetworkRun(strategy.name, network.name, strategy.promise, trained, carried)
 
     def run_backups(self, times: int, *, backups: bool) -> BackupsRun:
         """One training of GatherScatter on the network without delay and limit."""
-        trained = self._driver.train(backups_job(times, backups=backups, quick=self._quick))
-        self._report(f"backups {backups}, {times} times slower: {trained.error or f'{trained.total_seconds:.1f} s'}")
+        name = f"{'backups' if backups else 'no backups'}, slowest host {times}"
+        trained = self._train(name, backups_job(times, backups=backups, quick=self._quick))
         time.sleep(_QUIET_SECONDS)
         return BackupsRun(times, backups, trained)
+
+    def _train(self, name: str, given: BatchGrowthJob) -> Trained:
+        try:
+            trained = self._driver.train(given)
+        except BatchGrowthError as error:
+            raise BatchGrowthError(f"{name}: {error}\n{self._ends()}") from error
+        self._report(f"{name}: {trained.error or f'{trained.total_seconds:.1f} s'}")
+        if trained.error:
+            self._report(self._ends())
+        return trained
+
+    def _ends(self) -> str:
+        """The last lines that each process has written."""
+        files = {file.name: file.read_text(errors="replace") for file in sorted(self._folder.glob("*.txt"))}
+        return "\n".join(f"{name}: {line}" for name, text in files.items() for line in text.splitlines()[-_LAST_LINES:])
 
     def _settled(self) -> Counters:
         time.sleep(_QUIET_SECONDS)
@@ -138,7 +155,7 @@ def measure(what: Chosen, rounds: int, report: Report, output: Path | None, *, q
     titles = {network.name: network.title for network in what.networks}
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, cluster(Path(folder)) as (hosts, driver):
         results = NetworkResults(this_machine(), hosts.congestion_control, quick, accuracy, titles)
-        stand = Stand(hosts, driver, report, quick=quick)
+        stand = Stand(hosts, driver, Path(folder), report, quick=quick)
         if not quick:
             report("warming up")
             stand.run(STRATEGIES[0], NETWORKS[0], 0)
