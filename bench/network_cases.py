@@ -21,6 +21,8 @@ SLOWEST = f"{NETWORK}{WORKERS + 1}"
 PACE = 8
 """How many times as long as on a core of this machine computing takes on each host: with fewer, four hosts would
 contend for two cores."""
+BACKUPS_PACE = 12
+"""The same where backups are compared: there a part must take more than half the time after which a backup begins."""
 ACCURACY, QUICK_ACCURACY = 0.93, 0.8
 EPOCHS, QUICK_EPOCHS = 8, 2
 LEFT_OUT = {
@@ -92,15 +94,12 @@ def job(strategy: Strategy, network: Network, *, quick: bool) -> BatchGrowthJob:
 
 
 def backups_job(times: int, *, backups: bool, quick: bool) -> BatchGrowthJob:
-    """A job whose update has 12 shards, three for each of four workers or four for each of three, of equal size.
-
-    A worker takes a tenth of a second for its part, as backups only begin after that.
-    """
+    """A job whose update has 12 shards, three for each of four workers or four for each of three, of equal size."""
     return _job(
         {
             "epochs": 1 if quick else 8,
             "workload.entrypoint": f"{WORKLOAD}:conv_net",
-            "workload.arguments": {"hidden": "16", **_pace(times)},
+            "workload.arguments": {"hidden": "16", **_pace(times, BACKUPS_PACE)},
             "batch": {"initial": 360, "maximum": 360, "shard": 30, "growth": {"type": "Constant"}},
             "evaluation": {"everyEpochs": 1_000_000},
             "exchange": {"type": "GatherScatter", "gatherScatter": {"backups": backups}},
@@ -108,8 +107,8 @@ def backups_job(times: int, *, backups: bool, quick: bool) -> BatchGrowthJob:
     )
 
 
-def _pace(times: int) -> dict[str, str]:
-    return {"pace": str(PACE), "slowest": SLOWEST, "times": str(times)}
+def _pace(times: int, pace: int = PACE) -> dict[str, str]:
+    return {"pace": str(pace), "slowest": SLOWEST, "times": str(times)}
 
 
 def _job(given: dict[str, Any]) -> BatchGrowthJob:

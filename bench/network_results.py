@@ -67,11 +67,14 @@ class NetworkResults:
         """The runs of a strategy on a network, one for each round."""
         return [run for run in self.runs if (run.strategy, run.network) == (strategy, network)]
 
-    def reached(self, strategy: str, network: str) -> list[float] | None:
-        """The seconds to the accuracy, one for each round; None if a round has not reached it, or has none."""
+    def reached(self, strategy: str, network: str) -> list[float]:
+        """The seconds to the accuracy, one for each round that has reached it."""
         seconds = [run.trained.reached(self.accuracy) for run in self.of(strategy, network)]
-        known = [second for second in seconds if second is not None]
-        return known if known and len(known) == len(seconds) else None
+        return [second for second in seconds if second is not None]
+
+    def reached_always(self, strategy: str, network: str) -> bool:
+        """Whether every round has reached the accuracy."""
+        return 0 < len(self.reached(strategy, network)) == len(self.of(strategy, network))
 
     @property
     def promises(self) -> dict[str, str]:
@@ -79,8 +82,9 @@ class NetworkResults:
         return {run.strategy: run.promise for run in self.runs}
 
     def fastest(self, network: str, among: Collection[str]) -> str:
-        """The one of these strategies with the least median of the seconds there; empty if none has reached it."""
-        medians = {name: median(found) for name in among if (found := self.reached(name, network))}
+        """The one of these with the least median there, of those that reached it in all rounds; empty if none did."""
+        always = [name for name in among if self.reached_always(name, network)]
+        medians = {name: median(self.reached(name, network)) for name in always}
         return min(medians, key=lambda name: medians[name], default="")
 
 
@@ -131,10 +135,10 @@ def _network_sheet(results: NetworkResults, title: str, cell: Callable[[NetworkR
 
 
 def _reached(results: NetworkResults, strategy: str, network: str) -> str:
-    found = results.reached(strategy, network)
+    found, runs = results.reached(strategy, network), results.of(strategy, network)
     if found:
-        return _between(spread(found), 1)
-    runs = results.of(strategy, network)
+        some = "" if results.reached_always(strategy, network) else f", in {len(found)} of {len(runs)} rounds"
+        return _between(spread(found), 1) + some
     failed = [run.trained.error for run in runs if run.trained.error]
     return failed[0] if failed else "not reached" if runs else "-"
 

@@ -112,6 +112,11 @@ class Stand:
         """What the processes write is in the folder; its ends are reported with a training that fails."""
         self._hosts, self._driver, self._folder, self._report, self._quick = hosts, driver, folder, report, quick
 
+    def warm_up(self) -> None:
+        """Train each net once, after which workers know how long their shards take."""
+        self.run(STRATEGIES[0], NETWORKS[0], 0)
+        self.run_backups(1, backups=False)
+
     def run(self, strategy: Strategy, network: Network, seed: int) -> NetworkRun:
         """One training on that network; `seed` decides which packets are lost."""
         self._hosts.connect([network.link] * self._hosts.count, seed)
@@ -158,7 +163,7 @@ def measure(what: Chosen, rounds: int, report: Report, output: Path | None, *, q
         stand = Stand(hosts, driver, Path(folder), report, quick=quick)
         if not quick:
             report("warming up")
-            stand.run(STRATEGIES[0], NETWORKS[0], 0)
+            stand.warm_up()
         for number in range(rounds):
             for network in _turned(what.networks, number):
                 results.runs.extend(stand.run(one, network, number) for one in _turned(what.strategies, number))

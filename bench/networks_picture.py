@@ -72,22 +72,24 @@ def _draw(panel: Axes, results: NetworkResults, network: str, strategies: list[s
         found = results.reached(name, network)
         if not found:
             panel.annotate(
-                "not reached in every round" if results.of(name, network) else "not measured", (0.02, line),
+                "not reached" if results.of(name, network) else "not measured", (0.02, line),
                 xycoords=("axes fraction", "data"), va="center", fontsize=9, color=GREY, style="italic",
             )  # fmt: skip
             continue
         weight = "bold" if name in best else "normal"
         panel.plot([min(found), max(found)], [line, line], color=colour, lw=2, solid_capstyle="butt")
         panel.plot([median(found)], [line], color=colour, marker=marker, ms=8 if name in best else 6)
+        rounds = len(results.of(name, network))
+        some = "" if results.reached_always(name, network) else f" ({len(found)} of {rounds} rounds)"
         panel.annotate(
-            f"{median(found):.1f}", (max(found), line), xytext=(7, 0), textcoords="offset points", va="center",
+            f"{median(found):.1f}{some}", (max(found), line), xytext=(7, 0), textcoords="offset points", va="center",
             fontsize=9.5, fontweight=weight,
         )  # fmt: skip
 
 
 def _scale(panels: list[Axes], results: NetworkResults, strategies: list[str]) -> None:
     """One axis for all panels, with room for the figures."""
-    every = [s for name in strategies for network in results.networks for s in results.reached(name, network) or []]
+    every = [s for name in strategies for network in results.networks for s in results.reached(name, network)]
     for panel in panels:
         panel.set_xscale("log")
         if every:
