@@ -36,7 +36,7 @@ def enter_private_network(module: str, arguments: Sequence[str]) -> None:
     """Restart this program in a private network namespace; return only if that is done already or impossible."""
     if _MARK in os.environ:
         if is_private():
-            _raise_loopback()
+            raise_interface()
         return
     prefix = ["unshare", "--map-root-user", "--net"]
     if shutil.which("unshare") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode:
@@ -47,7 +47,7 @@ def enter_private_network(module: str, arguments: Sequence[str]) -> None:
     os.execvp(prefix[0], [*prefix, sys.executable, "-m", module, *arguments])
 
 
-def _raise_loopback() -> None:
-    """Bring up the interface of a new namespace (struct ifreq, netdevice(7))."""
+def raise_interface(name: bytes = b"lo") -> None:
+    """Bring up an interface of a new namespace, by default its loopback (struct ifreq, netdevice(7))."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", name, _IFF_UP))
