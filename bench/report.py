@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from bench.results import Results, percentile, targets
+from bench.results import Machine, Results, percentile, targets
 from bench.rounds import Figures, Measured, Spread
 
 
@@ -24,7 +24,7 @@ class Sheet:
 
 def show(results: Results, console: Console) -> None:
     """Print the tables on a terminal."""
-    console.print(_about(results), highlight=False)
+    console.print(about(results.machine, quick=results.quick), highlight=False)
     for sheet in _sheets(results):
         console.print(as_table(sheet), highlight=False)
 
@@ -41,7 +41,7 @@ def as_table(sheet: Sheet) -> Table:
 
 def markdown(results: Results) -> str:
     """The tables as Markdown, for docs/benchmarks.md."""
-    return "\n\n".join([_about(results), *map(as_markdown, _sheets(results))])
+    return "\n\n".join([about(results.machine, quick=results.quick), *map(as_markdown, _sheets(results))])
 
 
 def as_markdown(sheet: Sheet) -> str:
@@ -55,14 +55,14 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _about(results: Results) -> str:
-    machine = results.machine
+def about(machine: Machine, *, quick: bool) -> str:
+    """The first line of every output: where it was measured."""
     network = (
         "a loopback interface of its own" if machine.private_network else "the machine's shared loopback interface"
     )
-    quick = " Quick mode: these figures only say that everything runs." if results.quick else ""
+    only = " Quick mode: these figures only say that everything runs." if quick else ""
     return (
-        f"{machine.processor}, {machine.cores} cores; Python {machine.python}, torch {machine.torch}; {network}.{quick}"
+        f"{machine.processor}, {machine.cores} cores; Python {machine.python}, torch {machine.torch}; {network}.{only}"
     )
 
 
@@ -89,7 +89,7 @@ def _case_sheet(case: Measured) -> Sheet:
     rows = [_row(figures) for figures in case.figures]
     if case.workers > 1:
         columns = (*columns, "bytes per update")
-        rows = [(*row, _size(figures.sent)) for row, figures in zip(rows, case.figures, strict=True)]
+        rows = [(*row, size(figures.sent)) for row, figures in zip(rows, case.figures, strict=True)]
     return Sheet(title, columns, rows, f"Shard: {case.why_shard}.")
 
 
@@ -102,7 +102,7 @@ def cells(numbers: Spread, digits: int) -> list[str]:
     return [f"{number:,.{digits}f}" for number in (numbers.least, numbers.middle, numbers.most)]
 
 
-def _size(number: float) -> str:
+def size(number: float) -> str:
     for unit, size in (("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             return f"{number / size:.2f} {unit}"
