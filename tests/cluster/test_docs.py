@@ -73,13 +73,14 @@ def test_installing(local: LocalCluster, shell: dict[str, str], tmp_path: Path) 
 
 def test_training(shell: dict[str, str]) -> None:
     """From apply to delete, each command prints what the page says."""
-    apply, watch, wait, describe, sha256, history, delete = commands("Train")
+    apply, watch, wait, describe, sha256, exchange, history, delete = commands("Train")
 
     typed(apply, shell)
     assert re.search(r"^NAME +STATUS +BATCH +WORKERS +EPOCH +LOSS +PROGRESS +ETA +AGE$", typed(watch, shell), re.M)
     typed(wait, shell)
     assert "Finished" in typed(describe, shell)
     assert re.fullmatch(r"[0-9a-f]{64}", typed(sha256, shell))
+    assert json.loads(typed(exchange, shell))["bytesSent"] > 0
     batches = [line.split()[0] for line in typed(history, shell).splitlines()]
     assert ["32", "64", "128", "256", "512"] == list(dict.fromkeys(batches))
     typed(delete, shell)
