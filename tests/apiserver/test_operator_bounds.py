@@ -34,7 +34,7 @@ SETUP_SECONDS = 150
 NOT_A_JOB_S = "writes only objects with a job's labels"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def account(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A kubeconfig with the operator's token, once its policies are in force."""
     folder = tmp_path_factory.mktemp("account")
@@ -45,7 +45,7 @@ def account(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> P
     return kubeconfig
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def field(apiserver: ApiServer, account: Path, dask_crds: list[Path], preloaded: None) -> Iterator[Field]:
     """A namespace in which the operator, with its token, has made the children of the digits job, and has stopped."""
     created = apiserver.kubectl("create", "namespace", "bounds")
