@@ -306,6 +306,5 @@ def test_a_stolen_token_reads_secrets_by_name_alone(field: Field, tries: Tried) 
 def test_the_policies_are_sound(apiserver: ApiServer, account: Path) -> None:
     """The API server evaluates them; it would report an expression that it cannot compile."""
     found = yaml.safe_load(apiserver.kubectl("get", "validatingadmissionpolicies", "-o", "yaml").stdout)["items"]
-    assert {"batchgrowth-operators-children", "batchgrowth-operators-others"} == {
-        one["metadata"]["name"] for one in found
-    }
+    names = {one["metadata"]["name"] for one in found}  # of other releases too, which other tests have made
+    assert {"batchgrowth-operators-children", "batchgrowth-operators-others"} <= names
