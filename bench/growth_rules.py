@@ -6,10 +6,9 @@ the next begins, so an interrupted run leaves results that can be compared.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from rich.console import Console
 
 from bench.growth_trials import CONV_NET, TINY_NET, Contestant, seconds_per_shard, settings, trial
 from bench.report import Sheet, as_markdown, as_table
+from bench.results import write
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _measure(network: str, seeds: int, epochs: int, output: Path | None) -> Comp
 
     def finished(seed: int, found: Comparison) -> None:
         if output:
-            output.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
+            write(found, output)
         progress.print(f"seed {seed}, {seed + 1} of {seeds}", style="dim", highlight=False)
 
     return compare(network, seeds, epochs, finished)

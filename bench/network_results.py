@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
 
@@ -88,13 +87,8 @@ class NetworkResults:
         return min(medians, key=lambda name: medians[name], default="")
 
 
-def write(results: NetworkResults, file: Path) -> None:
-    """Write the results as JSON."""
-    file.write_text(json.dumps(asdict(results), indent=1) + "\n", encoding="utf-8")
-
-
 def read(file: Path) -> NetworkResults:
-    """The results in a file that `write` wrote. Raises BatchGrowthError for any other file."""
+    """The results in a file that `results.write` wrote. Raises BatchGrowthError for any other file."""
     try:
         return TypeAdapter(NetworkResults).validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from batchgrowth.environment import DASK, worker_environment
@@ -44,10 +44,9 @@ from bench.network_driver import Driver, Trained
 from bench.network_results import BackupsRun, NetworkResults, NetworkRun
 from bench.network_workload import HOST
 from bench.report import as_markdown, as_table
-from bench.results import this_machine
-from bench.rounds import Report
+from bench.results import this_machine, write
+from bench.rounds import Report, turned
 
-T = TypeVar("T")
 PORT = 8786
 LONGEST_SECONDS = 240.0
 """After this time a training is given up, and counts as one that does not finish."""
@@ -165,20 +164,14 @@ def measure(what: Chosen, rounds: int, report: Report, output: Path | None, *, q
             report("warming up")
             stand.warm_up()
         for number in range(rounds):
-            for network in _turned(what.networks, number):
-                results.runs.extend(stand.run(one, network, number) for one in _turned(what.strategies, number))
-            for times in _turned(what.slownesses, number):
+            for network in turned(what.networks, number):
+                results.runs.extend(stand.run(one, network, number) for one in turned(what.strategies, number))
+            for times in turned(what.slownesses, number):
                 results.backups.extend(stand.run_backups(times, backups=backups) for backups in (False, True))
             if output:
-                network_results.write(results, output)
+                write(results, output)
             report(f"round {number + 1} of {rounds} is over")
     return results
-
-
-def _turned(things: Sequence[T], number: int) -> list[T]:
-    turn = number % max(1, len(things))
-    turned = [*things[turn:], *things[:turn]]
-    return turned[::-1] if number % 2 else turned
 
 
 Quick = Annotated[bool, typer.Option("--quick", help="1 round of 2 epochs, to see that everything runs.")]

@@ -6,10 +6,9 @@ processes of its own, and all must end with the weights of one process.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -22,8 +21,8 @@ from rich.console import Console
 from bench import loopback
 from bench.cases import Case, cases
 from bench.report import Sheet, about, as_markdown, as_table, cells, size
-from bench.results import Machine, this_machine
-from bench.rounds import Spread, spread
+from bench.results import Machine, this_machine, write
+from bench.rounds import Spread, spread, turned
 from bench.systems import ONE, OUR_REDUCE, System
 from bench.trainers import WORLDS, Share, run
 
@@ -122,7 +121,7 @@ def main(
     chosen = [contest for name, contest in every.items() if name in (only or every)]
     found = Found(this_machine(), quick, [compare(contest, 1 if quick else rounds, report) for contest in chosen])
     if output:
-        output.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
+        write(found, output)
     first, sheets = about(found.machine, quick=quick), [_sheet(one) for one in found.compared]
     if markdown:
         print("\n\n".join([first, *map(as_markdown, sheets)]))
@@ -140,9 +139,7 @@ def compare(contest: Contest, rounds: int, report: Callable[[str], None]) -> Com
     keys = list(product(contest.micro_batches, WORLDS))
     shares: dict[tuple[int, str], list[list[Share]]] = {key: [] for key in keys}
     for number in range(rounds):
-        turn = number % len(keys)
-        order = [*keys[turn:], *keys[:turn]]
-        for count, system in reversed(order) if number % 2 else order:
+        for count, system in turned(keys, number):
             found = run(system, contest.job(count).spec, contest.at, contest.case.warm)
             shares[count, system].append(found)
             ms = _ms(found)

@@ -8,6 +8,7 @@ import platform
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from bench.epoch_ends import EpochEnds
 from bench.pauses import Pauses
 from bench.rounds import Figures, Measured, Spread
 from bench.systems import DDP, ENCRYPTED, MEASURING, OUR_LOADERS, OUR_ONE, OUR_REDUCE
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,8 @@ def _processor() -> str:
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
-def write(results: Results, file: Path) -> None:
-    """Write the results as JSON."""
+def write(results: DataclassInstance, file: Path) -> None:
+    """Write the results of any benchmark as JSON."""
     file.write_text(json.dumps(asdict(results), indent=1) + "\n", encoding="utf-8")
 
 

@@ -6,9 +6,10 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from batchgrowth.plan import make_plan
 
@@ -21,6 +22,7 @@ from bench.pauses import Pauses
 from bench.peers import Peers
 from bench.systems import ENCRYPTED, TASKS, WORKERS, System
 
+T = TypeVar("T")
 Report = Callable[[str], None]
 
 
@@ -57,6 +59,13 @@ class Measured:
     why_shard: str
     figures: list[Figures]
     workers: int = WORKERS
+
+
+def turned(things: Sequence[T], number: int) -> list[T]:
+    """The order of these in round `number`, from 0: rotated by one from round to round, every second one backwards."""
+    turn = number % max(1, len(things))
+    order = [*things[turn:], *things[:turn]]
+    return order[::-1] if number % 2 else order
 
 
 def spread(numbers: list[float]) -> Spread:
@@ -130,9 +139,7 @@ def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, report:
     stand, systems = _Stand(case, peers, scheduler), case.systems()
     samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
     for number in range(rounds):
-        turn = number % len(systems)
-        order = [*systems[turn:], *systems[:turn]]
-        for system in reversed(order) if number % 2 else order:
+        for system in turned(systems, number):
             sample = stand.measure(system)
             samples[system.name].append(sample)
             report(f"{case.name}, round {number + 1} of {rounds}: {system.name} {sample.ms:.2f} ms per update")

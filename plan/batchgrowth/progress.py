@@ -48,7 +48,7 @@ class Progress:
     joined or left. `decisions` are those of a measured growth so far, and `forecast` is what its next look will
     probably decide, if that is another batch. `ended_at_epoch` is where stopEarly ended the training, which has no
     update after it. `differing` are the workers that add differently than the job, by name, with the reason, at most
-    MOST_DIFFERING. `exchanged` is what the exchange did; None before it has done anything.
+    MOST_DIFFERING. `exchanged` is what the exchange did; None if the trainer is of an earlier version.
     """
 
     update: int

@@ -15,6 +15,7 @@ from bench.hosts import why_not
 from bench.network_cases import LEFT_OUT, NETWORKS, STRATEGIES, Strategy, job
 from bench.network_results import NetworkResults, disagreements, failures
 from bench.networks import bench, chosen
+from bench.results import write
 
 ROOT = Path(__file__).parents[2]
 FEW = ["AllReduce", "LocalSGD", "fast", "all-three", "backups"]
@@ -74,7 +75,7 @@ def test_the_tables_and_the_picture_of_an_earlier_run(
     assert "Seconds to an accuracy of 0.8" in few[1]
     assert "4 of 4 runs" in few[1]
     file, picture = tmp_path / "results.json", tmp_path / "networks.png"
-    network_results.write(few[0], file)
+    write(few[0], file)
     bench(input_=file, markdown=True, picture=picture)
     shown = capsys.readouterr().out
     assert "| AllReduce |" in shown

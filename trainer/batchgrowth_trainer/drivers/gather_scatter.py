@@ -95,8 +95,9 @@ class GatherScatterDriver:
         if answers is None:
             self._recover(members, present)
             return
-        assert present.pace is not None
-        self._paces.append(present.pace)
+        pace = present.pace
+        assert pace is not None
+        self._paces.append(pace)
         self._part_with(present)
         sent = len(present.asked) * sum(t.nbytes for t in self._replica.model_tensors().values())
         self._run.publish(BytesSent(sent + sum(row.nbytes for answer in answers for row in answer.rows)))
@@ -137,7 +138,8 @@ class GatherScatterDriver:
             self._handle_events(_TICK_SECONDS)
             self._crew.check_connected()
             if self._run.spec.exchange.settings.backups:
-                for rank, address in zip(present.overdue(), self._idle(present), strict=False):
+                overdue = present.overdue()
+                for rank, address in zip(overdue, self._idle(present) if overdue else (), strict=False):
                     self._request(step, rank, size, address, model)
             self._restart_hung(present)
         if present.is_lost:
