@@ -50,6 +50,7 @@ def exchanges(shard: int) -> list[System]:
         ("LocalSGD", "localSGD", {"everyUpdates": 8}),
         ("ElasticAveraging", "elasticAveraging", {"everyUpdates": 4}),
         ("Gossip", "gossip", {}),
+        ("TopK", "topK", {}),
     ]
     return [
         System(OUR_REDUCE, "AllReduce", shard),

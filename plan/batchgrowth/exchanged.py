@@ -12,8 +12,9 @@ class Exchanged:
 
     `bytes_sent` is what the workers have sent each other; of `backups` parts of updates that were repeated, in
     `backups_first` the backup came first. `replica_distance` is the root mean square distance of the logical replicas
-    from their mean, `compression_error` the part of its norm by which a sum of gradients was changed, and the staleness
-    is in updates. None means that the exchange has no such thing, or that it is not known yet.
+    from their mean, `compression_error` the part of its norm by which a sum of gradients was changed, or that was left
+    for later, and the staleness is in updates. None means that the exchange has no such thing, or that it is not known
+    yet.
     """
 
     bytes_sent: int = 0

@@ -176,7 +176,8 @@ class ExchangeEntry(Entry):
     too, which then belong to the mathematics; Nondeterministic, also on how fast each worker happens to be. The first
     two never depend on the number of workers.
     `replicas` is a function (settings) -> the number of logical replicas, between which each batch is divided.
-    `keeps_copies` is True if their weights stay apart, so that each has a state of its own.
+    `keeps` is what each of them has of its own at the end of a round, besides buffers and the optimizer's state: its
+    Weights, or a Residual where all have the same weights; with Nothing they have one state.
     `all_connected` is True if any two members may exchange; otherwise more than 64 are connected as a grid.
     `longest_round` is a function (settings) -> the most updates from one message between
     workers to the next.
@@ -187,7 +188,7 @@ class ExchangeEntry(Entry):
     uses_workers: bool = True
     promise: Literal["Exact", "Repeatable", "Nondeterministic"] = "Exact"
     replicas: Callable[[Any], int] = one
-    keeps_copies: bool = False
+    keeps: Literal["Nothing", "Weights", "Residual"] = "Nothing"
     all_connected: bool = False
     longest_round: Callable[[Any], int] = one
     strategy: str = "batchgrowth_trainer.exchange.all_reduce:AllReduce"

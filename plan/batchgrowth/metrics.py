@@ -47,7 +47,8 @@ TRAINER = (
     Metric(
         "batchgrowth_compression_error_ratio",
         "gauge",
-        "Part of its norm by which exchange.compression changed a sum of gradients; 0 without compression.",
+        "Part of its norm by which exchange.compression changed a sum of gradients, or that exchange TopK left for "
+        "later; 0 with neither.",
         "ratio",
     ),
     Metric("batchgrowth_epochs", "gauge", "Epochs done, including the fraction of the current one."),

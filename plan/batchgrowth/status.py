@@ -100,7 +100,9 @@ class ExchangeStatus(Model):
         None, description="Bytes that the workers have sent each other since the trainer's start."
     )
     compression_error: Decimal | None = Field(
-        None, description="Part of its norm by which exchange.compression changed a sum of gradients."
+        None,
+        description="Part of its norm by which exchange.compression changed a sum of gradients, or that exchange TopK "
+        "left for later.",
     )
     replica_distance: Decimal | None = Field(
         None, description="Root mean square distance of the logical replicas from their mean."

@@ -18,9 +18,10 @@ GOODPUT = 0.9
 MOST_LOST_SECONDS = 1.0
 FEWEST_FAULTS = 9
 HOUR = 3600
-HOUR_STEPS = [{"epoch": 20, "batchSize": 256}, {"epoch": 60, "batchSize": 512}]
-"""Soon four workers, and three updates an epoch."""
-LAST_STAGE_UPDATE, UPDATES_PER_EPOCH = 800, 3
+HOUR_STEPS = [{"epoch": 20, "batchSize": 128}, {"epoch": 60, "batchSize": 256}]
+"""Soon four workers, and six updates an epoch: an hour of them has fewer epochs than a job may have."""
+LAST_STAGE_UPDATE, UPDATES_PER_EPOCH = 1400, 6
+HIDDEN, EXAMPLES_PER_WORKER = "512", 64
 PACE_SECONDS, PACES = 20, 4
 FASTEST = 1
 """The number of workers with which the job is fastest here, as its updates take milliseconds."""
@@ -93,9 +94,12 @@ def test_an_hour_of_chaos(job: Callable[..., RealJob], local_sha256: Local, volu
     how = {"seed": 2, "gap": 60, "between": 3, "suspensions": 10, "seconds": HOUR, "at_last": FASTEST}
     body = digits("pace", epochs=1_000_000)
     body["spec"]["batch"]["growth"] = {"type": "Milestones", "milestones": {"steps": HOUR_STEPS}}
-    body["spec"]["workload"]["entrypoint"] = "batchgrowth_trainer.workloads.digits:mlp"
+    body["spec"]["workload"] |= {
+        "entrypoint": "batchgrowth_trainer.workloads.digits:mlp",
+        "arguments": {"hidden": HIDDEN},
+    }
     body["spec"]["evaluation"] = {"everyEpochs": 1000}
-    workers = body["spec"]["workers"]
+    workers = body["spec"]["workers"] | {"examplesPerWorker": EXAMPLES_PER_WORKER}
     body["spec"]["workers"] = workers | {"maximum": FASTEST}
     body["spec"]["epochs"] = epochs_of(HOUR * LONGER, job(body))
     body["spec"]["workers"] = workers

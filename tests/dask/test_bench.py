@@ -27,7 +27,7 @@ PAIRS = {
 }
 EXCHANGES = [
     "AllReduce", "Delayed", "ParameterServer", "AllReduce, BFloat16", "AllReduce, Int8", "LocalSGD", "ElasticAveraging",
-    "Gossip",
+    "Gossip", "TopK",
 ]  # fmt: skip
 FINE = "AllReduce, shard 32 (ours)"
 ALONE = ["plain PyTorch loop", "one worker (ours)"]

@@ -37,8 +37,8 @@ class Exchange(Choice):
     compression: Literal["BFloat16", "Int8"] | None = Field(
         None,
         description="Rounds the sums of gradients, so that they are sent in fewer bytes: to BFloat16, in half as many, "
-        "or to Int8 with a scale for 1,024 numbers, in a quarter. With AllReduce; SingleProcess rounds as well. "
-        "Default: none.",
+        "or to Int8 with a scale for 1,024 numbers, in a quarter. With AllReduce; SingleProcess rounds as well. To "
+        "send the largest changes alone, use type TopK. Default: none.",
     )
 
     rules: ClassVar = (

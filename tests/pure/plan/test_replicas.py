@@ -93,3 +93,9 @@ def test_patience_grows_with_the_round(small_job: Any) -> None:
     assert 60 == small_job().spec.exchange.patience_seconds
     local = small_job("exchange={type: LocalSGD, timeoutSeconds: 20, localSGD: {everyUpdates: 50}}").spec.exchange
     assert 1000 == local.patience_seconds
+
+
+@pytest.mark.parametrize(("density", "parameters", "count"), [("0.01", 1000, 10), ("0.015", 1000, 15), ("0.001", 3, 1)])
+def test_a_density_is_a_number_of_changes(small_job: Any, density: str, parameters: int, count: int) -> None:
+    spec = small_job(f"exchange={{type: TopK, topK: {{density: '{density}'}}}}").spec
+    assert count == spec.exchange.settings.count(parameters)

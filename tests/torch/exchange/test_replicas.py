@@ -1,6 +1,7 @@
 """The exchanges with logical replicas against textbook loops of torch, and what each promises besides."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
@@ -16,6 +17,7 @@ from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.exchange.apart import Apart
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
+from batchgrowth_trainer.exchange.top_k import TopK, largest
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 from threads import together
@@ -142,6 +144,7 @@ def test_local_sgd_is_the_mean_of_local_steps(replica_of: Any, outer: dict[str, 
         {"type": "LocalSGD", "localSGD": {"everyUpdates": 1}},
         {"type": "LocalSGD", "localSGD": {"everyUpdates": 5, "afterUpdates": 1000}},
         {"type": "Gossip", "gossip": {"graph": "Complete"}},
+        {"type": "TopK", "topK": {"density": "1"}},
     ],
 )
 def test_limits_that_are_all_reduce(replica_of: Any, exchange: dict[str, Any]) -> None:
@@ -222,6 +225,73 @@ def test_gossip_keeps_the_mean_and_agrees_at_the_graphs_rate(replica_of: Any, gr
     assert pytest.approx(rate, rel=0.05) == spreads[12] / spreads[11]
 
 
+def test_top_k_is_the_papers(replica_of: Any) -> None:
+    """Basu et al., 2019, algorithm 1, with a replica's share of the examples in place of 1 / R."""
+    settings = {"replicas": 4, "everyUpdates": 3, "density": "0.1"}
+    replica = replica_of({"type": "TopK", "topK": settings}, optimizer={"type": "SGD", "sgd": {"momentum": "0.9"}})
+    book = Textbook(replica, 4, momentum=0.9)
+    centre, count = book.vector(book.models[0]), replica.spec.exchange.settings.count(replica.parameters.length)
+    unsent, seen, numbers = torch.zeros(4, len(centre)), torch.zeros(4), []
+    for step in book.steps():
+        seen += torch.tensor(book.step(step))
+        if step.after.offset and (step.position.update % 4 + 1) % 3:
+            continue
+        unsent += (book.vectors() - centre) * (seen / seen.sum()).unsqueeze(1)
+        numbers.append(float(unsent.norm()))
+        for of_one in unsent:
+            sent = of_one.abs().argsort(descending=True)[:count]
+            centre[sent] += of_one[sent]
+            of_one[sent] = 0
+        numbers[-1] = float(unsent.norm()) / numbers[-1]
+        book.write([centre] * 4)
+        seen.zero_()
+    rounds = train(replica)
+    assert [4] * 3 == [len(each.done) for each in rounds]
+    book.same(weights(replica), centre)
+    for number, of_one in enumerate(unsent):
+        book.same(replica.copies.stacked["residual"][number], of_one)
+    assert [pytest.approx(error, rel=1e-4) for error in numbers[1::2]] == [each.compression_error for each in rounds]
+    assert all(each.distance is None for each in rounds)
+
+
+def test_top_k_loses_nothing(replica_of: Any) -> None:
+    """What was not sent is kept; of the squares at least the part that was sent goes (a k-contraction)."""
+    replica = replica_of({"type": "TopK", "topK": {"replicas": 3, "density": "0.25"}})
+    strategy = strategy_of(setting(replica))
+    assert isinstance(strategy, TopK)
+    draw = torch.Generator().manual_seed(3)
+    states = {number: {"residual": torch.randn(replica.parameters.length, generator=draw)} for number in range(3)}
+
+    def all_of_it() -> Tensor:
+        return strategy.centre + torch.stack([state["residual"] for state in states.values()]).sum(dim=0)
+
+    before = all_of_it()
+    for turn in range(4):
+        sizes = [state["residual"].square().sum() for state in states.values()]
+        assert not strategy.mix(states, turn)
+        assert strategy.mix(states, turn, stop=True)
+        for size, state in zip(sizes, states.values(), strict=True):
+            assert state["residual"].square().sum() <= 0.75 * size
+    torch.testing.assert_close(all_of_it(), before)
+    assert all(not state["residual"].any() for state in states.values())
+    assert not strategy.mix(states, 4)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "count", "places"),
+    [
+        ([1.0, -3.0, 2.0, 0.5], 2, {1, 2}),
+        ([1.0, -1.0, 2.0, 1.0, -1.0], 3, {2, 0, 1}),
+        ([0.0, 0.0, 0.0], 2, {0, 1}),
+        ([float("nan"), 1.0, float("-inf"), float("nan")], 2, {0, 2}),
+    ],
+)
+def test_the_largest_are_the_same_ones_everywhere(numbers: list[float], count: int, places: set[int]) -> None:
+    found = largest(torch.tensor(numbers), count).tolist()
+    assert count == len(found)
+    assert places == set(found)
+
+
 @pytest.mark.parametrize("delay", [0, 1, 3])
 def test_delayed_uses_gradients_of_earlier_weights(replica_of: Any, delay: int) -> None:
     momentum = {"type": "SGD", "sgd": {"momentum": "0.9"}}
@@ -246,6 +316,7 @@ SETTINGS = {
     "ElasticAveraging": {"replicas": 5, "everyUpdates": 2},
     "Gossip": {"replicas": 5, "graph": "Ring"},
     "Delayed": {"updates": 2},
+    "TopK": {"replicas": 5, "density": "0.2"},
 }
 
 
@@ -337,3 +408,19 @@ def test_a_requested_stop_ends_a_round(replica_of: Any, name: str) -> None:
     strategy = strategy_of(setting(replica))
     assert not strategy.round(lambda: False).stop
     assert strategy.round(lambda: True).stop
+
+
+def test_top_k_ends_its_round_with_the_exchange_in_which_a_member_is_asked_to_stop(replica_of: Any) -> None:
+    """A round is long, and each message tells of a stop."""
+    replicas = [replica_of({"type": "TopK"}, epochs=9) for _ in range(2)]
+
+    def run(group: Group) -> Round:
+        asked = iter((False, False, group.rank == 1, group.rank == 1))
+        with lock:
+            replica = replicas.pop()
+        return strategy_of(setting(replica, group)).round(lambda: next(asked))
+
+    lock = threading.Lock()
+    for done in together(2, run)[0]:
+        assert done.stop
+        assert 3 == len(done.done)

@@ -200,8 +200,8 @@ class AllReduceDriver:
                 self._run.publish(ReplicasApart(report.distance))
             if report.staleness is not None:
                 self._run.publish(Stale(report.staleness.largest, report.staleness.mean))
-            if report.rounding_error is not None:
-                self._run.publish(Rounded(report.rounding_error))
+            if report.compression_error is not None:
+                self._run.publish(Rounded(report.compression_error))
         else:
             self._run.record_evaluation(report.position, report.values, report.evaluated_at, report.end)
 

@@ -44,7 +44,8 @@ class AllReduce:
         self._stopwatch.lap(step, group.size, now - began)
         waited = reduced.wait_seconds
         seconds = computed - began + now - exchanged, exchanged - computed - waited, waited
-        return Round(((step, done),), done.stop, *seconds, self._bytes_sent(step.shards))
+        sent, error = self._bytes_sent(step.shards), replica.rows.rounding_error
+        return Round(((step, done),), done.stop, *seconds, sent, compression_error=error)
 
     def _reduced(self, rows: Sequence[Tensor], shards: int) -> Reduced:
         """The total of the rows; only the gradient in it is coded."""

@@ -1,13 +1,14 @@
 """Logical replicas that stay apart: they step by themselves, and now and then each moves towards others.
 
-In a round there are several such exchanges, between neighbours alone. Then all members
+In a round there are several such exchanges, each of a part of the states. Then all members
 swap all states, so that each has every replica's: a worker may join or leave there, and if one is lost, the others go
 back to it. How often that is changes no bit.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -19,17 +20,16 @@ from batchgrowth_trainer.exchange.local_updates import LocalUpdates, committed
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.tree import lay_out
 
-_EXCHANGES = 16  # in a round
-
 State = dict[str, Tensor]
 
 
 class Apart(ABC):
-    """See Strategy; `mix` is the exchange. `centre` are the weights that are evaluated, where `has_centre`; else it is
-    the mean of the replicas.
+    """See Strategy; `mix` is the exchange, of which a round has `most_exchanges` at most. `centre` are the weights that
+    are evaluated, where `has_centre`; else it is the mean of the replicas.
     """
 
     has_centre = False
+    most_exchanges = 16
 
     def __init__(self, setting: Setting) -> None:
         copies = setting.replica.copies
@@ -38,39 +38,44 @@ class Apart(ABC):
         self.local = LocalUpdates(setting)
         self.runs = lay_out(self.local.replicas, self.group.size).runs
         self.centre = self.replica.parameters.vector.data.clone()
-        self.wait_seconds, self.bytes_sent = 0.0, 0
+        self.exchange_seconds, self.wait_seconds, self.bytes_sent = 0.0, 0.0, 0
+        self.compression_error: float | None = None
 
     @abstractmethod
-    def mix(self, states: dict[int, State], turn: int) -> None:
-        """Exchange number `turn`: move the states of this member's replicas. Raises PeerLost."""
+    def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:
+        """Exchange number `turn`: move the states of this member's replicas. `stop` is whether this member has been
+        asked to stop; the answer, the same for all members, is whether the round ends here. Raises PeerLost.
+        """
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Sixteen exchanges, or as many as are left of the epoch."""
+        """As many exchanges as a round has, or as are left of the epoch; fewer if `mix` ends it."""
         replica, began = self.replica, time.perf_counter()
-        self.wait_seconds, self.bytes_sent = 0.0, 0
+        self.exchange_seconds, self.wait_seconds, self.bytes_sent = 0.0, 0.0, 0
         before = replica.parameters.vector.data.clone()
         self.centre.copy_(before)
         periods = self._periods()
-        steps = tuple(step for period in periods for step in period)
-        sums = torch.zeros(self.local.replicas, len(steps) + 1)  # of the losses, and where a stop is requested
+        updates = sum(len(period) for period in periods)
+        sums = torch.zeros(self.local.replicas, updates + 1)  # of the losses, and where a stop is requested
         try:
-            seconds = self._train_and_mix(periods, sums, stop_requested)
+            made = self._train_and_mix(periods, sums, stop_requested)
         except BaseException:
             self._settle(self.copies.turn, before)
             raise
-        self._settle(self.copies.turn + len(periods), self.centre)
+        self._settle(self.copies.turn + made, self.centre)
+        steps = tuple(step for period in periods[:made] for step in period)
         replica.moved_to(steps[-1].after)
         *losses, stop = sums.double().sum(dim=0).tolist()
         done = committed(replica, steps, losses, stop=stop > 0)
-        computing = time.perf_counter() - began - seconds
-        times = computing, seconds - self.wait_seconds, self.wait_seconds
-        return Round(done, stop > 0, *times, self.bytes_sent, self.copies.distance())
+        computing = time.perf_counter() - began - self.exchange_seconds
+        times = computing, self.exchange_seconds - self.wait_seconds, self.wait_seconds
+        seen = self.copies.distance(), None, self.compression_error
+        return Round(done, stop > 0, *times, self.bytes_sent, *seen)
 
     def _periods(self) -> tuple[tuple[Step, ...], ...]:
         """The updates of a round, between one exchange and the next; an evaluation may be due at an epoch's end."""
         every = self.replica.spec.exchange.settings.every_updates
         periods = []
-        for period in islice(rounds_from(self.replica.plan, self.replica.position, every), _EXCHANGES):
+        for period in islice(rounds_from(self.replica.plan, self.replica.position, every), self.most_exchanges):
             periods.append(period)
             if not period[-1].after.offset:
                 break
@@ -78,29 +83,36 @@ class Apart(ABC):
 
     def _train_and_mix(
         self, periods: Sequence[Sequence[Step]], sums: Tensor, stop_requested: Callable[[], bool]
-    ) -> float:
-        """Leave every replica's state after the periods in `copies`; the seconds of exchanging. Raises PeerLost."""
+    ) -> int:
+        """Leave every replica's state after the periods in `copies`; how many there were. Raises PeerLost."""
         lo, hi = self.local.run
         states = {number: self.copies.of(number) for number in range(lo, hi)}
-        seconds, done = 0.0, 0
-        for turn, period in enumerate(periods, self.copies.turn):
+        made, done, over = 0, 0, False
+        while made < len(periods) and not over:
+            period = periods[made]
             with self.setting.watched:
-                self._train(states, period, sums[:, done : done + len(period)])
-            done += len(period)
-            began = time.perf_counter()
-            self.mix(states, turn)
-            seconds += time.perf_counter() - began
+                self.train(states, period, sums[:, done : done + len(period)])
+            with self._exchanging():
+                over = self.mix(states, self.copies.turn + made, stop=stop_requested())
+            made, done = made + 1, done + len(period)
+        with self._exchanging():
+            sums[lo:hi, -1] = float(stop_requested())
+            self._swap_all(states, sums)
+        return made
+
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
         began = time.perf_counter()
-        sums[lo:hi, -1] = float(stop_requested())
-        self._swap_all(states, sums)
-        return seconds + time.perf_counter() - began
+        yield
+        self.exchange_seconds += time.perf_counter() - began
 
     def _settle(self, turn: int, centre: Tensor) -> None:
         self.copies.settle(turn)
         if self.has_centre:
             self.replica.parameters.vector.data.copy_(centre)
 
-    def _train(self, states: dict[int, State], steps: Sequence[Step], losses: Tensor) -> None:
+    def train(self, states: dict[int, State], steps: Sequence[Step], losses: Tensor) -> None:
+        """Make these updates with each replica of this member, whose losses are added to its row of `losses`."""
         for number, state in states.items():
             self.copies.load(state)
             self.local.make(number, steps, losses[number])

@@ -21,7 +21,7 @@ class ElasticAveraging(Apart):
         self._reduction = Reduction(self.group)
         self._like = torch.empty_like(self.replica.parameters.vector.data)
 
-    def mix(self, states: dict[int, State], turn: int) -> None:  # noqa: ARG002
+    def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """All distances are those before the pull."""
         replicas, group = self.local.replicas, self.group
         ways = {number: state["parameters"] - self.centre for number, state in states.items()}
@@ -32,3 +32,4 @@ class ElasticAveraging(Apart):
         self.centre.add_(reduced.total, alpha=self._part / replicas)
         self.wait_seconds += reduced.wait_seconds
         self.bytes_sent += bytes_sent(replicas, group.size, len(self._like), rows=len(group.grid.rows))
+        return False

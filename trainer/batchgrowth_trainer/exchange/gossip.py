@@ -12,7 +12,7 @@ from batchgrowth_trainer.exchange.apart import Apart, State
 class Gossip(Apart):
     """See Strategy."""
 
-    def mix(self, states: dict[int, State], turn: int) -> None:
+    def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """Send each of this member's replicas to the members with its neighbours, and take the means."""
         spec = self.replica.spec
         asked = circles(spec.exchange.settings.graph, self.local.replicas, turn, spec.seed)
@@ -21,6 +21,7 @@ class Gossip(Apart):
         means = {number: _mean([weights[one] for one in asked[number]]) for number in states}
         for number, mean in means.items():
             states[number]["parameters"].copy_(mean)
+        return False
 
     def _fetched(self, mine: Mapping[int, Tensor], asked: Sequence[Sequence[int]]) -> dict[int, Tensor]:
         """The weights of other members' replicas that this member's take; sends its own to those who ask for them."""

@@ -19,7 +19,8 @@ class Round:
     """The updates that were committed, with the seconds of all of them together and the bytes that all members sent.
 
     `stop` is whether a member requested a stop; `distance` the root mean square distance of the logical replicas from
-    their mean, None if there is one replica; `staleness` that of the gradients, None if all updates wait for theirs.
+    their mean, None if they have the same weights; `staleness` that of the gradients, None if all updates wait for
+    theirs; `compression_error` the part of its norm by which this member lately changed what it sends.
     """
 
     done: tuple[tuple[Step, Committed], ...]
@@ -30,6 +31,7 @@ class Round:
     bytes_sent: int
     distance: float | None = None
     staleness: Staleness | None = None
+    compression_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

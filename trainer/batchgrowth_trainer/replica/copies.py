@@ -6,18 +6,22 @@ import torch
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
-_PREFIX = "replicas."
+_PREFIX, _WEIGHTS = "replicas.", "parameters"
 
 
 class Copies:
     """R states, each made of the vectors `live` of the one model, and the number of exchanges so far.
 
-    `stacked` has shape (R, length) for each vector, as all replicas were at the last point that all processes share.
+    With `residuals`, the weights are not among them, since all replicas have the same: what each has not sent yet is,
+    in a vector of their shape. `stacked` has shape (R, length) for each vector, as all replicas were at the last point
+    that all processes share.
     """
 
-    def __init__(self, replicas: int, live: Mapping[str, Tensor]) -> None:
-        self.replicas, self._live = replicas, live
-        self.stacked = {name: vector.unsqueeze(0).repeat(replicas, 1) for name, vector in live.items()}
+    def __init__(self, replicas: int, live: Mapping[str, Tensor], *, residuals: bool = False) -> None:
+        self.replicas = replicas
+        self._live = {name: vector for name, vector in live.items() if not residuals or name != _WEIGHTS}
+        kept = self._live | ({"residual": torch.zeros_like(live[_WEIGHTS])} if residuals else {})
+        self.stacked = {name: vector.unsqueeze(0).repeat(replicas, 1) for name, vector in kept.items()}
         self._turn = torch.zeros(1, dtype=torch.float64)
 
     @property
@@ -45,9 +49,11 @@ class Copies:
         for name, vector in self._live.items():
             state[name].copy_(vector)
 
-    def distance(self) -> float:
-        """The root mean square distance of the replicas' weights from their mean."""
-        weights = self.stacked["parameters"].double()
+    def distance(self) -> float | None:
+        """The root mean square distance of the replicas' weights from their mean; None if all have the same."""
+        if _WEIGHTS not in self._live:
+            return None
+        weights = self.stacked[_WEIGHTS].double()
         return float((weights - weights.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
     def settle(self, turn: int) -> None:
@@ -74,4 +80,5 @@ def _mean(of_all: Tensor) -> Tensor:
 
 def copies_of(spec: JobSpec, live: Mapping[str, Tensor]) -> Copies | None:
     """The states of a job's logical replicas, if its exchange keeps them apart."""
-    return Copies(spec.exchange.replicas, live) if spec.exchange.entry.keeps_copies else None
+    kept = spec.exchange.entry.keeps
+    return None if kept == "Nothing" else Copies(spec.exchange.replicas, live, residuals=kept == "Residual")

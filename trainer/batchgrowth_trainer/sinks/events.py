@@ -99,7 +99,9 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """exchange.compression changed a sum of gradients by this part of its norm, at a node that was measured."""
+    """By this part of its norm a sum of gradients was changed by exchange.compression, at a node that was measured; or
+    exchange TopK left so much of it for later.
+    """
 
     error: float
 

@@ -21,8 +21,7 @@ from batchgrowth_trainer.exchange.forming import Door, Encryption
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
-from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
-from batchgrowth_trainer.exchange.turns import Staleness
+from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
 from batchgrowth_trainer.record.packed import Packed, unpack
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.devices import prepare_process
@@ -161,8 +160,7 @@ class _Generation:
         self._reported = order.reported
         self._reported_at = time.perf_counter()
         self._evaluated = order.evaluated
-        self._distance: float | None = None
-        self._staleness: Staleness | None = None
+        self._last: Round | None = None
         self._bytes = 0  # that all members together sent since the last report
 
     def run(self) -> None:
@@ -200,7 +198,7 @@ class _Generation:
             row = messages.UpdateRow.now(step, self._replica.plan, committed, self._group.size, seconds)
             self._member.keep_row(row)
         self._bytes += done.bytes_sent
-        self._distance, self._staleness = done.distance, done.staleness
+        self._last = done
         if self._reports and time.perf_counter() - self._reported_at > _REPORT_SECONDS:
             self._send_rows()
         return done.stop
@@ -210,8 +208,9 @@ class _Generation:
             return
         rows = self._member.rows_after(self._reported)
         if rows:
-            last = self._distance, self._staleness, self._replica.rows.rounding_error
-            self._send(messages.RowsReport(rows, self._bytes, *last))
+            last = self._last
+            seen = () if last is None else (last.distance, last.staleness, last.compression_error)
+            self._send(messages.RowsReport(rows, self._bytes, *seen))
             self._reported, self._bytes = rows[-1].update, 0
         self._reported_at = time.perf_counter()
 

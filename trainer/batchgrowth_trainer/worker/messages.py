@@ -113,16 +113,13 @@ class UpdateRow:
 
 @dataclass(frozen=True, slots=True)
 class RowsReport:
-    """Committed updates, the bytes that all members sent for them, and the last Round's distance and staleness.
-
-    `rounding_error` is what the reporting member measured last: see Rows.
-    """
+    """Committed updates, the bytes that all members sent for them, and what the last Round says of its exchange."""
 
     rows: tuple[UpdateRow, ...]
     bytes_sent: int
     distance: float | None = None
     staleness: Staleness | None = None
-    rounding_error: float | None = None
+    compression_error: float | None = None
     kind: Literal["rows"] = "rows"
 
 

@@ -1,0 +1,78 @@
+"""TopK: each logical replica sends its largest changes of weights alone, and keeps the others for a later exchange.
+
+What a replica has not sent yet, its residual, is added to its next changes, so nothing is lost. The changes that are
+sent are added to the weights in the order of the replicas; then all replicas have the same weights.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from batchgrowth.plan import Step
+from torch import Tensor
+
+from batchgrowth_trainer.exchange.apart import Apart, State
+from batchgrowth_trainer.exchange.strategy import Setting
+
+
+class TopK(Apart):
+    """See Strategy. In a message each replica has the places of its changes, and then the changes; a flag follows."""
+
+    has_centre = True
+    most_exchanges = 64
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._count = self.replica.spec.exchange.settings.count(len(self.centre))
+
+    def train(self, states: dict[int, State], steps: Sequence[Step], losses: Tensor) -> None:
+        """A replica's changes count as often as its examples: together they are the mean of the replicas' changes."""
+        examples, weights = sum(step.examples for step in steps), self.replica.parameters.vector.data
+        for number, state in states.items():
+            weights.copy_(self.centre)
+            self.copies.load(state)
+            seen = self.local.make(number, steps, losses[number])
+            self.copies.store(state)
+            state["residual"].add_(weights - self.centre, alpha=seen / examples)
+
+    def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
+        """Move the centre by what all replicas send."""
+        residuals = [state["residual"] for state in states.values()]
+        before = _size(residuals)
+        flag = torch.tensor([int(stop)], dtype=torch.int32, device=self.centre.device)
+        mine = torch.cat([*(_taken(residual, self._count) for residual in residuals), flag])
+        landing = {
+            rank: mine.new_empty((hi - lo) * 2 * self._count + 1)
+            for rank, (lo, hi) in enumerate(self.runs)
+            if rank != self.group.rank
+        }
+        self.swap(dict.fromkeys(landing, mine), landing)
+        messages = [landing.get(rank, mine) for rank in range(self.group.size)]
+        for message in messages:
+            for places, changes in message[:-1].view(-1, 2, self._count):
+                self.centre[places.long()] += changes.view(torch.float32)
+        self.bytes_sent += len(landing) * sum(message.nbytes for message in messages)
+        if 0 < before < math.inf:
+            self.compression_error = _size(residuals) / before
+        return any(bool(message[-1]) for message in messages)
+
+
+def _taken(residual: Tensor, count: int) -> Tensor:
+    """The places of the largest numbers, and the bits of these, shape (2 count,); they become 0 in the residual."""
+    places = largest(residual, count)
+    changes = residual[places]
+    residual[places] = 0.0
+    return torch.cat((places.int(), changes.view(torch.int32)))
+
+
+def largest(vector: Tensor, count: int) -> Tensor:
+    """The places of the numbers with the largest magnitude, shape (count,); of equal ones the first are taken."""
+    sizes = vector.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
+    least = torch.topk(sizes, count, sorted=False).values.min()
+    above = (sizes > least).nonzero().view(-1)
+    return torch.cat((above, (sizes == least).nonzero().view(-1)[: count - len(above)]))
+
+
+def _size(residuals: Sequence[Tensor]) -> float:
+    """The norm of all of them together."""
+    return math.sqrt(sum(float(residual.double().square().sum()) for residual in residuals))
