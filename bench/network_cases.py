@@ -15,9 +15,11 @@ from bench.emulator import NETWORK, Link
 from bench.network_workload import __name__ as WORKLOAD
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.yaml"
-WORKERS = 4
-SLOWEST = f"{NETWORK}{WORKERS + 1}"
-"""The host that is slow, if one is: the last. The first has the scheduler and the driver, the others a worker each."""
+WORKERS, BACKUPS_WORKERS = 4, 8
+"""How many hosts have a worker each, beside the first, with the scheduler and the driver; the last is slow, if one is.
+
+Where backups are compared there are more, since leaving one of P out makes an update take P / (P - 1) times as long.
+"""
 PACE = 8
 """How many times as long as on a core of this machine computing takes on each host: with fewer, four hosts would
 contend for two cores."""
@@ -77,7 +79,7 @@ def job(strategy: Strategy, network: Network, *, quick: bool) -> BatchGrowthJob:
 
     Its learning rate and momentum are those with which gradients of a few updates ago do no harm yet.
     """
-    arguments = {"hidden": "512", **_pace(network.times)}
+    arguments = {"hidden": "512", **_pace(network.times, PACE, WORKERS)}
     growth = {"type": "Geometric", "geometric": {"factor": "2", "everyEpochs": 1 if quick else 4}}
     return _job(
         {
@@ -89,28 +91,33 @@ def job(strategy: Strategy, network: Network, *, quick: bool) -> BatchGrowthJob:
             "optimizer.sgd.momentum": "0.7",
             "evaluation": {"everyEpochs": 1},
             "exchange": strategy.exchange,
-        }
+        },
+        WORKERS,
     )
 
 
 def backups_job(times: int, *, backups: bool, quick: bool) -> BatchGrowthJob:
-    """A job whose update has 12 shards, three for each of four workers or four for each of three, of equal size."""
+    """A job whose update has 56 shards of equal size, seven for each of eight workers or eight for each of seven.
+
+    It has 20 updates; with a slow host 10, or 160 with backups, since its rests double with each time that it is late.
+    """
     return _job(
         {
-            "epochs": 1 if quick else 8,
+            "epochs": 1 if quick else 10 if times == 1 else 80 if backups else 5,
             "workload.entrypoint": f"{WORKLOAD}:conv_net",
-            "workload.arguments": {"hidden": "16", **_pace(times, BACKUPS_PACE)},
-            "batch": {"initial": 360, "maximum": 360, "shard": 30, "growth": {"type": "Constant"}},
+            "workload.arguments": {"hidden": "16", **_pace(times, BACKUPS_PACE, BACKUPS_WORKERS)},
+            "batch": {"initial": 720, "maximum": 720, "shard": 13, "growth": {"type": "Constant"}},
             "evaluation": {"everyEpochs": 1_000_000},
             "exchange": {"type": "GatherScatter", "gatherScatter": {"backups": backups}},
-        }
+        },
+        BACKUPS_WORKERS,
     )
 
 
-def _pace(times: int, pace: int = PACE) -> dict[str, str]:
-    return {"pace": str(pace), "slowest": SLOWEST, "times": str(times)}
+def _pace(times: int, pace: int, workers: int) -> dict[str, str]:
+    return {"pace": str(pace), "slowest": f"{NETWORK}{workers + 1}", "times": str(times)}
 
 
-def _job(given: dict[str, Any]) -> BatchGrowthJob:
-    spec = {"workload.device": "CPU", "workers": {"minimum": WORKERS, "maximum": WORKERS, "waitSeconds": 60}, **given}
+def _job(given: dict[str, Any], workers: int) -> BatchGrowthJob:
+    spec = {"workload.device": "CPU", "workers": {"minimum": workers, "maximum": workers, "waitSeconds": 60}, **given}
     return load_manifest(EXAMPLE, [f"{path}={json.dumps(value)}" for path, value in spec.items()])

@@ -11,7 +11,7 @@ from batchgrowth.errors import BatchGrowthError
 from pydantic import TypeAdapter, ValidationError
 
 from bench.emulator import Counters
-from bench.network_cases import LEFT_OUT, WORKERS
+from bench.network_cases import BACKUPS_WORKERS, LEFT_OUT, WORKERS
 from bench.network_driver import Trained
 from bench.report import Sheet, cells
 from bench.results import Machine
@@ -105,7 +105,8 @@ def about(results: NetworkResults) -> str:
     left_out = "; ".join(f"{name}, because {reason}" for name, reason in LEFT_OUT.items())
     return (
         f"{machine.processor}, {machine.cores} cores; Python {machine.python}, torch {machine.torch}; "
-        f"TCP {results.congestion_control}; {WORKERS} hosts with a worker each.{quick}\nLeft out: {left_out}."
+        f"TCP {results.congestion_control}; {WORKERS} hosts with a worker each, "
+        f"{BACKUPS_WORKERS} where backups are compared.{quick}\nLeft out: {left_out}."
     )
 
 

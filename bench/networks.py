@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from bench.hosts import ROOT, Hosts
 from bench.network_cases import (
     ACCURACY,
     BACKUPS,
+    BACKUPS_WORKERS,
     LEFT_OUT,
     NETWORKS,
     QUICK_ACCURACY,
@@ -84,11 +85,14 @@ def chosen(only: Sequence[str], *, quick: bool) -> Chosen:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[tuple[Hosts, Driver]]:
-    """Hosts on a network without delay and limit, with a scheduler and a worker on each but the first; and a driver."""
+def cluster(folder: Path, workers: int) -> Iterator[tuple[Hosts, Driver]]:
+    """Hosts on a network without delay and limit: with a scheduler and a driver, and each of the others with a worker.
+
+    What the processes write is in the folder.
+    """
     dask = {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": str(value) for key, value in DASK.items()}
     environment = {"PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "ERROR", **dask}
-    with Hosts(WORKERS + 1) as hosts:
+    with Hosts(workers + 1) as hosts:
         hosts.connect([Link()] * hosts.count)
         first, *others = hosts.hosts
         scheduler = f"tcp://{first.address}:{PORT}"
@@ -110,11 +114,6 @@ class Stand:
     def __init__(self, hosts: Hosts, driver: Driver, folder: Path, report: Report, *, quick: bool) -> None:
         """What the processes write is in the folder; its ends are reported with a training that fails."""
         self._hosts, self._driver, self._folder, self._report, self._quick = hosts, driver, folder, report, quick
-
-    def warm_up(self) -> None:
-        """Train each net once, after which workers know how long their shards take."""
-        self.run(STRATEGIES[0], NETWORKS[0], 0)
-        self.run_backups(1, backups=False)
 
     def run(self, strategy: Strategy, network: Network, seed: int) -> NetworkRun:
         """One training on that network; `seed` decides which packets are lost."""
@@ -150,28 +149,54 @@ class Stand:
         return self._hosts.connect([Link()] * self._hosts.count)
 
 
+@contextmanager
+def stand(workers: int, report: Report, *, quick: bool) -> Iterator[Stand]:
+    """A cluster with so many workers, in a folder of its own."""
+    with (
+        tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder,
+        cluster(Path(folder), workers) as (hosts, driver),
+    ):
+        yield Stand(hosts, driver, Path(folder), report, quick=quick)
+
+
 def measure(what: Chosen, rounds: int, report: Report, output: Path | None, *, quick: bool) -> NetworkResults:
-    """The results of all rounds; `output` gets those of the finished ones.
+    """The results of all rounds, first of the networks and then of backups; `output` gets those of the finished ones.
 
     In each round the order is that of the round before, rotated by one, and every second round has it backwards.
     """
     accuracy = QUICK_ACCURACY if quick else ACCURACY
     titles = {network.name: network.title for network in what.networks}
-    with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder, cluster(Path(folder)) as (hosts, driver):
-        results = NetworkResults(this_machine(), hosts.congestion_control, quick, accuracy, titles)
-        stand = Stand(hosts, driver, Path(folder), report, quick=quick)
-        if not quick:
-            report("warming up")
-            stand.warm_up()
-        for number in range(rounds):
-            for network in turned(what.networks, number):
-                results.runs.extend(stand.run(one, network, number) for one in turned(what.strategies, number))
-            for times in turned(what.slownesses, number):
-                results.backups.extend(stand.run_backups(times, backups=backups) for backups in (False, True))
-            if output:
-                write(results, output)
-            report(f"round {number + 1} of {rounds} is over")
+    with Hosts(1) as one:
+        results = NetworkResults(this_machine(), one.congestion_control, quick, accuracy, titles)
+    if what.networks:
+        with stand(WORKERS, report, quick=quick) as here:
+            _warm_up(lambda: here.run(STRATEGIES[0], NETWORKS[0], 0), report, quick=quick)
+            for number in _rounds(rounds, results, report, output):
+                for network in turned(what.networks, number):
+                    results.runs.extend(here.run(one, network, number) for one in turned(what.strategies, number))
+    if what.slownesses:
+        with stand(BACKUPS_WORKERS, report, quick=quick) as here:
+            _warm_up(lambda: here.run_backups(1, backups=False), report, quick=quick)
+            for number in _rounds(rounds, results, report, output):
+                for times in turned(what.slownesses, number):
+                    results.backups.extend(here.run_backups(times, backups=backups) for backups in (False, True))
     return results
+
+
+def _warm_up(train: Callable[[], object], report: Report, *, quick: bool) -> None:
+    """Train once, after which workers know how long their shards take."""
+    if not quick:
+        report("warming up")
+        train()
+
+
+def _rounds(rounds: int, results: NetworkResults, report: Report, output: Path | None) -> Iterator[int]:
+    """The numbers of the rounds; after each the results are written."""
+    for number in range(rounds):
+        yield number
+        if output:
+            write(results, output)
+        report(f"round {number + 1} of {rounds} is over")
 
 
 Quick = Annotated[bool, typer.Option("--quick", help="1 round of 2 epochs, to see that everything runs.")]
