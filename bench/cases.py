@@ -11,6 +11,7 @@ from batchgrowth.spec import BatchGrowthJob
 
 from bench.loading import repeats
 from bench.systems import (
+    ALL,
     ALONE,
     BASELINES,
     DATALOADER,
@@ -39,9 +40,10 @@ class Case:
 
     `shard` is the shard size of our systems, `fine_shard` a second size for our AllReduce (0: none). A case `of`
     MEASURING or ENCRYPTED compares our AllReduce with and without it, and nothing else; one of EXCHANGES compares it
-    with our other exchanges among workers; one of ALONE or LOADING compares a single worker, with one shard a batch,
-    with the loop of one process in plain PyTorch. Where it measures, `warm_epochs` is at least 2, since its first look
-    ends epoch 1, and a job without a look is refused. `image_ms` is the time that bench.loading takes for an example.
+    with our other exchanges among workers, and one of ALL the baselines with all of these; one of ALONE or LOADING
+    compares a single worker, with one shard a batch, with the loop of one process in plain PyTorch. Where it measures,
+    `warm_epochs` is at least 2, since its first look ends epoch 1, and a job without a look is refused. `image_ms` is
+    the time that bench.loading takes for an example.
     """
 
     model: str
@@ -82,10 +84,12 @@ class Case:
             return [System(PLAIN), System(OUR_ONE, "AllReduce", self.batch)]
         if self.of == LOADING:
             return [System(DATALOADER), System(OUR_LOADERS, "AllReduce", self.batch)]
-        if self.of:
+        gather = System(OUR_GATHER, "GatherScatter", self.shard)
+        if self.of in (MEASURING, ENCRYPTED):
             measuring, encrypted = self.of == MEASURING, self.of == ENCRYPTED
             return [reduce, System(self.of, "AllReduce", self.shard, measuring=measuring, encrypted=encrypted)]
-        gather = System(OUR_GATHER, "GatherScatter", self.shard)
+        if self.of == ALL:
+            return [*(System(name) for name in BASELINES), gather, *exchanges(self.shard)]
         fine = [System(f"AllReduce, shard {self.fine_shard} (ours)", "AllReduce", self.fine_shard)]
         return [*(System(name) for name in BASELINES), gather, reduce, *(fine if self.fine_shard else [])]
 
@@ -153,14 +157,14 @@ def _mlp(batch: int, epochs: int, warm_epochs: int, why_shard: str, *, fine_shar
     )
 
 
-def _wrn(batch: int, epochs: int, warm_epochs: int, *, updates: int = 1, of: str = "") -> Case:
+def _wrn(batch: int, epochs: int, warm_epochs: int, *, updates: int = 1, of: str = "", model: str = "wrn") -> Case:
     """A case in which an epoch has that number of updates."""
     return Case(
-        model="wrn",
+        model=model,
         batch=batch,
         shard=batch // WORKERS,
         entrypoint="batchgrowth_trainer.workloads.synthetic:workload",
-        arguments=(("model", "wrn"), ("examples", str(batch * updates)), ("test", "2")),
+        arguments=(("model", model), ("examples", str(batch * updates)), ("test", "2")),
         examples=batch * updates,
         epochs=epochs,
         warm_epochs=warm_epochs,
@@ -216,6 +220,7 @@ def cases(*, quick: bool) -> list[Case]:
             _wrn(8, 4, 2, of=ENCRYPTED),
             _mlp(64, 3, 2, _ONE_EACH, of=EXCHANGES),
             _wrn(8, 3, 1, updates=2, of=EXCHANGES),
+            _wrn(8, 3, 1, updates=2, of=ALL, model="vgg11"),
             _alone("mlp", 64, 3, 1, _MLP, DIGITS),
             _alone("digits", 512, 2, 1, _CONV, DIGITS),
             _alone("wrn", 8, 2, 1, _SYNTHETIC, 16, model="wrn", examples="16", test="2"),
@@ -231,6 +236,8 @@ def cases(*, quick: bool) -> list[Case]:
         _wrn(64, 10, 2, of=ENCRYPTED),
         _mlp(64, 24, 2, _ONE_EACH, of=EXCHANGES),
         _wrn(64, 3, 1, updates=8, of=EXCHANGES),
+        _wrn(64, 3, 1, updates=4, of=ALL),
+        _wrn(256, 3, 1, updates=2, of=ALL, model="vgg11"),
         _alone("mlp", 64, 110, 10, _MLP, DIGITS),
         _alone("digits", 64, 10, 1, _CONV, DIGITS),
         _alone("wrn", 32, 5, 1, _SYNTHETIC, 64, model="wrn", examples="64", test="2"),

@@ -45,7 +45,7 @@ def _update(replica: Replica) -> float:
     step = replica.plan.step_at(replica.position)
     partials = replica.partials(step, (0, 1))
     replica.commit(step, partials[0].row)
-    replica.release(partials)
+    replica.rows.release(partials)
     return (time.perf_counter() - began) * 1e6
 
 

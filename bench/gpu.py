@@ -100,7 +100,7 @@ def _ours(replica: Replica) -> Callable[[], None]:
         step = replica.plan.step_at(replica.position)
         partials = replica.partials(step, (0, step.shards))
         replica.commit(step, partials[0].row)
-        replica.release(partials)
+        replica.rows.release(partials)
 
     return update
 

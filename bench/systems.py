@@ -19,6 +19,7 @@ OUR_REDUCE = "AllReduce (ours)"
 MEASURING = "AllReduce, measuring (ours)"
 ENCRYPTED = "AllReduce, encrypted (ours)"
 EXCHANGES = "exchanges"
+ALL = "all"
 PLAIN = "plain PyTorch loop"
 OUR_ONE = "one worker (ours)"
 DATALOADER = f"DataLoader loop, {LOADERS} processes"
@@ -44,7 +45,7 @@ class System:
 
 
 def exchanges(shard: int) -> list[System]:
-    """AllReduce, with compression too, servers, and the exchanges with logical replicas, as many as workers."""
+    """The exchanges among workers, AllReduce first, and those with logical replicas with as many as workers."""
     replicas = {"replicas": WORKERS}
     of_replicas: list[tuple[str, str, dict[str, Any]]] = [
         ("LocalSGD", "localSGD", {"everyUpdates": 8}),
@@ -60,6 +61,7 @@ def exchanges(shard: int) -> list[System]:
             System(f"AllReduce, {name} (ours)", "AllReduce", shard, settings=json.dumps({"compression": name}))
             for name in ("BFloat16", "Int8")
         ),
+        System("Downpour (ours)", "Downpour", shard),
         *(
             System(f"{name} (ours)", name, shard, settings=json.dumps({block: replicas | more}))
             for name, block, more in of_replicas

@@ -156,7 +156,7 @@ class Alone:
         step = self.replica.plan.step_at(self.replica.position)
         whole = self.replica.partials(step, (0, step.shards))
         self.replica.commit(step, whole[0].row)
-        self.replica.release(whole)
+        self.replica.rows.release(whole)
 
 
 class Member:

@@ -58,6 +58,12 @@ OWN_JOBS = {
         "learningRate.initial=1",
     ),
     "LAMB": (*MLP, "optimizer={type: LAMB, lamb: {}}", "learningRate.initial=0.01"),
+    "buckets, clipped by norm, no decay below two dimensions": (
+        *MORE,
+        "workload.entrypoint=wide:workload",
+        "optimizer={type: AdamW, adamW: {}, clipping: {norm: '1'}, withoutDecay: {belowDimensions: 2}}",
+        "learningRate.initial=0.001",
+    ),
     "L-BFGS": (*MLP, "optimizer={type: LBFGS, lbfgs: {history: 3}}", "learningRate.initial=0.2"),
     "torch's NAdam": (
         *MLP,

@@ -10,7 +10,7 @@ import pytest
 
 from bench import computing
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 13 cases and every resize
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 14 cases and every resize
 ROOT = Path(__file__).parents[2]
 SYSTEMS = [
     "torch DDP",
@@ -26,8 +26,8 @@ PAIRS = {
     "encrypted": ["AllReduce (ours)", "AllReduce, encrypted (ours)"],
 }
 EXCHANGES = [
-    "AllReduce", "Delayed", "ParameterServer", "AllReduce, BFloat16", "AllReduce, Int8", "LocalSGD", "ElasticAveraging",
-    "Gossip", "TopK",
+    "AllReduce", "Delayed", "ParameterServer", "AllReduce, BFloat16", "AllReduce, Int8", "Downpour", "LocalSGD",
+    "ElasticAveraging", "Gossip", "TopK",
 ]  # fmt: skip
 FINE = "AllReduce, shard 32 (ours)"
 ALONE = ["plain PyTorch loop", "one worker (ours)"]
@@ -57,6 +57,8 @@ def test_every_system_is_in_every_case(results):
     compared = {"mlp-64": SYSTEMS, "mlp-512": [*SYSTEMS, FINE], "wrn-8": SYSTEMS}
     pairs = {f"{what}-{case}": PAIRS[what] for what in PAIRS for case in ("mlp-64", "wrn-8")}
     others = {f"exchanges-{case}": [f"{name} (ours)" for name in EXCHANGES] for case in ("mlp-64", "wrn-8")}
+    ours = [f"{name} (ours)" for name in EXCHANGES]
+    others["all-vgg11-8"] = [name for name in SYSTEMS if name != "AllReduce (ours)"] + ours
     alone = {f"alone-{case}": ALONE for case in ("mlp-64", "digits-512", "wrn-8")}
     assert {**compared, **pairs, **others, **alone, "loading-images-8": LOADING} == found
 

@@ -32,7 +32,7 @@ def update(replica: Replica, times: int = 1) -> None:
         step = replica.plan.step_at(replica.position)
         partials = replica.partials(step, (0, step.shards))
         replica.commit(step, partials[0].row)
-        replica.release(partials)
+        replica.rows.release(partials)
 
 
 def test_the_optimizer_steps_the_models_own_tensors(small_job: Any, make_replica: Any) -> None:

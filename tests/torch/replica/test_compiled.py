@@ -37,7 +37,7 @@ for _ in range(3):
     step = replica.plan.step_at(replica.position)
     whole = replica.partials(step, (0, step.shards))
     replica.commit(step, whole[0].row)
-    replica.release(whole)
+    replica.rows.release(whole)
 print(replica.arithmetic.digest, weights_sha256(replica.tensors()))
 """
 
@@ -94,7 +94,7 @@ def test_the_model_keeps_its_names_and_its_state(digits_job: Any) -> None:
             step = replica.plan.step_at(replica.position)
             whole = replica.partials(step, (0, step.shards))
             replica.commit(step, whole[0].row)
-            replica.release(whole)
+            replica.rows.release(whole)
     states = [replica.tensors() for replica in both]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[1])
 

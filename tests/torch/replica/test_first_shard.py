@@ -25,7 +25,7 @@ def trained(replica: Replica, updates: int) -> dict[str, torch.Tensor]:
         step = replica.plan.step_at(replica.position)
         whole = replica.partials(step, (0, step.shards))
         replica.commit(step, whole[0].row)
-        replica.release(whole)
+        replica.rows.release(whole)
     return {name: tensor.clone() for name, tensor in replica.tensors().items()}
 
 

@@ -274,6 +274,6 @@ def test_rows_are_used_again_and_memory_does_not_grow(small_job: Any, make_repli
         partials = replica.partials(step, (0, step.shards))
         seen.add(partials[0].row.data_ptr())
         replica.commit(step, partials[0].row)
-        replica.release(partials)
+        replica.rows.release(partials)
     assert replica.rows.free <= 3
     assert len(seen) <= 3

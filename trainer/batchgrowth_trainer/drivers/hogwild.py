@@ -80,7 +80,7 @@ class Hogwild:
             whole = twin.partials(step, (0, step.shards))
             with self._stepping:
                 sums, _, learning_rate = replica.step(step, whole[0].row, step.examples)
-            twin.release(whole)
+            twin.rows.release(whole)
             done = Committed(sums.by_name[LOSS.name] / step.examples, learning_rate, stop=False)
             # A part of the seconds, so that those of all updates together are the time that has passed.
             seconds = (time.perf_counter() - began) / len(self._twins), 0.0, 0.0

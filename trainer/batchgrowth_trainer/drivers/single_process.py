@@ -42,7 +42,7 @@ def _update(stopwatch: Stopwatch, run: Run, replica: Replica) -> None:
     whole = replica.partials(step, (0, step.shards), runs=lambda later: (0, later.shards))
     replica.write_timing(whole[0].row, stopwatch.timing)
     done = replica.commit(step, whole[0].row)
-    replica.release(whole)
+    replica.rows.release(whole)
     seconds = time.perf_counter() - began
     stopwatch.lap(step, 1, seconds)
     run.record_rows([UpdateRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])

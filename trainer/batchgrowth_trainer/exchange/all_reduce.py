@@ -1,4 +1,7 @@
-"""AllReduce: the members add the gradients of an update, and each takes the same step."""
+"""AllReduce: the members add the gradients of an update, and each takes the same step.
+
+Those of a large model are added in buckets, by a thread, as soon as the backward pass has computed them.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,10 +11,13 @@ import torch
 from batchgrowth.plan import Step
 from torch import Tensor
 
+from batchgrowth_trainer.exchange.bucket_sums import BucketSums
+from batchgrowth_trainer.exchange.group import PeerLost
 from batchgrowth_trainer.exchange.reduction import Reduced, Reduction, bytes_sent
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import lay_out
+from batchgrowth_trainer.replica.updates import Partial
 
 
 class AllReduce:
@@ -30,22 +36,42 @@ class AllReduce:
         replica, group = self._replica, self._group
         step = replica.plan.step_at(replica.position)
         began = time.perf_counter()
-        stop = stop_requested()
-        with self._watched:
-            partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
-        computed = time.perf_counter()
-        if group.rank == 0:  # which has shard 0
-            replica.write_timing(partials[0].row, self._stopwatch.timing)
-        reduced = self._reduced([p.row for p in partials], step.shards)
+        partials, reduced, computed = self._sums(step, stop=stop_requested())
         exchanged = time.perf_counter()
         done = replica.commit(step, reduced.total)
-        replica.release(partials)
+        replica.rows.release(partials)
         now = time.perf_counter()
         self._stopwatch.lap(step, group.size, now - began)
         waited = reduced.wait_seconds
         seconds = computed - began + now - exchanged, exchanged - computed - waited, waited
         sent, error = self._bytes_sent(step.shards), replica.rows.rounding_error
         return Round(((step, done),), done.stop, *seconds, sent, compression_error=error)
+
+    def _sums(self, step: Step, *, stop: bool) -> tuple[list[Partial], Reduced, float]:
+        """This member's sums, the total of all, and when this member had computed its own."""
+        replica, stream = self._replica, self._replica.stream if self._group.size > 1 else None
+        compute = partial(replica.partials, step, self._run_of(step), stop=stop, runs=self._run_of)
+        if stream is None:
+            with self._watched:
+                partials = compute()
+            computed = self._computed(partials)
+            return partials, self._reduced([p.row for p in partials], step.shards), computed
+        cut, total = replica.parameters.length, self._like
+        with BucketSums(self._reduction, step.shards, total) as buckets:
+            with self._watched:
+                partials = compute(give=buckets.give)
+            computed = self._computed(partials)
+            waited = buckets.wait()
+        if stream.is_wrong:
+            raise PeerLost("a gradient was sent before it was final; the next ones are sent later")
+        rest = self._uncoded([p.row[cut:] for p in partials], step.shards, total[cut:])
+        total[cut:] = rest.total
+        return partials, Reduced(total, min(waited + rest.wait_seconds, time.perf_counter() - computed)), computed
+
+    def _computed(self, partials: list[Partial]) -> float:
+        if self._group.rank == 0:  # which has shard 0
+            self._replica.write_timing(partials[0].row, self._stopwatch.timing)
+        return time.perf_counter()
 
     def _reduced(self, rows: Sequence[Tensor], shards: int) -> Reduced:
         """The total of the rows; only the gradient in it is coded."""
@@ -58,9 +84,12 @@ class AllReduce:
 
     def _bytes_sent(self, shards: int) -> int:
         size, rows = self._group.size, len(self._group.grid.rows)
+        cut, stream = self._replica.parameters.length, self._replica.stream
+        if stream is not None:
+            lengths = [*(place.stop - place.start for place in stream.places), self._replica.length - cut]
+            return sum(bytes_sent(shards, size, length, rows=rows) for length in lengths)
         if self._coding is None:
             return bytes_sent(shards, size, self._replica.length, rows=rows)
-        cut = self._replica.parameters.length
         coded = round(bytes_sent(shards, size, cut, rows=rows) * self._coding.width / 4)
         return coded + bytes_sent(shards, size, self._replica.length - cut, rows=rows)
 

@@ -93,7 +93,7 @@ class Delayed:
         began = time.perf_counter()
         total = future.result()
         self._wait_seconds += time.perf_counter() - began
-        self._replica.release(partials)
+        self._replica.rows.release(partials)
         self._stop = self._stop or bool(total[-1] > 0)
         total[-1] = 0.0
         waiting.put(total)

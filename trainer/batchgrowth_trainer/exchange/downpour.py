@@ -81,7 +81,7 @@ class Downpour:
         began = time.perf_counter()
         with self._setting.watched:
             whole = self._computing.partials(step, (0, step.shards))
-        self._computing.release(whole)
+        self._computing.rows.release(whole)
         self._compute_seconds += time.perf_counter() - began
         return whole[0].row
 

@@ -39,7 +39,7 @@ class LocalUpdates:
                 total = self._replica.sum_of(step, run, partial(self._ahead, number, index, steps))
                 sums, _, _ = self._replica.step(step, total.row, examples)
                 losses[index] = sums.by_name[LOSS.name]
-                self._replica.release([total])
+                self._replica.rows.release([total])
                 seen += examples
             self._setting.check()
         return seen

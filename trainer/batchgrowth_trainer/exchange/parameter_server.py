@@ -85,7 +85,7 @@ class ParameterServer:
             replica.move(step, gradient, size, learning_rate, self._optimizer, self._place)
         self._gather(replica.parameters.vector.data, self._places)
         done = replica.advanced(step, sums, size, learning_rate)
-        replica.release(partials)
+        replica.rows.release(partials)
         self._stopwatch.lap(step, group.size, time.perf_counter() - began)
         return step, done
 

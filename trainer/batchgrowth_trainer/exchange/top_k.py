@@ -5,7 +5,7 @@ sent are added to the weights in the order of the replicas; then all replicas ha
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from batchgrowth.plan import Step
@@ -38,9 +38,9 @@ class TopK(Apart):
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """Move the centre by what all replicas send."""
         residuals = [state["residual"] for state in states.values()]
-        before = _size(residuals)
+        before, taken = _squares(residuals), [_taken(residual, self._count) for residual in residuals]
         flag = torch.tensor([int(stop)], dtype=torch.int32, device=self.centre.device)
-        mine = torch.cat([*(_taken(residual, self._count) for residual in residuals), flag])
+        mine = torch.cat([*(places_and_changes.view(-1) for places_and_changes in taken), flag])
         landing = {
             rank: mine.new_empty((hi - lo) * 2 * self._count + 1)
             for rank, (lo, hi) in enumerate(self.runs)
@@ -53,16 +53,17 @@ class TopK(Apart):
                 self.centre[places.long()] += changes.view(torch.float32)
         self.bytes_sent += len(landing) * sum(message.nbytes for message in messages)
         if 0 < before < math.inf:
-            self.compression_error = _size(residuals) / before
+            left = 1 - _squares(changes.view(torch.float32) for _, changes in taken) / before
+            self.compression_error = math.sqrt(max(left, 0.0))
         return any(bool(message[-1]) for message in messages)
 
 
 def _taken(residual: Tensor, count: int) -> Tensor:
-    """The places of the largest numbers, and the bits of these, shape (2 count,); they become 0 in the residual."""
+    """The places of the largest numbers, and the bits of these, shape (2, count); they become 0 in the residual."""
     places = largest(residual, count)
     changes = residual[places]
     residual[places] = 0.0
-    return torch.cat((places.int(), changes.view(torch.int32)))
+    return torch.stack((places.int(), changes.view(torch.int32)))
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
@@ -73,6 +74,6 @@ def largest(vector: Tensor, count: int) -> Tensor:
     return torch.cat((above, (sizes == least).nonzero().view(-1)[: count - len(above)]))
 
 
-def _size(residuals: Sequence[Tensor]) -> float:
-    """The norm of all of them together."""
-    return math.sqrt(sum(float(residual.double().square().sum()) for residual in residuals))
+def _squares(vectors: Iterable[Tensor]) -> float:
+    """The sum of the squares of all of them."""
+    return sum(float(torch.dot(vector, vector)) for vector in vectors)

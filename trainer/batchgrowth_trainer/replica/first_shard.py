@@ -21,7 +21,7 @@ def first_shard(replica: Replica) -> Arithmetic:
     """
     partials = replica.partials(replica.plan.step_at(Position()), (0, 1))
     digest = hashlib.sha256(pack(partials[0].row).data.tobytes())
-    replica.release(partials)
+    replica.rows.release(partials)
     return Arithmetic(
         digest=digest.hexdigest(),
         device=_device(replica.device),

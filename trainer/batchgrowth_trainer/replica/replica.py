@@ -4,8 +4,8 @@ Every worker holds a replica, as does a run in one process; an exchange only ass
 their partial sums.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy, deepcopy
 from functools import partial
 
@@ -38,6 +38,7 @@ from batchgrowth_trainer.replica.pending import pending_of
 from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail, check_finite
 from batchgrowth_trainer.replica.requests import Ahead, Requests, Runs, none_known
 from batchgrowth_trainer.replica.rows import Rows
+from batchgrowth_trainer.replica.streaming import Give, stream_of
 from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard
 from batchgrowth_trainer.workload import Workload
 
@@ -73,6 +74,7 @@ class Replica:
         self.requests = Requests(spec.seed)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
         self.arithmetic = Arithmetic()
+        self.stream = stream_of(spec, self.parameters, needs_rows=course.needs_noise)
         self._needs_norm = course.measures or spec.optimizer.clipping is not None
 
     @property
@@ -93,32 +95,26 @@ class Replica:
     # --- one update -------------------------------------------------------------------------------------------
 
     def partials(
-        self, step: Step, run: tuple[int, int], *, stop: bool = False, runs: Runs = none_known
+        self, step: Step, run: tuple[int, int], *, stop: bool = False, runs: Runs = none_known, give: Give | None = None
     ) -> list[Partial]:
         """The sums of the largest subtrees that together cover the shards [run[0], run[1]), in order.
 
-        `runs` are those of the updates after this one; their examples are read ahead.
+        `runs` are those of the updates after this one; their examples are read ahead. `give` gets the buckets of
+        `stream`; the gradients in the result are then not to be used.
         """
-        self._loss.begin()
-        start = self.buffers.clone()
         ahead: Ahead = lambda shard: self.requests.coming(self.plan, step, range(shard, run[1]), runs)  # noqa: E731
-        shard = partial(self._shard, step, start, ahead)
-        try:
-            nodes = [tree_sum(lo, hi, shard, self.rows.add) for lo, hi in subtrees(run[0], run[1], step.shards)]
-        finally:
-            self.buffers.restore(start)
+        trees = subtrees(run[0], run[1], step.shards)
+        with self._computing(step, ahead) as shard:
+            sums = self.rows.sums if give is None or self.stream is None else partial(self.stream.sums, self.rows, give)
+            nodes = sums(trees, shard)
         if stop and nodes:
             self._tail.request_stop(nodes[0].row)
         return nodes
 
     def sum_of(self, step: Step, run: tuple[int, int], ahead: Ahead) -> Partial:
         """The sum over the shards [run[0], run[1]) along a tree of their own, for an update that others do not see."""
-        self._loss.begin()
-        start = self.buffers.clone()
-        try:
-            return tree_sum(*run, partial(self._shard, step, start, ahead), self.rows.add)
-        finally:
-            self.buffers.restore(start)
+        with self._computing(step, ahead) as shard:
+            return tree_sum(*run, shard, self.rows.add)
 
     def commit(self, step: Step, total: Tensor) -> Committed:
         """Take the optimizer step with `total`, the sum over all shards, shape (L,), and advance the position.
@@ -176,9 +172,15 @@ class Replica:
         """
         self._tail.write_timing(row, timing)
 
-    def release(self, partials: Sequence[Partial]) -> None:
-        """Return the partials' rows to the pool for the next update."""
-        self.rows.release(partials)
+    @contextmanager
+    def _computing(self, step: Step, ahead: Ahead) -> Iterator[Callable[[int], Partial]]:
+        """What computes one shard of an update; the buffers are afterwards as they were."""
+        self._loss.begin()
+        start = self.buffers.clone()
+        try:
+            yield partial(self._shard, step, start, ahead)
+        finally:
+            self.buffers.restore(start)
 
     def _shard(self, step: Step, start: dict[torch.dtype, Tensor], ahead: Ahead, shard: int) -> Partial:
         done = self.rows.blank(shard)

@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
+from batchgrowth.shards import tree_sum
 
 from batchgrowth_trainer.replica.coding import Coding
 from batchgrowth_trainer.replica.flat import FlatParameters
@@ -18,8 +19,10 @@ class Rows:
     """Rows of shape (L,) on the parameters' device; at each node `coding`, if any, rounds the gradient.
 
     `rounding_error` is the norm of what that changed at the last node that was measured, divided by the norm of the
-    gradient; None before the first.
+    gradient; None before the first. `newest` is the last blank.
     """
+
+    newest: Partial
 
     def __init__(self, length: int, parameters: FlatParameters, tail: Tail, coding: Coding | None) -> None:
         self._length, self._parameters, self._tail, self._coding = length, parameters, tail, coding
@@ -31,11 +34,16 @@ class Rows:
         """Zeros for the sum of one shard."""
         if not self._free:
             row = torch.zeros(self._length, device=self._parameters.vector.device)
-            return Partial(shard, shard + 1, row, self._parameters.gradient_views(row), self._tail.places(row))
-        kept = self._free.pop()
+            self.newest = Partial(shard, shard + 1, row, self._parameters.gradient_views(row), self._tail.places(row))
+            return self.newest
+        kept = self.newest = self._free.pop()
         kept.lo, kept.hi = shard, shard + 1
         kept.row.zero_()
         return kept
+
+    def sums(self, nodes: Sequence[tuple[int, int]], shard: Callable[[int], Partial]) -> list[Partial]:
+        """The sums of these subtrees, in order, of the shards that `shard` computes."""
+        return [tree_sum(lo, hi, shard, self.add) for lo, hi in nodes]
 
     def add(self, left: Partial, right: Partial) -> Partial:
         """`left` with `right`, the subtree after it, added; `right` is released."""

@@ -96,7 +96,7 @@ class Member:
                 runs = partial(run_of, rank, size)
                 partials = self.replica.partials(step, runs(step), runs=runs)
             rows = [p.row.cpu().numpy().copy() for p in partials]
-        self.replica.release(partials)
+        self.replica.rows.release(partials)
         return rows
 
     def _catch_up(self, group: Group) -> None:
