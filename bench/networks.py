@@ -151,7 +151,7 @@ class Stand:
 
 @contextmanager
 def stand(workers: int, report: Report, *, quick: bool) -> Iterator[Stand]:
-    """A cluster with so many workers, in a folder of its own."""
+    """A cluster with that number of workers, in a folder of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder,
         cluster(Path(folder), workers) as (hosts, driver),

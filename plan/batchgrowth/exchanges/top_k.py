@@ -31,7 +31,7 @@ class TopK(Model):
     )
 
     def count(self, parameters: int) -> int:
-        """How many changes a replica of a model with so many parameters sends."""
+        """The number of changes that a replica of a model with N parameters sends."""
         return max(1, ceil(exact(self.density) * parameters))
 
 

@@ -101,7 +101,7 @@ class Stream:
 
     @contextmanager
     def _hooks(self, last: "_LastShard") -> Iterator[None]:
-        """Have `last` told of each gradient, if that may be of use."""
+        """Have `last` follow each gradient, if that may be of use."""
         if not self._may_be_early:
             yield
             return

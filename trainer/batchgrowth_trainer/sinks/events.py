@@ -99,8 +99,8 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """By this part of its norm a sum of gradients was changed by exchange.compression, at a node that was measured; or
-    exchange TopK left so much of it for later.
+    """The part of its norm by which exchange.compression changed a sum of gradients, at a node that was measured, or
+    which exchange TopK left for later.
     """
 
     error: float
