@@ -5,12 +5,14 @@ import os
 import random
 import signal
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from batchgrowth.exchanges import REPEATABLE
 from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth_trainer.record.runs import read_run
 from batchgrowth_trainer.training import Options, train
 from dask_workers import workers
 
@@ -30,9 +32,13 @@ def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, 
     job = digits_job(f"exchange.type={name}", "workers.waitSeconds=60", *sooner)
     alone = train(job, Options(output_dir=tmp_path / "alone", workers=1))
     shared = train(job, Options(output_dir=tmp_path / "shared", wanted=coming_and_going))
+    history = read_run(tmp_path / "alone").history
     assert alone["weightsSha256"] == shared["weightsSha256"]
     assert alone["accuracy"] >= 0.95
     assert len(shared["resizes"]) >= 2
+    began = [row.seconds - row.compute_seconds - row.exchange_seconds - row.wait_seconds for row in history]
+    assert 0 == pytest.approx(began[0], abs=1e-3), "the first update begins when training does"
+    assert all(before.seconds < after.seconds for before, after in pairwise(history)), "also within a round"
 
 
 @pytest.mark.sampled(2)

@@ -194,8 +194,9 @@ class _Generation:
         done = self._strategy.round(self._stop_requested)
         share = len(done.done)
         seconds = done.compute_seconds / share, done.exchange_seconds / share, done.wait_seconds / share
-        for step, committed in done.done:
-            row = messages.UpdateRow.now(step, self._replica.plan, committed, self._group.size, seconds)
+        for later, (step, committed) in zip(range(share - 1, -1, -1), done.done, strict=True):
+            size, ago = self._group.size, later * sum(seconds)  # as if the updates of a round took equal times
+            row = messages.UpdateRow.now(step, self._replica.plan, committed, size, seconds, ago)
             self._member.keep_row(row)
         self._bytes += done.bytes_sent
         self._last = done

@@ -92,8 +92,10 @@ class UpdateRow:
     decision: Decision | None = None
 
     @classmethod
-    def now(cls, step: Step, plan: Plan, done: Committed, workers: int, seconds: tuple[float, float, float]) -> Self:
-        """The row of a step that is committed now; `seconds` of computing, exchanging and waiting."""
+    def now(
+        cls, step: Step, plan: Plan, done: Committed, workers: int, seconds: tuple[float, float, float], ago: float = 0
+    ) -> Self:
+        """The row of a step that is committed now, or some seconds ago; `seconds` of computing, exchanging, waiting."""
         compute, exchange, wait = seconds
         return cls(
             update=step.after.update,
@@ -106,7 +108,7 @@ class UpdateRow:
             compute_seconds=compute,
             exchange_seconds=exchange,
             wait_seconds=wait,
-            committed_at=time.time(),
+            committed_at=time.time() - ago,
             decision=done.decision,
         )
 
