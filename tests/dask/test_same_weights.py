@@ -14,7 +14,7 @@ from batchgrowth_trainer.frontend.runs import load
 from batchgrowth_trainer.record.replay import declared_manifest
 from batchgrowth_trainer.record.runs import read_run
 from batchgrowth_trainer.record.snapshot import weights_sha256
-from batchgrowth_trainer.sinks.events import Event, Rounded
+from batchgrowth_trainer.sinks.events import Compressed, Event
 from batchgrowth_trainer.training import Options, train
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ class Errors:
         self.found = list[float]()
 
     def handle(self, event: Event) -> None:
-        if isinstance(event, Rounded):
+        if isinstance(event, Compressed):
             self.found.append(event.error)
 
 

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import small
 import torch
+from batchgrowth.errors import WorkloadError
 from batchgrowth.exchanges import EXCHANGES, REPEATABLE
 from batchgrowth.exchanges.gossip import circles
 from batchgrowth.plan import Step
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.exchange import apart, top_k
 from batchgrowth_trainer.exchange.apart import Apart
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
@@ -33,6 +35,10 @@ JOB = {
     "learningRate": {"initial": "0.05", "rule": "Constant"},
     "optimizer": {"type": "SGD"},
 }
+
+
+SMALL_BATCH = {"initial": 9, "maximum": 9, "shard": 5, "growth": {"type": "Constant"}}
+"""With which an epoch has ten updates."""
 
 
 def setting(replica: Replica, group: Group | None = None) -> Setting:
@@ -275,6 +281,21 @@ def test_top_k_loses_nothing(replica_of: Any) -> None:
     torch.testing.assert_close(all_of_it(), before)
     assert all(not state["residual"].any() for state in states.values())
     assert not strategy.mix(states, 4)
+
+
+def test_top_k_refuses_a_model_whose_places_cannot_be_sent(replica_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = replica_of({"type": "TopK"})
+    monkeypatch.setattr(top_k, "MOST_PARAMETERS", replica.parameters.length - 1)
+    with pytest.raises(WorkloadError, match=r"exchange\.type: TopK"):
+        strategy_of(setting(replica))
+
+
+@pytest.mark.parametrize("name", ["ElasticAveraging", "TopK"])
+def test_a_round_ends_once_it_has_many_updates(replica_of: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """With the exchange after which it has them, since a member keeps the rows of a few thousand alone."""
+    monkeypatch.setattr(apart, "_ENOUGH_UPDATES", 3)
+    replica = replica_of({"type": name, EXCHANGES[name].block_name: {"everyUpdates": 2}}, batch=SMALL_BATCH)
+    assert 4 == len(strategy_of(setting(replica)).round(lambda: False).done)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from batchgrowth_trainer.replica.streaming import buckets
 from batchgrowth_trainer.workload import Workload
 from threads import Fake, together
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 MakeReplica = Callable[[BatchGrowthJob, Workload], Replica]
 SMALL = 40  # elements of a bucket, so that a small net has several
@@ -89,17 +91,44 @@ class Odd(nn.Module):
 
 
 class Backward:
-    """A step that computes a gradient of its own first, from the shard `after` on, as adversarial training does."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
+    """A step that makes gradients of its own first, and changes them, as adversarial and auxiliary losses do."""
 
     def __call__(self, model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
-        self.left -= 1
-        if self.left < 0:
-            model(inputs).square().sum().backward()
-            model.zero_grad(set_to_none=False)
+        hidden = model[0](inputs)
+        hidden.square().sum().backward()
+        nn.utils.clip_grad_value_(model.parameters(), 0.01)
+        return nn.functional.cross_entropy(model[1:](hidden.detach()), target, reduction="none")
+
+
+class Freezing:
+    """A step that freezes the first layer, now and then."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
+        self.calls += 1
+        for parameter in model[0].parameters():
+            parameter.requires_grad_(self.calls % 3 != 0)
         return nn.functional.cross_entropy(model(inputs), target, reduction="none")
+
+
+class Reentrant(nn.Module):
+    """A net with a layer that is used twice, and from a training shard on in checkpoints with a backward each."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.left = after
+        self.first, self.twice, self.last = nn.Linear(6, 12), nn.Linear(12, 12), nn.Linear(12, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.left -= 1
+        hidden = self.first(inputs)
+        for _ in range(2):
+            layer = partial(checkpoint, self.twice, use_reentrant=True) if self.left < 0 else self.twice
+            hidden = layer(hidden).tanh()
+        return self.last(hidden)
 
 
 @pytest.mark.parametrize("make", [normed, lambda: quiet(Odd())], ids=["normed", "odd"])
@@ -178,19 +207,39 @@ def test_a_layer_that_is_used_later(replica_of: Callable[..., Replica]) -> None:
     assert all(torch.equal(alone[key], state[key]) for state in theirs for key in alone)
 
 
-@pytest.mark.parametrize("after", [0, 5], ids=["always", "from the third update on"])
+@pytest.mark.parametrize("after", [0, 4], ids=["always", "from the third update on"])
 def test_a_model_that_computes_gradients_twice(replica_of: Callable[..., Replica], after: int) -> None:
     """Its buckets are given late from then on. If one was given too early, no member takes the step."""
-
-    def made() -> Replica:
-        return replica_of(replace(small.plain(), step=Backward(after)), batch=JOB["batch"] | {"shard": 7}, epochs=1)
-
-    alone = train(made())
-    replicas = [made() for _ in range(2)]
+    batch = JOB["batch"] | {"initial": 30, "maximum": 30, "shard": 15}  # a shard for each of two members
+    alone = train(replica_of(quiet(Reentrant(2 * after)), batch=batch))
+    replicas = [replica_of(quiet(Reentrant(after)), batch=batch) for _ in range(2)]
     for theirs in together(2, lambda group: train(replicas[group.rank], group, again=after > 0))[0]:
         assert all(torch.equal(alone[key], theirs[key]) for key in alone)
     assert replicas[0].stream is not None
     assert not replicas[0].stream.is_early
+
+
+@pytest.mark.parametrize("step", [Backward, Freezing])
+def test_a_step_with_gradients_of_its_own(replica_of: Callable[..., Replica], step: Callable[[], Any]) -> None:
+    """What it did before the last backward pass is done when the buckets are given."""
+    batch = JOB["batch"] | {"initial": 30, "maximum": 30, "shard": 5}  # three shards for each of two members
+
+    def made() -> Replica:
+        return replica_of(replace(small.plain(), step=step()), batch=batch)
+
+    alone, replicas = train(made()), [made() for _ in range(2)]
+    for theirs in together(2, lambda group: train(replicas[group.rank], group))[0]:
+        assert all(torch.equal(alone[key], theirs[key]) for key in alone)
+    assert replicas[0].stream is not None
+    assert replicas[0].stream.is_early
+
+
+def test_a_member_that_was_wrong_may_have_no_shard_next(replica_of: Callable[..., Replica]) -> None:
+    replica = replica_of(normed())
+    assert replica.stream is not None
+    replica.stream.is_wrong = True
+    assert [] == replica.partials(replica.plan.step_at(replica.position), (0, 0), give=lambda *_: None)
+    assert not replica.stream.is_wrong
 
 
 class Refused(Exception):
@@ -269,6 +318,7 @@ def test_a_peer_that_is_lost_between_two_buckets(replica_of: Callable[..., Repli
         {"exchange": {"type": "AllReduce", "compression": "Int8"}},
         {"exchange": {"type": "GatherScatter"}},
         {"batch": JOB["batch"] | {"maximum": 54, "growth": {"type": "NoiseScale"}}},
+        {"compile": True},
     ],
 )
 def test_jobs_that_need_whole_rows_have_no_buckets(replica_of: Callable[..., Replica], changes: dict[str, Any]) -> None:

@@ -30,9 +30,9 @@ from batchgrowth_trainer.sinks.events import (
     ArithmeticDiffers,
     BackedUp,
     BytesSent,
+    Compressed,
     Looked,
     ReplicasApart,
-    Rounded,
     Stale,
     Started,
     Stopped,
@@ -143,7 +143,7 @@ def test_what_the_exchange_did_is_reported(small_job: MakeJob) -> None:
     plan, reports = make_plan(small_job().spec), list[Progress]()
     reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
     reporter.handle(Started("small", plan, Position()))
-    done = (BytesSent(1000), BytesSent(500), ReplicasApart(0.5), ReplicasApart(0.25), Rounded(0.004), Stale(3, 1.5))
+    done = (BytesSent(1000), BytesSent(500), ReplicasApart(0.5), ReplicasApart(0.25), Compressed(0.004), Stale(3, 1.5))
     for event in (*done, BackedUp(2, 1), BackedUp(0, 1)):
         reporter.handle(event)
     reporter.handle(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))

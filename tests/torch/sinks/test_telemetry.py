@@ -18,11 +18,11 @@ from batchgrowth_trainer.sinks.events import (
     BytesSent,
     CheckpointFailed,
     CheckpointSaved,
+    Compressed,
     EndedEarly,
     Looked,
     Recovered,
     ReplicasApart,
-    Rounded,
     Stale,
 )
 from batchgrowth_trainer.sinks.telemetry import LIVENESS_PATH, Endpoint, Telemetry
@@ -53,7 +53,7 @@ def filled(job: Any) -> Telemetry:
         Recovered(2, "a worker was lost"),
         BytesSent(1000),
         ReplicasApart(0.5),
-        Rounded(0.004),
+        Compressed(0.004),
         Stale(3, 1.5),
         BackedUp(2, 1),
         CheckpointSaved(2, 0.1, 500),

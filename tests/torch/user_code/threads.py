@@ -14,6 +14,8 @@ from torch import Tensor
 class Fake:
     """A member of a group that exchanges tensors through queues; counts the bytes that it sends."""
 
+    likes_buckets = True
+
     def __init__(self, rank: int, queues: dict[tuple[int, int], queue.Queue[Tensor]], size: int, rows: int = 1) -> None:
         self.rank, self.size, self._queues, self.sent = rank, size, queues, 0
         self.grid, self._woken = grid_of(size, rows), threading.Event()

@@ -21,7 +21,7 @@ from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.exchange.rendezvous import Rendezvous
 from batchgrowth_trainer.exchange.seats import seats
 from batchgrowth_trainer.record.snapshot import Trained
-from batchgrowth_trainer.sinks.events import BytesSent, ReplicasApart, Rounded, Stale
+from batchgrowth_trainer.sinks.events import BytesSent, Compressed, ReplicasApart, Stale
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import EvaluationReport, GenerationBegan, Left, Order, Outcome, RowsReport
 
@@ -201,7 +201,7 @@ class AllReduceDriver:
             if report.staleness is not None:
                 self._run.publish(Stale(report.staleness.largest, report.staleness.mean))
             if report.compression_error is not None:
-                self._run.publish(Rounded(report.compression_error))
+                self._run.publish(Compressed(report.compression_error))
         else:
             self._run.record_evaluation(report.position, report.values, report.evaluated_at, report.end)
 

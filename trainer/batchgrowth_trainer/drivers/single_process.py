@@ -15,7 +15,7 @@ from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.judging import judged, trained_of
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
-from batchgrowth_trainer.sinks.events import Rounded
+from batchgrowth_trainer.sinks.events import Compressed
 from batchgrowth_trainer.worker.messages import UpdateRow
 
 Advance = Callable[[Run, Replica], None]
@@ -47,7 +47,7 @@ def _update(stopwatch: Stopwatch, run: Run, replica: Replica) -> None:
     stopwatch.lap(step, 1, seconds)
     run.record_rows([UpdateRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
     if replica.rows.rounding_error is not None:
-        run.publish(Rounded(replica.rows.rounding_error))
+        run.publish(Compressed(replica.rows.rounding_error))
 
 
 def evaluate_if_due(run: Run, replica: Replica) -> bool:

@@ -26,6 +26,7 @@ class AllReduce:
     def __init__(self, setting: Setting) -> None:
         self._replica, self._group, self._watched = setting.replica, setting.group, setting.watched
         self._coding = self._replica.coding
+        self._stream = self._replica.stream if self._group.likes_buckets else None
         self._reduction, self._uncoded = Reduction(self._group, self._coding), Reduction(self._group)
         self._stopwatch = Stopwatch()
         self._run_of = partial(run_of, self._group.rank, self._group.size)
@@ -49,7 +50,7 @@ class AllReduce:
 
     def _sums(self, step: Step, *, stop: bool) -> tuple[list[Partial], Reduced, float]:
         """This member's sums, the total of all, and when this member had computed its own."""
-        replica, stream = self._replica, self._replica.stream if self._group.size > 1 else None
+        replica, stream = self._replica, self._stream
         compute = partial(replica.partials, step, self._run_of(step), stop=stop, runs=self._run_of)
         if stream is None:
             with self._watched:
@@ -62,7 +63,7 @@ class AllReduce:
                 partials = compute(give=buckets.give)
             computed = self._computed(partials)
             waited = buckets.wait()
-        if stream.is_wrong:
+        if stream.is_wrong:  # so no other member completes the rest, nor takes the step
             raise PeerLost("a gradient was sent before it was final; the next ones are sent later")
         rest = self._uncoded([p.row[cut:] for p in partials], step.shards, total[cut:])
         total[cut:] = rest.total
@@ -84,9 +85,9 @@ class AllReduce:
 
     def _bytes_sent(self, shards: int) -> int:
         size, rows = self._group.size, len(self._group.grid.rows)
-        cut, stream = self._replica.parameters.length, self._replica.stream
-        if stream is not None:
-            lengths = [*(place.stop - place.start for place in stream.places), self._replica.length - cut]
+        cut = self._replica.parameters.length
+        if self._stream is not None:
+            lengths = [*(place.stop - place.start for place in self._stream.places), self._replica.length - cut]
             return sum(bytes_sent(shards, size, length, rows=rows) for length in lengths)
         if self._coding is None:
             return bytes_sent(shards, size, self._replica.length, rows=rows)

@@ -21,6 +21,8 @@ from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.tree import lay_out
 
 State = dict[str, Tensor]
+_ENOUGH_UPDATES = 1024
+"""After that many updates no further exchange begins in a round: a member keeps the rows of a few thousand."""
 
 
 class Apart(ABC):
@@ -77,7 +79,8 @@ class Apart(ABC):
         periods = []
         for period in islice(rounds_from(self.replica.plan, self.replica.position, every), self.most_exchanges):
             periods.append(period)
-            if not period[-1].after.offset:
+            updates = period[-1].after.update - self.replica.position.update
+            if not period[-1].after.offset or updates >= _ENOUGH_UPDATES:
                 break
         return tuple(periods)
 

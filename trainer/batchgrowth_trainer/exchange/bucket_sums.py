@@ -37,8 +37,10 @@ class BucketSums:
     def _add(self, place: slice, rows: list[Tensor]) -> float:
         if self._is_broken:
             return 0.0
-        self._is_broken = True
-        reduced = self._reduction(rows, self._shards, self._total[place])
+        try:
+            reduced = self._reduction(rows, self._shards, self._total[place])
+        except BaseException:
+            self._is_broken = True
+            raise
         self._total[place] = reduced.total
-        self._is_broken = False
         return reduced.wait_seconds

@@ -38,6 +38,8 @@ class Group(Protocol):
     rank: int
     size: int
     grid: Grid
+    likes_buckets: bool
+    """Whether several swaps, while others compute, are better than one. All members of a group agree."""
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """Send each tensor of `outgoing` to its peer and fill each of `incoming`, all at once. Raises PeerLost."""
@@ -52,6 +54,7 @@ class LoneGroup:
     rank = 0
     size = 1
     grid = grid_of(1)
+    likes_buckets = False
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """Does nothing: there is no peer."""
@@ -72,6 +75,8 @@ class LoneGroup:
 
 class TcpGroup:
     """Peers on CPUs. Tensors of another device are copied through the CPU."""
+
+    likes_buckets = True
 
     def __init__(
         self, seat: Seat, door: Door, encryption: Encryption | None = None, is_over: Callable[[], bool] = lambda: False
@@ -107,6 +112,8 @@ class NcclGroup:
     Tensors of the CPU, such as positions and sums of metrics, are copied through the GPU. All are sent as bytes, since
     NCCL does not know each dtype that a buffer may have.
     """
+
+    likes_buckets = False  # each swap waits for its kernels
 
     def __init__(self, seat: Seat) -> None:
         self.rank, self.size, self.grid = seat.rank, seat.size, seat.grid

@@ -8,11 +8,15 @@ import math
 from collections.abc import Iterable, Sequence
 
 import torch
+from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.apart import Apart, State
 from batchgrowth_trainer.exchange.strategy import Setting
+
+MOST_PARAMETERS = 2**31 - 1
+"""Places are sent as int32."""
 
 
 class TopK(Apart):
@@ -22,7 +26,13 @@ class TopK(Apart):
     most_exchanges = 64
 
     def __init__(self, setting: Setting) -> None:
+        """Raises WorkloadError for a model with more parameters than a place in a message can name."""
         super().__init__(setting)
+        if len(self.centre) > MOST_PARAMETERS:
+            raise WorkloadError(
+                f"exchange.type: TopK sends places below {MOST_PARAMETERS:,}, and the model has {len(self.centre):,} "
+                "parameters; give LocalSGD, or a smaller model"
+            )
         self._count = self.replica.spec.exchange.settings.count(len(self.centre))
 
     def train(self, states: dict[int, State], steps: Sequence[Step], losses: Tensor) -> None:

@@ -126,6 +126,10 @@ _Home = tuple[str, Tensor, list[tuple[nn.Module, str]]]
 _TINY = 1e-30  # the change that stands for "finite now, and 0": a change of 0 would mean "unchanged"
 
 
+Start = dict[torch.dtype, Tensor]
+"""Copies of the vectors of buffers, by dtype."""
+
+
 class FlatBuffers:
     """All buffers, one flat vector per dtype; the changes by shards are summed and averaged like gradients."""
 
@@ -152,18 +156,18 @@ class FlatBuffers:
                 self._slots.append(_Slot(owner, key, view))
         self.vectors[dtype], self.spans[dtype] = flat, spans
 
-    def clone(self) -> dict[torch.dtype, Tensor]:
+    def clone(self) -> Start:
         """A copy of every vector: the state each shard starts from."""
         return {dtype: flat.clone() for dtype, flat in self.vectors.items()}
 
-    def restore(self, start: dict[torch.dtype, Tensor]) -> None:
+    def restore(self, start: Start) -> None:
         """Reset the vectors to `start`, and put their views back into modules that replaced them."""
         for slot in self._slots:
             slot.put_back()
         for dtype, flat in self.vectors.items():
             flat.copy_(start[dtype])
 
-    def change_since(self, start: dict[torch.dtype, Tensor], examples: int, out: Tensor) -> None:
+    def change_since(self, start: Start, examples: int, out: Tensor) -> None:
         """Write (now - start) * examples into `out`, shape (length,); an unchanged buffer gives exact zeros.
 
         A buffer that was infinite and is finite now, as an observer's minimum may be, counts as started from 0.
@@ -186,7 +190,7 @@ class FlatBuffers:
         if self.length:
             self.advance(self.clone(), change.div_(examples))
 
-    def advance(self, start: dict[torch.dtype, Tensor], mean_change: Tensor) -> None:
+    def advance(self, start: Start, mean_change: Tensor) -> None:
         """Set every vector to start + mean change; integers and flags are rounded."""
         at = 0
         for dtype, flat in self.vectors.items():

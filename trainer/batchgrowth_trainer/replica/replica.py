@@ -26,7 +26,7 @@ from batchgrowth_trainer.replica.copies import copies_of
 from batchgrowth_trainer.replica.decay import spared
 from batchgrowth_trainer.replica.devices import to_device
 from batchgrowth_trainer.replica.draws import seed_generators, shard_seed
-from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters
+from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters, Start
 from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
@@ -38,7 +38,7 @@ from batchgrowth_trainer.replica.pending import pending_of
 from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail, check_finite
 from batchgrowth_trainer.replica.requests import Ahead, Requests, Runs, none_known
 from batchgrowth_trainer.replica.rows import Rows
-from batchgrowth_trainer.replica.streaming import Give, stream_of
+from batchgrowth_trainer.replica.streaming import Give, Shard, Watched, stream_of, unwatched
 from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard
 from batchgrowth_trainer.workload import Workload
 
@@ -166,14 +166,11 @@ class Replica:
         return Committed(sums.by_name[LOSS.name] / step.examples, learning_rate, sums.stop, decision)
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
-        """Write the timing of an earlier update into the row with shard 0, for a growth that looks at a clock.
-
-        So all members decide by one clock, whose reading is added like every other number.
-        """
+        """Write the timing of an earlier update into the row with shard 0, so that all members decide by one clock."""
         self._tail.write_timing(row, timing)
 
     @contextmanager
-    def _computing(self, step: Step, ahead: Ahead) -> Iterator[Callable[[int], Partial]]:
+    def _computing(self, step: Step, ahead: Ahead) -> Iterator[Shard]:
         """What computes one shard of an update; the buffers are afterwards as they were."""
         self._loss.begin()
         start = self.buffers.clone()
@@ -182,7 +179,7 @@ class Replica:
         finally:
             self.buffers.restore(start)
 
-    def _shard(self, step: Step, start: dict[torch.dtype, Tensor], ahead: Ahead, shard: int) -> Partial:
+    def _shard(self, step: Step, start: Start, ahead: Ahead, shard: int, watched: Watched = unwatched) -> Partial:
         done = self.rows.blank(shard)
         request = self.requests.of(self.plan, step, shard)
         count = len(request.indices)
@@ -193,7 +190,9 @@ class Replica:
         with reported_as_workload_error(f"update {step.position.update + 1}, shard {shard}"):
             inputs, target = to_device(self.loaders.read(request, partial(ahead, shard)), self.device)
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
-            loss = self._loss.differentiate(self._loss(inputs, target, count))
+            losses = self._loss(inputs, target, count)
+            with watched(done):
+                loss = self._loss.differentiate(losses)
         weights = self.parameters.length
         self._tail.write(done.places, loss, done.row[:weights], largest_shard(step) / count)
         if self.buffers.length:

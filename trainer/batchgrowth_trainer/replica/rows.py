@@ -19,10 +19,8 @@ class Rows:
     """Rows of shape (L,) on the parameters' device; at each node `coding`, if any, rounds the gradient.
 
     `rounding_error` is the norm of what that changed at the last node that was measured, divided by the norm of the
-    gradient; None before the first. `newest` is the last blank.
+    gradient; None before the first.
     """
-
-    newest: Partial
 
     def __init__(self, length: int, parameters: FlatParameters, tail: Tail, coding: Coding | None) -> None:
         self._length, self._parameters, self._tail, self._coding = length, parameters, tail, coding
@@ -34,9 +32,8 @@ class Rows:
         """Zeros for the sum of one shard."""
         if not self._free:
             row = torch.zeros(self._length, device=self._parameters.vector.device)
-            self.newest = Partial(shard, shard + 1, row, self._parameters.gradient_views(row), self._tail.places(row))
-            return self.newest
-        kept = self.newest = self._free.pop()
+            return Partial(shard, shard + 1, row, self._parameters.gradient_views(row), self._tail.places(row))
+        kept = self._free.pop()
         kept.lo, kept.hi = shard, shard + 1
         kept.row.zero_()
         return kept

@@ -7,8 +7,9 @@ bits are those of adding whole rows at the end.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import Protocol
 
 from batchgrowth.shards import split, tree_sum
 from batchgrowth.spec import JobSpec
@@ -20,6 +21,22 @@ from batchgrowth_trainer.replica.updates import Partial
 
 BUCKET = 1 << 18
 """The elements that a bucket has at least, 1 MiB; the last one may have fewer."""
+
+Watched = Callable[[Partial], AbstractContextManager[None]]
+"""The sum of a shard that is being computed -> a context for its backward pass."""
+
+
+def unwatched(_: Partial) -> AbstractContextManager[None]:
+    """No context."""
+    return nullcontext()
+
+
+class Shard(Protocol):
+    """Computes one shard."""
+
+    def __call__(self, shard: int, watched: Watched = ...) -> Partial:
+        """Its sum; the backward pass is in the context."""
+
 
 Give = Callable[[slice, list[Tensor]], None]
 """Takes the place of a bucket in the gradient, and its sums, one for each subtree of the run; in the buckets' order."""
@@ -42,14 +59,14 @@ def buckets(parameters: FlatParameters) -> list[slice]:
 class Stream:
     """Knows from an earlier shard which gradients backward computes, each once, and only then gives buckets early.
 
-    `is_early` is whether it may at all. A model whose backward reaches a parameter when its bucket was given already
-    makes `is_wrong` true: the sums of that update are worthless, and no later bucket is given early.
+    A model whose backward reaches a parameter when its bucket was given already makes `is_wrong` true: the sums of that
+    update are worthless, and no later bucket is given early.
     """
 
-    def __init__(self, parameters: FlatParameters, places: Sequence[slice], *, is_early: bool) -> None:
+    def __init__(self, parameters: FlatParameters, places: Sequence[slice]) -> None:
         self.places = tuple(places)
         self.is_wrong = False
-        self._parameters, self._may_be_early = parameters, is_early
+        self._parameters, self._may_be_early = parameters, parameters.vector.is_cpu
         self._reached: set[int] | None = None  # the numbers of the parameters that have a gradient
         self._bucket_of = [
             next(number for number, place in enumerate(places) if place.start <= span.start < place.stop)
@@ -61,10 +78,9 @@ class Stream:
         """Whether buckets are given before the backward pass is over."""
         return self._may_be_early and self._reached is not None
 
-    def sums(
-        self, rows: Rows, give: Give, nodes: Sequence[tuple[int, int]], shard: Callable[[int], Partial]
-    ) -> list[Partial]:
+    def sums(self, rows: Rows, give: Give, nodes: Sequence[tuple[int, int]], shard: Shard) -> list[Partial]:
         """The sums of these subtrees, in order, of the shards that `shard` computes; gives all buckets of them."""
+        self.is_wrong = False
         if not nodes:
             for place in self.places:
                 give(place, [])
@@ -75,10 +91,9 @@ class Stream:
             middle = split(first, end)
             lefts.append(tree_sum(first, middle, shard, rows.add))
             first = middle
-        last = _LastShard(self, self._waited_for(), [p.row for p in done], [p.row for p in lefts], rows, give)
-        with self._hooks(last):
-            chain = [*lefts, shard(first)]
-        last.end(self._parameters.length)
+        last = _LastShard(self, self._waited_for(), [p.row for p in done], [p.row for p in lefts], give)
+        chain = [*lefts, shard(first, partial(self._followed, last))]
+        last.end(chain[-1].row, self._parameters.length)
         self._learn(last)
         chain[0].hi = end
         rows.release(chain[1:])
@@ -100,14 +115,16 @@ class Stream:
         self.is_wrong = last.is_wrong
 
     @contextmanager
-    def _hooks(self, last: "_LastShard") -> Iterator[None]:
-        """Have `last` follow each gradient, if that may be of use."""
+    def _followed(self, last: "_LastShard", present: Partial) -> Iterator[None]:
+        """Have `last` follow each gradient of a backward pass into that sum, if that may be of use."""
+        last.row = present.row
         if not self._may_be_early:
             yield
             return
         hooks = [
             parameter.register_post_accumulate_grad_hook(partial(last.follow, number))  # type: ignore[no-untyped-call]
             for number, (parameter, _) in enumerate(self._parameters.members)
+            if parameter.requires_grad
         ]
         try:
             yield
@@ -119,13 +136,13 @@ class Stream:
 class _LastShard:
     """The last shard of a run: its sums with the subtrees `lefts` before it, from the root on, and the sums `done`.
 
-    A bucket with number n is complete with `missing[n]` gradients.
+    A bucket with number n is complete with `missing[n]` gradients. `row` is the shard's own.
     """
 
-    def __init__(
-        self, stream: Stream, missing: list[int], done: list[Tensor], lefts: list[Tensor], rows: Rows, give: Give
-    ) -> None:
-        self._stream, self._missing, self._rows, self._give = stream, missing, rows, give
+    row: Tensor
+
+    def __init__(self, stream: Stream, missing: list[int], done: list[Tensor], lefts: list[Tensor], give: Give) -> None:
+        self._stream, self._missing, self._give = stream, missing, give
         self._done, self._lefts = done, lefts
         self.reached: set[int] = set()
         self._next = 0
@@ -145,8 +162,9 @@ class _LastShard:
                 break
             self._give_next()
 
-    def end(self, weights: int) -> None:
-        """The shard is computed: add what is left of the row, whose first `weights` numbers are the gradient."""
+    def end(self, row: Tensor, weights: int) -> None:
+        """The shard is computed: add what is left of its row, whose first `weights` numbers are the gradient."""
+        self.row = row
         while self._next < len(self._missing):
             self._give_next()
         self._added(slice(weights, None))
@@ -159,7 +177,7 @@ class _LastShard:
 
     def _added(self, place: slice) -> Tensor:
         """The sum of that part of the subtree's rows, which is the root's afterwards."""
-        *lefts, total = (row[place] for row in (*self._lefts, self._rows.newest.row))
+        *lefts, total = (row[place] for row in (*self._lefts, self.row))
         for left in reversed(lefts):
             total = left.add_(total)
         return total
@@ -168,10 +186,10 @@ class _LastShard:
 def stream_of(spec: JobSpec, parameters: FlatParameters, *, needs_rows: bool) -> Stream | None:
     """The stream of a job that adds gradients by AllReduce; None if it has no two buckets, or needs whole rows.
 
-    The buckets must be the same in all processes. On a GPU and compiled, they are given after the backward pass.
+    The same in all processes, since they exchange the same buckets; on a GPU they are given after the backward pass.
     """
     exchange, places = spec.exchange, buckets(parameters)
-    whole = exchange.type != "AllReduce" or exchange.compression or needs_rows
+    whole = exchange.type != "AllReduce" or exchange.compression or needs_rows or spec.compile
     if whole or parameters.length < 2 * BUCKET or len(places) < 2:
         return None
-    return Stream(parameters, places, is_early=parameters.vector.is_cpu and not spec.compile)
+    return Stream(parameters, places)

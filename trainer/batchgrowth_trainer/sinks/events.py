@@ -98,7 +98,7 @@ class Stale:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounded:
+class Compressed:
     """The part of its norm by which exchange.compression changed a sum of gradients, at a node that was measured, or
     which exchange TopK left for later.
     """
@@ -160,7 +160,7 @@ class Stopped:
     error: BaseException | None = field(default=None, compare=False)
 
 
-Exchanged = BytesSent | ReplicasApart | Rounded | Stale | BackedUp
+Exchanged = BytesSent | ReplicasApart | Compressed | Stale | BackedUp
 """What an exchange did lately."""
 
 Event = (

@@ -69,7 +69,7 @@ class Reporter:
                 self._start(plan, position, decisions)
             case events.Stopped():
                 self._stop()
-            case events.BytesSent() | events.ReplicasApart() | events.Rounded() | events.Stale() | events.BackedUp():
+            case events.BytesSent() | events.ReplicasApart() | events.Compressed() | events.Stale() | events.BackedUp():
                 self._exchanged = _after(self._exchanged, event)
             case _:
                 self._simple_change(event)
@@ -206,7 +206,7 @@ def _after(known: Exchanged, event: events.Exchanged) -> Exchanged:
             return replace(known, bytes_sent=known.bytes_sent + count)
         case events.ReplicasApart(distance):
             return replace(known, replica_distance=distance)
-        case events.Rounded(error):
+        case events.Compressed(error):
             return replace(known, compression_error=error)
         case events.Stale(largest, mean):
             return replace(known, largest_staleness=largest, mean_staleness=mean)

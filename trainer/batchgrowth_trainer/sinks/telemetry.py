@@ -40,7 +40,7 @@ class Telemetry:
         match event:
             case HistoryRow():
                 self._row(event)
-            case events.BytesSent() | events.ReplicasApart() | events.Rounded() | events.Stale() | events.BackedUp():
+            case events.BytesSent() | events.ReplicasApart() | events.Compressed() | events.Stale() | events.BackedUp():
                 self._exchange(event)
             case EvaluationRow():
                 for name, value in (("loss", event.loss), *event.metrics.items()):
@@ -98,7 +98,7 @@ class Telemetry:
                 self._metrics["batchgrowth_exchange_bytes_total"].inc(count)
             case events.ReplicasApart(distance):
                 self._metrics["batchgrowth_replica_distance"].set(distance)
-            case events.Rounded(error):
+            case events.Compressed(error):
                 self._metrics["batchgrowth_compression_error_ratio"].set(error)
             case events.Stale(largest, mean):
                 self._stale(largest, mean)

@@ -30,7 +30,7 @@ from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.control import Control
 from batchgrowth_trainer.worker.watchdog import Watchdog
 
-_KEPT_ROWS = 4096  # rows that a member keeps for the driver, in case the member that reports dies
+_KEPT_ROWS = 4096  # and those of a long round: what a member keeps for the driver, in case that which reports dies
 _KEPT_EVALUATIONS = 64
 _REPORT_SECONDS = 0.2
 
@@ -46,7 +46,8 @@ class Member:
         self.control = Control(self.replica.snapshot)
         self.watchdog = Watchdog(spec.patience_seconds)
         self.replica.on_shard = self.watchdog.beat
-        self._rows: deque[messages.UpdateRow] = deque(maxlen=_KEPT_ROWS)
+        longest = spec.exchange.entry.longest_round(spec.exchange.settings)
+        self._rows: deque[messages.UpdateRow] = deque(maxlen=_KEPT_ROWS + longest)
         self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
         self._idle_since: tuple[int, float] = (-1, 0.0)
         self._model: Mapping[str, Packed] = {}
