@@ -28,6 +28,7 @@ BACK_SECONDS = 300
 PRODUCTIVE = ("compute", "exchange", "wait")
 LAST_SECONDS = 3600
 """The longest that a job may take to its end after the last fault, in seconds."""
+MOST_WORKERS = 4
 LONGEST_GAP = 3
 """A gap between two faults is at most this many times the mean."""
 STALL_SECONDS = 6.0
@@ -98,7 +99,7 @@ class Watch:
 class Chaos:
     """Faults of a job from a seed, for so many seconds; `gap` is the mean time between two.
 
-    The job ends with `at_last` workers at most. There are that many suspensions, each after `between` other faults.
+    At last the job may have all its workers again. There are that many suspensions, each after `between` other faults.
     `struck` are the faults with their times; `suspended` are the suspensions, each from its request until training went
     on.
     """
@@ -113,9 +114,8 @@ class Chaos:
         between: int,
         suspensions: int,
         seconds: float,
-        at_last: int = 4,
     ) -> None:
-        self.job, self.watch, self._at_last = job, watch, at_last
+        self.job, self.watch = job, watch
         self._gap, self._between, self._seconds = gap, between, seconds
         self.struck: list[tuple[float, str]] = []
         self.suspended: list[tuple[float, float]] = []
@@ -155,7 +155,7 @@ class Chaos:
             self.struck.append((time.time(), name))
             faults[name][1]()
             self._goes_on()
-        self.job.patch(workers={"maximum": self._at_last})
+        self.job.patch(workers={"maximum": MOST_WORKERS})
         return self.job.succeeds(LAST_SECONDS)
 
     def _trains_on(self, seconds: float) -> bool:
@@ -191,7 +191,7 @@ class Chaos:
         self.job.in_namespace("scale", f"deployment/{self.job.name}-workers", f"--replicas={replicas}")
 
     def _bounds(self) -> None:
-        self.job.patch(workers={"maximum": self._chance.randint(1, 4)})
+        self.job.patch(workers={"maximum": self._chance.randint(1, MOST_WORKERS)})
 
     def _suspend(self) -> None:
         began = time.time()
