@@ -14,6 +14,8 @@ from batchgrowth.errors import DataError
 from batchgrowth_trainer.crew.calls import Calls
 from batchgrowth_trainer.crew.events import Ended
 from batchgrowth_trainer.crew.request import Request
+from batchgrowth_trainer.worker import service
+from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.messages import COMPUTE
 from batchgrowth_trainer.worker.service import listen
 from distributed.protocol import deserialize, serialize
@@ -112,3 +114,21 @@ def test_whatever_prevents_the_answer_ends_it(error: Exception, status: str) -> 
         request = calls.request("tcp://a", divmod, 17, 5, then=ends.put)
         assert request is ends.get(timeout=10)
     assert (status, error if status == "error" else None) == (request.status, request.exception())
+
+
+def test_a_request_to_a_worker_that_has_abandoned_its_member_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It closes, as one does whose scheduler is gone; from any other worker without the member it is an error."""
+    over: list[bool] = []
+    leave = Leave({}, lambda _: None, lambda: over.append(leave.is_over))
+    monkeypatch.setattr(service, "LEAVE", leave)
+
+    def asked() -> Request:
+        request = Request()
+        request.end(service._answer(service.compute_gradients, ("gone", None, None, 0, 1)))
+        return request
+
+    unknown = asked()
+    leave.close()
+    assert isinstance(unknown.exception(), service.NoMember)
+    assert [True] == over, "no moment is left at which the member is gone and the worker does not close"
+    assert "lost" == asked().status

@@ -49,11 +49,16 @@ class Leave:
             self._close_at = time.monotonic() + _GRACE_SECONDS
             self._exit_at = self._close_at + _CLOSE_SECONDS
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the members are abandoned, or soon will be, since the worker closes."""
+        return time.monotonic() >= self._close_at
+
     def close(self) -> None:
         """Abandon the members, and end the process soon: the worker closes, or has lost its scheduler."""
-        self._abandon()
         self._close_at = min(self._close_at, time.monotonic())
         self._exit_at = min(self._exit_at, time.monotonic() + _CLOSE_SECONDS)
+        self._abandon()
 
     def on_sigterm(self, worker: "Worker") -> None:
         """On SIGTERM, leave before Dask's own handler closes the worker; a second SIGTERM closes it at once.

@@ -44,6 +44,10 @@ _STARTS: dict[str, int] = {}
 """The starts, numbered, of the trainers that drive the runs which this process knows, or knew."""
 
 
+class NoMember(KeyError):
+    """This process has no member of a run."""
+
+
 def topic(run_id: str) -> str:
     """The Dask event topic of one run."""
     return f"batchgrowth-{run_id}"
@@ -65,10 +69,12 @@ LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
 
 
 def member_of(run_id: str) -> Member:
-    """This process's member of the run. Raises KeyError if there is none, Superseded if a later start has another."""
-    if run_id not in _MEMBERS:
+    """This process's member of the run. Raises NoMember if there is none, Superseded if a later start has another."""
+    member = _MEMBERS.get(run_id)
+    if member is None:
         _refuse_earlier(_STARTS.get(run_id, 0))
-    return _MEMBERS[run_id]
+        raise NoMember(run_id)
+    return member
 
 
 def prepare_member(
@@ -117,14 +123,15 @@ def compute_gradients(
 def listen(worker: Worker) -> None:
     """Have the worker answer `crew.request`: its thread calls a function, behind what it already has to do.
 
-    The answer is what the function returns, a dictionary with the error that it raises, or None if the worker closes.
+    The answer is what the function returns, a dictionary with the error that it raises, or None if the worker closes:
+    its threads are shut down, or it has abandoned the member that the function needs.
     """
 
     async def compute(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
         try:
             return await asyncio.wrap_future(worker.executors["default"].submit(_answer, *call))
         except RuntimeError:
-            return None  # its threads are shut down
+            return None
 
     worker.handlers[messages.COMPUTE] = compute
 
@@ -133,7 +140,7 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     try:
         return to_serialize(function(*arguments))
     except BaseException as error:  # noqa: BLE001  (the driver gets it)
-        return error_message(error)
+        return None if isinstance(error, NoMember) and LEAVE.is_over else error_message(error)
 
 
 async def ping() -> bool:
