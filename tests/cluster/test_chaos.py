@@ -21,7 +21,7 @@ HOUR_STEPS = [{"epoch": 20, "batchSize": 128}, {"epoch": 60, "batchSize": 256}]
 UPDATES_PER_EPOCH, SHARD, EXAMPLES_PER_WORKER = 6, 64, 64
 SHARD_SECONDS = 0.02
 """What a shard takes at least, so that four workers need more than an hour for the updates that fit into one."""
-PACED = Path(__file__).parent / "paced_digits.py"
+PACED, CONFIG_MAP = Path(__file__).parent / "paced_digits.py", "paced-digits"
 
 
 def survived(
@@ -41,7 +41,7 @@ def survived(
         expected = aside.submit(local_sha256, manifest, PACED)
         with watch.watching():
             chaos = Chaos(job(body), watch, **how)
-            chaos.job.in_namespace("create", "configmap", PACED.stem, f"--from-file={PACED}")
+            chaos.job.in_namespace("create", "configmap", CONFIG_MAP, f"--from-file={PACED}")
             chaos.job.reaches(20)
             status = chaos.run()
     sys.stdout.write(f"{chaos.account()}\n")
@@ -73,7 +73,7 @@ def test_an_hour_of_chaos(job: Callable[..., RealJob], local_sha256: Local, volu
     body["spec"]["workload"] |= {
         "entrypoint": f"{PACED.stem}:workload",
         "arguments": {"seconds": str(SHARD_SECONDS)},
-        "source": {"configMap": PACED.stem},
+        "source": {"configMap": CONFIG_MAP},
     }
     body["spec"]["evaluation"] = {"everyEpochs": 1000}
     body["spec"]["workers"] |= {"examplesPerWorker": EXAMPLES_PER_WORKER}
