@@ -37,19 +37,20 @@ class Link:
 
     A packet that the host sends is lost with the probability `loss`, and takes `delay_seconds` to the host that it is
     for. Each direction carries `megabits` per second, None for any number, one packet after another; those that would
-    wait behind more than `queue_bytes` are dropped.
+    wait behind more than `queue_bytes` are dropped. One that is `cut` carries nothing, in either direction.
     """
 
     delay_seconds: float = 0.0
     megabits: float | None = None
     loss: float = 0.0
     queue_bytes: int = 512 * 1024
+    cut: bool = False
 
 
 @dataclass(slots=True)
 class Counters:
     """What was sent since the links were set: by the hosts, in `packets` and `size` in bytes; of these packets, how
-    many were `lost` by chance, `dropped` by full queues, and `refused` by the host that they were for.
+    many were `lost` by chance or at a cut, `dropped` by full queues, and `refused` by the host that they were for.
 
     Those that arrived were written `late_seconds` after their time, summed; `processor_seconds` is what that took.
     """
@@ -91,7 +92,8 @@ class Switch:
         link, counters = self._links[host], self.counters
         counters.packets += 1
         counters.size += len(packet)
-        if link.loss and self._random.random() < link.loss:
+        cut = link.cut or self._links[to].cut
+        if cut or (link.loss and self._random.random() < link.loss):
             counters.lost += 1
             return
         self._push(self._out[host].passed(len(packet), now), link.delay_seconds, False, to, packet)

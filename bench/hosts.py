@@ -72,12 +72,13 @@ class Host:
         stdin: int | IO[bytes] = subprocess.DEVNULL,
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
+        cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a program there, with these variables besides those of this process."""
         there = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/proc/self/fd/{self.namespace}"]
         return subprocess.Popen(
             [*there, *command], env=os.environ | environment, pass_fds=[self.namespace], stdin=stdin, stdout=stdout,
-            stderr=stderr,
+            stderr=stderr, cwd=cwd,
         )  # fmt: skip
 
 

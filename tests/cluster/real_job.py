@@ -32,14 +32,18 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def until(what: str, ready: Callable[[], Any], seconds: float, explain: Callable[[], str] = str) -> Any:
-    """Polls until `ready()` is true and returns its value; fails with the explanation on timeout."""
+    """Polls until `ready()` is true and returns its value; fails with the explanation on timeout.
+
+    It rests twice as long as a look took: kubectl is a process, and what it costs is taken from the pods.
+    """
     end = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         answer = ready()
         if answer:
             return answer
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s\n{explain()}"
-        time.sleep(0.1)
+        time.sleep(max(0.1, 2 * (time.monotonic() - began)))
 
 
 def checkpointed(claim: str) -> Object:

@@ -26,6 +26,8 @@ from batchgrowth_operator.server.tls import renewed
 from batchgrowth_trainer.exchange import grid
 from batchgrowth_trainer.training import Options, train
 
+from bench.hosts import Hosts, why_not
+
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
 USER_CODE = Path(__file__).parent / "user_code"
 LONGEST = 240  # seconds; the timeout of a run, which takes seconds on a quiet machine
@@ -161,13 +163,15 @@ Process = subprocess.Popen[bytes]
 class Pods:
     """Scheduler, workers and trainer as pods run them: processes that each write to a file of their own, and that have
     the job's certificate.
+
+    All are on this machine, or each is `on` the host of that number, and the scheduler on the first of these.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.started = folder, list[Process]()
+    def __init__(self, folder: Path, hosts: Hosts | None = None) -> None:
+        self.folder, self.hosts, self.started = folder, hosts, list[Process]()
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
-        self.address = f"tls://127.0.0.1:{self._port}"
+        self.address = f"tls://{self._host(0)}:{self._port}"
         self.output = folder / "out"
         self.issue()
         files = {"CERT": str(folder / "tls.crt"), "KEY": str(folder / "tls.key")}
@@ -184,20 +188,23 @@ class Pods:
         for name, text in issued.tls.items():
             (self.folder / name).write_text(text)
 
+    def _host(self, number: int) -> str:
+        return self.hosts.hosts[number].address if self.hosts else "127.0.0.1"
+
     def scheduler(self) -> Process:
-        where = ["--host", "127.0.0.1", "--port", str(self._port), "--dashboard-address", "127.0.0.1:0"]
+        where = ["--host", self._host(0), "--port", str(self._port), "--dashboard-address", "127.0.0.1:0"]
         return self._start("distributed.cli.dask_scheduler", "--protocol", "tls", *where, *RELOADS)
 
-    def worker(self, **environment: str) -> Process:
+    def worker(self, on: int = 0, **environment: str) -> Process:
         how = ["--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--local-directory", str(self.folder)]
-        how += ["--preload", "batchgrowth_trainer.worker_pod", "--no-dashboard", "--host", "127.0.0.1"]
-        return self._start("distributed.cli.dask_worker", self.address, "--protocol", "tls", *how, **environment)
+        how += ["--preload", "batchgrowth_trainer.worker_pod", "--no-dashboard", "--host", self._host(on)]
+        return self._start("distributed.cli.dask_worker", self.address, "--protocol", "tls", *how, on=on, **environment)
 
-    def trainer(self, job: BatchGrowthJob, *more: str, **environment: str) -> Process:
+    def trainer(self, job: BatchGrowthJob, *more: str, on: int = 0, **environment: str) -> Process:
         (self.folder / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
         (self.folder / "plan.json").write_text(json.dumps(make_plan(job.spec).to_json()))
         files = ["--job", "job.json", "--plan", "plan.json", "--output-dir", str(self.output), "--metrics-port", "0"]
-        return self._start("batchgrowth_trainer", *files, "--scheduler", self.address, *more, **environment)
+        return self._start("batchgrowth_trainer", *files, "--scheduler", self.address, *more, on=on, **environment)
 
     @property
     def progress(self) -> Progress | None:
@@ -243,21 +250,16 @@ class Pods:
                 process.kill()
             process.wait(timeout=LONGEST)
 
-    def _start(self, module: str, *arguments: str, **environment: str) -> Process:
-        output = self.folder / f"{len(self.started)}-{module}.txt"
+    def _start(self, module: str, *arguments: str, on: int = 0, **environment: str) -> Process:
+        command = [sys.executable, "-m", module, *arguments]
         paths = [str(USER_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                cwd=self.folder,
-                env=os.environ
-                | self._tls
-                | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-                | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
+        own = self._tls | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | environment
+        with (self.folder / f"{len(self.started)}-{module}.txt").open("wb") as file:
+            how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
+            if self.hosts:
+                process = self.hosts.hosts[on].start(command, own, cwd=self.folder, **how)
+            else:
+                process = subprocess.Popen(command, env=os.environ | own, cwd=self.folder, **how)
         self.started.append(process)
         return process
 
@@ -265,7 +267,19 @@ class Pods:
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
     """No process yet; those that a test starts are killed after it, and its output includes theirs."""
-    started = Pods(tmp_path)
+    yield from _until_the_end(Pods(tmp_path))
+
+
+@pytest.fixture
+def pods_on_hosts(tmp_path: Path) -> Iterator[Pods]:
+    """The same, each on one of four hosts; skips the test if this machine cannot have them."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Hosts(4) as hosts:
+        yield from _until_the_end(Pods(tmp_path, hosts))
+
+
+def _until_the_end(started: Pods) -> Iterator[Pods]:
     yield started
     started.end()
     sys.stdout.write(started.text())

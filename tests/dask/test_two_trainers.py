@@ -8,6 +8,8 @@ import pytest
 from batchgrowth.errors import Superseded
 from batchgrowth.progress import Progress
 
+from bench.emulator import Link
+
 JOB = (
     "epochs=4",
     "batch={initial: 128, maximum: 128, shard: 32, growth: {type: Constant}}",
@@ -31,8 +33,8 @@ class Trainers:
         self.pods = pods
         (pods.folder / "job.json").write_text(job.model_dump_json(by_alias=True, exclude_none=True))
 
-    def start(self, number: int, folder: str = "out") -> Any:
-        return self.pods._start("numbered_start", str(number), self.pods.address, folder)
+    def start(self, number: int, folder: str = "out", on: int = 0) -> Any:
+        return self.pods._start("numbered_start", str(number), self.pods.address, folder, on=on)
 
     def progress(self, number: int) -> Progress | None:
         try:
@@ -97,6 +99,28 @@ def test_one_that_comes_back_writes_nothing(pods: Any, digits_job: Any, expected
     second = trainers.start(2)
     pods.until(lambda: trainers.trains(2))
     first.send_signal(signal.SIGCONT)
+
+    assert Superseded.exit_code == first.wait(timeout=LONGEST)
+    assert 0 == second.wait(timeout=LONGEST)
+    check(trainers, expected)
+
+
+@pytest.mark.fault("C25", "D13")
+def test_one_whose_host_was_cut_off_writes_nothing(pods_on_hosts: Any, digits_job: Any, expected: str) -> None:
+    """It still waits for the scheduler when its host is back, and the file server has released its lock."""
+    pods = pods_on_hosts
+    pods.hosts.connect([Link()] * pods.hosts.count)
+    pods.scheduler()
+    pods.worker(on=2)
+    trainers = Trainers(pods, digits_job(*JOB, *SLOW))
+    first = trainers.start(1, on=1)
+    pods.until(lambda: trainers.trains(1))
+    pods.hosts.connect([Link(cut=number == 1) for number in range(pods.hosts.count)])
+    (pods.output / ".lock").unlink()
+
+    second = trainers.start(2, on=3)
+    pods.until(lambda: trainers.trains(2))
+    pods.hosts.connect([Link()] * pods.hosts.count)
 
     assert Superseded.exit_code == first.wait(timeout=LONGEST)
     assert 0 == second.wait(timeout=LONGEST)

@@ -81,6 +81,15 @@ def test_the_seed_decides_which_packets_are_lost() -> None:
     assert first == lost(1) != lost(2)
 
 
+def test_a_cut_link_carries_nothing_in_either_direction() -> None:
+    switch = Switch([Link(), Link(cut=True), Link()], 0)
+    switch.accept(0, packet(100), 0.0)
+    switch.accept(1, packet(100, bytes([10, 77, 0, 1])), 0.0)
+    switch.accept(2, packet(100, bytes([10, 77, 0, 1])), 0.0)
+    assert [0.0] == arrivals(switch, 1.0)
+    assert switch.counters.lost == 2
+
+
 @pytest.mark.parametrize("other", [b"", packet(100)[:19], packet(100, bytes([10, 77, 0, 3])), b"\x60" + packet(99)])
 def test_packets_for_no_host_are_ignored(other: bytes) -> None:
     switch = Switch([Link(), Link()], 0)

@@ -1,10 +1,14 @@
-"""Which member's state a run ends with."""
+"""Which member's state a run ends with, and how a member that trains is asked for its state."""
 
 from typing import Any, cast
 
+import pytest
+from batchgrowth.plan import Position
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.states import States
+from batchgrowth_trainer.record.snapshot import PackedSnapshot, Snapshot, pack_snapshot
+from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Outcome
 
 
@@ -39,3 +43,65 @@ def test_it_ends_with_a_member_that_has_judged_the_last_evaluation() -> None:
     assert not states.is_judged
     states.take({"a": Outcome(13)})
     assert states.is_judged
+
+
+class Training:
+    """Crew, calls and run in one, whose members answer when the test says so; `saved` are the updates saved."""
+
+    def __init__(self) -> None:
+        self.calls, self.story, self.run_id, self.reported, self.evaluated = self, self, "", 0, 0
+        self.asked, self.saved = list[str](), list[int]()
+        self.answers: dict[str, Any] | None = None
+
+    def begin(self, function: Any, *_: Any, worker: str) -> Any:
+        assert service.take_snapshot is function
+        self.asked.append(worker)
+        return lambda: self.answers
+
+    def ask(self, function: Any, *_: Any, workers: list[str]) -> dict[str, Any]:
+        assert service.take_snapshot is function
+        return {workers[0]: state(20)}
+
+    def save(self, snapshot: Snapshot) -> None:
+        self.saved.append(snapshot.position.update)
+
+
+def state(update: int) -> tuple[PackedSnapshot, tuple[()]]:
+    """What a member answers: its state after that update, and no reports."""
+    return pack_snapshot(Snapshot(Position(update), {})), ()
+
+
+@pytest.mark.fault("C09")
+def test_nothing_waits_for_the_state_of_a_member_that_trains() -> None:
+    """It is asked once, though a checkpoint stays due, and again after it has answered, or was lost."""
+    world = Training()
+    states = States(cast(Run, world), cast(Crew, world), lambda _: None)
+    states.save_meanwhile("a", due=False)
+    assert [] == world.asked
+    for _ in range(3):
+        states.save_meanwhile("a", due=True)
+    assert (["a"], []) == (world.asked, world.saved)
+
+    world.answers = {"a": state(12)}
+    states.save_meanwhile("a", due=False)
+    assert [12] == world.saved
+    states.save_meanwhile("a", due=True)
+    world.answers = {}
+    states.save_meanwhile("a", due=True)
+    states.save_meanwhile("a", due=True)
+    assert (["a"] * 3, [12]) == (world.asked, world.saved)
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_state_that_comes_too_late_is_not_saved(saves: bool) -> None:
+    """After the end of its generation, or once a newer one was saved."""
+    world = Training()
+    states = States(cast(Run, world), cast(Crew, world), lambda _: None)
+    states.save_meanwhile("a", due=True)
+    if saves:
+        states.save("b")
+    else:
+        states.expect_none()
+    world.answers = {"a": state(12)}
+    states.save_meanwhile("a", due=False)
+    assert [20] * saves == world.saved

@@ -29,6 +29,8 @@ _UNANSWERABLE = (AttributeError, NotImplementedError, PicklingError, TypeError, 
 """What a worker that lives raises, also for an answer that cannot be sent; others count as a lost worker."""
 
 Answer = TypeVar("Answer")
+Asked = Callable[[], dict[str, Any] | None]
+"""The answers to what was asked, without those that failed; None until they have come."""
 
 
 class Calls:
@@ -59,11 +61,12 @@ class Calls:
             running.cancel()  # does nothing to one that is done
         return running.result()
 
-    def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Start the coroutine without waiting for it; its errors are dropped."""
+    def start(self, work: Coroutine[Any, Any, Answer]) -> concurrent.futures.Future[Answer]:
+        """Start the coroutine without waiting for it; its errors are dropped, unless its result is taken."""
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._under_way.add(running)
         running.add_done_callback(self._end)
+        return running
 
     def close(self) -> None:
         """Cancel what is still under way."""
@@ -86,18 +89,15 @@ class Calls:
         if not workers:
             return {}
         asking = self._client._run(function, *arguments, workers=workers, on_error="return")
-        try:
-            answers: dict[str, Any] = self.wait(asking, workers, seconds) or {}
-        except (CancelledError, TimeoutError):
-            return {}
-        except OSError as error:
-            raise SchedulerLost(f"{LOST} ({error})") from error
-        for address, answer in answers.items():
-            if isinstance(answer, BatchGrowthError):
-                raise answer
-            if isinstance(answer, _UNANSWERABLE):
-                raise BatchGrowthError(described(f"worker {address}: {function.__name__}", answer)) from answer
-        return {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
+        return _usable(function, lambda: self.wait(asking, workers, seconds))
+
+    def begin(self, function: Callable[..., Any], *arguments: Any, worker: str) -> Asked:
+        """Call a coroutine function on the event loop of this worker, without waiting for its answer: see Asked.
+
+        Taking the answer raises what `ask` does.
+        """
+        asking = self.start(self._client._run(function, *arguments, workers=[worker], on_error="return"))
+        return lambda: _usable(function, asking.result) if asking.done() else None
 
     def notify(self, function: Callable[..., Any], *arguments: Any, worker: str) -> None:
         """Call a coroutine function on the event loop of this worker, without waiting for it."""
@@ -156,3 +156,19 @@ class Calls:
 
         self.start(requested())
         return request
+
+
+def _usable(function: Callable[..., Any], take: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    """The answers to a call of the function that `take` returns, without those that failed; raises what `ask` does."""
+    try:
+        answers = take() or {}
+    except (CancelledError, TimeoutError):
+        return {}
+    except OSError as error:
+        raise SchedulerLost(f"{LOST} ({error})") from error
+    for address, answer in answers.items():
+        if isinstance(answer, BatchGrowthError):
+            raise answer
+        if isinstance(answer, _UNANSWERABLE):
+            raise BatchGrowthError(described(f"worker {address}: {function.__name__}", answer)) from answer
+    return {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}

@@ -79,6 +79,7 @@ class AllReduceDriver:
                 self._supervise(present)
         finally:
             self._close_rendezvous()
+        self._states.expect_none()
         self._now = None
         self._ended_at = time.monotonic()
         self._conclude(present)
@@ -100,8 +101,8 @@ class AllReduceDriver:
         if not asked and not present.outcomes and self._should_stop(present):
             present.stopping, present.asked_at = True, time.monotonic()
             self._crew.calls.notify(service.request_stop, self._crew.run_id, present.number, worker=present.members[0])
-        if self._run.checkpoint_due() and not present.stopping and not present.outcomes:
-            self._states.save(present.members[0])
+        due = self._run.checkpoint_due() and not present.stopping and not present.outcomes
+        self._states.save_meanwhile(present.members[0], due=due)
         if time.monotonic() - present.heard_at > _SILENCE_SECONDS:
             present.heard_at = time.monotonic()
             self._crew.ask_whether_alive(present.members)

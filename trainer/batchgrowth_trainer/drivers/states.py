@@ -3,9 +3,10 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
+from batchgrowth_trainer.crew.calls import Asked
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.record.snapshot import Trained, pack_snapshot, unpack_snapshot, unpack_trained
+from batchgrowth_trainer.record.snapshot import PackedSnapshot, Trained, pack_snapshot, unpack_snapshot, unpack_trained
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Outcome, Report
 
@@ -20,6 +21,7 @@ class States:
         self._run, self._crew, self._on_report = run, crew, on_report
         self.updates: dict[str, int] = {}
         self._unjudged: set[str] = set()
+        self._coming: Asked | None = None  # the state of a member that trains
 
     def catch_up(self, members: list[str]) -> bool:
         """Restore the newest checkpoint if no member is as far, and fetch every missing report; False if one is lost.
@@ -66,12 +68,28 @@ class States:
 
     def save(self, address: str) -> bool:
         """Save that member's state in a checkpoint, after the reports that led to it; False if it is gone."""
+        self.expect_none()  # what comes now is newer
         kept = self._ask(service.take_snapshot, address)
         if kept is not None:
-            packed, reports = kept
-            self._take(reports)
-            self._run.save(unpack_snapshot(packed))
+            self._save(*kept)
         return kept is not None
+
+    def save_meanwhile(self, address: str, *, due: bool) -> None:
+        """Save the state of a member that trains as soon as it has come; it is asked for it if a checkpoint is due.
+
+        Nothing waits for it: a member that hangs must not hold up its driver, which looks for those that do.
+        """
+        if self._coming is None:
+            if due:
+                self._coming = self._crew.calls.begin(service.take_snapshot, *self._known, worker=address)
+        elif (answers := self._coming()) is not None:
+            self._coming = None
+            for kept in answers.values():
+                self._save(*kept)
+
+    def expect_none(self) -> None:
+        """Take no state that was asked for and has not come: its member trains no longer."""
+        self._coming = None
 
     def release(self, going: Set[str]) -> None:
         """Stop counting on these workers; if only they hold the newest state, save it first."""
@@ -107,8 +125,16 @@ class States:
         return (reported and not self._run.evaluation_due(self._run.position)) or self.take_reports(address)
 
     def _ask(self, function: Callable[..., Any], address: str) -> Any:
-        known = self._run.reported, self._run.story.evaluated
-        return self._crew.calls.ask(function, self._crew.run_id, *known, workers=[address]).get(address)
+        return self._crew.calls.ask(function, *self._known, workers=[address]).get(address)
+
+    @property
+    def _known(self) -> tuple[str, int, int]:
+        """The run, and how far its reports are known."""
+        return self._crew.run_id, self._run.reported, self._run.story.evaluated
+
+    def _save(self, packed: PackedSnapshot, reports: Iterable[Report]) -> None:
+        self._take(reports)
+        self._run.save(unpack_snapshot(packed))
 
     def _take(self, reports: Iterable[Report]) -> None:
         for report in reports:

@@ -1,0 +1,94 @@
+"""A host that the network cuts off: nothing arrives, no connection ends, and nothing says why.
+
+Hosts are network namespaces, as in `bench.networks`; the scheduler, the trainer and two workers have one each.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.emulator import Link
+
+JOB = (
+    "epochs=12",
+    "batch={initial: 128, maximum: 128, shard: 32, growth: {type: Constant}}",
+    "workers.maximum=1",
+    "checkpoint.everySeconds=1",
+)
+SLOW = ("workload.entrypoint=slow_digits:workload", "workload.arguments={seconds: '0.1'}")
+SCHEDULER, TRAINER, WORKER, OTHER = range(4)
+HOSTS = {"worker": OTHER, "trainer": TRAINER, "scheduler": SCHEDULER}
+SOME_SECONDS, LONGEST = 3.0, 240.0
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[..., str]) -> str:
+    """The weights of one undisturbed process."""
+    return digits_weights(tmp_path_factory.mktemp("alone"), *JOB, "workload.arguments={hidden: '8'}")
+
+
+def cut(pods: Any, *hosts: int) -> None:
+    """Cut these hosts off, and connect all others."""
+    pods.hosts.connect([Link(cut=number in hosts) for number in range(pods.hosts.count)])
+
+
+def trained(pods: Any, digits_job: Any, *overrides: str) -> tuple[Any, dict[int, Any]]:
+    """The trainer of a job that two workers train, once it has saved; and these, by host."""
+    cut(pods)
+    pods.scheduler()
+    workers = {host: pods.worker(on=host) for host in (WORKER, OTHER)}
+    trainer = pods.trainer(digits_job(*JOB, *SLOW, *overrides), on=TRAINER)
+    pods.until(lambda: pods.is_trained_by(2) and pods.progress.checkpoint_update)
+    return trainer, workers
+
+
+def check(pods: Any, expected: str) -> dict[str, Any]:
+    """The same weights, and each update once in the history."""
+    summary: dict[str, Any] = pods.summary()
+    assert expected == summary["weightsSha256"]
+    assert list(range(1, summary["updates"] + 1)) == pods.updates()
+    return summary
+
+
+@pytest.mark.fault("C12")
+@pytest.mark.sampled(1)
+def test_a_host_that_is_away_for_some_seconds_is_waited_for(
+    pods_on_hosts: Any, digits_job: Any, expected: str, exchange: str
+) -> None:
+    """One after another, without any recovery."""
+    pods = pods_on_hosts
+    trainer, _ = trained(pods, digits_job, f"exchange.type={exchange}", "exchange.timeoutSeconds=60")
+    for host in HOSTS.values():
+        cut(pods, host)
+        time.sleep(SOME_SECONDS)
+        cut(pods)
+        before = pods.progress.update
+        pods.until(lambda before=before: pods.progress.update > before)
+
+    assert 0 == trainer.wait(timeout=LONGEST)
+    assert 0 == check(pods, expected)["recoveries"]
+
+
+@pytest.mark.fault("C12")
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_that_is_cut_off_for_long(
+    pods_on_hosts: Any, digits_job: Any, expected: str, exchange: str, host: str
+) -> None:
+    """Until others have given up their connections to it. Workers without a scheduler end, and are replaced, as pods are."""
+    pods = pods_on_hosts
+    trainer, workers = trained(pods, digits_job, f"exchange.type={exchange}", "exchange.timeoutSeconds=10")
+    cut(pods, HOSTS[host])
+    pods.until(lambda: pods.is_trained_by(1) if host == "worker" else pods.waits_for("the Dask scheduler"))
+    ending = {"worker": [OTHER], "trainer": [], "scheduler": [WORKER, OTHER]}[host]
+    for number in ending:
+        assert 0 == workers[number].wait(timeout=LONGEST)
+    cut(pods)
+    for number in ending:
+        pods.worker(on=number)
+
+    pods.until(lambda: pods.is_trained_by(2))
+    assert 0 == trainer.wait(timeout=LONGEST)
+    check(pods, expected)
