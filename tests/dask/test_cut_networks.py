@@ -77,7 +77,7 @@ def test_a_host_that_is_away_for_some_seconds_is_waited_for(
 def test_a_host_that_is_cut_off_for_long(
     pods_on_hosts: Any, digits_job: Any, expected: str, exchange: str, host: str
 ) -> None:
-    """Until others have given up their connections to it. Workers without a scheduler end, and are replaced, as pods are."""
+    """Until others give up their connections to it. Workers without a scheduler end, and are replaced, as pods are."""
     pods = pods_on_hosts
     trainer, workers = trained(pods, digits_job, f"exchange.type={exchange}", "exchange.timeoutSeconds=10")
     cut(pods, HOSTS[host])

@@ -39,6 +39,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[NetworkResults, str]:
     return quick(tmp_path_factory.mktemp("networks"), *FEW)
 
 
+@pytest.mark.fault("C13")
 def test_they_finish_and_cross_the_network(few: tuple[NetworkResults, str]) -> None:
     """With at least the gradients of each update, in packets of which some are lost."""
     results = few[0]
@@ -52,6 +53,7 @@ def test_they_finish_and_cross_the_network(few: tuple[NetworkResults, str]) -> N
     assert all((run.carried.lost > 0) == (run.network == "all-three") for run in results.runs)
 
 
+@pytest.mark.fault("C13")
 def test_the_weights_are_those_of_one_process(few: tuple[NetworkResults, str], tmp_path: Path) -> None:
     alone = job(Strategy("alone", {"type": "SingleProcess"}), NETWORKS[0], quick=True)
     expected = train(alone, Options(output_dir=tmp_path, paths=(str(ROOT),)))["weightsSha256"]

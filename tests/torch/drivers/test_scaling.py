@@ -111,7 +111,7 @@ def test_resizes_are_apart_while_more_workers_are_to_come(run: Any, monkeypatch:
     names = [f"w{i}" for i in range(wanted)]
     joined(crew, *names[:2])
     members = scaling.gather(lambda _: None, {})
-    run.story.resizes.append(ResizeRow(1, 1, 2, 3.0))
+    run.story.resizes += [ResizeRow(1, 1, 2, 3.0), ResizeRow(2, 2, 1, 30.0)]  # one has joined, then one was lost
     joined(crew, names[2])
     seconds[0] = 29.0
     assert not scaling.regroup_due(members)

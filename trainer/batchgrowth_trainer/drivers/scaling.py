@@ -22,7 +22,7 @@ _REPAIR_SECONDS = 3.0
 _FIRST_LEAD_SECONDS = 10.0
 _TICK_SECONDS = 0.05  # between two ticks: one takes a millisecond for a plan of many stages, as long as an update
 _TOGETHER_SECONDS = 1.0  # how long newcomers wait for workers that are about to be ready, as each resize is a pause
-_PAUSES = 10.0  # between two resizes while more workers are expected, in pauses of the last, so that training goes on
+_PAUSES = 10.0  # between two resizes while more workers are expected, in pauses of the last that added one
 _LONGEST_APART_SECONDS = 60.0
 _REPORT_SECONDS = 1.0  # the shortest wait for a worker that is reported
 
@@ -87,9 +87,13 @@ class Scaling:
         return together and now - self._grouped_at > self._seconds_apart()
 
     def _seconds_apart(self) -> float:
-        """The shortest time between two resizes while more workers are expected."""
-        resizes = self._run.story.resizes
-        return min(_PAUSES * resizes[-1].pause_seconds, _LONGEST_APART_SECONDS) if resizes else 0.0
+        """The shortest time between two resizes while more workers are expected.
+
+        The pause of a loss does not count: it has the wait for the one that was lost, as no other resize will.
+        """
+        grown = (row for row in reversed(self._run.story.resizes) if row.to_workers > row.from_workers)
+        last = next(grown, None)
+        return min(_PAUSES * last.pause_seconds, _LONGEST_APART_SECONDS) if last else 0.0
 
     def tick(self, members: Sequence[str]) -> None:
         """Request the workers needed now or before a new one could be ready; `members` train and are kept."""
