@@ -5,8 +5,9 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from batchgrowth.logs import LogFormat, LogLevel, configure_logs
 from prometheus_client import start_http_server
@@ -99,7 +100,7 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     def begin() -> Passes:
         passes = _begin(make_pass, api, settings.lease, tenure, stop, watches)
         sweeping = Sweep(api, store, settings.namespaces).run(passes.wake)
-        passes.add_task(asyncio.create_task(sweeping, name="sweep"))
+        _add_task(passes, sweeping, "sweep")
         return passes
 
     recorder.start()
@@ -133,9 +134,23 @@ def _begin(
     if lease is None:
         leads.set()
     else:
-        passes.add_task(asyncio.create_task(_lead(api, lease, tenure, leads.set), name="lease"))
-    passes.add_task(asyncio.create_task(_begin_when_ready(passes, watches, leads), name="start"))
+        _add_task(passes, _lead(api, lease, tenure, leads.set), "lease")
+    _add_task(passes, _begin_when_ready(passes, watches, leads), "start")
     return passes
+
+
+def _add_task(passes: Passes, work: Coroutine[Any, Any, None], name: str) -> None:
+    """Runs this beside the passes. If it fails, the process ends, to be replaced: it would only seem to work."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_end_if_it_failed)
+    passes.add_task(task)
+
+
+def _end_if_it_failed(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        log.critical("the task %s failed, so this process ends", task.get_name(), exc_info=error)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _begin_when_ready(passes: Passes, watches: Watches, leads: asyncio.Event) -> None:

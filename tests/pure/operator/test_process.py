@@ -97,6 +97,27 @@ def test_signals_stop_the_operator(name: signal.Signals) -> None:
     asyncio.run(scene())
 
 
+def test_a_task_that_fails_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    """One that would begin the passes, for example: without them the operator would only seem to work."""
+
+    async def make_pass(*_: Any) -> Result:
+        return Result()
+
+    class Broken(Watches):
+        async def until_indexed(self) -> None:
+            await asyncio.sleep(2 * process.SIGNAL_HANDLERS_AFTER_SECONDS)  # before, the signal ends this process too
+            raise AttributeError("kopf has changed")
+
+    async def scene() -> None:
+        stop = asyncio.Event()
+        process._begin(make_pass, Away(), None, Tenure(needs_lease=False), stop, Broken())  # type: ignore[arg-type]
+        await asyncio.wait_for(stop.wait(), 10)
+
+    asyncio.run(scene())
+    assert "the task start failed, so this process ends" in caplog.text
+    assert "kopf has changed" in caplog.text
+
+
 @pytest.mark.usefixtures("loggers_restored")
 @pytest.mark.parametrize(("level", "is_logged"), [(LogLevel.info, False), (LogLevel.debug, True)])
 def test_health_probes_are_logged_at_debug_only(
