@@ -76,19 +76,19 @@ def test_nothing_waits_for_the_state_of_a_member_that_trains() -> None:
     """It is asked once, though a checkpoint stays due, and again after it has answered, or was lost."""
     world = Training()
     states = States(cast(Run, world), cast(Crew, world), lambda _: None)
-    states.save_meanwhile("a", due=False)
+    states.save_while_it_trains("a", due=False)
     assert [] == world.asked
     for _ in range(3):
-        states.save_meanwhile("a", due=True)
+        states.save_while_it_trains("a", due=True)
     assert (["a"], []) == (world.asked, world.saved)
 
     world.answers = {"a": state(12)}
-    states.save_meanwhile("a", due=False)
+    states.save_while_it_trains("a", due=False)
     assert [12] == world.saved
-    states.save_meanwhile("a", due=True)
+    states.save_while_it_trains("a", due=True)
     world.answers = {}
-    states.save_meanwhile("a", due=True)
-    states.save_meanwhile("a", due=True)
+    states.save_while_it_trains("a", due=True)
+    states.save_while_it_trains("a", due=True)
     assert (["a"] * 3, [12]) == (world.asked, world.saved)
 
 
@@ -97,11 +97,11 @@ def test_a_state_that_comes_too_late_is_not_saved(saves: bool) -> None:
     """After the end of its generation, or once a newer one was saved."""
     world = Training()
     states = States(cast(Run, world), cast(Crew, world), lambda _: None)
-    states.save_meanwhile("a", due=True)
+    states.save_while_it_trains("a", due=True)
     if saves:
         states.save("b")
     else:
         states.expect_none()
     world.answers = {"a": state(12)}
-    states.save_meanwhile("a", due=False)
+    states.save_while_it_trains("a", due=False)
     assert [20] * saves == world.saved

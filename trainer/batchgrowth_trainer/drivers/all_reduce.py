@@ -102,7 +102,7 @@ class AllReduceDriver:
             present.stopping, present.asked_at = True, time.monotonic()
             self._crew.calls.notify(service.request_stop, self._crew.run_id, present.number, worker=present.members[0])
         due = self._run.checkpoint_due() and not present.stopping and not present.outcomes
-        self._states.save_meanwhile(present.members[0], due=due)
+        self._states.save_while_it_trains(present.members[0], due=due)
         if time.monotonic() - present.heard_at > _SILENCE_SECONDS:
             present.heard_at = time.monotonic()
             self._crew.ask_whether_alive(present.members)

@@ -74,7 +74,7 @@ class States:
             self._save(*kept)
         return kept is not None
 
-    def save_meanwhile(self, address: str, *, due: bool) -> None:
+    def save_while_it_trains(self, address: str, *, due: bool) -> None:
         """Save the state of a member that trains as soon as it has come; it is asked for it if a checkpoint is due.
 
         Nothing waits for it: a member that hangs must not hold up its driver, which looks for those that do.
