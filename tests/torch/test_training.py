@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.errors import CheckpointError, Interrupted, PortError, StorageError, WorkloadError
+import small
+from batchgrowth.errors import CheckpointError, ClusterError, Interrupted, PortError, StorageError, WorkloadError
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer import training
 from batchgrowth_trainer.drivers.run import Run
@@ -19,6 +20,7 @@ from batchgrowth_trainer.record.output import OutputFolder
 from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.sinks.wording import note_of
 from batchgrowth_trainer.training import Options, train
+from torch.utils.data import TensorDataset
 
 Interrupt = Callable[[Path, int], Path]
 ADAM = "optimizer={type: Adam, adam: {}}"
@@ -89,6 +91,26 @@ def test_a_checkpoint_of_an_earlier_version_has_no_arithmetic(
     again = train(job, Options(output_dir=folder, resume=True))
     assert whole["weightsSha256"] == again["weightsSha256"]
     assert whole["arithmetic"] == again["arithmetic"]
+
+
+@pytest.mark.fault("D05")
+@pytest.mark.usefixtures("at_every_update")
+def test_other_data_are_noticed_at_a_resume(
+    small_job: Any, tmp_path: Path, interrupted: Interrupt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many, with other values: the first shard, whose examples come from the whole set, has another digest."""
+    train(small_job("checkpoint.keep=100"), Options(output_dir=tmp_path / "whole"))
+    folder, data, notes = interrupted(tmp_path / "whole", 7), small.data, Notes()
+
+    def changed(*count: int) -> TensorDataset:
+        inputs, targets = data(*count).tensors
+        return TensorDataset(-inputs, targets)
+
+    monkeypatch.setattr(small, "data", changed)
+    with pytest.raises(ClusterError, match=r"it has other code or data.*sameArithmetic: Required refuses it"):
+        train(small_job("workers.sameArithmetic=Required"), Options(output_dir=folder, resume=True))
+    train(small_job(), Options(output_dir=folder, resume=True), [notes])
+    assert any("it has other code or data" in line for line in notes.lines)
 
 
 @pytest.mark.fault("C04")
