@@ -52,6 +52,10 @@ class Prometheus(Served):
         found: list[dict[str, Any]] = self._get("targets", {"state": "active"})["activeTargets"]
         return found
 
+    def rules(self) -> list[dict[str, Any]]:
+        """Returns the rules that it evaluates, each with its health and state."""
+        return [rule for group in self._get("rules", {})["groups"] for rule in group["rules"]]
+
     def _start(self) -> None:
         configuration = self._servers.folder / "prometheus.yaml"
         configuration.write_text(yaml.safe_dump(self._configuration()))
@@ -73,6 +77,7 @@ class Prometheus(Served):
         for job in configuration["scrape_configs"]:
             for discovery in job["kubernetes_sd_configs"]:
                 discovery["kubeconfig_file"] = str(self._kubeconfig)
+        configuration["rule_files"] = [str(CONFIGURATION.parent / path) for path in configuration["rule_files"]]
         return configuration if self._kubeconfig else {}
 
     def _get(self, path: str, query: dict[str, str]) -> dict[str, Any]:

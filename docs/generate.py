@@ -12,6 +12,7 @@ from batchgrowth.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.schema.choice import Entry
 from pydantic.fields import FieldInfo
 
+from docs.alerts import alerts_page
 from docs.faults import faults_page
 from docs.mistakes import mistakes_page
 
@@ -98,6 +99,7 @@ def generated() -> dict[Path, str]:
     """Each generated page, or page with a generated table, and its text."""
     readme = ROOT / "README.md"
     return {
+        ROOT / "docs" / "alerts.md": alerts_page(),
         ROOT / "docs" / "choices.md": choices_page(),
         ROOT / "docs" / "conditions.md": conditions_page(),
         ROOT / "docs" / "faults.md": faults_page(),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from batchgrowth_operator.commands import rules, storage_size
 from typer import BadParameter, Typer
 from typer.main import get_command
@@ -86,13 +87,16 @@ def test_a_second_release_leaves_the_cluster_s_things_alone(render: Render) -> N
 @pytest.mark.fault("F01")
 def test_monitors_only_when_asked(render: Render) -> None:
     """They need the Prometheus operator's kinds."""
-    kinds = {"ServiceMonitor", "PodMonitor"}
+    kinds = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
     objects = [body for body in render(*values("monitored")) if body["kind"] in kinds]
 
     assert [] == [body for body in render() if body["kind"] in kinds]
     assert kinds == {body["kind"] for body in objects}
     for body in objects:
         assert "kube-prometheus-stack" == body["metadata"]["labels"]["release"]
+        if body["kind"] == "PrometheusRule":
+            assert yaml.safe_load((CHART / "files" / "alerts.yaml").read_text()) == body["spec"]
+            continue
         [endpoint] = body["spec"].get("endpoints") or body["spec"]["podMetricsEndpoints"]
         assert ("metrics", "5s") == (endpoint["port"], endpoint["interval"])
 

@@ -84,9 +84,12 @@ def unanswered(prometheus: Prometheus, job: RealJob, began: float, ended: float)
     ]
 
 
-@pytest.mark.fault("F06")
+@pytest.mark.fault("F06", "F07")
 def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, job: MakeJob) -> None:
-    """After a measured job with checkpoints every line of every panel has data, and the variables offer the job."""
+    """After a measured job with checkpoints every line of every panel has data, and the variables offer the job.
+
+    No alert has fired.
+    """
     manifest = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
     manifest["spec"]["epochs"] = EPOCHS
     manifest["spec"]["batch"]["growth"] = {"type": "LossRatio"}
@@ -107,6 +110,9 @@ def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, job: Make
     assert {record["batchSize"] for record in status["history"]} >= set(batches) - {0.0}  # 0 before the first update
     query = f"batchgrowth_operator_job_condition{{namespace='{digits.namespace}', job='digits'}}"
     assert numbers(prometheus, query, began, ended), "the operator's series have the job's namespace, not its own"
+    assert {"ok"} == {rule["health"] for rule in prometheus.rules()}
+    mine_or_the_operators = f'ALERTS{{alertstate="firing", namespace=~"{digits.namespace}|"}}'
+    assert [] == prometheus.over(mine_or_the_operators, began, ended)
 
 
 def test_the_operator_is_scraped(prometheus: Prometheus) -> None:
