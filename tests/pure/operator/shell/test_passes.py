@@ -761,6 +761,21 @@ def test_lost_secrets_come_back(setting: Setting, lost: tuple[Ref, ...]) -> None
     assert (lost == (AUTHORITY,)) == (before["tls.crt"] == setting.api.objects[SECRET]["data"]["tls.crt"])
 
 
+@pytest.mark.fault("C21")
+def test_a_certificate_that_is_refused_is_reported(setting: Setting) -> None:
+    """By the condition for which the chart has an alert."""
+    setting.once()
+    del setting.api.objects[SECRET]
+    setting.api.refused[SECRET] = Refused(403, "a webhook says no")
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    make_pass = passes_of(observer, setting.writer, Pace(Defaults(image="example/trainer:1")), setting.telemetry)
+    failures = asyncio.run(make_pass(KEY, ())).failures
+    asyncio.run(make_pass(KEY, failures))
+    conditions = {c["type"]: c for c in setting.api.objects[JOB]["status"]["conditions"]}
+    assert ("False", "ChildRefused") == (conditions["ClusterReady"]["status"], conditions["ClusterReady"]["reason"])
+    assert "Secret digits-tls: a webhook says no" in conditions["ClusterReady"]["message"]
+
+
 def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """At intervals; if they cannot be read, the last ones count."""
     setting.once()
