@@ -73,6 +73,7 @@ OWN_JOBS = {
 }
 LIVES = (*EXAMPLE_JOBS, *OWN_JOBS)
 EXACT = [name for name, entry in EXCHANGES.items() if entry.uses_workers and name not in INEXACT]
+BACKUPS = "exchange={type: GatherScatter, gatherScatter: {backups: true}}"
 LOADERS = [(3, 0), (0, 1), (1, 3)]
 """The loaders of each worker before the interruption, and after it."""
 
@@ -154,12 +155,15 @@ def test_a_life(
     name: str, exchange: str, loaders: tuple[int, int], job_of: Any, alone: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """One worker, four, a kill, fewer, a stop; a resume with two workers and other loaders ends as one process does."""
+    """One worker, four, a kill, fewer, a stop; a resume with two workers and other loaders ends as one process does.
+
+    With GatherScatter, idle workers repeat the parts of those that are late.
+    """
+    chosen = BACKUPS if exchange == "GatherScatter" else f"exchange.type={exchange}"
     code = USER_CODE if name in OWN_JOBS else str(EXAMPLE_JOBS[name].folder)
     monkeypatch.syspath_prepend(code)
     before, after = (
-        job_of(name, f"exchange.type={exchange}", f"workers={{waitSeconds: 240, maximum: 4, loaders: {number}}}")
-        for number in loaders
+        job_of(name, chosen, f"workers={{waitSeconds: 240, maximum: 4, loaders: {number}}}") for number in loaders
     )
     folder = interrupted(before, (code,), tmp_path / "run")
     train(after, Options(output_dir=folder, paths=(code,), wanted=by_epoch(2), resume=True))
