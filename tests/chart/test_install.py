@@ -32,7 +32,7 @@ def ok(result: subprocess.CompletedProcess[str]) -> str:
     return result.stdout
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as long as the API server: these tests may run with others in between
 def notes(apiserver: ApiServer, helm: Helm, chart: Path) -> str:
     """Installs the chart in a namespace that admits restricted pods only; returns helm's output."""
     ok(apiserver.kubectl("create", "namespace", NAMESPACE))
