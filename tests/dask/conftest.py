@@ -26,6 +26,7 @@ from batchgrowth_operator.server.tls import renewed
 from batchgrowth_trainer.exchange import grid
 from batchgrowth_trainer.training import Options, train
 
+from bench.emulator import Link
 from bench.hosts import Hosts, why_not
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -243,6 +244,18 @@ class Pods:
     def updates(self) -> list[int]:
         """The updates of the history, in its order."""
         return [int(row["update"]) for row in rows(self.output)]
+
+    def check(self, expected: str) -> dict[str, Any]:
+        """The summary; fails unless it has these weights, and the history each update once."""
+        summary = self.summary()
+        assert expected == summary["weightsSha256"]
+        assert list(range(1, summary["updates"] + 1)) == self.updates()
+        return summary
+
+    def cut(self, *numbers: int) -> None:
+        """Cut the hosts with these numbers off, and connect all others."""
+        assert self.hosts is not None
+        self.hosts.connect([Link(cut=number in numbers) for number in range(self.hosts.count)])
 
     def end(self) -> None:
         for process in self.started:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from bench.emulator import Link
-
 JOB = (
     "epochs=12",
     "batch={initial: 128, maximum: 128, shard: 32, growth: {type: Constant}}",
@@ -29,27 +27,14 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
     return digits_weights(tmp_path_factory.mktemp("alone"), *JOB, "workload.arguments={hidden: '8'}")
 
 
-def cut(pods: Any, *hosts: int) -> None:
-    """Cut these hosts off, and connect all others."""
-    pods.hosts.connect([Link(cut=number in hosts) for number in range(pods.hosts.count)])
-
-
 def trained(pods: Any, digits_job: Any, *overrides: str) -> tuple[Any, dict[int, Any]]:
     """The trainer of a job that two workers train, once it has saved; and these, by host."""
-    cut(pods)
+    pods.cut()
     pods.scheduler()
     workers = {host: pods.worker(on=host) for host in (WORKER, OTHER)}
     trainer = pods.trainer(digits_job(*JOB, *SLOW, *overrides), on=TRAINER)
     pods.until(lambda: pods.is_trained_by(2) and pods.progress.checkpoint_update)
     return trainer, workers
-
-
-def check(pods: Any, expected: str) -> dict[str, Any]:
-    """The same weights, and each update once in the history."""
-    summary: dict[str, Any] = pods.summary()
-    assert expected == summary["weightsSha256"]
-    assert list(range(1, summary["updates"] + 1)) == pods.updates()
-    return summary
 
 
 @pytest.mark.fault("C12")
@@ -61,14 +46,14 @@ def test_a_host_that_is_away_for_some_seconds_is_waited_for(
     pods = pods_on_hosts
     trainer, _ = trained(pods, digits_job, f"exchange.type={exchange}", "exchange.timeoutSeconds=60")
     for host in HOSTS.values():
-        cut(pods, host)
+        pods.cut(host)
         time.sleep(SOME_SECONDS)
-        cut(pods)
+        pods.cut()
         before = pods.progress.update
         pods.until(lambda before=before: pods.progress.update > before)
 
     assert 0 == trainer.wait(timeout=LONGEST)
-    assert 0 == check(pods, expected)["recoveries"]
+    assert 0 == pods.check(expected)["recoveries"]
 
 
 @pytest.mark.fault("C12")
@@ -80,15 +65,15 @@ def test_a_host_that_is_cut_off_for_long(
     """Until others give up their connections to it. Workers without a scheduler end, and are replaced, as pods are."""
     pods = pods_on_hosts
     trainer, workers = trained(pods, digits_job, f"exchange.type={exchange}", "exchange.timeoutSeconds=10")
-    cut(pods, HOSTS[host])
+    pods.cut(HOSTS[host])
     pods.until(lambda: pods.is_trained_by(1) if host == "worker" else pods.waits_for("the Dask scheduler"))
     ending = {"worker": [OTHER], "trainer": [], "scheduler": [WORKER, OTHER]}[host]
     for number in ending:
         assert 0 == workers[number].wait(timeout=LONGEST)
-    cut(pods)
+    pods.cut()
     for number in ending:
         pods.worker(on=number)
 
     pods.until(lambda: pods.is_trained_by(2))
     assert 0 == trainer.wait(timeout=LONGEST)
-    check(pods, expected)
+    pods.check(expected)

@@ -24,14 +24,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
     return digits_weights(tmp_path_factory.mktemp("alone"), *JOB, "workload.arguments={hidden: '8'}")
 
 
-def check(pods: Any, expected: str) -> dict[str, Any]:
-    """The same weights, and each update once in the history."""
-    summary = pods.summary()
-    assert expected == summary["weightsSha256"]
-    assert list(range(1, summary["updates"] + 1)) == pods.updates()
-    return summary
-
-
 @pytest.mark.fault("C11", "C14", "C17")
 @pytest.mark.sampled(1)
 def test_workers_join_and_leave(pods: Any, digits_job: Any, expected: str, exchange: str) -> None:
@@ -50,7 +42,7 @@ def test_workers_join_and_leave(pods: Any, digits_job: Any, expected: str, excha
     pods.until(lambda: pods.waits_for("a worker"))
     pods.worker()
     assert 0 == trainer.wait(timeout=120)
-    assert 0 == check(pods, expected)["recoveries"]
+    assert 0 == pods.check(expected)["recoveries"]
 
 
 def test_the_code_of_a_source_is_found_by_trainer_and_workers(pods: Any, digits_job: Any, expected: str) -> None:
@@ -68,7 +60,7 @@ def test_the_code_of_a_source_is_found_by_trainer_and_workers(pods: Any, digits_
     pods.worker()
 
     assert 0 == trainer.wait(timeout=120)
-    check(pods, expected)
+    pods.check(expected)
 
 
 @pytest.mark.fault("B19", "C03")
@@ -86,7 +78,7 @@ def test_a_scheduler_that_dies_and_comes_back(pods: Any, digits_job: Any, expect
     pods.until(lambda: pods.waits_for("a worker"))
     pods.worker()
     assert 0 == trainer.wait(timeout=120)
-    check(pods, expected)
+    pods.check(expected)
 
 
 @pytest.mark.fault("C21")
@@ -102,7 +94,7 @@ def test_the_certificates_of_a_running_job_are_replaced(pods: Any, digits_job: A
 
     pods.until(lambda: pods.is_trained_by(2))
     assert 0 == trainer.wait(timeout=120)
-    assert 0 == check(pods, expected)["recoveries"]
+    assert 0 == pods.check(expected)["recoveries"]
 
 
 def test_a_trainer_that_waits_can_be_stopped(pods: Any, digits_job: Any) -> None:

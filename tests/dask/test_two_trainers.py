@@ -8,8 +8,6 @@ import pytest
 from batchgrowth.errors import Superseded
 from batchgrowth.progress import Progress
 
-from bench.emulator import Link
-
 JOB = (
     "epochs=4",
     "batch={initial: 128, maximum: 128, shard: 32, growth: {type: Constant}}",
@@ -53,9 +51,7 @@ class Trainers:
 
 def check(trainers: Trainers, expected: str) -> None:
     """The same weights as of one process, and each update once in the history."""
-    summary = trainers.pods.summary()
-    assert expected == summary["weightsSha256"]
-    assert list(range(1, summary["updates"] + 1)) == trainers.pods.updates()
+    trainers.pods.check(expected)
     assert "Superseded: " in trainers.text()
     assert "Traceback" not in trainers.text()
 
@@ -109,18 +105,18 @@ def test_one_that_comes_back_writes_nothing(pods: Any, digits_job: Any, expected
 def test_one_whose_host_was_cut_off_writes_nothing(pods_on_hosts: Any, digits_job: Any, expected: str) -> None:
     """It still waits for the scheduler when its host is back, and the file server has released its lock."""
     pods = pods_on_hosts
-    pods.hosts.connect([Link()] * pods.hosts.count)
+    pods.cut()
     pods.scheduler()
     pods.worker(on=2)
     trainers = Trainers(pods, digits_job(*JOB, *SLOW))
     first = trainers.start(1, on=1)
     pods.until(lambda: trainers.trains(1))
-    pods.hosts.connect([Link(cut=number == 1) for number in range(pods.hosts.count)])
+    pods.cut(1)
     (pods.output / ".lock").unlink()
 
     second = trainers.start(2, on=3)
     pods.until(lambda: trainers.trains(2))
-    pods.hosts.connect([Link()] * pods.hosts.count)
+    pods.cut()
 
     assert Superseded.exit_code == first.wait(timeout=LONGEST)
     assert 0 == second.wait(timeout=LONGEST)
