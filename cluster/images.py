@@ -169,7 +169,6 @@ def _base(say: Say) -> str:
         return name
     say(f"making the base image from Debian {SUITE} …")
     log = cache() / "images" / "base.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="batchgrowth-base-") as work:
         packages = f"--include={','.join(BASE_PACKAGES)}"
         command = ("mmdebstrap", "--variant=minbase", packages, SUITE, "base.tar")

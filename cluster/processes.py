@@ -55,7 +55,11 @@ def output(argv: Sequence[Argument], *, given: str | None = None, environment: M
 
 
 def logged(argv: Sequence[Argument], log: Path, *, folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Runs a long command with its output in a log. Raises HarnessError with the end of the log if it fails."""
+    """Runs a long command with its output in a log. Raises HarnessError with the end of the log if it fails.
+
+    Makes the log's folder, since users may remove the cache.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         code = subprocess.run(  # noqa: S603
             [str(word) for word in argv],
