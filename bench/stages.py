@@ -179,7 +179,7 @@ class Stage:
         assert inputs.grad is not None
         self._arrived = self._blank(step, shard + 1) if shard + 1 < step.shards else []
         self._swap([inputs.grad.contiguous()], self._arrived)
-        self._tail.write(done.places, loss, done.row[: self.replica.parameters.length], largest_shard(step) / count)
+        self._tail.write(done.places, loss, done.gradient, largest_shard(step) / count)
         self._keep_change(lane, start, count, done)
         return done
 

@@ -80,7 +80,7 @@ class ParameterServer:
             self._norms[self._numbers[group.rank]] = norms_of(gradient, self._lengths)
         self._gather(self._norms, self._numbers)
         sums, size, learning_rate = replica.read(step, rest, self._norms)
-        replica.buffers.follow(rest[: replica.buffers.length], step.examples)
+        replica.buffers.follow(rest, step.examples)
         if self._lengths:
             replica.move(step, gradient, size, learning_rate, self._optimizer, self._place)
         self._gather(replica.parameters.vector.data, self._places)

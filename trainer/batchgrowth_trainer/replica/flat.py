@@ -185,10 +185,10 @@ class FlatBuffers:
             part.mul_(examples)
             at += flat.numel()
 
-    def follow(self, change: Tensor, examples: int) -> None:
-        """Advance by the mean of a change that was summed over these examples; overwrites it."""
+    def follow(self, sums: Tensor, examples: int) -> None:
+        """Advance by the mean of a change that was summed over these examples, the first of `sums`; overwrites it."""
         if self.length:
-            self.advance(self.clone(), change.div_(examples))
+            self.advance(self.clone(), sums[: self.length].div_(examples))
 
     def advance(self, start: Start, mean_change: Tensor) -> None:
         """Set every vector to start + mean change; integers and flags are rounded."""

@@ -20,7 +20,7 @@ class Loss:
         self._values = Compiled(workload.values, spec, device) if spec.compile else workload.values
         self._modules = tuple(model.modules())
         self._norms = [m for m in self._modules if isinstance(m, _BatchNorm)]
-        self._ones: dict[torch.dtype, Tensor] = {}
+        self._ones = torch.ones(0)
 
     def begin(self) -> None:
         """Put the model into training mode, unless all of it is: to look takes less time than to do it."""
@@ -49,8 +49,9 @@ class Loss:
 
         The sum itself is left out of the graph, which takes a small net less time and has the same bits.
         """
-        if losses.dtype not in self._ones:
-            self._ones[losses.dtype] = torch.ones((), dtype=losses.dtype, device=losses.device)
-        losses.backward(self._ones[losses.dtype].expand(losses.shape))  # type: ignore[no-untyped-call]
+        ones = self._ones
+        if ones.dtype is not losses.dtype or ones.shape != losses.shape:
+            self._ones = ones = torch.ones((), dtype=losses.dtype, device=losses.device).expand(losses.shape)
+        losses.backward(ones)  # type: ignore[no-untyped-call]
         values = losses.detach()
         return (values.float() if values.dtype is torch.bfloat16 else values).sum()

@@ -89,9 +89,11 @@ class FlatOptimizer:
                 bound.append((step, slice(lo - within.start, hi - within.start), self._parameters[lo:hi], state))
         return bound
 
-    @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
-        """Move the vector by one update; `gradient` is the mean over the batch, shape (length,)."""
+        """Move the vector by one update; `gradient` is the mean over the batch, shape (length,).
+
+        None of these tensors requires a gradient, so `no_grad` would only take time.
+        """
         for step, place, vector, state in self._bound:
             step(vector, gradient[place], state, learning_rate, updates_done)
 

@@ -42,7 +42,7 @@ class Tail:
         self._quantities = tuple(quantities)
 
     def places(self, row: Tensor) -> list[Tensor]:
-        """Scalar views of the row, one per quantity: making them takes as long as writing to them."""
+        """Scalar views of the row, one per quantity."""
         return list(row[-self.length :][: len(self._quantities)].unbind())
 
     def write(self, places: Sequence[Tensor], loss: Tensor, gradient: Tensor, weight: float) -> None:

@@ -136,7 +136,7 @@ class Replica:
             sums, size, learning_rate = self._checked(step, square, square.more[0] ** 0.5)
         else:
             sums, size, learning_rate = self.read(step, rest, norms_of(gradient, self.parameters.lengths))
-        self.buffers.follow(rest[: self.buffers.length], examples)
+        self.buffers.follow(rest, examples)
         self.move(step, gradient, size, learning_rate, self.optimizer, slice(0, weights))
         return sums, size, learning_rate
 
@@ -193,10 +193,9 @@ class Replica:
             losses = self._loss(inputs, target, count)
             with watched(done):
                 loss = self._loss.differentiate(losses)
-        weights = self.parameters.length
-        self._tail.write(done.places, loss, done.row[:weights], largest_shard(step) / count)
+        self._tail.write(done.places, loss, done.gradient, largest_shard(step) / count)
         if self.buffers.length:
-            self.buffers.change_since(start, count, done.row[weights : -self._tail.length])
+            self.buffers.change_since(start, count, done.row[self.parameters.length : -self._tail.length])
         self.rows.round(done)
         self.on_shard()
         return done

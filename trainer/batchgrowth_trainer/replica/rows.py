@@ -32,7 +32,8 @@ class Rows:
         """Zeros for the sum of one shard."""
         if not self._free:
             row = torch.zeros(self._length, device=self._parameters.vector.device)
-            return Partial(shard, shard + 1, row, self._parameters.gradient_views(row), self._tail.places(row))
+            gradient, views = row[: self._parameters.length], self._parameters.gradient_views(row)
+            return Partial(shard, shard + 1, row, gradient, views, self._tail.places(row))
         kept = self._free.pop()
         kept.lo, kept.hi = shard, shard + 1
         kept.row.zero_()
@@ -54,7 +55,7 @@ class Rows:
         """Round the gradient of a node as it would travel."""
         if self._coding is None:
             return
-        gradient = node.row[: self._parameters.length]
+        gradient = node.gradient
         if time.monotonic() - self._measured_at < _MEASURE_SECONDS:
             self._coding.round(gradient)
             return

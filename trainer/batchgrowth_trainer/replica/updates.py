@@ -1,6 +1,6 @@
 """What an update is made of: the sums over shards, and its result."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from batchgrowth.decisions import Decision
 from batchgrowth.plan import Step
@@ -12,15 +12,16 @@ class Partial:
     """The sum over the shards [lo, hi), a node of the fixed tree.
 
     `row` has shape (L,): gradient, change of the buffers, and the numbers of Tail.
-    `views` and `places` are views of it, of the parameters' gradients and of the quantities; they are empty if the row
-    came from another process.
+    The others are views of it, kept since making them takes as long as using them: of the gradient, its parameters and
+    the quantities.
     """
 
     lo: int
     hi: int
     row: Tensor
-    views: list[Tensor] = field(default_factory=list)
-    places: list[Tensor] = field(default_factory=list)
+    gradient: Tensor
+    views: list[Tensor]
+    places: list[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
