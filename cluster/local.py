@@ -11,11 +11,13 @@ import psutil
 from cluster.build import folder_of
 from cluster.daemons import Daemons
 from cluster.folders import cache, state
+from cluster.node import POLICIES
 from cluster.processes import Argument, output, run
 from cluster.recipe import ALL
 
 NODE_PROCESS = "node"
-IN_THE_NODE = ("containerd", "kubelet", "kube-proxy", "coredns")
+ALWAYS_IN_THE_NODE = ("containerd", "kubelet", "kube-proxy", "coredns")
+IN_THE_NODE = (*ALWAYS_IN_THE_NODE, POLICIES)
 ON_THE_MACHINE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
 
 
@@ -42,8 +44,12 @@ class LocalCluster:
 
     def is_up(self) -> bool:
         """Whether every server runs and the API server is ready."""
-        there = all(self.daemons.process(name) for name in ON_THE_MACHINE) and all(map(self.process, IN_THE_NODE))
+        there = all(map(self.process, (*ON_THE_MACHINE, *ALWAYS_IN_THE_NODE)))
         return there and self.kubectl("get", "--raw", "/readyz").returncode == 0
+
+    def enforces_policies(self) -> bool:
+        """Whether the node enforces NetworkPolicies, which some kernels cannot do."""
+        return self.process(POLICIES) is not None
 
     def make_mount_point(self, path: Path) -> None:
         """Creates a folder and records which folders were created for it."""

@@ -15,6 +15,8 @@ SERVICE_RANGE, FIRST_SERVICE = "10.231.64.0/18", "10.231.64.1"
 FAKE_POD_RANGE = "10.231.128.0/17"
 WHOLE_RANGE = "10.231.0.0/16"
 API_PORT = 6443
+QUEUE = 100
+BRIDGED = "net/bridge/bridge-nf-call-iptables"
 
 Command = list[str]
 
@@ -42,6 +44,21 @@ def in_the_node() -> list[Command]:
     ]
 
 
-KERNEL_SETTINGS = {"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"}
+def queued() -> list[Command]:
+    """Puts the first packet of each connection from or to a pod into the queue, whose reader decides on it.
+
+    Packets that the node itself sends, such as probes, pass, as they do in every cluster. Without a reader all pass.
+    """
+    rule = ["iptables", "--wait", "--table", "mangle", "--append", "POSTROUTING"]
+    queue = ["--jump", "NFQUEUE", "--queue-num", str(QUEUE), "--queue-bypass"]
+    return [
+        [*rule, "--match", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "--jump", "RETURN"],
+        [*rule, "--match", "addrtype", "--src-type", "LOCAL", "--jump", "RETURN"],
+        [*rule, "--source", POD_RANGE, *queue],
+        [*rule, "--destination", POD_RANGE, *queue],
+    ]
+
+
+KERNEL_SETTINGS = {"net/ipv4/ip_forward": "1", BRIDGED: "1"}
 """Sysctls of the node's network namespace. A kernel without br_netfilter lacks the second; then a pod cannot reach
-itself through a service."""
+itself through a service, and NetworkPolicies are not enforced."""

@@ -17,6 +17,9 @@ from cluster.debian import program
 NODE = "real"
 # Fixed paths that the kubelet and the CNI plug-ins write to; the node mounts its own.
 PRIVATE_FOLDERS = ("/var/lib/cni", "/var/lib/kubelet", "/var/log/containers")
+POLICIES, SETTLED = "policies", "settled"
+"""The server that decides on connections, and the file that it waits for: containerd, which tells it the addresses of
+new pods, is not restarted any more once that exists."""
 PAUSE_IMAGE = "localhost/batchgrowth-pause:dev"
 
 
@@ -49,9 +52,12 @@ class Node:
             "link": network.NODE_LINK,
             "network": network.in_the_node(),
             "settings": network.KERNEL_SETTINGS,
+            "queued": network.queued(),
+            "bridged": network.BRIDGED,
+            "policies": POLICIES,
             "logs": str(self.folder),
             "servers": self._servers(),
-            "after": {"kubelet": str(self.socket)},
+            "after": {"kubelet": str(self.socket), POLICIES: str(self.folder / SETTLED)},
         }
         path = self.folder / "node.json"
         path.write_text(json.dumps(config, indent=1))
@@ -72,7 +78,12 @@ class Node:
             "kubelet": [str(self.programs["kubelet"]), *kubelet],
             "kube-proxy": [str(self.programs["kube-proxy"]), f"--config={self.folder / 'kube-proxy.yaml'}"],
             "coredns": [str(self.programs["coredns"]), "-conf", str(self.folder / "Corefile")],
+            POLICIES: [str(self.programs[POLICIES]), *self._policies()],
         }
+
+    def _policies(self) -> list[str]:
+        kubeconfig = self.plane.kubeconfig(POLICIES, POLICIES, MASTERS)
+        return [f"--kubeconfig={kubeconfig}", f"--node={NODE}", f"--queue={network.QUEUE}"]
 
     def _kubelet(self) -> dict[str, Any]:
         config = {

@@ -54,6 +54,19 @@ def prepare_network(link: str, commands: list[list[str]], settings: dict[str, st
             path.write_text(value)
 
 
+def enforces_policies(bridged: str, commands: list[list[str]], log: Path) -> bool:
+    """Passes new connections of pods to the server that knows the NetworkPolicies, if the kernel can do that."""
+    if not (Path("/proc/sys") / bridged).exists():
+        log.write_text(f"no {bridged} in this kernel, so NetworkPolicies are not enforced\n")
+        return False
+    for command in commands:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode:
+            log.write_text(f"{' '.join(command)}: {done.stderr}so NetworkPolicies are not enforced\n")
+            return False
+    return True
+
+
 def has_link(link: str) -> bool:
     """Whether this namespace has the interface; /sys still shows the machine's."""
     asked = subprocess.run(["ip", "link", "show", link], capture_output=True, check=False)  # noqa: S603, S607
@@ -88,6 +101,9 @@ def main(path: str) -> None:
     config = json.loads(Path(path).read_text())
     prepare_mounts(config["private_folders"])
     prepare_network(config["link"], config["network"], config["settings"])
+    log = Path(config["logs"]) / f"{config['policies']}.log"
+    if not enforces_policies(config["bridged"], config["queued"], log):
+        del config["servers"][config["policies"]]
     supervise(config["servers"], config["logs"], config["after"])
 
 

@@ -92,6 +92,8 @@ CONTAINERD = Group(
 
 PAUSE = Group(name="pause", module="pause", programs={"pause": "."}, flags=_SMALL)
 
+POLICIES = Group(name="policies", module="policies", programs={"policies": "."}, flags=_SMALL)
+
 COREDNS = Group(name="coredns", module="coredns", programs={"coredns": "github.com/coredns/coredns"}, flags=_SMALL)
 
 TOOLS = Group(
@@ -119,6 +121,6 @@ PROMETHEUS = Group(
     flags=("-tags", "remove_all_sd enable_kubernetes_sd", *_SMALL),
 )
 
-GROUPS = (APISERVER, NODE, CONTAINERD, PAUSE, COREDNS, TOOLS)
+GROUPS = (APISERVER, NODE, CONTAINERD, PAUSE, COREDNS, POLICIES, TOOLS)
 """The groups that a cluster needs."""
 ALL = (*GROUPS, PROMETHEUS)

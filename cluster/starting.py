@@ -17,7 +17,7 @@ from cluster.errors import HarnessError
 from cluster.folders import cache
 from cluster.images import load, pause_archive
 from cluster.local import NODE_PROCESS, LocalCluster, programs
-from cluster.node import NODE, PRIVATE_FOLDERS, Node
+from cluster.node import NODE, PRIVATE_FOLDERS, SETTLED, Node
 from cluster.ports import Endpoint, free_ports
 from cluster.processes import Server, output, until
 from cluster.recipe import GROUPS
@@ -114,6 +114,7 @@ def _load_pause(cluster: LocalCluster, first: Server) -> None:
             until("containerd restarts", lambda: cluster.process("containerd") not in (None, before), first)
             until("containerd listens", (cluster.folder / "containerd.sock").is_socket, first)
     load(cluster, [pause_archive()])
+    (cluster.folder / SETTLED).touch()
 
 
 def _is_ready(cluster: LocalCluster) -> bool:

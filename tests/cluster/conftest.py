@@ -19,7 +19,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT), str(Path(__file__).parent)]  # so that the tests can import cluster and real_job
 
-from real_job import VALUES, Kubectl, RealJob, said  # noqa: E402
+from real_job import Kubectl, RealJob, said, values_of  # noqa: E402
 
 from cluster import build, dask_image, debian, images, release  # noqa: E402
 from cluster.errors import HarnessError  # noqa: E402
@@ -110,7 +110,7 @@ def command(*words: str) -> None:
 @pytest.fixture(scope="session")
 def installed(real_cluster: Cluster) -> Cluster:
     """The cluster with the chart installed: the operator and the Dask operator run in its pods."""
-    release.install(real_cluster, values=VALUES, say=say)
+    release.install(real_cluster, values=values_of(real_cluster), say=say)
     return real_cluster
 
 

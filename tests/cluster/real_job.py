@@ -12,10 +12,25 @@ from typing import Any, Protocol
 
 import yaml
 
+from cluster.local import LocalCluster
+from cluster.network import API_PORT, HOST_ADDRESS
+from cluster.release import Cluster
+
 ROOT = Path(__file__).parents[2]
 Object = dict[str, Any]
-VALUES: Object = {"jobs": {"serviceAccounts": ["nobody"]}}
-"""Chart values of this tier: one of its jobs names an account that does not exist."""
+
+
+def values_of(cluster: Cluster) -> Object:
+    """Returns the chart values of this tier: one of its jobs names an account that does not exist.
+
+    In this machine's cluster the machine alone reads metrics, and jobs connect to nothing but the API server and DNS.
+    """
+    values: Object = {"jobs": {"serviceAccounts": ["nobody"]}}
+    if isinstance(cluster, LocalCluster):
+        machine = {"ipBlock": {"cidr": f"{HOST_ADDRESS}/32"}}
+        api_server = {"to": [machine], "ports": [{"port": API_PORT, "protocol": "TCP"}]}
+        values["networkPolicy"] = {"metricsFrom": [machine], "restrictEgress": True, "egress": [api_server]}
+    return values
 
 
 class Kubectl(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from real_job import VALUES, Kubectl, RealJob, said, until
+from real_job import Kubectl, RealJob, said, until, values_of
 
 from cluster import release
 from cluster.release import NAMESPACE, RELEASE, Cluster
@@ -52,7 +52,7 @@ def pods(job: RealJob) -> set[tuple[str, int]]:
 def reinstalled(installed: Cluster) -> Iterator[Cluster]:
     """A cluster whose release a test may remove or change; it is reinstalled afterwards."""
     yield installed
-    release.install(installed, values=VALUES)
+    release.install(installed, values=values_of(installed))
 
 
 @pytest.mark.fault("A30", "B25")
@@ -96,7 +96,7 @@ def test_a_job_outlives_the_release(reinstalled: Cluster, kubectl: Kubectl, job:
     until("training continues", lambda: digits.update > before_it + 10, SOON, digits.story)
     reported = digits.status["trainerStatus"]["update"]
 
-    release.install(reinstalled, values=VALUES)
+    release.install(reinstalled, values=values_of(reinstalled))
 
     until(
         "progress is reported again",
@@ -152,7 +152,8 @@ def test_an_upgrade_changes_the_operator_alone(reinstalled: Cluster, kubectl: Ku
     digits.reaches(1)
     before = pods(digits)
 
-    release.install(reinstalled, values=VALUES | {"replicaCount": 2, "resources": {"limits": {"memory": "640Mi"}}})
+    changed = {"replicaCount": 2, "resources": {"limits": {"memory": "640Mi"}}}
+    release.install(reinstalled, values=values_of(reinstalled) | changed)
 
     found: Object = json.loads(said(kubectl("--namespace", NAMESPACE, "get", "deployment", RELEASE, "--output=json")))
     [container] = found["spec"]["template"]["spec"]["containers"]
