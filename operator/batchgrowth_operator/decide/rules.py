@@ -100,7 +100,9 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
         return Verdict("False", "TrainerRestarting", truncated(f"{restart}: {cause}" if cause else f"{restart}."))
     if s.update:
         return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
-    return Verdict("False", "NotStarted", "The trainer has not committed an update yet.")
+    cause = last_exit(s.seen)
+    before = f"; the last one ended with {cause}" if cause else "."
+    return Verdict("False", "NotStarted", truncated(f"The trainer has not committed an update yet{before}"))
 
 
 def _unreachable(s: Situation, pods: Sequence[Object], job: Object | None) -> Verdict:

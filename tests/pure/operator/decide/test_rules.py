@@ -196,6 +196,20 @@ def test_training_has_not_started(make_world: MakeWorld) -> None:
     world.settle()
 
     assert ("False", "NotStarted") == world.condition("Training")
+    assert "The trainer has not committed an update yet." == message(world, "Training")
+
+
+def test_a_trainer_that_never_comes_to_its_first_update(make_world: MakeWorld) -> None:
+    """The next one tries for minutes before it ends too, so the reason stays while it tries."""
+    world = make_world()
+    world.settle()
+    refused = "the API server does not number this start of the trainer (timed out)"
+    world.pods = [pod("t-1", "trainer", **ended(75, refused)), pod("t-2", "trainer", phase="Running")]
+    world.trainer["status"] = {"active": 1, "failed": 1, "ready": 1}
+    world.settle()
+
+    said = f"The trainer has not committed an update yet; the last one ended with exit code 75: {refused}"
+    assert (("False", "NotStarted"), said) == (world.condition("Training"), message(world, "Training"))
 
 
 @pytest.mark.fault("A21", "C15")
