@@ -66,7 +66,6 @@ def build(groups: Groups = None) -> None:
 def packages() -> None:
     """Install the Debian packages that a node and image builds need (root); no other command does."""
     log = folders.cache() / "packages.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     installed = debian.install(log)
     say(f"installed {' '.join(installed)}" if installed else "every package is installed")
 
