@@ -6,7 +6,6 @@ On a user's cluster, BATCHGROWTH_VALUES is a file of chart values with images th
 
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT), str(Path(__file__).parent)]  # so that the tests can import cluster and real_job
 
-from real_job import Kubectl, RealJob, said, values_of  # noqa: E402
+from real_job import Kubectl, RealJob, new_namespace, said, values_of  # noqa: E402
 
 from cluster import build, dask_image, debian, images, release  # noqa: E402
 from cluster.errors import HarnessError  # noqa: E402
@@ -130,13 +129,10 @@ def kubectl(installed: Cluster) -> Kubectl:
 @pytest.fixture
 def namespace(kubectl: Kubectl) -> Iterator[str]:
     """A new namespace that admits restricted pods only; it is deleted with its pods after the test."""
-    name = f"test-{secrets.token_hex(3)}"
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": release.RESTRICTED}}
-    said(kubectl("create", "--filename", "-", given=json.dumps(body)))
-    yield name
-    said(kubectl("--namespace", name, "delete", "batchgrowthjobs", "--all", "--wait=false"))
-    said(kubectl("--namespace", name, "delete", "pods", "--all", "--grace-period=1", "--wait=false"))
-    said(kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false"))
+    with new_namespace(kubectl) as name:
+        yield name
+        said(kubectl("--namespace", name, "delete", "batchgrowthjobs", "--all", "--wait=false"))
+        said(kubectl("--namespace", name, "delete", "pods", "--all", "--grace-period=1", "--wait=false"))
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +16,7 @@ import yaml
 
 from cluster.local import LocalCluster
 from cluster.network import API_PORT, HOST_ADDRESS
-from cluster.release import Cluster
+from cluster.release import RESTRICTED, Cluster
 
 ROOT = Path(__file__).parents[2]
 Object = dict[str, Any]
@@ -44,6 +46,16 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
     """Returns a command's standard output; fails unless it succeeded."""
     assert 0 == done.returncode, done.stderr
     return done.stdout
+
+
+@contextmanager
+def new_namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace of a random name, which admits restricted pods only; it is deleted at the end."""
+    name = f"test-{secrets.token_hex(3)}"
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": RESTRICTED}}
+    said(kubectl("create", "--filename", "-", given=json.dumps(body)))
+    yield name
+    said(kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false"))
 
 
 def until(what: str, ready: Callable[[], Any], seconds: float, explain: Callable[[], str] = str) -> Any:

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from real_job import Kubectl, RealJob, digits, said, until
+from batchgrowth.pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD
+from real_job import Kubectl, RealJob, digits, new_namespace, said, until
 
 from cluster import images
 from cluster.local import LocalCluster
 from cluster.network import API_PORT, HOST_ADDRESS
-from cluster.release import RESTRICTED
 
 SCHEDULER_PORT, METRICS_PORT, PORT = 8786, 9090, 7000
 PATIENCE_SECONDS = 3
@@ -47,15 +47,19 @@ MakeJob = Callable[..., RealJob]
 
 def listener(name: str) -> dict[str, Any]:
     """A pod that belongs to no job, and listens."""
-    closed = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     container = {
         "name": name,
         "image": images.name_of("trainer"),
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-c", LISTEN],
-        "securityContext": closed | {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": RESTRICTED_CONTAINER,
     }
-    spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False}
+    spec = {
+        "containers": [container],
+        "securityContext": RESTRICTED_POD,
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
@@ -89,11 +93,8 @@ class Pod:
 @pytest.fixture
 def strange(kubectl: Kubectl) -> Iterator[str]:
     """Another namespace, without any policy."""
-    name = "strange"
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": RESTRICTED}}
-    said(kubectl("create", "--filename", "-", given=json.dumps(body)))
-    yield name
-    said(kubectl("delete", "namespace", name, "--wait=false"))
+    with new_namespace(kubectl) as name:
+        yield name
 
 
 @pytest.fixture
