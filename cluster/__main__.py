@@ -65,6 +65,9 @@ def build(groups: Groups = None) -> None:
 @app.command()
 def packages() -> None:
     """Install the Debian packages that a node and image builds need (root); no other command does."""
+    if os.environ.get(KUBECONFIG):
+        say(f"{KUBECONFIG} is set: that cluster needs no packages of this machine")
+        return
     log = folders.cache() / "packages.log"
     installed = debian.install(log)
     say(f"installed {' '.join(installed)}" if installed else "every package is installed")

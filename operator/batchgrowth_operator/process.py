@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from batchgrowth.logs import LogFormat, LogLevel, configure_logs
+from batchgrowth.spec import KIND
 from prometheus_client import start_http_server
 
 from batchgrowth_operator.decide.backoff import backoff_seconds
@@ -98,7 +99,7 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     watches = new_watches()
 
     def begin() -> Passes:
-        passes = _begin(make_pass, api, settings.lease, tenure, stop, watches)
+        passes = _begin(make_pass, api, store, settings.lease, tenure, stop, watches)
         sweeping = Sweep(api, store, settings.namespaces).run(passes.wake)
         _add_task(passes, sweeping, "sweep")
         return passes
@@ -124,7 +125,13 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
 
 
 def _begin(
-    make_pass: Pass, api: Api, lease: LeaseLock | None, tenure: Tenure, stop: asyncio.Event, watches: Watches
+    make_pass: Pass,
+    api: Api,
+    store: Store,
+    lease: LeaseLock | None,
+    tenure: Tenure,
+    stop: asyncio.Event,
+    watches: Watches,
 ) -> Passes:
     """The passes. Our signal handlers set `stop`, because kopf forgets a signal if watching fails during shutdown."""
     loop = asyncio.get_running_loop()
@@ -135,7 +142,7 @@ def _begin(
         leads.set()
     else:
         _add_task(passes, _lead(api, lease, tenure, leads.set), "lease")
-    _add_task(passes, _begin_when_ready(passes, watches, leads), "start")
+    _add_task(passes, _begin_when_ready(passes, store, watches, leads), "start")
     return passes
 
 
@@ -153,11 +160,11 @@ def _end_if_it_failed(task: asyncio.Task[None]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-async def _begin_when_ready(passes: Passes, watches: Watches, leads: asyncio.Event) -> None:
+async def _begin_when_ready(passes: Passes, store: Store, watches: Watches, leads: asyncio.Event) -> None:
     """Starts the passes once the store has every object, so that the first pass of a job sees all its children."""
     await watches.until_indexed()
     await leads.wait()
-    passes.begin()
+    passes.begin([key for key, _ in store.versions(KIND)])
 
 
 async def _lead(api: Api, lease: LeaseLock, tenure: Tenure, begin: Callable[[], None]) -> None:

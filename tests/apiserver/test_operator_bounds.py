@@ -9,14 +9,17 @@ import copy
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.decide.decision import Event
+from batchgrowth_operator.seen.observed import Observed, Ref
 from batchgrowth_operator.server.api import Refused, connect
 from batchgrowth_operator.server.kinds import KINDS
+from batchgrowth_operator.server.recorder import Recorder
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
 from operator_field import CHILDREN, CLAIM, CLUSTER, KEPT, TRAINER, WORKERS, Field, until
 
@@ -234,6 +237,18 @@ def test_an_event_of_others_is_not_changed(field: Field, account: Path, apiserve
         api.repeat_event("bounds", "theirs", change)
     assert api.repeat_event("bounds", "ours", change)
     assert not api.repeat_event("bounds", "none", change)
+
+
+def test_the_longest_message_of_an_event(field: Field, account: Path, apiserver: ApiServer) -> None:
+    """Of an event the API server counts bytes, of a condition characters."""
+    about = {"kind": "BatchGrowthJob", "metadata": {"name": "digits", "namespace": "bounds", "uid": "1"}}
+    events = Recorder(connect(account, lambda *_: None))
+    for _ in range(2):
+        events.record(Observed(job=about, now=datetime.now(UTC)), Event("Warning", "WorkloadFailed", "é" * 1024))
+        events.post_next()
+
+    chosen = ("--namespace=bounds", "--field-selector=reason=WorkloadFailed", "--output=jsonpath={.items[*].count}")
+    assert "2" == apiserver.kubectl("get", "events", *chosen).stdout
 
 
 def test_another_lease(apiserver: ApiServer, field: Field, tmp_path: Path) -> None:

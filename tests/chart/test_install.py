@@ -182,9 +182,15 @@ def check(apiserver: ApiServer, account: Path, **changes: str) -> subprocess.Com
 
 
 def test_helm_test_tells_what_is_wrong(apiserver: ApiServer, account: Path) -> None:
-    """Without a node the operator is down; the other checks pass, and no object is left behind."""
+    """Without a node the operator is down; the other checks pass beside a job of the example's name, and leave nothing
+    behind.
+    """
+    job = ("--namespace", NAMESPACE, "--filename", CHART / "files" / "digits.yaml")
+    ok(apiserver.kubectl("create", *job))
+
     result = check(apiserver, account)
 
+    ok(apiserver.kubectl("delete", *job))
     assert 1 == result.returncode, result.stderr
     assert ["FAIL", "ok", "ok", "ok", "ok"] == [line.split()[0] for line in result.stdout.splitlines()]
     assert "no replica of the Deployment batchgrowth is available" in result.stdout

@@ -44,15 +44,20 @@ def operator_down() -> str | None:
     return f"no replica of the Deployment {name} is available; look at: kubectl logs -n {NAMESPACE} deployment/{name}"
 
 
+def example() -> Any:
+    """Returns the example job, without its name, which a job of the user's may have."""
+    return json.loads(os.environ["EXAMPLE"]) | {"metadata": {"generateName": "helm-test-"}}
+
+
 def example_refused() -> str | None:
     """Returns the API server's message if it refuses the example, else None."""
-    code, answer = ask("POST", JOBS, json.loads(os.environ["EXAMPLE"]))
+    code, answer = ask("POST", JOBS, example())
     return None if code == 201 else f"the API server says {code}: {answer.get('message')}"
 
 
 def nonsense_taken() -> str | None:
     """Returns advice if the API server accepts a batch of 0 examples, else None."""
-    job = json.loads(os.environ["EXAMPLE"])
+    job = example()
     job["spec"]["batch"]["initial"] = 0
     code, _ = ask("POST", JOBS, job)
     return None if code == 422 else f"the API server says {code} and not 422; is the CRD of this release?"

@@ -92,7 +92,7 @@ def _same(found: Any, wanted: Any) -> bool:
 
 
 def _is_empty(value: Any) -> bool:
-    return value in (None, "", False, 0)
+    return value in (None, "", False, 0, {}, [])
 
 
 def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:

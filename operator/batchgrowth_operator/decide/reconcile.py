@@ -72,7 +72,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
     wanted, until_steady = next_status(s, w, fights)
     status, until_report = throttled(wanted, s.previous, seen.now, defaults.report_seconds)
     left = _seconds_to_live(s)
-    if left is not None and left <= 0:
+    if left is not None and left <= 0 and s.previous.completion_time:  # so those who wait for its end see it
         return Decision(delete_job=True)
     reported = _reported(s.previous, status, s.quantity)
     apply = (*(manifest for manifest in changed if ref_of(manifest) not in fights.held), *scheduler_retry(seen))

@@ -41,6 +41,7 @@ def _without_position(report: Progress) -> Progress:
     return replace(
         report, update=0, epoch=0.0, learning_rate=0.0, loss=None, metrics={}, eta_seconds=None, checkpoint_update=None,
         exchanged=None,
+        forecast=None if report.forecast is None else replace(report.forecast, due_seconds=None),
         seconds_per_update=None if report.seconds_per_update is None else 1.0,
     )  # fmt: skip
 

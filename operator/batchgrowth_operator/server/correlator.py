@@ -54,8 +54,8 @@ class Correlator:
         """The series to write, with this event in it; None if the job has written too many events.
 
         An event of a reason that the window has not seen is always written, whatever the others were. `name` is that
-        of a new object, `times` how often the event occurred. An event that is left out counts when its series is
-        written again.
+        of a new object, `times` how often the event occurred: 0 if it was counted before and is tried again, which
+        costs no further write. An event that is left out counts when its series is written again.
         """
         job = self._jobs.get(key)
         if job is None or job.uid != uid:
@@ -69,7 +69,7 @@ class Correlator:
         series.message = (COMBINED if is_combined else "") + event.message
         series.count += times
         series.last = now
-        return series if _has_token(job, now) or not similar else None
+        return series if not times or _has_token(job, now) or not similar else None
 
     def forget(self, key: Key) -> None:
         """Forgets the events of a job that is gone."""

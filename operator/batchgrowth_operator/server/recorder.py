@@ -38,6 +38,8 @@ MOST_WAITING = 5_000
 """Kinds of events that wait; the oldest that are no warnings make room for others."""
 FLUSH_SECONDS = 2.0
 """Time in which `stop` posts what still waits."""
+MOST_BYTES = 1024
+"""The longest message that the API server takes in an event; of a condition's it counts characters."""
 
 Kind = tuple[Key, str]
 """An event's job and reason."""
@@ -180,8 +182,17 @@ class Recorder:
 
     def _repeat(self, key: Key, series: Series) -> bool:
         """Whether the event still existed, to count this one; the API server drops events after an hour."""
-        change = {"message": series.message, "count": series.count, "lastTimestamp": timestamp(series.last)}
+        change = {"message": fitting(series.message), "count": series.count, "lastTimestamp": timestamp(series.last)}
         return bounded(self.api, self.seconds_left()).repeat_event(key.namespace, series.name, change)
+
+
+def fitting(message: str) -> str:
+    """The message of an event, cut to MOST_BYTES; what it ends with stays, since that names an error's cause."""
+    head = COMBINED if message.startswith(COMBINED) else ""
+    text, room = message.removeprefix(head).encode(), MOST_BYTES - len(head)
+    if len(text) <= room:
+        return message
+    return f"{head}…{text[len('…'.encode()) - room :].decode(errors='ignore')}"
 
 
 def _is_behind(waiting: deque[Occurrence], now: datetime) -> bool:
@@ -197,7 +208,7 @@ def _event(key: Key, occurrence: Occurrence, series: Series) -> Manifest:
         "involvedObject": about | {"uid": occurrence.uid},
         "type": occurrence.event.type,
         "reason": occurrence.event.reason,
-        "message": series.message,
+        "message": fitting(series.message),
         "action": "Reconcile",
         "firstTimestamp": timestamp(series.first),
         "lastTimestamp": timestamp(series.last),

@@ -19,6 +19,7 @@ POD_METADATA = frozenset(
         "deletionTimestamp",
     }
 )  # fmt: skip
+POD_SPEC = frozenset({"nodeName"})
 POD_STATUS = frozenset({"phase", "reason", "message", "startTime", "conditions"})
 CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 CONTAINER_STATUS = frozenset({"name", "ready", "restartCount", "state", "lastState"})
@@ -222,12 +223,13 @@ def _others(body: Object) -> Iterator[Object]:
 
 
 def _summary(pod: Object) -> Object:
-    """The pod with its identity, and of its status what says whether it runs, and if not, why."""
+    """The pod with its identity and its node, and of its status what says whether it runs, and if not, why."""
     given = pod.get("status") or {}
     containers = {field: [_only(CONTAINER_STATUS, one) for one in given[field]] for field in CONTAINERS & given.keys()}
     return {
         "kind": "Pod",
         "metadata": _only(POD_METADATA, pod["metadata"]),
+        "spec": _only(POD_SPEC, pod.get("spec") or {}),
         "status": _only(POD_STATUS, given) | containers,
     }
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from batchgrowth import names
@@ -55,12 +55,10 @@ class Passes:
     """The queues of all jobs. A job whose pass failed backs off, whatever events arrive."""
 
     def __init__(self, make_pass: Pass, *, waits: bool = False) -> None:
-        """With `waits` no pass runs before `begin`."""
+        """With `waits` no pass runs before `begin`, and no job is remembered that is woken before."""
         self._make_pass = make_pass
-        self._begun = asyncio.Event()
+        self._has_begun = not waits
         self._others: list[asyncio.Task[None]] = []
-        if not waits:
-            self._begun.set()
         self._woken: dict[Key, asyncio.Event] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._passed: dict[Key, float] = {}
@@ -68,15 +66,19 @@ class Passes:
         self._slots = Slots(MOST_CONCURRENT, MOST_PATIENT)
         self._changed: set[Key] = set()
 
-    def begin(self) -> None:
-        """Starts the passes, including those of jobs woken before."""
-        self._begun.set()
+    def begin(self, keys: Iterable[Key]) -> None:
+        """Starts the passes, with one of each of these jobs: all that there are."""
+        self._has_begun = True
+        for key in keys:
+            self.wake(key)
 
     def wake(self, key: Key, apart_seconds: float = 0.0) -> None:
         """Requests a pass of the job, because something about it changed: now, or that time after its last one.
 
         One that may come later is also behind the changes of other jobs.
         """
+        if not self._has_begun:
+            return
         if apart_seconds <= 0:
             self._changed.add(key)
             self._slots.hurry(key)
@@ -109,7 +111,6 @@ class Passes:
     async def _run_queue(self, key: Key) -> None:
         woken, result, failures = self._woken[key], Result(), 0
         try:
-            await self._begun.wait()
             while not result.gone or woken.is_set():
                 async with self._slots.slot(key, patient=key not in self._changed):
                     woken.clear()

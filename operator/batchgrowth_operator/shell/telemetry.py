@@ -6,11 +6,13 @@ from typing import Any
 from batchgrowth import names
 from batchgrowth.conditions import CONDITIONS
 from batchgrowth.metrics import OPERATOR, Metric
+from batchgrowth.status import JobStatus
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from batchgrowth_operator.decide.decision import Decision
+from batchgrowth_operator.decide.previous import stored_status
 from batchgrowth_operator.seen.observed import Object, Observed, annotations_of, ref_of
 from batchgrowth_operator.server.store import Key
 
@@ -53,7 +55,7 @@ class Telemetry:
         self.registry = CollectorRegistry()
         self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in OPERATOR}
         self._states: dict[Key, str] = {}
-        self._resizes: dict[Key, str] = {}
+        self._resizes: dict[Key, str | None] = {}
 
     def request(self, verb: str, resource: str, code: str) -> None:
         """Counts a request that the API server answered."""
@@ -72,6 +74,8 @@ class Telemetry:
             found = seen.children.get(ref_of(manifest))
             if found is not None and _digest(found) == _digest(manifest):
                 self._metrics["batchgrowth_operator_repairs_total"].labels(manifest["kind"]).inc()
+        if key not in self._states:
+            self._take_up(key, stored_status(seen))
         if decision.status is not None:
             self._status(key, decision.status)
 
@@ -86,11 +90,21 @@ class Telemetry:
         for key in list(self._states):
             self.forget(key)
 
+    def _take_up(self, key: Key, status: JobStatus) -> None:
+        """Shows a job that this process has not seen before as its stored status says: it may never be written again.
+
+        An earlier process has observed the resize in it.
+        """
+        if status.conditions:
+            stored = status.to_json()
+            self._resizes[key] = _resize_seconds(stored)
+            self._status(key, stored)
+
     def _status(self, key: Key, status: dict[str, Any]) -> None:
         statuses = {condition["type"]: condition["status"] for condition in status["conditions"]}
         self._metrics[CONDITION].set(key, statuses)
         self._count(key, status["phase"])
-        seconds = (status.get("workers") or {}).get("resizeSeconds")
+        seconds = _resize_seconds(status)
         if seconds is not None and seconds != self._resizes.get(key):
             self._resizes[key] = seconds
             self._metrics["batchgrowth_operator_workers_ready_duration_seconds"].labels("up").observe(float(seconds))
@@ -104,6 +118,10 @@ class Telemetry:
         else:
             self._states[key] = state
             gauge.labels(state).inc()
+
+
+def _resize_seconds(status: Mapping[str, Any]) -> str | None:
+    return (status.get("workers") or {}).get("resizeSeconds")
 
 
 def _digest(body: Object) -> str | None:

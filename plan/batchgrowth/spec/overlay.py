@@ -11,13 +11,14 @@ OF_ONE_SOURCE = frozenset({"env", "volumes"})
 def merged(base: Any, overlay: Any, key: str = "") -> Any:
     """`overlay` laid over `base`: maps merge by their keys, lists as MERGE_KEYS says; all else is replaced.
 
+    What is null in the overlay is left out, so that Kubernetes' default holds.
     A probe's handler replaces one of another kind.
     """
     if isinstance(base, dict) and isinstance(overlay, dict):
         if key in PROBES and PROBE_HANDLERS & overlay.keys():
             base = {name: value for name, value in base.items() if name not in PROBE_HANDLERS - overlay.keys()}
         both = {name: merged(base[name], value, name) for name, value in overlay.items() if name in base}
-        return base | overlay | both
+        return {name: value for name, value in (base | overlay | both).items() if value is not None}
     if isinstance(base, list) and isinstance(overlay, list) and key in MERGE_KEYS:
         field = MERGE_KEYS[key]
         over = {entry[field]: entry for entry in overlay}

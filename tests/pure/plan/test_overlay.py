@@ -12,6 +12,7 @@ from batchgrowth.spec.overlay import merged
         ({"a": 1, "b": {"c": 1}}, {"b": {"d": 2}}, {"a": 1, "b": {"c": 1, "d": 2}}),
         ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
         ({"a": 1}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+        ({"a": 1, "b": {"c": 1, "d": 2}}, {"a": None, "b": {"c": None}, "e": None}, {"b": {"d": 2}}),
         (
             {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]},
             {"env": [{"name": "B", "value": "3"}, {"name": "C", "value": "4"}]},

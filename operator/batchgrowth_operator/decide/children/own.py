@@ -1,5 +1,6 @@
 """What the spec adds to the pods of trainer and workers: volumes, environment, resources and code."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from batchgrowth.schema.model import Model
@@ -39,7 +40,7 @@ def with_own_parts(spec: JobSpec, pod: dict[str, Any]) -> dict[str, Any]:
         over["volumeMounts"] = [
             *over["volumeMounts"], {"name": SOURCE_VOLUME, "mountPath": SOURCE_FOLDER, "readOnly": True}
         ]  # fmt: skip
-    base = pod | {"containers": [_less_requested(container, parts.get("resources", {}))]}
+    base = pod | {"containers": [less_requested(container, parts.get("resources", {}))]}
     result: dict[str, Any] = merged(base, {"containers": [{k: v for k, v in over.items() if v}], "volumes": volumes})
     return result
 
@@ -48,8 +49,8 @@ def _plain(model: Model | None) -> dict[str, Any]:
     return plain([model])[0] if model else {}
 
 
-def _less_requested(container: dict[str, Any], resources: dict[str, Any]) -> dict[str, Any]:
+def less_requested(container: dict[str, Any], resources: Mapping[str, Any]) -> dict[str, Any]:
     """The container without our request for what is limited: as in a pod, what is limited is requested as well."""
-    limited = resources.get("limits", {})
+    limited = resources.get("limits") or {}
     requests = {name: amount for name, amount in container["resources"]["requests"].items() if name not in limited}
     return container | {"resources": container["resources"] | {"requests": requests}}

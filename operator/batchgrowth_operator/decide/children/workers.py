@@ -1,5 +1,6 @@
 """The Deployment of all worker pods."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from batchgrowth import names
@@ -8,7 +9,7 @@ from batchgrowth.spec.overlay import merged
 from batchgrowth.spec.template import CONTAINER
 
 from batchgrowth_operator.decide.children.base import child
-from batchgrowth_operator.decide.children.own import with_own_parts
+from batchgrowth_operator.decide.children.own import less_requested, with_own_parts
 from batchgrowth_operator.decide.children.pods import (
     HEALTH_PORT,
     MOUNTS,
@@ -46,9 +47,17 @@ def worker_deployment(s: Situation, replicas: int) -> Manifest:
 def worker_template(s: Situation) -> dict[str, Any]:
     """The pod template of the workers: ours, below what the spec adds to all pods, below the user's template."""
     labels = names.labels(s.seen.name, CONTAINER)
-    pod = with_own_parts(s.spec, _pod(s))
-    template: dict[str, Any] = merged({"metadata": {"labels": labels}, "spec": pod}, s.spec.workers.template)
+    given, pod = s.spec.workers.template, _pod(s)
+    [worker] = pod["containers"]
+    pod = with_own_parts(s.spec, pod | {"containers": [less_requested(worker, _resources(given))]})
+    template: dict[str, Any] = merged({"metadata": {"labels": labels}, "spec": pod}, given)
     return template
+
+
+def _resources(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The resources of the worker's container in a user's template."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    return next((one.get("resources") or {} for one in containers if one["name"] == CONTAINER), {})
 
 
 def _pod(s: Situation) -> dict[str, Any]:

@@ -251,6 +251,28 @@ def test_the_template_is_merged_into_the_workers(make_world: MakeWorld) -> None:
     assert "dask" == worker["command"][0]
 
 
+@pytest.mark.parametrize("own", [None, {"requests": {"cpu": "2"}}])
+def test_what_a_template_limits_is_requested_too(make_world: MakeWorld, own: dict[str, Any] | None) -> None:
+    """As in any pod, unless the spec requests something: our own small request is only for a worker without limits."""
+    limits = {"cpu": "8", "memory": "32Gi"}
+    template = {"spec": {"containers": [{"name": "worker", "resources": {"limits": limits}}]}}
+    world = make_world(workers={"template": template}, **({"resources": own} if own else {}))
+    world.settle()
+
+    [worker] = world.deployment["spec"]["template"]["spec"]["containers"]
+
+    assert {"limits": limits, "requests": own["requests"] if own else {}} == worker["resources"]
+
+
+def test_what_a_template_sets_to_null_is_kubernetes_own(make_world: MakeWorld) -> None:
+    world = make_world(workers={"template": {"spec": {"containers": [{"name": "worker", "resources": None}]}}})
+    world.settle()
+
+    [worker] = world.deployment["spec"]["template"]["spec"]["containers"]
+
+    assert "resources" not in worker
+
+
 SILENCE_SECONDS = 300  # for as long Dask itself waits for a silent worker
 
 

@@ -28,6 +28,7 @@ JSON = st.recursive(
         ({"limits": {"cpu": "2"}}, {"limits": {"cpu": 2}}),
         ({"items": [{"field": {"divisor": "1k"}}]}, {"items": [{"field": {"divisor": "1000"}}]}),
         ({}, {"a": None, "b": False, "c": "", "d": 0, "e": {}, "f": []}),
+        ({"a": {}, "b": []}, {"a": None, "b": None}),
         ({"env": [{"name": "B"}, {"name": "A", "value": "1"}]}, {"env": [{"name": "A", "value": "1"}]}),
         ({"ports": [{"port": 1, "nodePort": 3}]}, {"ports": [{"port": 1}]}),
         ({"env": [{"name": "A"}]}, {"env": [{"name": "A", "value": ""}]}),

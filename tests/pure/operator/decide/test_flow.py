@@ -447,10 +447,13 @@ def test_a_finished_job_is_deleted_after_its_time(training_world: MakeWorld) -> 
 
 
 def test_a_time_to_live_of_nothing(training_world: MakeWorld) -> None:
+    """Those who wait for the end still see it: the job goes once its status says how it ended."""
     world = training_world(ttlSecondsAfterFinished=0)
 
     world.report(460).trainer_ends().step()
+    assert (False, "True") == (world.job_deleted, world.condition("Succeeded")[0])
 
+    world.step()
     assert world.job_deleted
 
 

@@ -142,9 +142,9 @@ class Safety:
     def _early_end(self, instance: Instance) -> Iterator[str]:
         job = instance.view.job
         ended = ended_at(job)
-        if job["spec"].get("ttlSecondsAfterFinished") is None or not (ended or _has_ended(instance)):
-            yield "the job is not over, or has no time to live"
-        elif ended:
+        if job["spec"].get("ttlSecondsAfterFinished") is None or not ended:
+            yield "the job has no time to live, or its status does not say that it is over"
+        else:
             yield from self._early(instance, ended, "ttlSecondsAfterFinished")
 
     def _early(self, instance: Instance, since: str | None, limit: str) -> Iterator[str]:

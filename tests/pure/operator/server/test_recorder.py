@@ -11,7 +11,15 @@ from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.server import recorder
 from batchgrowth_operator.server.api import Refused
 from batchgrowth_operator.server.correlator import BURST, COMBINED, MOST_SIMILAR
-from batchgrowth_operator.server.recorder import BEHIND_SECONDS, PATIENCE, PAUSE_SECONDS, RETRY_SECONDS, Recorder
+from batchgrowth_operator.server.recorder import (
+    BEHIND_SECONDS,
+    MOST_BYTES,
+    PATIENCE,
+    PAUSE_SECONDS,
+    RETRY_SECONDS,
+    Recorder,
+    fitting,
+)
 from batchgrowth_operator.server.store import Key
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -164,6 +172,42 @@ def test_events_wait_for_an_api_server_that_does_not_answer(api: FakeApi, events
 
     assert [RETRY_SECONDS, RETRY_SECONDS] == post(events)[:2]
     assert [("digits", TROUBLE.message, 1), ("digits", "Stage 1 began.", 1)] == api.shown()
+
+
+def test_the_api_server_may_be_away_for_long(api: FakeApi, events: Recorder) -> None:
+    """An event that is tried again and again costs no more of its job's budget than one that is posted at once."""
+    api.errors = [ConnectionError("down")] * (BURST + 5)
+    events.record(seen(), TROUBLE)
+    post(events)
+    assert [("digits", TROUBLE.message, 1)] == api.shown()
+
+    for number in range(BURST - 1):
+        events.record(seen(), stage(number % MOST_SIMILAR))
+        post(events)
+    assert BURST - 1 == sum(count for _, message, count in api.shown() if message != TROUBLE.message)
+
+
+@pytest.mark.parametrize("text", ["a" * 1024, "…" + "z" * 1023, "é" * 600, "…" + "語" * 1023])
+@pytest.mark.parametrize("prefix", ["", COMBINED])
+def test_a_message_fits_into_an_event(text: str, prefix: str) -> None:
+    """Of an event the API server counts bytes; the end stays, and what says that it is combined."""
+    message = prefix + text
+
+    cut = fitting(message)
+
+    assert len(cut.encode()) <= MOST_BYTES
+    assert (cut == message) == (len(message.encode()) <= MOST_BYTES)
+    assert cut.startswith(prefix)
+    assert cut.removeprefix(prefix + "…")[-300:] == text[-300:]
+
+
+def test_a_long_message_is_posted_and_counted(api: FakeApi, events: Recorder) -> None:
+    for _ in range(2):
+        events.record(seen(), Event("Warning", "WorkloadFailed", "é" * 1024))
+        post(events)
+
+    [(_, message, count)] = api.shown()
+    assert (2, True) == (count, len(message.encode()) <= MOST_BYTES)
 
 
 def test_a_refused_event_is_dropped(api: FakeApi, events: Recorder, caplog: pytest.LogCaptureFixture) -> None:

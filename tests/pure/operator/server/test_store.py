@@ -98,14 +98,15 @@ def test_fields_that_no_decision_needs_are_not_kept() -> None:
     ending = {"terminated": {"exitCode": 3}}
     containers = [{"name": "worker", "ready": True, "state": ending, "imageID": "sha256:0", "resources": {}}]
     status = {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": containers}
-    store.update(child(1, "Pod", spec={"containers": []}, status=status))
+    store.update(child(1, "Pod", spec={"containers": [], "nodeName": "n-1"}, status=status))
     fields = child(2)
     fields["metadata"]["managedFields"] = []
     store.update(fields)
 
     kept = store.children(KEY)
     pod = kept[Ref("Pod", "digits-workers")]
-    assert {"kind", "status", "metadata"} == pod.keys()
+    assert {"kind", "status", "metadata", "spec"} == pod.keys()
+    assert {"nodeName": "n-1"} == pod["spec"], "for the name of a node that adds differently"
     assert {"name", "namespace", "labels", "resourceVersion"} == pod["metadata"].keys()
     kept_of_the_container = {"name": "worker", "ready": True, "state": ending}
     assert {"phase": "Running", "containerStatuses": [kept_of_the_container]} == pod["status"]

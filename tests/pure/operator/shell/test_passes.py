@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth.forecast import Forecast
 from batchgrowth.progress import Progress
 from batchgrowth_operator.decide import flapping, previous
 from batchgrowth_operator.decide.decision import Decision, Event
@@ -541,11 +542,32 @@ REPORT = Progress(
 )
 
 
+FORECAST = Forecast(update=20, batch_size=64, workers=1, due_seconds=2.0)
+
+
+def test_that_a_forecast_s_look_comes_closer_is_no_news(setting: Setting) -> None:
+    """Every report says so: a pass for each would come before the milestones of other jobs."""
+    setting.once()
+    progress, news = setting.api.objects[PROGRESS], []
+    for update, forecast in (
+        (10, FORECAST),
+        (11, replace(FORECAST, due_seconds=1.8)),
+        (12, replace(FORECAST, workers=2)),
+    ):
+        report = replace(REPORT, update=update, forecast=forecast)
+        metadata = progress["metadata"] | {"resourceVersion": str(5000 + update), "namespace": "default"}
+        setting.store.update({**progress, "metadata": metadata, "data": {"progress.json": report.to_json()}})
+        news.append(setting.observer.is_news(KEY, PROGRESS))
+
+    assert [True, False, True] == news
+
+
 @pytest.mark.parametrize(
     ("change", "is_news"),
     [
         ({"update": 11, "epoch": 1.1, "loss": 0.4, "eta_seconds": 9.0, "learning_rate": 0.04}, False),
         ({"update": 11, "metrics": {"accuracy": 0.9}, "checkpoint_update": 11, "seconds_per_update": 0.1}, False),
+        ({"update": 11, "forecast": FORECAST}, True),
         ({"update": 11, "seconds_per_update": None}, True),
         ({"update": 115, "stage": 1, "batch_size": 64}, True),
         ({"ready": 2}, True),
@@ -1033,6 +1055,7 @@ def test_decisions_in_the_log(decision: Decision, text: str) -> None:
 
 
 def test_passes_wait_for_the_lease() -> None:
+    """A replica that waits remembers nothing of jobs, thousands of which may come and go until it leads."""
     made: list[Key] = []
 
     async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
@@ -1044,9 +1067,9 @@ def test_passes_wait_for_the_lease() -> None:
         queues.add_task(asyncio.create_task(asyncio.sleep(60)))
         queues.wake(KEY)
         await asyncio.sleep(0.01)
-        assert [] == made
+        assert ([], {}) == (made, queues._tasks)
 
-        queues.begin()
+        queues.begin([KEY])
         await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
         await queues.stop()
 

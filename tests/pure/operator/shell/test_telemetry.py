@@ -49,6 +49,25 @@ def test_the_metrics_of_a_job_s_life(make_world: MakeWorld) -> None:
     assert None is value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True")
 
 
+def test_a_new_process_shows_jobs_that_are_never_written_again(training_world: MakeWorld) -> None:
+    """An alert about a failed job must not end because the operator is upgraded."""
+    world = training_world()
+    world.workers_ready().report(20).settle()
+    world.trainer_ends("Failed").settle()
+    assert "Failed" == world.job["status"]["phase"]
+    assert world.job["status"]["workers"]["resizeSeconds"]
+    telemetry = Telemetry()
+
+    record(world, telemetry)
+
+    assert 1 == value(telemetry, "status_writes_total", result="unchanged")
+    assert 1 == value(telemetry, "jobs", state="Failed")
+    failed = {"namespace": "default", "job": "digits", "type": "Succeeded", "status": "False"}
+    assert 1 == value(telemetry, "job_condition", **failed)
+    observed = value(telemetry, "workers_ready_duration_seconds_count", direction="up")
+    assert not observed, "the process before has observed that resize"
+
+
 def test_requests_and_passes_are_counted() -> None:
     telemetry = Telemetry()
     telemetry.request("get", "secrets", "200")
