@@ -25,8 +25,8 @@ $ kubectl get bgj --watch
 
 `make package`, in a clone of the repository, writes this chart into one file, with the Dask operator's chart in it.
 `my-values.yaml` names the images, in `image.repository` and `trainer.image.repository`.
-[You build and push them](../../docs/kubernetes.md#install): no registry has public ones.
-See also [docs/chart.md](../../docs/chart.md).
+You build and push them, as `docs/kubernetes.md` of the repository says: no registry has public ones.
+`docs/chart.md` explains rights, teams, upgrades and uninstalling; `examples/digits.yaml` is the job that helm prints.
 
 ## Values
 

@@ -10,6 +10,7 @@ from batchgrowth.choices import CHOICES
 from batchgrowth.conditions import CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
 from batchgrowth.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.schema.choice import Entry
+from batchgrowth_operator.decide.events import QUIET
 from pydantic.fields import FieldInfo
 
 from docs.alerts import alerts_page
@@ -70,13 +71,14 @@ def conditions_page() -> str:
     return (
         "# Conditions and events\n\nThe conditions that `kubectl describe bgj NAME` shows, and their reasons.\n"
         "The message beside a reason names the missing or refused object and a remedy.\n"
-        "Each change of a condition is an event with the same reason; "
+        "Where a condition's status or reason changes, an event has the same reason, but for "
+        f"{', '.join(f'`{reason}`' for reason in sorted(QUIET))}, which only say that a job is on its way; "
         f"a new stage is an event with the reason `{STAGE_BEGAN}`, which in a measured job names the measured value, "
         f"and a status that the API server refuses is one with the reason `{STATUS_REFUSED}`, which no condition can "
         "tell.\n"
-        "A condition that turns bad for the fifth time, with less than ten minutes between two turns, stays bad, and "
-        "its message says since when it came again and again; it is good again after five minutes without trouble, "
-        "when the spec is edited, or when the job ends.\n"
+        "A condition that turns bad for the fifth time, with less than ten minutes between two turns, is held bad, and "
+        "its message says since when it has flapped; it is released after five minutes without trouble, when the spec "
+        "is edited, or when the job ends.\n"
         "Generated from `batchgrowth.conditions`; a test fails if this page differs.\n\n" + "\n".join(parts)
     )
 

@@ -140,7 +140,7 @@ class Looks(Windows):
         'leastChange, more than 1 and at most 1000. Default: "2".',
     )
     may_shrink: bool = Field(
-        False, description="True lets the batch shrink again, at most to batch.initial. Default: false."
+        False, description="True lets the batch shrink again, but never below batch.initial. Default: false."
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (

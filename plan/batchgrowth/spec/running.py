@@ -57,7 +57,7 @@ class Exchange(Choice):
 
     @property
     def patience_seconds(self) -> int:
-        """How long a worker may hear nothing of another: timeoutSeconds for each update of a round."""
+        """How long a worker may hear nothing of another: timeoutSeconds for each update between two exchanges."""
         return self.timeout_seconds * int(self.entry.longest_round(self.settings))
 
 
