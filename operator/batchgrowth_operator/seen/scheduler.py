@@ -24,13 +24,20 @@ def is_ready(seen: Observed) -> bool:
 
 
 def lacks_parts(seen: Observed) -> bool:
-    """Whether the scheduler lost a part that only the Dask operator can create again."""
-    return seconds_until_parts_lost(seen) == 0
+    """Whether the scheduler lost a part that only the Dask operator can create again, and has not begun to."""
+    return _is_requested(seen) or seconds_until_parts_lost(seen) == 0
 
 
 def parts_missing_since(seen: Observed) -> str | None:
-    """Since when a part is missing, for the annotation that remembers it; None if none is, or the cluster is new."""
-    return _missing_since(seen) or timestamp_ms(seen.now) if _seconds_until_settled(seen) == 0 else None
+    """Since when a part is missing, or was requested, for the annotation that remembers it; None if none is, or the
+    cluster is new.
+    """
+    if _is_requested(seen):
+        return annotations_of(seen.children[Ref("DaskCluster", names.cluster(seen.name))])[names.PARTS_MISSING]
+    if _seconds_until_settled(seen) != 0:
+        return None
+    since = None if seconds_until_parts_lost(seen) == 0 else _missing_since(seen)
+    return since or timestamp_ms(seen.now)
 
 
 def seconds_until_parts_lost(seen: Observed) -> float | None:
@@ -43,6 +50,18 @@ def seconds_until_parts_lost(seen: Observed) -> float | None:
     if settles != 0:
         return settles
     return max(0.0, SETTLED_AFTER_SECONDS - seconds_since(_missing_since(seen), seen.now))
+
+
+def _is_requested(seen: Observed) -> bool:
+    """Whether missing parts were requested, and the Dask operator has not changed the phase yet.
+
+    Until then the phase is ours: if we left it out, the API server would remove it, which leaves a status of null, and
+    that the schema of a DaskCluster refuses.
+    """
+    cluster = seen.child("DaskCluster", names.cluster(seen.name))
+    if cluster is None or (cluster.get("status") or {}).get("phase") != CREATE_PARTS:
+        return False
+    return names.PARTS_MISSING in annotations_of(cluster)
 
 
 def _seconds_until_settled(seen: Observed) -> float | None:

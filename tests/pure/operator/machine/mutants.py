@@ -177,7 +177,7 @@ MUTANTS = {
         (drift_is_never_seen, NOT_WANTED, (*PASSES, "edit_children", "scale")),
         (a_requested_phase_is_not_compared, f"{NOT_WANTED}|{UNREST}", (*PASSES, "delete_children")),
         (a_missing_annotation_recreates, "deleted without need", (*PASSES, "strip")),
-        (time_to_live_counts_from_the_start, "time to live", (*PASSES, "train", "wait")),
+        (time_to_live_counts_from_the_start, EARLY, (*PASSES, "train", "wait")),
         (a_jump_of_the_clock_counts, EARLY, ("calm", "clock_jumps")),
         (a_refused_spec_is_used, "not accepted|Accepted is true", (*PASSES, "break_spec")),
         (a_refused_spec_deletes_the_children, "deleted without need", (*PASSES, "break_spec")),
@@ -187,6 +187,6 @@ MUTANTS = {
         (the_history_keeps_only_the_newest, "the history changes", ()),
         (what_was_found_is_not_stored, NOT_WANTED, LAGS),
         (the_cluster_is_never_released, NOT_WANTED, (*PASSES, "suspend", "train")),
-        (lost_parts_are_not_restored, NOT_WANTED, (*PASSES, "delete_children")),
+        (lost_parts_are_not_restored, f"{NOT_WANTED}|{UNREST}", (*PASSES, "delete_children")),
     )
 }
