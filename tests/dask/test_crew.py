@@ -148,6 +148,32 @@ def test_only_registered_workers_that_do_not_answer_are_restarted(
     crew.calls.close()
 
 
+def test_all_registered_workers_are_asked_to_forget_a_run_that_ends(
+    client: Any, small_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those too that are held back, or still prepare: both would keep a replica and its loaders."""
+    asked, cancelled = list[tuple[Any, set[str]]](), list[str]()
+
+    async def run(function: Any, run_id: str, *, workers: list[str], on_error: str) -> dict[str, None]:
+        assert ("run", "return") == (run_id, on_error)
+        asked.append((function, set(workers)))
+        return dict.fromkeys(workers)
+
+    client._run = run
+    crew = Crew(client, "run", small_job().spec, ())
+    monkeypatch.setattr(crew, "check_connected", lambda: None)
+    monkeypatch.setattr(crew._roll, "close", lambda _topic: None)
+    crew.calls.registered |= {"ready", "held", "preparing"}
+    for address, digest in (("ready", "one"), ("held", "another")):
+        crew._preparing[address] = SimpleNamespace()  # type: ignore[assignment]
+        crew.follow(Ready(address, Prepared(address, "host", "", ("127.0.0.1", 1), Arithmetic(digest))))
+    crew._admission._held["held"] = crew.ready.pop("held")
+    crew._preparing["preparing"] = SimpleNamespace(cancel=lambda: cancelled.append("preparing"))  # type: ignore[assignment]
+    crew.close()
+    assert [(service.forget, {"ready", "held", "preparing"})] == asked
+    assert ["preparing"] == cancelled
+
+
 @pytest.mark.parametrize(
     ("nanny", "back", "ended"), [(True, [], []), (False, ["a"], []), (False, [], ["a"]), (False, ["b"], ["a"])]
 )

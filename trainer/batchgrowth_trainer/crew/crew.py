@@ -72,8 +72,9 @@ class Crew:
         """Stop watching, and free what the members hold."""
         try:
             self.check_connected()
-            members = [address for address in (*self.ready, *self.leaving) if address in self.registered]
-            self.calls.ask(service.forget, self.run_id, workers=members, seconds=_ANSWER_SECONDS)
+            for preparing in self._preparing.values():
+                preparing.cancel()  # a worker that has not begun builds no member; one that has drops it when asked
+            self.calls.ask(service.forget, self.run_id, workers=[*self.registered], seconds=_ANSWER_SECONDS)
             self._roll.close(self._topic)
         except (SchedulerLost, Superseded, OSError):
             return  # nothing of this run is left
@@ -222,8 +223,7 @@ class Crew:
         if address in self._preparing or address in self._admission:
             return
         self.calls.notify(service.abandon_others, self.run_id, self._claim.start, worker=address)
-        future = self.calls.submit(address, service.prepare_member, *self._arguments)
-        self._preparing[address] = future
+        self._preparing[address] = future = self.calls.submit(address, service.prepare_member, *self._arguments)
         future.add_done_callback(lambda done: self._on_prepared(address, done))
 
     def _take_prepared(self, event: Ready) -> None:

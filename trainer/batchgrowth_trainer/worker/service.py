@@ -40,6 +40,8 @@ from batchgrowth_trainer.worker.member import Member
 draw_apart()
 
 _MEMBERS: dict[str, Member] = {}
+_PREPARING: set[str] = set()
+"""The runs whose member is being built; no member stays of a run that leaves the set before it is."""
 _STARTS: dict[str, int] = {}
 """The starts, numbered, of the trainers that drive the runs which this process knows, or knew."""
 
@@ -60,9 +62,10 @@ def _announce_leave(worker: Worker) -> None:
 
 def _abandon(run_ids: Iterable[str]) -> None:
     for run_id in run_ids:
-        member = _MEMBERS.pop(run_id)
-        member.control.abandoned = True
-        member.close()
+        _PREPARING.discard(run_id)
+        if member := _MEMBERS.pop(run_id, None):
+            member.control.abandoned = True
+            member.close()
 
 
 LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
@@ -83,21 +86,30 @@ def prepare_member(
     """Load the workload and build a replica that is ready to join.
 
     `start` is the number of the start of the driver's process; `function` is the workload's if it has no module, as
-    `record.functions` packs it. Raises WorkloadError and DataError, and Superseded if a
-    driver of a later start was here.
+    `record.functions` packs it. Raises WorkloadError and DataError, Superseded if a driver of a later start was here,
+    and NoMember if the run was forgotten before its member was built.
     """
     _obey(run_id, start)
     find_modules_in(paths)
     if function:
         receive(function)
-    worker = get_worker()
-    listen(worker)
+    listen(worker := get_worker())
     if run_id not in _MEMBERS:
-        _MEMBERS[run_id] = Member(spec, host_and_port(worker.address)[0])
-        _MEMBERS[run_id].watchdog.watch(_end)
-    member = _MEMBERS[run_id]
-    host, door = socket.gethostname(), member.door.address
-    return messages.Prepared(str(worker.name), host, _gpu(), door, member.replica.arithmetic)
+        _build(run_id, spec, host_and_port(worker.address)[0])
+    member = member_of(run_id)
+    names = str(worker.name), socket.gethostname(), _gpu()
+    return messages.Prepared(*names, member.door.address, member.replica.arithmetic)
+
+
+def _build(run_id: str, spec: JobSpec, host: str) -> None:
+    _PREPARING.add(run_id)
+    try:
+        member = _MEMBERS[run_id] = Member(spec, host)
+        member.watchdog.watch(_end)
+        if run_id not in _PREPARING:
+            _abandon([run_id])
+    finally:
+        _PREPARING.discard(run_id)
 
 
 def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
@@ -190,7 +202,7 @@ async def abandon_others(run_id: str, start: int = 0) -> None:
     Raises Superseded if a driver of a later start was here.
     """
     _obey(run_id, start)
-    _abandon([key for key in _MEMBERS if key != run_id])
+    _abandon({*_MEMBERS, *_PREPARING} - {run_id})
 
 
 async def acknowledge_leave() -> None:
@@ -204,9 +216,8 @@ async def give_up(fault: str) -> None:
 
 
 async def forget(run_id: str) -> None:
-    """Free the replica: the run is over, or goes on without this worker."""
-    if run_id in _MEMBERS:
-        _MEMBERS.pop(run_id).close()
+    """Drop the member, which ends at its next update boundary: the run is over, or goes on without this worker."""
+    _abandon([run_id])
 
 
 def _end(why: str) -> None:
@@ -235,6 +246,5 @@ def _encryption(worker: Worker, spec: JobSpec) -> Encryption | None:
 
 
 def _gpu() -> str:
-    if not torch.cuda.is_available():
-        return ""
-    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    found = torch.cuda.is_available()
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if found else ""
