@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth_trainer.blame import ReadFault
 from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.workload import Workload
 
@@ -125,6 +126,30 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
         "def workload():\n    return made(metrics={'auc': loss}, whole_set_metrics={'auc': loss})\n",
         "auc is in metrics and in whole_set_metrics; rename one",
     ),
+    "metrics without names": (
+        "def workload():\n    return made(metrics=[loss])\n",
+        "metrics is a list; give functions by name",
+    ),
+    "metrics that are None": (
+        "def workload():\n    return made(metrics=None)\n",
+        "metrics is a NoneType; .* leave it out",
+    ),
+    "metrics of the whole set without names": (
+        "def workload():\n    return made(whole_set_metrics=loss)\n",
+        "whole_set_metrics is a function; give functions by name",
+    ),
+    "a metric that is named by a number": (
+        "def workload():\n    return made(metrics={1: loss})\n",
+        "named 1; write letters",
+    ),
+    "a test set that is named by a number": (
+        "def workload():\n    return made(test={0: [(1, 2)]})\n",
+        "a test set is named 0; write letters",
+    ),
+    "a length that is no number": (
+        "class Rows(list):\n    def __len__(self): return 'many'\ndef workload():\n    return made(train=Rows())\n",
+        "checking what it returned raised TypeError: 'str' object cannot be interpreted as an integer",
+    ),
     "a metric of a taken name": ("def workload():\n    return made(metrics={'loss': loss})\n", "named 'loss'"),
     "a metric that breaks a CSV": ("def workload():\n    return made(metrics={'a,b': loss})\n", "named 'a,b'"),
     "an augmentation that is no function": ("def workload():\n    return made(augment=3)\n", "augment is a int"),
@@ -199,6 +224,23 @@ def test_a_function_may_take_anything(load: Load) -> None:
 def test_data_of_another_length_is_a_data_error(load: Load) -> None:
     with pytest.raises(DataError, match=r"workload\.examples: 9 was given .* has 8; set workload\.examples: 8"):
         load(examples=9)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        ("OSError(5, 'Input/output error')", ReadFault, r"raised OSError: .*Input/output error .*, in __len__\)"),
+        ("FileNotFoundError('rows.csv')", DataError, r"a file is missing: FileNotFoundError: rows\.csv"),
+    ],
+)
+def test_a_length_that_cannot_be_read_is_blamed_like_reading(
+    load: Load, error: str, kind: type[DataError], said: str
+) -> None:
+    source = (
+        f"class Rows(list):\n    def __len__(self): raise {error}\ndef workload():\n    return made(train=Rows())\n"
+    )
+    with pytest.raises(kind, match=rf"checking what it returned.*{said}"):
+        load(source)
 
 
 @pytest.mark.fault("A20")

@@ -80,6 +80,13 @@ def _check_all_found(model: nn.Module, entrypoint: str) -> None:
 
 
 def _check_functions(workload: Workload, entrypoint: str) -> None:
+    for name in ("metrics", "whole_set_metrics"):
+        given = getattr(workload, name)
+        if not isinstance(given, Mapping):
+            raise WorkloadError(
+                f"{entrypoint}: {name} is {_what(given)}; give functions by name, as in "
+                f"{name}={{'accuracy': correct}}, or leave it out"
+            )
     functions = {
         "loss": workload.loss,
         **{f"metrics.{name}": function for name, function in workload.metrics.items()},
@@ -103,16 +110,16 @@ def _what(value: object) -> str:
 
 
 def _check_columns(workload: Workload, entrypoint: str) -> None:
-    both = sorted(workload.metrics.keys() & workload.whole_set_metrics.keys())
+    both = [name for name in workload.metrics if name in workload.whole_set_metrics]
     if both:
         raise WorkloadError(f"{entrypoint}: {both[0]} is in metrics and in whole_set_metrics; rename one of them")
     for name in (*workload.metrics, *workload.whole_set_metrics):
         for test in workload.test_sets:
-            if test and name.startswith(f"{test}."):
+            if test and str(name).startswith(f"{test}."):
                 raise WorkloadError(
                     f"{entrypoint}: the metric {name!r} has the name of a value of the test set {test!r}; rename it"
                 )
-        if not METRIC_NAME.fullmatch(name) or name in EVALUATION_HEADER:
+        if not _is_name(name) or name in EVALUATION_HEADER:
             raise WorkloadError(
                 f"{entrypoint}: a metric is named {name!r}; write letters, digits, '_', '-' and '.', a letter first, "
                 f"and none of {', '.join(EVALUATION_HEADER)}, which are columns of evaluations.csv already"
@@ -136,8 +143,12 @@ def _check_data(workload: Workload, entrypoint: str) -> None:
 
 def _named_test_sets(workload: Workload, entrypoint: str) -> Iterator[tuple[str, Any]]:
     for name, dataset in workload.test_sets.items():
-        if name and not METRIC_NAME.fullmatch(name):
+        if name != "" and not _is_name(name):
             raise WorkloadError(
                 f"{entrypoint}: a test set is named {name!r}; write letters, digits, '_', '-' and '.', a letter first"
             )
         yield f"test.{name}" if name else "test", dataset
+
+
+def _is_name(given: object) -> bool:
+    return isinstance(given, str) and METRIC_NAME.fullmatch(given) is not None

@@ -3,7 +3,8 @@
 import inspect
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -27,6 +28,9 @@ from batchgrowth_trainer.loading.checks import check_workload
 from batchgrowth_trainer.loading.entrypoints import find_function
 from batchgrowth_trainer.workload import Workload
 
+_BY_CALL = "call it in Python to see the whole traceback"
+_BY_CHECKS = "call it in Python, then len() of its data sets, to see the whole traceback"
+
 
 def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, examples: int | None) -> Workload:
     """The workload that `package.module:function` builds from `arguments`, checked.
@@ -41,15 +45,16 @@ def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, e
     _check_arguments(function, entrypoint, arguments)
     _seed_everything(seed)
     workload = _called(function, entrypoint, arguments)
-    try:
-        check_workload(workload, entrypoint)
-    except WorkloadError as error:
-        raise WorkloadError(f"{error}{seen_at(function)}") from None
-    if examples is not None and len(workload.train) != examples:
-        raise DataError(
-            f"workload.examples: {examples} was given but {entrypoint} has {len(workload.train)}; "
-            f"set workload.examples: {len(workload.train)}"
-        )
+    with _reported(f"{entrypoint}: checking what it returned", arguments, _BY_CHECKS):
+        try:
+            check_workload(workload, entrypoint)
+        except WorkloadError as error:
+            raise WorkloadError(f"{error}{seen_at(function)}") from None
+        if examples is not None and len(workload.train) != examples:
+            raise DataError(
+                f"workload.examples: {examples} was given but {entrypoint} has {len(workload.train)}; "
+                f"set workload.examples: {len(workload.train)}"
+            )
     return workload
 
 
@@ -83,18 +88,8 @@ def _seed_everything(seed: int) -> None:
 
 
 def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> Workload:
-    try:
-        with dask.config.set(scheduler="synchronous"):  # or a worker would send what it computes to its own cluster
-            workload = function(**arguments)
-    except (DataError, WorkloadError):
-        raise
-    except FileNotFoundError as error:
-        raise DataError(f"{entrypoint}: a file is missing: {reason(error)}; {advice_for(error)}") from error
-    except FAULTS as error:
-        remedy = _remedy(error, arguments)
-        if may_pass(error):
-            raise ReadFault(described(entrypoint, error, remedy), type(error).__name__) from error
-        raise workload_error(entrypoint, error, remedy) from error
+    with _reported(entrypoint, arguments, _BY_CALL):
+        workload = function(**arguments)
     if not isinstance(workload, Workload):
         raise WorkloadError(
             f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "
@@ -103,10 +98,27 @@ def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[st
     return workload
 
 
-def _remedy(error: BaseException, arguments: Mapping[str, str]) -> str:
-    """What helps if the workload's function raises this."""
+@contextmanager
+def _reported(what: str, arguments: Mapping[str, str], by_default: str) -> Iterator[None]:
+    """Turn what the user's code raises inside the block into the errors of load_workload; those themselves pass."""
+    try:
+        with dask.config.set(scheduler="synchronous"):  # or a worker would send what it computes to its own cluster
+            yield
+    except (DataError, WorkloadError):
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"{what}: a file is missing: {reason(error)}; {advice_for(error)}") from error
+    except FAULTS as error:
+        remedy = _remedy(error, arguments) or by_default
+        if may_pass(error):
+            raise ReadFault(described(what, error, remedy), type(error).__name__) from error
+        raise workload_error(what, error, remedy) from error
+
+
+def _remedy(error: BaseException, arguments: Mapping[str, str]) -> str | None:
+    """What helps if the workload's function, or an object that it returned, raises this; None if nothing is known."""
     if isinstance(error, TypeError) and arguments and re.search(r"\bstr\b", str(error)):
         return f"arguments are strings, so convert them, as in int({next(iter(arguments))})"
     if isinstance(error, TypeError) and str(error).startswith(Workload.__name__):
         return f"Workload takes {', '.join(field.name for field in fields(Workload))}"
-    return advice_for(error) or "call it in Python to see the whole traceback"
+    return advice_for(error)

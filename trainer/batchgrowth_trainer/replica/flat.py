@@ -11,6 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
+
 _ALIGNMENT = 16  # elements (64 bytes of float32), so that kernels take the same code path for every view
 
 
@@ -48,15 +50,24 @@ def _lay_out(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int]:
 class _Slot:
     """A buffer's place in its module, for models that replace a buffer instead of writing into it."""
 
+    name: str
     owner: nn.Module
     key: str
     view: Tensor
 
     def copy_replacement(self) -> None:
-        """Copies a tensor that replaced the buffer into the view, and puts the view back."""
+        """Copies a tensor that replaced the buffer into the view, and puts the view back.
+
+        Raises WorkloadError if their shapes differ.
+        """
         current = self.owner._buffers[self.key]
         if current is not self.view and current is not None:
-            self.view.copy_(current)
+            with reported_as_workload_error(
+                f"replacing the buffer model.{self.name}, of shape {tuple(self.view.shape)}, by one of shape "
+                f"{tuple(current.shape)}",
+                f"give it the same shape in every call of the model, and in __init__{seen_at(self.owner)}",
+            ):
+                self.view.copy_(current)
             self.owner._buffers[self.key] = self.view
 
     def put_back(self) -> None:
@@ -153,7 +164,7 @@ class FlatBuffers:
             view.copy_(tensor)
             for owner, key in owners:
                 owner._buffers[key] = view
-                self._slots.append(_Slot(owner, key, view))
+                self._slots.append(_Slot(span.name, owner, key, view))
         self.vectors[dtype], self.spans[dtype] = flat, spans
 
     def clone(self) -> Start:
@@ -170,6 +181,7 @@ class FlatBuffers:
     def change_since(self, start: Start, examples: int, out: Tensor) -> None:
         """Write (now - start) * examples into `out`, shape (length,); an unchanged buffer gives exact zeros.
 
+        Raises WorkloadError for a buffer that was replaced by one of another shape.
         A buffer that was infinite and is finite now, as an observer's minimum may be, counts as started from 0.
         """
         for slot in self._slots:
