@@ -163,6 +163,11 @@ BAD_CODE: Mapping[str, tuple[str, str]] = {
         "    model.register_buffer('phase', torch.ones(2, dtype=torch.complex64))\n    return made(model=model)\n",
         r"the buffer model\.phase is torch\.complex64",
     ),
+    "state that is no tensor": (
+        "class Net(nn.Linear):\n    def get_extra_state(self): return None\n"
+        "def workload():\n    return made(model=Net(3, 1))\n",
+        r"model\.state_dict\(\) has a NoneType under _extra_state.* safetensors.* by register_buffer",
+    ),
     "a collate that is no function": ("def workload():\n    return made(collate=3)\n", "collate is a int"),
     "a step that is no function": ("def workload():\n    return made(step=3)\n", "step is a int; give .model, inputs"),
     "no test set by name": ("def workload():\n    return made(test={})\n", "test is an empty mapping; give None"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from batchgrowth.errors import WorkloadError
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import IterableDataset
 
@@ -61,6 +61,17 @@ def _check_model(workload: Workload, entrypoint: str) -> None:
             raise WorkloadError(
                 f"{entrypoint}: the buffer model.{name} is {buffer.dtype}, whose changes cannot be averaged over the "
                 "shards; give it a float of 16 to 64 bits, a signed integer, uint8 or bool"
+            )
+    _check_state(model, entrypoint)
+
+
+def _check_state(model: nn.Module, entrypoint: str) -> None:
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise WorkloadError(
+                f"{entrypoint}: model.state_dict() has {_what(value)} under {name}, and weights are written as "
+                "safetensors, which hold tensors alone; keep it in a buffer, by register_buffer, or leave out "
+                "get_extra_state and what else adds it"
             )
 
 

@@ -29,7 +29,7 @@ from batchgrowth_trainer.loading.entrypoints import find_function
 from batchgrowth_trainer.workload import Workload
 
 _BY_CALL = "call it in Python to see the whole traceback"
-_BY_CHECKS = "call it in Python, then len() of its data sets, to see the whole traceback"
+_BY_CHECKS = "call it in Python, then len() of its data sets and state_dict() of its model, to see the whole traceback"
 
 
 def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, examples: int | None) -> Workload:
