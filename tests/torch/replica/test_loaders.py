@@ -104,6 +104,18 @@ def test_any_number_of_loaders_gives_the_same_weights(
     assert all(torch.equal(alone[name], tensor) for name, tensor in with_.items())
 
 
+LOOKS = "growth: {type: LossRatio, looks: {everyUpdates: 3, leastChange: '1.01'}}"
+MEASURED = f"batch={{initial: 8, maximum: 32, shard: 16, {LOOKS}}}"
+
+
+def test_a_measured_growth_drops_what_was_read_for_the_old_batch(small_job: Any, make_replica: Any) -> None:
+    """The first shard of the next update keeps its seed, but gets more examples than were read ahead for it."""
+    alone, with_ = (make_replica(small_job(f"workers.loaders={number}", MEASURED), workload()) for number in (0, 1))
+    states = [trained(replica, 1) for replica in (alone, with_)]
+    assert any(later.wanted > 8 for later in alone.growth.course.decisions), "this test would show nothing"
+    assert all(torch.equal(states[0][name], tensor) for name, tensor in states[1].items())
+
+
 def test_what_is_expected_is_read_ahead_by_all_of_them(loaders: Any) -> None:
     reading, seen = loaders(Whose(), 2), []
     for number in range(40):

@@ -89,8 +89,11 @@ class _Lane:
         self.coming: Iterator[Request] = iter(())
 
     def has(self, request: Request) -> bool:
-        """Whether the request is the next of those under way."""
-        return bool(self.waiting) and self.waiting[0][0].seed == request.seed
+        """Whether the request is the next of those under way: a growth of the batch keeps its seed, not its indices."""
+        if not self.waiting:
+            return False
+        following = self.waiting[0][0]
+        return following.seed == request.seed and torch.equal(following.indices, request.indices)
 
     def restart(self, coming: Iterator[Request]) -> None:
         """Drop what is under way."""
