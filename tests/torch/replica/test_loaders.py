@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 from batchgrowth.errors import DataError
+from batchgrowth.plan import Plan, Position, Step
 from batchgrowth_trainer.blame import ReadFault
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.replica import loaders as module
@@ -124,6 +125,23 @@ def test_what_is_expected_is_read_ahead_by_all_of_them(loaders: Any) -> None:
         seen.append(int(inputs[0]))
     assert os.getpid() not in seen
     assert 2 == len(set(seen))
+
+
+def test_an_update_with_unknown_followers_plans_none_of_them(
+    small_job: Any, make_replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Downpour, whose server says after each update which is the next."""
+    replica = make_replica(small_job("workers.loaders=1"), workload())
+    step, step_at, planned = replica.plan.step_at(replica.position), Plan.step_at, list[Position]()
+
+    def counted(plan: Plan, at: Position) -> Step:
+        planned.append(at)
+        return step_at(plan, at)
+
+    monkeypatch.setattr(Plan, "step_at", counted)
+    replica.partials(step, (0, step.shards))
+    replica.loaders.close()
+    assert [] == planned
 
 
 def wanted(number: int) -> tuple[Request, Any]:

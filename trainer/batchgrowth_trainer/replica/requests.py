@@ -36,9 +36,12 @@ class Requests:
         return Request(None, indices, reading_seed(self._seed, step.position.update, shard))
 
     def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
-        """The requests for these shards of an update, and for those of the later ones, to the end of the plan."""
+        """The requests for these shards of an update, and for the `runs` of the later ones, to the end of the plan.
+
+        With `none_known` they end after these shards: to plan each later update takes a second in a long job.
+        """
         yield from (self.of(plan, step, shard) for shard in shards)
-        while not plan.is_done(step.after):
+        while runs is not none_known and not plan.is_done(step.after):
             step = plan.step_at(step.after)
             yield from (self.of(plan, step, shard) for shard in range(*runs(step)))
 
