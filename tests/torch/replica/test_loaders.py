@@ -2,11 +2,14 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from batchgrowth.errors import DataError
+from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.plan import Plan, Position, Step
 from batchgrowth_trainer.blame import ReadFault
 from batchgrowth_trainer.drivers.single_process import only_one
@@ -184,6 +187,32 @@ def test_one_that_dies_is_a_fault_of_the_worker(loaders: Any) -> None:
             child.send_signal(signal.SIGKILL)
     with pytest.raises(ReadFault, match="a process that reads examples has died, perhaps because memory ran out"):
         [reading.read(*wanted(number)) for number in range(1, 20)]
+
+
+class Unsent:
+    """Fails when it is pickled, as a tensor does."""
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    def __reduce__(self) -> str:
+        raise RuntimeError(self.error)
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        ("unable to open shared memory object </torch_1> in read-write mode: Too many open files (24)", True),
+        ("Cowardly refusing to serialize non-leaf tensor which requires_grad", False),
+    ],
+)
+def test_a_batch_that_cannot_be_sent_says_why(error: str, passes: bool) -> None:
+    unsent = replace(workload(), collate=lambda examples: (Unsent(error), torch.zeros(len(examples))))
+    with closing(Loaders(unsent, 1, 1)) as reading:
+        for number in range(2):  # the process goes on after the first
+            with pytest.raises(ReadFault if passes else WorkloadError, match=re.escape(error)) as raised:
+                reading.read(*wanted(number))
+            assert "sending a batch from a process of workers.loaders raised RuntimeError" in str(raised.value)
 
 
 ORPHANS = """

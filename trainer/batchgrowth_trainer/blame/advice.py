@@ -38,8 +38,8 @@ _ADVICE = {
     "into a buffer, by register_buffer",
     r"^TypeError: .*(positional argument|keyword argument)": "the trainer calls model(input), loss(output, target), "
     "each metric(output, target), augment(inputs), collate(examples) and step(model, inputs, target)",
-    r"[Cc]an('t|not) pickle|PicklingError": "define at the top of a module what must be pickled; a lambda, a local "
-    "function and an open file cannot be",
+    r"[Cc]an('t|not) (pickle|get local)|PicklingError": "define at the top of a module what must be pickled; a "
+    "lambda, a local function or class and an open file cannot be",
 }
 """Regular expression of what is found in `TYPE: TEXT` -> what helps; the first that fits counts."""
 

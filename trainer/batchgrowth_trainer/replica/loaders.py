@@ -35,6 +35,8 @@ Following = Callable[[], Iterator[Request]]
 """The requests that will come, the present one first."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  (not a temporary file)
 LEAST_SHARED_BYTES = 128 << 20
+_UNMAPPED = "unable to "
+"""How torch's errors about shared memory begin: unable to open, allocate, map or resize it."""
 _LOG = logging.getLogger(__name__)
 _CONTEXT = multiprocessing.get_context("fork")  # a workload need not be picklable
 _END_SECONDS = 2.0  # for the end of a process that may still read
@@ -176,9 +178,24 @@ def _serve(workload: Workload, pipe: Connection) -> None:
         except FAULTS as error:
             batch = workload_error("reading examples", error)
         try:
-            pipe.send(batch)
+            _send(pipe, batch)
         except OSError:
             return
+
+
+def _send(pipe: Connection, batch: Batch | Exception) -> None:
+    """Answer with a batch, or with why it cannot be pickled. Raises OSError if the worker has closed the pipe.
+
+    The error is a ReadFault if torch could not map shared memory.
+    """
+    try:
+        pipe.send(batch)
+    except OSError:
+        raise
+    except FAULTS as error:  # it was raised by pickling, which ends before the first byte is sent
+        fault = workload_error("sending a batch from a process of workers.loaders", error)
+        may_fit_later = isinstance(error, RuntimeError) and str(error).startswith(_UNMAPPED)
+        pipe.send(ReadFault(str(fault), "a batch without shared memory") if may_fit_later else fault)
 
 
 def _receive(pipe: Connection, requests: "SimpleQueue[Request | None]") -> None:
