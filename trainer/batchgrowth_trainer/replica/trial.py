@@ -1,10 +1,10 @@
 """Tries a workload before its first update: one shard is computed and discarded.
 
 It loads kernels, and finds what would fail in the first update, or would break the promise of equal weights silently:
-a model that changes its own parameters, and examples that no seed repeats.
+a model that changes its own parameters or makes itself a buffer, and examples that no seed repeats.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ def try_out(replica: Replica) -> None:
     _check_reading(replica)
     parameters = dict(replica.model.named_parameters())
     versions = {name: parameter._version for name, parameter in parameters.items() if not parameter.is_inference()}
+    buffers = _buffers(replica)
     before = replica.parameters.vector.detach().clone()
     replica.arithmetic = first_shard(replica)
     forward = seen_at(replica.model)
@@ -44,6 +45,27 @@ def try_out(replica: Replica) -> None:
             f"the parameter model.{changed[0]} is changed when the model is called, which only the optimizer may do; "
             f"give what the model changes itself a buffer, by register_buffer{forward}"
         )
+    _check_buffers(replica, buffers.keys())
+
+
+def _buffers(replica: Replica) -> dict[str, Tensor]:
+    """The buffers that are not None, by each of their names."""
+    return dict(replica.model.named_buffers(remove_duplicate=False))
+
+
+def _check_buffers(replica: Replica, before: Set[str]) -> None:
+    """Refuse a buffer that a call has created: it has no place in the flat vectors, so its changes are not averaged.
+
+    Each process would keep what its own shards leave in it.
+    """
+    for name, buffer in _buffers(replica).items():
+        if name not in before:
+            owner = replica.model.get_submodule(name.rpartition(".")[0])
+            raise WorkloadError(
+                f"the buffer model.{name} is created when the model is called, so each worker would have its own; "
+                f"register it in __init__ with its final shape, such as torch.zeros({tuple(buffer.shape)}, "
+                f"dtype={buffer.dtype}){seen_at(owner)}"
+            )
 
 
 def _check_reading(replica: Replica) -> None:
