@@ -152,6 +152,15 @@ def wanted(number: int) -> tuple[Request, Any]:
     return request, lambda: requests(range(number, 80))
 
 
+def test_what_was_read_ahead_counts_only_for_the_same_examples(loaders: Any) -> None:
+    """As many of them with the same seed are not enough: a growth moves where a later shard begins."""
+    reading = loaders(Whose(), 1)
+    reading.read(*wanted(0))
+    moved = Request(None, torch.arange(20, 23), 1)
+    _, target = reading.read(moved, lambda: iter([moved]))
+    assert [20, 21, 22] == target.tolist()
+
+
 def test_nothing_is_read_by_others_where_tensors_are_indexed(loaders: Any) -> None:
     before = psutil.Process().children()
     loaders(data(), 2)
