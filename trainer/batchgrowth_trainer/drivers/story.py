@@ -27,8 +27,13 @@ class Story:
 
 
 def story_of(saved: Saved | None) -> Story:
-    """The story so far of a run that goes on from a checkpoint; a new one without."""
+    """The story so far of a run that goes on from a checkpoint; a new one without.
+
+    A member trains on before its state is saved, so the story may be ahead of the checkpoint: the run then evaluates
+    the later epochs again, since their rows are cut off.
+    """
     if saved is None:
         return Story()
     resizes = [ResizeRow.from_json(record) for record in saved.story["resizes"]]
-    return Story(resizes, int(saved.story["recoveries"]), int(saved.story["evaluated"]), saved.story["accuracy"])
+    evaluated = min(int(saved.story["evaluated"]), saved.snapshot.position.epoch)
+    return Story(resizes, int(saved.story["recoveries"]), evaluated, saved.story["accuracy"])

@@ -1,0 +1,51 @@
+"""What a run that goes on from a checkpoint takes over from the run before it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from batchgrowth.course import Course
+from batchgrowth.plan import Position
+from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.record.checkpoint import CheckpointStore
+from batchgrowth_trainer.record.history import History
+from batchgrowth_trainer.record.sealed import Saved
+from batchgrowth_trainer.record.snapshot import Snapshot
+
+FIRST, SECOND = Position(12, 1, 0), Position(18, 2, 0)  # where epochs end
+BETWEEN = Position(17, 1, 80)
+
+
+@contextmanager
+def a_run(job: Any, folder: Path, saved: Saved | None = None) -> Iterator[Run]:
+    history, store = History(folder), CheckpointStore(folder / "checkpoints", {}, 1)
+    if saved is not None:
+        history.truncate(saved.snapshot.position.update)
+    try:
+        yield Run(
+            Course(job.spec), history=history, checkpoints=store, sinks=(), wanted=lambda _plan, _position: 1,
+            stop_requested=lambda: False, saved=saved,
+        )  # fmt: skip
+    finally:
+        history.close()
+
+
+def test_an_evaluation_after_the_checkpoint_is_repeated(small_job: Any, tmp_path: Path) -> None:
+    """A member trains on once it has handed out its state, so a later evaluation may be known before that is saved."""
+    evaluations = tmp_path / "evaluations.csv"
+    with a_run(small_job(), tmp_path) as run:
+        run.record_evaluation(FIRST, {"loss": 0.5, "accuracy": 0.5}, 1.7e9)
+        run.record_evaluation(SECOND, {"loss": 0.4, "accuracy": 0.75}, 1.7e9)
+        run.save(Snapshot(BETWEEN, {"parameters": torch.zeros(2)}))
+    whole = evaluations.read_text()
+
+    saved = CheckpointStore(tmp_path / "checkpoints", {}, 1).resume(print)
+    assert saved is not None
+    with a_run(small_job(), tmp_path, saved) as run:
+        assert not run.evaluation_due(FIRST)
+        assert run.evaluation_due(SECOND)
+        run.record_evaluation(SECOND, {"loss": 0.4, "accuracy": 0.75}, 1.7e9)
+        assert 0.75 == run.story.accuracy
+    assert whole == evaluations.read_text()
