@@ -113,6 +113,14 @@ def test_what_an_earlier_run_left_is_set_aside_whole_and_again_and_again(tmp_pat
     assert ["earlier", "notes.txt"] == sorted(p.name for p in tmp_path.iterdir() if p.name != ".lock")
 
 
+def test_an_earlier_run_that_a_user_has_renamed_is_no_number(tmp_path: Path) -> None:
+    with closing(OutputFolder(tmp_path)) as folder:
+        (tmp_path / "earlier" / "1-good").mkdir(parents=True)
+        (tmp_path / "earlier" / "2").mkdir()
+        (tmp_path / "history.csv").touch()
+        assert tmp_path / "earlier" / "3" == folder.set_earlier_run_aside()
+
+
 def test_a_summary_says_that_the_run_is_finished(tmp_path: Path) -> None:
     with closing(OutputFolder(tmp_path)) as folder:
         assert folder.summary() is None

@@ -134,7 +134,8 @@ class OutputFolder:
         left = [self.path / name for name in _OF_A_RUN if (self.path / name).exists()]
         if not left:
             return None
-        number = 1 + max((int(p.name) for p in (self.path / EARLIER).glob("[0-9]*")), default=0)
+        names = (path.name for path in (self.path / EARLIER).glob("*"))
+        number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)  # a user may rename some
         aside = self.path / EARLIER / str(number)
         aside.mkdir(parents=True)
         for path in left:
