@@ -6,6 +6,7 @@ import socket
 import urllib.request
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from batchgrowth_trainer.record.output import OutputFolder
 from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.sinks.wording import note_of
 from batchgrowth_trainer.training import Options, train
+from batchgrowth_trainer.workload import correct
 from torch.utils.data import TensorDataset
 
 Interrupt = Callable[[Path, int], Path]
@@ -265,6 +267,23 @@ def test_another_model_under_the_same_name_is_refused(
     monkeypatch.setattr(small, "net", small.plain)
     with pytest.raises(CheckpointError, match="written by another model or optimizer"):
         train(small_job(), Options(output_dir=tmp_path, resume=True))
+
+
+def test_another_metric_is_refused_at_a_resume(small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its values have no column; the checkpoint stays whole, so that undoing the change is enough."""
+    whole = train(small_job("workload.entrypoint=small:plain"), Options(output_dir=tmp_path / "whole"))
+    job, folder, workload = small_job("workload.entrypoint=small:plain"), tmp_path / "changed", small.plain
+    with pytest.raises(Interrupted):
+        train(job, Options(output_dir=folder), stop_requested=after(14))
+
+    with monkeypatch.context() as changed:
+        metrics = {"accuracy": correct, "again": correct}
+        changed.setattr(small, "plain", lambda: replace(workload(), metrics=metrics))
+        with pytest.raises(
+            CheckpointError, match=r"loss, accuracy, but now they would be .*loss, accuracy, again; undo the change"
+        ):
+            train(job, Options(output_dir=folder, resume=True))
+    assert whole["weightsSha256"] == train(job, Options(output_dir=folder, resume=True))["weightsSha256"]
 
 
 @pytest.mark.fault("D08")

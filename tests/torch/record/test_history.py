@@ -207,7 +207,7 @@ def test_a_torn_header_is_written_anew(tmp_path: Path) -> None:
 def test_other_metrics_than_the_file_has_are_refused(tmp_path: Path) -> None:
     with closing(History(tmp_path)) as history:
         history.append_evaluation(evaluation(1, accuracy=0.5))
-        with pytest.raises(ValueError, match=r"evaluations\.csv has columns .*accuracy, not .*recall"):
+        with pytest.raises(CheckpointError, match=r"evaluations\.csv has the columns .*accuracy, but now .*recall;"):
             history.append_evaluation(evaluation(2, recall=0.5))
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 
+from batchgrowth.errors import CheckpointError
+
 from batchgrowth_trainer.record.files import named
 from batchgrowth_trainer.record.storage import passes
 
@@ -41,12 +43,18 @@ class RowFile:
                 os.truncate(self._path, whole)
 
     def append(self, header: tuple[str, ...], update: int, cells: Sequence[int | float]) -> None:
-        """Appends a row to the buffer. Raises ValueError if the file has other columns, and OSError naming the file."""
+        """Appends a row to the buffer.
+
+        Raises CheckpointError if the file has other columns, as one that is continued may, and OSError naming the file.
+        """
         if not self._header:
             self._header = header
             self._buffer += f"{','.join(header)}\n".encode()
         if header != self._header:
-            raise ValueError(f"{self._path} has columns {','.join(self._header)}, not {','.join(header)}")
+            raise CheckpointError(
+                f"{self._path} has the columns {', '.join(self._header)}, but now they would be {', '.join(header)}; "
+                "undo the change, such as one of the workload's metrics, or start over in another --output-dir"
+            )
         self._buffer += f"{','.join(map(str, cells))}\n".encode()
         self.last = update
         if len(self._buffer) >= self._write_at:

@@ -12,7 +12,7 @@ class Recorder:
         self._history = history
 
     def handle(self, event: Event) -> None:
-        """See Sink. Raises CheckpointError if a file cannot be written."""
+        """See Sink. Raises CheckpointError if a file cannot be written, or has other columns than its row."""
         with reported_as_checkpoint_error():
             if isinstance(event, HistoryRow):
                 self._history.append(event)
