@@ -45,6 +45,20 @@ def test_it_ends_with_a_member_that_has_judged_the_last_evaluation() -> None:
     assert states.is_judged
 
 
+def test_nothing_is_saved_or_taken_from_a_member_whose_step_failed_midway() -> None:
+    """It is at the update that its step would have ended, which another may have, or else the last checkpoint."""
+    crew = Asked()
+    states = States(cast(Run, crew), cast(Crew, crew), lambda _: None)
+    states.take({"a": Outcome(12)})
+    states.take({"a": Outcome(13, is_whole=False), "b": Outcome(12)})
+    assert {"b": 12} == states.updates
+    states.trained()
+    assert ["b"] == crew.asked
+    states.take({"b": Outcome(12, is_whole=False)})
+    states.release({"a", "b"})
+    assert ["b"] == crew.asked
+
+
 class Training:
     """Crew, calls and run in one, whose members answer when the test says so; `saved` are the updates saved."""
 

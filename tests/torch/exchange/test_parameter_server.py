@@ -145,6 +145,7 @@ def test_a_round_that_breaks_leaves_the_state_before_it(replica_of: Make, job: s
         strategy.round(lambda: False)
     assert position == broken.position
     assert same(before, state(broken))
+    assert broken.is_whole
     train(whole)
     train(broken)
     assert same(state(whole), state(broken))

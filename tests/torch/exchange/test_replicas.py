@@ -20,6 +20,8 @@ from batchgrowth_trainer.exchange.apart import Apart
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
 from batchgrowth_trainer.exchange.top_k import TopK, largest
+from batchgrowth_trainer.record.snapshot import Snapshot
+from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 from threads import together
@@ -412,15 +414,40 @@ def test_a_round_that_breaks_leaves_the_state_before_it(replica_of: Any, name: s
     group = Breaking()
     strategy = strategy_of(Setting(broken, group, nullcontext(), group.check))
     strategy.round(lambda: False)
-    position, before = broken.position, {key: value.clone() for key, value in broken.tensors().items()}
+    before = broken.snapshot()
     group.left = 4
     with pytest.raises(PeerLost):
         strategy.round(lambda: False)
-    assert position == broken.position
-    assert all(torch.equal(value, broken.tensors()[key]) for key, value in before.items())
+    assert is_same(before, broken.snapshot())
     train(whole)
     train(broken)
     assert torch.equal(weights(whole), weights(broken))
+
+
+@pytest.mark.parametrize("name", REPEATABLE)
+def test_a_step_that_breaks_midway_is_undone_with_its_round(
+    replica_of: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = replica_of(exchange_of(name), small.plain())
+    strategy = strategy_of(setting(replica))
+    strategy.round(lambda: False)
+    before, steps, step = replica.snapshot(), [0], FlatOptimizer.step
+
+    def breaking(optimizer: FlatOptimizer, *arguments: Any) -> None:
+        step(optimizer, *arguments)
+        steps[0] += 1
+        if steps[0] == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(FlatOptimizer, "step", breaking)
+    with pytest.raises(torch.OutOfMemoryError):
+        strategy.round(lambda: False)
+    assert is_same(before, replica.snapshot())
+
+
+def is_same(one: Snapshot, other: Snapshot) -> bool:
+    same = all(torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
+    return same and one.position == other.position
 
 
 @pytest.mark.parametrize("name", REPEATABLE)

@@ -23,6 +23,17 @@ class Plain(Optimizer):
         """Keeps nothing."""
 
 
+class Failing(Plain):
+    """Has no memory left for its step once `left` parameters have been moved."""
+
+    left = 1_000_000
+
+    def keep(self, state: dict[str, Any], parameter: Any) -> None:
+        Failing.left -= 1
+        if not Failing.left:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
 class Hoarding(Plain):
     """Keeps a list."""
 

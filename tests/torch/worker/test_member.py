@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.plan import Position
+from batchgrowth_trainer.blame import DeviceFault
 from batchgrowth_trainer.exchange.seats import TOKEN_BYTES, seats
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.messages import EvaluationReport, Order, Outcome
+from optimizers_of_ones_own import Failing
 
 JUDGED = (
     "workload.entrypoint=small:plain",
@@ -88,6 +90,33 @@ def test_states_that_differ_from_run_to_run_become_one(small_job: Any) -> None:
         outcomes, _ = generation(group, 2, until=12, evaluated=1)
         assert [Outcome(12)] * 3 == outcomes
         assert state(group[0]) == state(group[1]) == state(group[2])
+
+
+def test_a_member_whose_step_failed_midway_has_no_state(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives none away, and trains only after it was given another."""
+    job = small_job(
+        "workload.entrypoint=small:plain",
+        "optimizer={type: Torch, torch: {optimizer: 'optimizers_of_ones_own:Failing'}}",
+    )
+    with members(job, 1) as [member]:
+        [outcome], _ = generation([member], 1, until=5, evaluated=0)
+        assert Outcome(5) == outcome
+        before, asked = member.replica.snapshot(), member.control.request_snapshot()
+        assert 5 == asked.result().position.update
+
+        monkeypatch.setattr(Failing, "left", 6)  # of the four parameters in each step
+        [outcome], _ = generation([member], 2, until=12, evaluated=0)
+        assert isinstance(outcome.error, DeviceFault)
+        with pytest.raises(RuntimeError, match="not whole"):
+            member.control.request_snapshot().result()
+        assert (6, False) == (outcome.update, outcome.is_whole)
+        [outcome], _ = generation([member], 3, until=12, evaluated=0)
+        assert isinstance(outcome.error, DeviceFault)
+        assert 6 == outcome.update
+
+        member.replica.restore(before)
+        [outcome], _ = generation([member], 4, until=12, evaluated=0)
+        assert Outcome(12) == outcome
 
 
 def test_an_evaluation_that_only_the_driver_knows_is_repeated(small_job: Any) -> None:

@@ -47,8 +47,11 @@ class States:
         return False
 
     def take(self, outcomes: Mapping[str, Outcome]) -> None:
-        """How far these members are now."""
+        """How far these members are now; one whose step failed midway has no state."""
         for address, outcome in outcomes.items():
+            if not outcome.is_whole:
+                self.updates.pop(address, None)
+                continue
             self.updates[address] = outcome.update
             (self._unjudged.discard if outcome.is_judged else self._unjudged.add)(address)
 

@@ -62,6 +62,7 @@ class Apart(ABC):
             made = self._train_and_mix(periods, sums, stop_requested)
         except BaseException:
             self._settle(self.copies.turn, before)
+            replica.is_whole = True
             raise
         self._settle(self.copies.turn + made, self.centre)
         steps = tuple(step for period in periods[:made] for step in period)
@@ -110,6 +111,7 @@ class Apart(ABC):
         self.exchange_seconds += time.perf_counter() - began
 
     def _settle(self, turn: int, centre: Tensor) -> None:
+        self.replica.is_whole = False
         self.copies.settle(turn)
         if self.has_centre:
             self.replica.parameters.vector.data.copy_(centre)

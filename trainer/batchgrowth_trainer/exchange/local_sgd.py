@@ -96,13 +96,16 @@ class LocalSGD:
         return row
 
     def _return_to_start(self) -> None:
+        self._replica.is_whole = False
         for name, vector in self._replica.of_one().items():
             vector.copy_(self._start[name])
+        self._replica.is_whole = True
 
     @torch.no_grad()
     def _take(self, mean: Tensor) -> None:
         """Move the state at the start of the round to the mean of the replicas'."""
         replica = self._replica
+        replica.is_whole = False
         self._parts.take(replica.of_one(), mean, without=() if replica.outer is None else ("parameters",))
         if replica.outer is not None:
             replica.outer.step(mean[self._parts.places["parameters"]])

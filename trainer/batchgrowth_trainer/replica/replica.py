@@ -47,7 +47,8 @@ class Replica:
     """Parameters, buffers, optimizer state and data of one process.
 
     `position` is that of the next update; everything else follows from (spec, position). `arithmetic` is that of the
-    job's first shard, once it is computed.
+    job's first shard, once it is computed. `is_whole` is false from the moment at which a step begins to move the state
+    until the position follows: if that fails, the state is of no update, and only other states may be gone on from.
     """
 
     def __init__(self, spec: JobSpec, workload: Workload, device: torch.device) -> None:
@@ -62,7 +63,7 @@ class Replica:
         self.coding = coding_of(spec)
         self.copies = copies_of(spec, self.of_one())
         self.judgement = Judgement(spec, self.model_tensors(), device)
-        self.position = Position()
+        self.position, self.is_whole = Position(), True
         course = self.growth.course
         self._tail = Tail((SHARD_SQUARES, LOSS) if course.needs_noise else (LOSS,), clock=course.looks_at_clock)
         self.length = self.parameters.length + self.buffers.length + self._tail.length
@@ -117,10 +118,7 @@ class Replica:
             return tree_sum(*run, shard, self.rows.add)
 
     def commit(self, step: Step, total: Tensor) -> Committed:
-        """Take the optimizer step with `total`, the sum over all shards, shape (L,), and advance the position.
-
-        Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
-        """
+        """Take the optimizer step with `total`, the sum over all shards, and advance the position; see `step`."""
         return self.advanced(step, *self.step(step, total, step.examples))
 
     def step(self, step: Step, total: Tensor, examples: int) -> tuple[Sums, float, float]:
@@ -136,6 +134,7 @@ class Replica:
             sums, size, learning_rate = self._checked(step, square, square.more[0] ** 0.5)
         else:
             sums, size, learning_rate = self.read(step, rest, norms_of(gradient, self.parameters.lengths))
+        self.is_whole = False
         self.buffers.follow(rest, examples)
         self.move(step, gradient, size, learning_rate, self.optimizer, slice(0, weights))
         return sums, size, learning_rate
@@ -162,7 +161,7 @@ class Replica:
     def advanced(self, step: Step, sums: Sums, size: float, learning_rate: float) -> Committed:
         """Advance the position past an update whose step was taken."""
         decision = self.growth.after(step, sums, size, largest_shard(step))
-        self.position = step.after
+        self.position, self.is_whole = step.after, True
         return Committed(sums.by_name[LOSS.name] / step.examples, learning_rate, sums.stop, decision)
 
     def write_timing(self, row: Tensor, timing: Timing) -> None:
@@ -219,7 +218,7 @@ class Replica:
         """Take on what was written into `tensors()`: the state at this position."""
         self.growth.synchronize()
         self.judgement.synchronize()
-        self.position = position
+        self.position, self.is_whole = position, True
 
     def model_tensors(self) -> dict[str, Tensor]:
         """The vectors that the gradient depends on: `tensors()` without what is not the model's own."""
@@ -227,7 +226,9 @@ class Replica:
         return {"parameters": self.parameters.vector.data, **buffers}
 
     def snapshot(self) -> Snapshot:
-        """A copy of the state on the CPU."""
+        """A copy of the state on the CPU. Raises RuntimeError if it is not whole."""
+        if not self.is_whole:
+            raise RuntimeError("a step of the optimizer failed, so the state is not whole")
         return from_replica_tensors(self.position, self.tensors())
 
     def restore(self, snapshot: Snapshot) -> None:

@@ -13,6 +13,7 @@ def undone_by_errors(replica: Replica) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        replica.is_whole = False  # until all of it is back
         for name, vector in replica.tensors().items():
             vector.copy_(start[name])
         replica.moved_to(position)

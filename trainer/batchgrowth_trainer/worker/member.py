@@ -15,7 +15,7 @@ from batchgrowth.plan import Position, Step, evaluation_due
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
-from batchgrowth_trainer.blame import reported_as_device_fault
+from batchgrowth_trainer.blame import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.exchange.all_reduce import run_of
 from batchgrowth_trainer.exchange.forming import Door, Encryption
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group
@@ -58,6 +58,8 @@ class Member:
         self.control.training(True)
         group: Group | None = None
         try:
+            if not self.replica.is_whole:  # its last outcome was lost on its way, else it would have been replaced
+                raise DeviceFault("its state is not whole, since a step of the optimizer failed")
             with reported_as_device_fault(f"a worker at update {self.replica.position.update}"):
                 group = form_group(order.seat, self.door, encryption, lambda: self.control.is_over(order.generation))
                 self._catch_up(group)
@@ -73,7 +75,8 @@ class Member:
                 group.close()
 
     def _outcome(self, lost: str = "", error: BatchGrowthError | None = None) -> messages.Outcome:
-        return messages.Outcome(self.replica.position.update, lost, error, is_judged(self.replica))
+        replica = self.replica
+        return messages.Outcome(replica.position.update, lost, error, is_judged(replica), replica.is_whole)
 
     def close(self) -> None:
         """Free what the member holds besides its replica: its door, the thread that watches it, and its loaders."""

@@ -53,13 +53,15 @@ class Prepared:
 class Outcome:
     """How a generation ended for one member: `lost` says why a peer was lost, `error` is the workload's fault.
 
-    `is_judged` is false if its state lacks the evaluation after that update, which another member may have.
+    `is_judged` is false if its state lacks the evaluation after that update, which another member may have; `is_whole`
+    if a step failed midway, so that nothing can go on from its state.
     """
 
     update: int
     lost: str = ""
     error: BatchGrowthError | None = None
     is_judged: bool = True
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
