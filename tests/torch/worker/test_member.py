@@ -1,7 +1,7 @@
 """Members that stand at the same update, of which only some have what follows from its evaluation."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,11 +9,15 @@ import pytest
 import torch
 from batchgrowth.plan import Position
 from batchgrowth_trainer.blame import DeviceFault
+from batchgrowth_trainer.exchange.group import Group, PeerLost
 from batchgrowth_trainer.exchange.seats import TOKEN_BYTES, seats
+from batchgrowth_trainer.exchange.spreading import spread_state
 from batchgrowth_trainer.record.snapshot import Snapshot
+from batchgrowth_trainer.worker import member as of_member
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.messages import EvaluationReport, Order, Outcome
 from optimizers_of_ones_own import Failing
+from torch import Tensor
 
 JUDGED = (
     "workload.entrypoint=small:plain",
@@ -117,6 +121,26 @@ def test_a_member_whose_step_failed_midway_has_no_state(small_job: Any, monkeypa
         member.replica.restore(before)
         [outcome], _ = generation([member], 4, until=12, evaluated=0)
         assert Outcome(12) == outcome
+
+
+def test_a_state_that_came_in_part_is_none(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that sent it has died; the member can go on from that of another, if there is one."""
+
+    def broken(group: Group, holds: Sequence[bool], vectors: Sequence[Tensor]) -> None:
+        spread_state(group, holds, vectors[:1])
+        raise PeerLost("rank 0 is gone")
+
+    with members(small_job("workload.entrypoint=small:plain"), 2) as (ahead, behind):
+        generation([ahead], 1, until=12, evaluated=0)
+        with monkeypatch.context() as patched:
+            patched.setattr(of_member, "spread_state", broken)
+            outcomes, _ = generation([ahead, behind], 2, until=13, evaluated=1)
+        assert [Outcome(12, "rank 0 is gone"), Outcome(0, "rank 0 is gone", is_whole=False)] == outcomes
+        [outcome], _ = generation([behind], 3, until=13, evaluated=1)
+        assert isinstance(outcome.error, DeviceFault)
+        outcomes, _ = generation([ahead, behind], 4, until=13, evaluated=1)
+        assert [Outcome(13)] * 2 == outcomes
+        assert state(ahead) == state(behind)
 
 
 def test_an_evaluation_that_only_the_driver_knows_is_repeated(small_job: Any) -> None:

@@ -58,8 +58,6 @@ class Member:
         self.control.training(True)
         group: Group | None = None
         try:
-            if not self.replica.is_whole:  # its last outcome was lost on its way, else it would have been replaced
-                raise DeviceFault("its state is not whole, since a step of the optimizer failed")
             with reported_as_device_fault(f"a worker at update {self.replica.position.update}"):
                 group = form_group(order.seat, self.door, encryption, lambda: self.control.is_over(order.generation))
                 self._catch_up(group)
@@ -105,17 +103,23 @@ class Member:
 
     def _catch_up(self, group: Group) -> None:
         """Bring every member to the most advanced state; all states of one update and evaluation are the same, unless
-        they differ from run to run.
+        they differ from run to run. Raises DeviceFault if no member has a whole state.
         """
         here = self.replica.position
-        mine = torch.tensor([here.update, self.replica.judgement.known(here.epoch), here.epoch, here.offset])
+        update = here.update if self.replica.is_whole else -1
+        mine = torch.tensor([update, self.replica.judgement.known(here.epoch), here.epoch, here.offset])
         places = [place.tolist() for place in swap_with_all(group, mine)]
         best = max(place[:2] for place in places)
+        if best[0] < 0:
+            raise DeviceFault(
+                "no state is whole: a step failed, or another member's state came in part", str(self.door.address)
+            )
         holds = [place[:2] == best for place in places]
         if self.replica.spec.exchange.entry.promise == "Nondeterministic":
             holds = [rank == holds.index(True) for rank in range(group.size)]
         if all(holds):
             return
+        self.replica.is_whole = holds[group.rank]
         spread_state(group, holds, list(self.replica.tensors().values()))
         if not holds[group.rank]:
             self.replica.moved_to(Position(best[0], *places[holds.index(True)][2:]))

@@ -54,7 +54,7 @@ class Outcome:
     """How a generation ended for one member: `lost` says why a peer was lost, `error` is the workload's fault.
 
     `is_judged` is false if its state lacks the evaluation after that update, which another member may have; `is_whole`
-    if a step failed midway, so that nothing can go on from its state.
+    if a step failed midway, or the state of another came in part, so that nothing can go on from its state.
     """
 
     update: int
