@@ -189,5 +189,7 @@ class RealJob:
             ("logs", f"deployment/{self.name}-workers", "--tail", "20"),
         )
         described = [self.kubectl("--namespace", self.namespace, *command) for command in commands]
-        operator = self.kubectl("--namespace", "batchgrowth-system", "logs", "deployment/batchgrowth", "--tail", "20")
-        return "\n\n".join((done.stdout or done.stderr)[-6000:] for done in (*described, operator))
+        for operator in ("batchgrowth", "batchgrowth-dask-kubernetes-operator"):
+            logs = ("logs", f"deployment/{operator}", "--tail", "20")
+            described.append(self.kubectl("--namespace", "batchgrowth-system", *logs))
+        return "\n\n".join((done.stdout or done.stderr)[-6000:] for done in described)
