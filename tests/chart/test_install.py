@@ -227,7 +227,9 @@ def test_a_release_that_would_share_jobs_is_refused(
     assert "give another class" in shared.stderr
 
     classed = ("--set", "operatorClass=team,watch.namespaces={team}")
-    assert "--operator-class=team" in ok(attempt("install", *second, *cluster_scoped, *classed))
+    said = ok(attempt("install", *second, *cluster_scoped, *classed))
+    assert "--operator-class=team" in said
+    assert "team" == yaml.safe_load(said.split("<<'EOF'\n")[-1].split("\nEOF\n")[0])["spec"]["operatorClass"]
     ok(attempt("upgrade", *first))
     named = tmp_path / "values.yaml"
     named.write_text("operatorClass: gpu\nwatch: {namespaces: [team]}\n")
