@@ -12,48 +12,70 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Annotated
 
 import torch
 import typer
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.replica.building import build_replica, build_workload
-from batchgrowth_trainer.replica.devices import make_device, prepare_process, to_device
+from batchgrowth_trainer.replica.devices import autocast, make_device, prepare_process, to_device
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.requests import Requests
 from batchgrowth_trainer.workload import fetch
 from rich.console import Console
 
 from bench.cases import Case, cases
-from bench.report import Sheet, as_table, cells
+from bench.report import Sheet, as_markdown, as_table, cells
 from bench.rounds import spread
 from bench.systems import OUR_REDUCE, System
 
 ROOT = Path(__file__).parents[1]
-CASES = ("mlp-512", "wrn-64")
-OURS, PLAIN = "batchgrowth, one worker", "plain torch"
+CASES = ("mlp-512", "wrn-64", "all-vgg11-256")
+OURS, SAME, PLAIN = "batchgrowth, one worker", "plain torch, with the same kernels", "plain torch, as it comes"
+SHARDS, FREE, NARROW = "batchgrowth, four shards a batch", "deterministic: false", "precision: BFloat16"
 _WARM, _TIMED = 20, 200  # updates
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds of each timed update, by system."""
+    """Milliseconds of each timed update, by system; ratios are to SAME."""
 
     case: str
     by_system: dict[str, list[float]]
 
 
-def main() -> None:
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A system: what makes an update, and the kernels with which it does."""
+
+    spec: JobSpec
+    update: Callable[[], None]
+    as_it_comes: bool = False
+
+    def choose_kernels(self) -> None:
+        """Set the process so that the next update computes with them."""
+        prepare_process(self.spec)
+        if self.as_it_comes:
+            torch.use_deterministic_algorithms(mode=False)
+            torch.backends.cudnn.allow_tf32 = True
+
+
+def main(
+    tests: Annotated[bool, typer.Option(help="Run tests/gpu first.")] = True,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables for docs/benchmarks.md.")] = False,
+) -> None:
     """Run the tests of tests/gpu and the benchmarks on this machine's GPU; the exit code is that of the tests."""
     if not torch.cuda.is_available():
         print("No CUDA device is visible here, so nothing was run. These were never run on this machine:")
         print("\n".join(f"  {name}" for name in [*never_run(), *(f"benchmark {name}" for name in CASES)]))
         return
-    print(f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}", flush=True)
-    tests = subprocess.run([sys.executable, "-m", "pytest", "tests/gpu"], cwd=ROOT, check=False)
+    print(f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    words = [sys.executable, "-m", "pytest", "-m", "not long", "tests/gpu"]
+    failed = subprocess.run(words, cwd=ROOT, check=False).returncode if tests else 0
     for case in cases(quick=False):
         if case.name in CASES:
-            show(compare(case, "CUDA", _WARM, _TIMED))
-    raise typer.Exit(tests.returncode)
+            show(compare(case, "CUDA", _WARM, _TIMED), markdown=markdown)
+    raise typer.Exit(failed)
 
 
 def never_run() -> list[str]:
@@ -65,47 +87,60 @@ def never_run() -> list[str]:
 
 
 def compare(case: Case, device: str, warm: int, timed: int) -> Times:
-    """Both systems in turns, an update each, with the whole batch as one shard on that workload.device."""
-    spec = _spec(case, device)
-    prepare_process(spec)
-    systems = {OURS: _ours(build_replica(spec)), PLAIN: _plain(spec)}
+    """All systems in turns, an update each, with the whole batch as one shard on that workload.device."""
+    whole, narrow = _spec(case, device, case.batch), {"precision": "BFloat16"}
+    systems = {
+        SAME: _plain(whole),
+        OURS: _ours(whole),
+        SHARDS: _ours(_spec(case, device, case.batch // 4)),
+        FREE: _ours(whole.model_copy(update={"deterministic": False})),
+        PLAIN: _plain(whole, as_it_comes=True),
+        f"plain torch, {NARROW}": _plain(whole.model_copy(update=narrow)),
+        f"batchgrowth, {NARROW}": _ours(whole.model_copy(update=narrow)),
+    }
     times: dict[str, list[float]] = {name: [] for name in systems}
     for turn in range(warm + timed):
-        for name, update in systems.items():
+        for name, system in systems.items():
+            system.choose_kernels()
             _wait(device)
             began = perf_counter()
-            update()
+            system.update()
             _wait(device)
             if turn >= warm:
                 times[name].append((perf_counter() - began) * 1e3)
     return Times(case.name, times)
 
 
-def show(found: Times) -> None:
-    """Print a table of the times, and their ratio."""
-    rows = [(name, *cells(spread(times), 2)) for name, times in found.by_system.items()]
-    ratios = [ours / plain for ours, plain in zip(found.by_system[OURS], found.by_system[PLAIN], strict=True)]
-    rows.append(("ours / plain", *cells(spread(ratios), 3)))
-    columns = ("system", "ms per update: min", "median", "max")
-    Console(width=120).print(as_table(Sheet(f"{found.case} on one device", columns, rows)))
+def show(found: Times, *, markdown: bool = False) -> None:
+    """Print a table of the times, and of their ratios to those of plain torch with the same kernels."""
+    same = found.by_system[SAME]
+    rows = [
+        (name, *cells(spread(times), 2), *cells(spread([a / b for a, b in zip(times, same, strict=True)]), 2))
+        for name, times in found.by_system.items()
+    ]
+    columns = ("system", "ms per update: min", "median", "max", "ratio: min", "median", "max")
+    sheet = Sheet(f"{found.case} on one device", columns, rows)
+    print(as_markdown(sheet)) if markdown else Console(width=120).print(as_table(sheet))
 
 
-def _spec(case: Case, device: str) -> JobSpec:
-    spec = case.job(System(OUR_REDUCE, "AllReduce", case.batch)).spec
+def _spec(case: Case, device: str, shard: int) -> JobSpec:
+    spec = case.job(System(OUR_REDUCE, "AllReduce", shard)).spec
     return spec.model_copy(update={"workload": spec.workload.model_copy(update={"device": device}), "epochs": 1_000})
 
 
-def _ours(replica: Replica) -> Callable[[], None]:
+def _ours(spec: JobSpec) -> Turn:
+    replica: Replica = build_replica(spec)
+
     def update() -> None:
         step = replica.plan.step_at(replica.position)
         partials = replica.partials(step, (0, step.shards))
         replica.commit(step, partials[0].row)
         replica.rows.release(partials)
 
-    return update
+    return Turn(spec, update)
 
 
-def _plain(spec: JobSpec) -> Callable[[], None]:
+def _plain(spec: JobSpec, *, as_it_comes: bool = False) -> Turn:
     """The loop that a user writes: the same examples in the same order, SGD of torch, and no history."""
     workload, device = build_workload(spec), make_device(spec)
     model = workload.model.to(device).train()
@@ -118,10 +153,12 @@ def _plain(spec: JobSpec) -> Callable[[], None]:
         indices = requests.order(epoch, examples)[at : at + size]
         inputs, target = to_device(fetch(workload.train, indices), device)
         optimizer.zero_grad()
-        workload.loss(model(inputs), target).mean().backward()  # type: ignore[no-untyped-call]
+        with autocast(spec, device):
+            loss = workload.loss(model(inputs), target).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
-    return update
+    return Turn(spec, update, as_it_comes)
 
 
 def _wait(device: str) -> None:

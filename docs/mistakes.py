@@ -13,6 +13,7 @@ GROUPS = {
     "loss": "The loss and the metrics",
     "data": "The data",
     "manifest": "The manifest",
+    "gpu": "On a GPU",
 }
 """The tables of docs/mistakes.toml, and their headings."""
 HEAD = "| mistake | what the error says |\n|---|---|\n"
@@ -24,6 +25,7 @@ class Mistake:
     """One row: `code` is the user's module, `says` the parts of the error's text, in their order.
 
     `error` is the name of its class, `other` a second module, `entry` the entrypoint, and `set` changes the manifest.
+    One that `needs_gpu` is reported so on a GPU alone; all others are made on a CPU.
     """
 
     mistake: str
@@ -34,6 +36,7 @@ class Mistake:
     entry: str = "workload"
     set: list[str] = field(default_factory=list)
     needs_no_gpu: bool = False
+    needs_gpu: bool = False
 
 
 START: str = tomllib.loads(_TEXT)["start"]["code"].strip()
@@ -63,8 +66,8 @@ def mistakes_page() -> str:
         "An error's exit code is in [exit-codes.md](exit-codes.md), and faults of machines are in "
         "[faults.md](faults.md).\n\n"
         "Generated from `docs/mistakes.toml` by `make generate`. "
-        "`tests/torch/workloads/test_mistakes.py` makes each of these mistakes and reads the error.\n\n"
-        + "\n".join(tables)
+        "`tests/torch/workloads/test_mistakes.py` makes each of these mistakes and reads the error, and "
+        "`tests/gpu/test_mistakes_on_a_gpu.py` those that a GPU reports.\n\n" + "\n".join(tables)
     )
 
 

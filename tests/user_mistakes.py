@@ -15,7 +15,7 @@ apiVersion: batchgrowth.dev/v1alpha1
 kind: BatchGrowthJob
 metadata: {{name: mine}}
 spec:
-  workload: {{entrypoint: "{entrypoint}", examples: 20}}
+  workload: {{entrypoint: "{entrypoint}", examples: 20, device: CPU}}
   epochs: 1
   batch: {{initial: 8, maximum: 8, shard: 4}}
   learningRate: {{initial: "0.1"}}

@@ -166,6 +166,9 @@ def one(settings: Any) -> int:  # noqa: ARG001
     return 1
 
 
+Promise = Literal["Exact", "Repeatable", "Nondeterministic"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeEntry(Entry):
     """An exchange. `implementation` names its driver: a function (run, join) -> Trained, whose arguments are described
@@ -186,7 +189,7 @@ class ExchangeEntry(Entry):
     """
 
     uses_workers: bool = True
-    promise: Literal["Exact", "Repeatable", "Nondeterministic"] = "Exact"
+    promise: Promise = "Exact"
     replicas: Callable[[Any], int] = one
     keeps: Literal["Nothing", "Weights", "Residual"] = "Nothing"
     all_connected: bool = False

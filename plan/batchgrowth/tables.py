@@ -120,12 +120,14 @@ def clock_note(spec: JobSpec) -> str:
 
 
 def exchange_note(spec: JobSpec) -> str:
-    """What an exchange whose weights differ from run to run means for a second run; empty for the others."""
-    if spec.exchange.entry.promise != "Nondeterministic":
+    """What weights that differ from run to run mean for a second run; empty for a job whose weights do not."""
+    if spec.promise != "Nondeterministic":
         return ""
+    by_exchange = spec.exchange.entry.promise == "Nondeterministic"
+    whose = f"of exchange {spec.exchange.type}" if by_exchange else "that a GPU computes with deterministic: false"
     return (
-        f"note: the weights of exchange {spec.exchange.type} differ from run to run, even on the same machine; the "
-        "promise of equal weights does not cover them."
+        f"note: the weights {whose} differ from run to run, even on the same machine; the promise of equal weights "
+        "does not cover them."
     )
 
 

@@ -40,7 +40,7 @@ def test_the_model_can_be_used_from_python(run: Path) -> None:
     assert not model.training
     weights = load_file(run / "model.safetensors")
     assert weights.keys() == model.state_dict().keys()
-    assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(weights[name], tensor.cpu()) for name, tensor in model.state_dict().items())
 
 
 def test_the_workloads_folder_may_be_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from batchgrowth.exchanges import EXCHANGES
+from batchgrowth.extend import Promise
 from batchgrowth.growth import GROWTH
 from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.schedules import SCHEDULES
@@ -53,6 +54,11 @@ class JobSpec(Model):
         None,
         description="True compiles the model and its loss by torch.compile, which needs a C++ compiler where workers "
         "run. The weights end with other last bits. Default: false.",
+    )
+    deterministic: bool | None = Field(
+        None,
+        description="False lets a GPU use kernels that add in another order each time, so that the weights differ from "
+        "run to run; by default an operation that has no other kernel is refused. Default: true.",
     )
     exchange: Exchange = Field(Exchange(), description="How gradients move between the workers. Default: AllReduce.")
     workers: Workers = Field(Workers(), description="How many workers, and their pods. Default: one.")
@@ -188,6 +194,13 @@ class JobSpec(Model):
         ),
         *POD_RULES,
         Rule(
+            "workers.sameArithmetic",
+            "give Preferred, or leave it out, with deterministic: false, with which no two workers compute the same",
+            lambda s: s.deterministic is not False or s.workers.same_arithmetic != "Required",
+            "!has(self.deterministic) || self.deterministic || !has(self.workers.sameArithmetic) || "
+            "self.workers.sameArithmetic != 'Required'",
+        ),
+        Rule(
             "trackers",
             "give each tracker once",
             lambda s: len(set(s.trackers or ())) == len(s.trackers or ()),
@@ -199,6 +212,11 @@ class JobSpec(Model):
     def shard(self) -> int:
         """Examples per gradient shard: batch.shard, or workers.examplesPerWorker if it was left out."""
         return self.batch.shard or self.workers.examples_per_worker
+
+    @property
+    def promise(self) -> Promise:
+        """What the weights depend on: what the exchange says, unless the kernels of a GPU need not be deterministic."""
+        return "Nondeterministic" if self.deterministic is False else self.exchange.entry.promise
 
     @property
     def patience_seconds(self) -> int:

@@ -21,6 +21,7 @@ MATHEMATICS = (
     "precision",
     "exchange.compression",
     "compile",
+    "deterministic",
     "workers.threads",
     "evaluation.stopEarly",
 )
@@ -29,6 +30,7 @@ UNWRITTEN: dict[str, str | bool | None] = {
     "precision": "Float32",
     "exchange.compression": None,
     "compile": False,
+    "deterministic": True,
     "evaluation.stopEarly": None,
 }
 """Defaults that are written to no stored job and no checkpoint: versions without the field would refuse them."""

@@ -51,7 +51,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_compiler_the_job_ends_before_training(digits_job: Any) -> None:
-    text = digits_job("compile=true").model_dump_json(by_alias=True, exclude_none=True)
+    text = digits_job("compile=true", "workload.device=CPU").model_dump_json(by_alias=True, exclude_none=True)
     environment = os.environ | {"CXX": "no-such-compiler"}
     printed = subprocess.run(
         [sys.executable, "-c", BUILD], input=text, env=environment, capture_output=True, text=True, check=True

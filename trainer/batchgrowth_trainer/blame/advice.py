@@ -29,10 +29,14 @@ _ADVICE = {
     "int64, a tensor by .long()",
     r"same dtype|expected m1 and m2|scalar type|Input type .* and \w+ type": "give the inputs as float32, a tensor by "
     ".float(), an array by .astype('float32')",
-    r"Target -?\d+ is out of bounds|index out of range in self|device-side assert|Class values must": "number classes "
-    "from 0 to one below the outputs of the last layer, and tokens to one below the number of embeddings",
-    r"call numpy\(\) on Tensor that requires grad": "compute it with torch's functions, so that it has a gradient; in "
-    "a metric, call detach() first",
+    r"device-side assert": "number classes from 0 to one below the outputs of the last layer, and tokens to one below "
+    "the number of embeddings; the log has what the GPU refused, and a run with workload.device: CPU names the line",
+    r"Target -?\d+ is out of bounds|index out of range in self|Class values must": "number classes from 0 to one below "
+    "the outputs of the last layer, and tokens to one below the number of embeddings",
+    r"not have a deterministic implementation": "use another operation there, or set deterministic: false, with which "
+    "the weights differ from run to run",
+    r"call numpy\(\) on Tensor that requires grad|convert cuda\S* device type tensor to numpy": "compute it with "
+    "torch's functions, so that it has a gradient; in a metric, call detach() first, and on a GPU cpu()",
     r"modified by an inplace operation": "write x = x + y in the place of x += y, and relu(x) in the place of relu_(x)",
     r"leaf Variable that requires grad": "leave parameters to the optimizer; what the model changes by itself belongs "
     "into a buffer, by register_buffer",

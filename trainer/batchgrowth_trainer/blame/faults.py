@@ -24,6 +24,9 @@ _DEVICE_WORDS = (
 )  # fmt: skip
 
 
+_ASSERTED = "device-side assert"
+
+
 class WorkerFault(BatchGrowthError):
     """An error that another worker may not have; its exit code counts once it recurs.
 
@@ -47,6 +50,14 @@ def is_of_the_device(error: BaseException | None) -> bool:
     """Whether torch or Python reports with this error that a device failed, or that memory ran out."""
     says_so = isinstance(error, RuntimeError) and any(word in str(error) for word in _DEVICE_WORDS)
     return says_so or isinstance(error, _DEVICE_KINDS)
+
+
+def is_asserted(error: BaseException) -> bool:
+    """Whether a kernel of a GPU refused what it was given, such as a class that is out of range, as all others would.
+
+    Afterwards the process cannot use its GPU any more.
+    """
+    return isinstance(error, RuntimeError) and _ASSERTED in str(error)
 
 
 def may_pass(error: BaseException | None) -> bool:

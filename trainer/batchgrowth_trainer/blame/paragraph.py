@@ -1,6 +1,7 @@
 """Describes errors of users' code in one paragraph: what raised, its file and line, and what would help."""
 
 import logging
+import re
 import sysconfig
 import traceback
 from functools import partial
@@ -13,13 +14,15 @@ from batchgrowth.errors import BatchGrowthError, WorkloadError
 from torch import nn
 
 from batchgrowth_trainer.blame.advice import advice_for
-from batchgrowth_trainer.blame.faults import FAULTS, DeviceFault, is_of_the_device
+from batchgrowth_trainer.blame.faults import FAULTS, DeviceFault, is_asserted, is_of_the_device
 
 _LOG = logging.getLogger(__name__)
 _OURS = Path(__file__).parents[1]
 _BY_DEFAULT = "call the model, then the loss, with a few examples in Python to see the whole traceback"
 _CALLS = ("forward", "_call_impl")  # not __init__: the module must be whole
 _LONGEST_LAYER = 100  # characters
+_FOR_OTHERS = re.compile(r"\nSearch for `cuda|, but you set 'torch.use_deterministic")
+"""Where torch's advice begins to those who write kernels, or set what the trainer sets."""
 _begun: list[str] = []
 """Where the function of the workload is that this process loaded last."""
 
@@ -49,20 +52,24 @@ class reported_as_workload_error:  # noqa: N801
 
 
 class reported_as_device_fault(reported_as_workload_error):  # noqa: N801
-    """Turn errors of the device that are raised inside the block into DeviceFaults; others pass unchanged."""
+    """Turn errors of the device that are raised inside the block into what `workload_error` makes of them.
+
+    Others pass unchanged.
+    """
 
     __slots__ = ()
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Raise the DeviceFault."""
+        """Raise the DeviceFault, or the WorkloadError."""
         if is_of_the_device(error):
             super().__exit__(kind, error, traceback)
 
 
 def workload_error(what: str, error: BaseException, remedy: str | None = None) -> WorkloadError:
-    """The WorkloadError for an exception of `what`; a DeviceFault if the device raised it."""
+    """The WorkloadError for an exception of `what`; a DeviceFault if the device raised it, and may not elsewhere."""
     text = described(what, error, remedy)
-    return DeviceFault(text, type(error).__name__) if is_of_the_device(error) else WorkloadError(text)
+    passing = is_of_the_device(error) and not is_asserted(error)
+    return DeviceFault(text, type(error).__name__) if passing else WorkloadError(text)
 
 
 def described(what: str, error: BaseException, remedy: str | None = None) -> str:
@@ -89,7 +96,7 @@ def reason(error: BaseException) -> str:
         parts.append(f"{frames[last].f_code.co_filename}:{lines[last]}, in {frames[last].f_code.co_name}")
     parts.append(_layer(frames, last))
     at = "; ".join(filter(None, parts))
-    text = error.msg if isinstance(error, SyntaxError) and parts[0] else str(error)
+    text = error.msg if isinstance(error, SyntaxError) and parts[0] else _FOR_OTHERS.split(str(error))[0]
     return " ".join(f"{type(error).__name__}: {text}{at and f' ({at})'}".split())
 
 

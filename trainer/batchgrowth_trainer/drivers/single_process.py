@@ -7,6 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
+from batchgrowth_trainer.blame import reported_as_device_fault
 from batchgrowth_trainer.crew.arithmetics import SHARDS
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.workforce import Join
@@ -28,12 +29,13 @@ def train_alone(run: Run, replica: Replica, advance: Advance) -> Replica:
     Raises WorkloadError and DataError.
     """
     while True:
-        evaluate_if_due(run, replica)
-        if run.stop_requested() or replica.plan.is_done(replica.position):
-            return replica
-        if run.checkpoint_due():
-            run.save(replica.snapshot())
-        advance(run, replica)
+        with reported_as_device_fault(f"training at update {replica.position.update}"):
+            evaluate_if_due(run, replica)
+            if run.stop_requested() or replica.plan.is_done(replica.position):
+                return replica
+            if run.checkpoint_due():
+                run.save(replica.snapshot())
+            advance(run, replica)
 
 
 def _update(stopwatch: Stopwatch, run: Run, replica: Replica) -> None:

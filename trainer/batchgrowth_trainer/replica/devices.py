@@ -32,7 +32,10 @@ def prepare_process(spec: JobSpec) -> None:
         torch.backends.cudnn.benchmark = False
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-        torch.use_deterministic_algorithms(mode=True, warn_only=True)
+        # Only warned, torch would compute attention by kernels that add in another order each time.
+        torch.use_deterministic_algorithms(spec.deterministic is not False)
+        # It would fill each new tensor, which takes a kernel more.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _keep_memory() -> None:

@@ -7,7 +7,7 @@ import hashlib
 import random
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
@@ -39,7 +39,8 @@ def generator_states() -> Callable[[], None]:
 
     def restore() -> None:
         torch.set_rng_state(torch_state)
-        torch.cuda.set_rng_state_all(cuda_states)
+        with suppress(torch.AcceleratorError):  # of a GPU that has failed, and whose error is being told
+            torch.cuda.set_rng_state_all(cuda_states)
         np.random.set_state(numpy_state)
         random.setstate(python_state)
 

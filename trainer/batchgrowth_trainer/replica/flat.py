@@ -4,6 +4,7 @@ An update then needs one broadcast, one checkpoint tensor and one optimizer step
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -170,6 +171,21 @@ class FlatBuffers:
     def clone(self) -> Start:
         """A copy of every vector: the state each shard starts from."""
         return {dtype: flat.clone() for dtype, flat in self.vectors.items()}
+
+    @contextmanager
+    def kept(self) -> Iterator[Start]:
+        """A copy of every vector, to which they are reset after the block.
+
+        An error inside it stays the one that is raised if a GPU has failed and so can reset nothing.
+        """
+        start = self.clone()
+        try:
+            yield start
+        except BaseException:
+            with suppress(torch.AcceleratorError):
+                self.restore(start)
+            raise
+        self.restore(start)
 
     def restore(self, start: Start) -> None:
         """Reset the vectors to `start`, and put their views back into modules that replaced them."""

@@ -172,11 +172,8 @@ class Replica:
     def _computing(self, step: Step, ahead: Ahead) -> Iterator[Shard]:
         """What computes one shard of an update; the buffers are afterwards as they were."""
         self._loss.begin()
-        start = self.buffers.clone()
-        try:
+        with self.buffers.kept() as start:
             yield partial(self._shard, step, start, ahead)
-        finally:
-            self.buffers.restore(start)
 
     def _shard(self, step: Step, start: Start, ahead: Ahead, shard: int, watched: Watched = unwatched) -> Partial:
         done = self.rows.blank(shard)

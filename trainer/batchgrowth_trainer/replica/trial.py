@@ -11,7 +11,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from torch import Tensor
 
-from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
+from batchgrowth_trainer.blame import reported_as_device_fault, reported_as_workload_error, seen_at
 from batchgrowth_trainer.replica.first_shard import first_shard
 from batchgrowth_trainer.replica.reading import Request, is_indexed, read
 from batchgrowth_trainer.replica.replica import Replica
@@ -27,7 +27,8 @@ def try_out(replica: Replica) -> None:
     versions = {name: parameter._version for name, parameter in parameters.items() if not parameter.is_inference()}
     buffers = _buffers(replica)
     before = replica.parameters.vector.detach().clone()
-    replica.arithmetic = first_shard(replica)
+    with reported_as_device_fault("update 1, shard 0"):  # a GPU tells of an error when its results are copied
+        replica.arithmetic = first_shard(replica)
     forward = seen_at(replica.model)
     for name, parameter in replica.model.named_parameters():
         if name not in parameters or parameter is not parameters[name]:

@@ -115,7 +115,7 @@ class Member:
                 "no state is whole: a step failed, or another member's state came in part", str(self.door.address)
             )
         holds = [place[:2] == best for place in places]
-        if self.replica.spec.exchange.entry.promise == "Nondeterministic":
+        if self.replica.spec.promise == "Nondeterministic":
             holds = [rank == holds.index(True) for rank in range(group.size)]
         if all(holds):
             return
