@@ -32,7 +32,8 @@ from bench.systems import OUR_REDUCE, System
 ROOT = Path(__file__).parents[1]
 CASES = ("mlp-512", "wrn-64", "all-vgg11-256")
 OURS, SAME, PLAIN = "batchgrowth, one worker", "plain torch, with the same kernels", "plain torch, as it comes"
-SHARDS, FREE, NARROW = "batchgrowth, four shards a batch", "deterministic: false", "precision: BFloat16"
+SHARDS, FREE = "batchgrowth, four shards a batch", "batchgrowth, deterministic: false"
+NARROWER = ("TensorFloat32", "BFloat16")
 _WARM, _TIMED = 20, 200  # updates
 
 
@@ -88,16 +89,17 @@ def never_run() -> list[str]:
 
 def compare(case: Case, device: str, warm: int, timed: int) -> Times:
     """All systems in turns, an update each, with the whole batch as one shard on that workload.device."""
-    whole, narrow = _spec(case, device, case.batch), {"precision": "BFloat16"}
+    whole = _spec(case, device, case.batch)
     systems = {
         SAME: _plain(whole),
         OURS: _ours(whole),
         SHARDS: _ours(_spec(case, device, case.batch // 4)),
         FREE: _ours(whole.model_copy(update={"deterministic": False})),
         PLAIN: _plain(whole, as_it_comes=True),
-        f"plain torch, {NARROW}": _plain(whole.model_copy(update=narrow)),
-        f"batchgrowth, {NARROW}": _ours(whole.model_copy(update=narrow)),
     }
+    for precision in NARROWER:
+        spec = whole.model_copy(update={"precision": precision})
+        systems |= {f"plain torch, {precision}": _plain(spec), f"batchgrowth, {precision}": _ours(spec)}
     times: dict[str, list[float]] = {name: [] for name in systems}
     for turn in range(warm + timed):
         for name, system in systems.items():

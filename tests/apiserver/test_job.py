@@ -26,6 +26,7 @@ OTHER_MATHEMATICS = {
     "precision": "BFloat16",
     "exchange.compression": "Int8",
     "compile": True,
+    "deterministic": False,
     "workers.threads": 2,
     "evaluation.stopEarly": {"metric": "loss", "mode": "Minimize", "patience": 3},
 }

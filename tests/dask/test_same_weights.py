@@ -191,7 +191,7 @@ def test_a_cap_on_the_workers(
 
 def test_the_digits_job_still_ends_with_the_same_loss(digits_job: Any, tmp_path: Path) -> None:
     """A change of this number changes the results of every user. Its last bits depend on the processor."""
-    job = digits_job("epochs=10", "batch.growth.geometric.everyEpochs=2")
+    job = digits_job("epochs=10", "batch.growth.geometric.everyEpochs=2", "workload.device=CPU")
     summary = train(job, Options(output_dir=tmp_path))
     assert pytest.approx(0.0137627, rel=0.02) == summary["finalLoss"]
     assert summary["accuracy"] >= 0.97

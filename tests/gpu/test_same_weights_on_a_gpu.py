@@ -48,11 +48,12 @@ def test_exchanges_that_differ_each_time(digest: Digest, name: str) -> None:
         ("optimizer={type: LBFGS}", "learningRate={initial: '1', rule: Constant}", "epochs=2"),
         ("optimizer={type: LAMB, clipping: {norm: '1'}, averaging: {decay: '0.9'}}", "learningRate.initial=0.01"),
         ("precision=BFloat16",),
+        ("precision=TensorFloat32",),
         ("workers.loaders=1", "workload.entrypoint=slow_digits:by_item"),
         ("exchange.compression=Int8",),
         ("batch={initial: 64, maximum: 512, shard: 32, growth: {type: NoiseScale}}",),
     ],
-    ids=["Adam", "L-BFGS", "LAMB, clipping and averaging", "bfloat16", "loaders", "Int8", "measured"],
+    ids=["Adam", "L-BFGS", "LAMB, clipping and averaging", "bfloat16", "TF32", "loaders", "Int8", "measured"],
 )
 def test_what_else_is_computed(digest: Digest, changes: tuple[str, ...]) -> None:
     """A state of two vectors, the coordinator's products, autocast, pinned batches, rounding, and a measured growth."""

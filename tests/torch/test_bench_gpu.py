@@ -12,9 +12,15 @@ def test_both_systems_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     found = gpu.compare(case, "CPU", warm=1, timed=4)
     gpu.show(found)
 
-    assert {gpu.OURS: 4, gpu.PLAIN: 4} == {name: len(times) for name, times in found.by_system.items()}
+    gpu.show(found, markdown=True)
+
+    names = {gpu.SAME, gpu.OURS, gpu.SHARDS, gpu.FREE, gpu.PLAIN}
+    names |= {f"{who}, {precision}" for who in ("plain torch", "batchgrowth") for precision in gpu.NARROWER}
+    assert dict.fromkeys(names, 4) == {name: len(times) for name, times in found.by_system.items()}
     assert all(time > 0 for times in found.by_system.values() for time in times)
-    assert "ours / plain" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert 2 * len(names) == printed.count("batchgrowth") + printed.count("plain torch")
+    assert f"| {gpu.SAME} |" in printed
 
 
 def test_without_a_gpu_it_says_what_was_never_run(
@@ -26,4 +32,4 @@ def test_without_a_gpu_it_says_what_was_never_run(
     lines = capsys.readouterr().out.splitlines()
     assert "No CUDA device is visible here, so nothing was run." in lines[0]
     assert "  tests/gpu/test_same_weights_on_a_gpu.py::test_one_process_repeats_itself" in lines
-    assert ["  benchmark mlp-512", "  benchmark wrn-64"] == lines[-2:]
+    assert ["  benchmark mlp-512", "  benchmark wrn-64", "  benchmark all-vgg11-256"] == lines[-3:]

@@ -45,10 +45,11 @@ class JobSpec(Model):
     batch: Batch = Field(description="How many examples an update uses, and how that grows. Required.")
     learning_rate: LearningRate = Field(description="The learning rate of each update. Required.")
     optimizer: Optimizer = Field(Optimizer(), description="The optimizer. Default: SGD.")
-    precision: Literal["Float32", "BFloat16"] | None = Field(
+    precision: Literal["Float32", "TensorFloat32", "BFloat16"] | None = Field(
         None,
-        description="The arithmetic of the model and its loss: BFloat16 is torch's autocast. Weights, gradients and "
-        "the optimizer's state are float32 either way. Default: Float32.",
+        description="The arithmetic of the model and its loss: TensorFloat32 rounds what a GPU multiplies, and is "
+        "Float32 on a CPU; BFloat16 is torch's autocast. Weights, gradients and the optimizer's state are float32 "
+        "either way. Default: Float32.",
     )
     compile: bool | None = Field(
         None,

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -97,18 +98,23 @@ def test_a_rule_that_looks_at_a_clock_says_so(
     assert "clock" not in run(capsys, "plan", EXAMPLES / "digits-measured.yaml")[1]
 
 
-@pytest.mark.parametrize("name", [name for name in INEXACT if name not in REPEATABLE])
-def test_an_exchange_whose_weights_differ_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+DIFFERING = [(f"of exchange {name}", {"exchange": {"type": name}}) for name in INEXACT if name not in REPEATABLE]
+
+
+@pytest.mark.parametrize(
+    ("whose", "changes"), [*DIFFERING, ("that a GPU computes with deterministic: false", {"deterministic": False})]
+)
+def test_a_job_whose_weights_differ_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whose: str, changes: Any
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     job = yaml.safe_load((EXAMPLES / "digits.yaml").read_text())
     path, note = tmp_path / "job.yaml", "differ from run to run, even on the same machine"
     path.write_text(yaml.safe_dump(job))
     assert note not in run(capsys, "check", path)[1] + run(capsys, "plan", path)[1]
-    job["spec"]["exchange"] = {"type": name}
+    job["spec"] |= changes
     path.write_text(yaml.safe_dump(job))
-    note = f"note: the weights of exchange {name} {note}"
+    note = f"note: the weights {whose} {note}"
     assert f"\n{path}: {note}" in run(capsys, "check", path)[1]
     assert f"\n{note}" in run(capsys, "plan", path)[1]
 

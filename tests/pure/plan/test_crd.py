@@ -144,6 +144,7 @@ CHANGES = {
     "optimizer": {"type": "Adam"},
     "precision": "BFloat16",
     "compile": True,
+    "deterministic": False,
     "trackers": ["MLflow"],
     "workers.threads": 2,
     "evaluation.stopEarly": {"metric": "loss", "mode": "Minimize", "patience": 3},
@@ -185,8 +186,10 @@ def test_a_default_that_is_not_written_may_be_written_later(schema: Schema) -> N
     """No stored job has it before a user writes it, since an operator and a trainer of an earlier version refuse it."""
     old, new = changed("precision", started=True)
     stored = prepared(schema, old)["spec"]
-    assert not {"precision", "compile", "trackers", "sameArithmetic"} & (stored.keys() | stored["workers"].keys())
-    for value, refused in (("Float32", False), ("BFloat16", True)):
+    assert not {"precision", "compile", "deterministic", "trackers", "sameArithmetic"} & (
+        stored.keys() | stored["workers"].keys()
+    )
+    for value, refused in (("Float32", False), ("TensorFloat32", True), ("BFloat16", True)):
         new["spec"]["precision"] = value
         broken = list(broken_rules({**schema, "properties": {}}, prepared(schema, new), prepared(schema, old)))
         assert refused == bool(broken)

@@ -178,6 +178,7 @@ def test_mathematics_is_what_determines_the_weights() -> None:
         "checkpoint.keep=9",
         "precision=Float32",
         "compile=false",
+        "deterministic=true",
         "trackers=[MLflow]",
         "workers.sameArithmetic=Required",
     ):
@@ -190,6 +191,7 @@ def test_mathematics_is_what_determines_the_weights() -> None:
         "epochs=31",
         "precision=BFloat16",
         "compile=true",
+        "deterministic=false",
         "optimizer.clipping.norm=1",
     ):
         assert plain != mathematics(read_manifest(DIGITS, [override]).spec)

@@ -57,9 +57,27 @@ def test_kernels_of_a_gpu_are_deterministic(
 
     assert used == os.environ["CUBLAS_WORKSPACE_CONFIG"]
     assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled(), "attention would add in another order each time"
     assert not torch.backends.cudnn.benchmark
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.usefixtures("kernels")
+def test_unless_the_job_says_otherwise(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    prepare_process(small_job("deterministic=false").spec)
+
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.usefixtures("kernels")
+def test_factors_are_rounded_to_tensor_float_32(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In convolutions and in matrix products, until a job of the same process wants float32."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for precision, rounded in (("TensorFloat32", True), ("Float32", False), ("BFloat16", False)):
+        prepare_process(small_job(f"precision={precision}").spec)
+        assert [rounded] * 2 == [torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32]
 
 
 class Sequence(NamedTuple):

@@ -74,3 +74,10 @@ def test_what_differs_is_named() -> None:
     ).why_not(one)
     assert "other code or data" in Arithmetic("b", *list(one.to_json().values())[1:]).why_not(one)
     assert one == Arithmetic.from_json({**one.to_json(), "of a later version": 3})
+
+
+def test_without_deterministic_kernels_there_is_none_to_compare(digits_job: Any) -> None:
+    """Two GPUs of one kind would differ, and each would count as another kind of machine."""
+    arithmetic = build_replica(digits_job("deterministic=false").spec).arithmetic
+    assert "" == arithmetic.digest
+    assert arithmetic.torch

@@ -28,6 +28,8 @@ from batchgrowth_trainer.loading.checks import check_workload
 from batchgrowth_trainer.loading.entrypoints import find_function
 from batchgrowth_trainer.workload import Workload
 
+_OF_A_STRING = re.compile(r"\bstr\b|empty\(\) received an invalid combination")
+"""What Python and torch say of a string where a number is needed."""
 _BY_CALL = "call it in Python to see the whole traceback"
 _BY_CHECKS = "call it in Python, then len() of its data sets and state_dict() of its model, to see the whole traceback"
 
@@ -117,7 +119,7 @@ def _reported(what: str, arguments: Mapping[str, str], by_default: str) -> Itera
 
 def _remedy(error: BaseException, arguments: Mapping[str, str]) -> str | None:
     """What helps if the workload's function, or an object that it returned, raises this; None if nothing is known."""
-    if isinstance(error, TypeError) and arguments and re.search(r"\bstr\b", str(error)):
+    if isinstance(error, TypeError) and arguments and _OF_A_STRING.search(str(error)):
         return f"arguments are strings, so convert them, as in int({next(iter(arguments))})"
     if isinstance(error, TypeError) and str(error).startswith(Workload.__name__):
         return f"Workload takes {', '.join(field.name for field in fields(Workload))}"

@@ -30,8 +30,8 @@ def prepare_process(spec: JobSpec) -> None:
     if torch.cuda.is_available():
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = spec.precision == "TensorFloat32"
+        torch.backends.cudnn.allow_tf32 = spec.precision == "TensorFloat32"
         # Only warned, torch would compute attention by kernels that add in another order each time.
         torch.use_deterministic_algorithms(spec.deterministic is not False)
         # It would fill each new tensor, which takes a kernel more.
