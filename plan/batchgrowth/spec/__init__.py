@@ -3,8 +3,9 @@
 from batchgrowth.schema.model import Model, Rule, exact
 from batchgrowth.spec.batch import Batch, Growth
 from batchgrowth.spec.evaluation import Evaluation, StopEarly, Watched
-from batchgrowth.spec.job import API_VERSION, KIND, BatchGrowthJob, JobSpec, Metadata
+from batchgrowth.spec.job import API_VERSION, KIND, BatchGrowthJob, JobSpec
 from batchgrowth.spec.mathematics import MATHEMATICS, UNWRITTEN, differences, mathematics
+from batchgrowth.spec.metadata import Metadata
 from batchgrowth.spec.optimization import Averaging, Clipping, LearningRate, Optimizer, Schedule, Warmup
 from batchgrowth.spec.running import Checkpoint, Exchange, PullSecret, Restarts, Volume, Workers
 from batchgrowth.spec.workload import Workload

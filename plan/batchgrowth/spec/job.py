@@ -1,8 +1,8 @@
-"""The manifest itself: `BatchGrowthJob`, its metadata and its spec."""
+"""The manifest itself: `BatchGrowthJob` and its spec."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from batchgrowth.exchanges import EXCHANGES
 from batchgrowth.extend import Promise
@@ -10,10 +10,11 @@ from batchgrowth.growth import GROWTH
 from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.schedules import SCHEDULES
 from batchgrowth.schema.model import Model, Rule
-from batchgrowth.schema.patterns import IMAGE, JOB_NAME, NAMESPACE, ObjectName
+from batchgrowth.schema.patterns import IMAGE, ObjectName
 from batchgrowth.spec.batch import Batch
 from batchgrowth.spec.evaluation import Evaluation
 from batchgrowth.spec.inexact import RULES as EXCHANGE_RULES
+from batchgrowth.spec.metadata import Metadata
 from batchgrowth.spec.optimization import LearningRate, Optimizer
 from batchgrowth.spec.pods import RULES as POD_RULES
 from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeMount, map_list, once
@@ -26,12 +27,8 @@ YEAR_SECONDS = 31_536_000
 MOST_SHARDS = 65_536
 COMPILING_SECONDS = 900
 """The shortest time after which a peer counts as lost if the model is compiled."""
-LONGEST_JOB_NAME = 44
-"""A DaskCluster may have 53 characters (63 less "-scheduler"), and our own children append up to 9."""
 
 TrackerName = Literal["TensorBoard", "MLflow", "WeightsAndBiases"]
-LabelText = Annotated[str, StringConstraints(max_length=63)]
-AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]
 
 
 class JobSpec(Model):
@@ -223,31 +220,6 @@ class JobSpec(Model):
     def patience_seconds(self) -> int:
         """How long an exchange may hang: members also wait for one that compiles a shard of another size."""
         return max(self.exchange.patience_seconds, COMPILING_SECONDS if self.compile else 0)
-
-
-class Metadata(Model):
-    """The name, labels and annotations of a job; fields that an API server adds are accepted and ignored."""
-
-    name: str = Field(
-        pattern=JOB_NAME,
-        min_length=1,
-        max_length=LONGEST_JOB_NAME,
-        description="The name of the job: a DNS label of at most 44 characters, from which the names of its "
-        "children are made. Required. Example: digits.",
-    )
-    namespace: str | None = Field(None, pattern=NAMESPACE, min_length=1, max_length=63)
-    labels: dict[str, LabelText] = Field(default_factory=dict, max_length=64)
-    annotations: dict[str, AnnotationText] = Field(default_factory=dict, max_length=64)
-    creation_timestamp: Any = None
-    deletion_timestamp: Any = None
-    deletion_grace_period_seconds: Any = None
-    finalizers: Any = None
-    generation: Any = None
-    managed_fields: Any = None
-    owner_references: Any = None
-    resource_version: Any = None
-    self_link: Any = None
-    uid: Any = None
 
 
 class BatchGrowthJob(Model):

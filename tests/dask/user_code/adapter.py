@@ -43,7 +43,7 @@ class Adapter(nn.Module):
         self.head = nn.Linear(16, CLASSES)
 
     def forward(self, *, tokens: Tensor, lengths: Tensor) -> Tensor:
-        held = torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)
+        held = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
         sums = (self.embedding(tokens).float() * held.unsqueeze(2)).sum(1) / lengths.unsqueeze(1)
         if self.training:
             self.mean.lerp_(sums.mean(0).to(torch.bfloat16), 0.1)

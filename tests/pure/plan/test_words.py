@@ -19,7 +19,7 @@ from batchgrowth.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.metrics import BY_NAME, METRICS
 from batchgrowth.schema.structural import structural_schema
-from batchgrowth.spec.job import LONGEST_JOB_NAME
+from batchgrowth.spec.metadata import LONGEST_JOB_NAME
 from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from batchgrowth.errors import CheckpointError, Fault, Interrupted, SpecError
 from batchgrowth.keywords import job_of
 from batchgrowth.manifest import load_manifest
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.spec.job import LONGEST_JOB_NAME
+from batchgrowth.spec.metadata import LONGEST_JOB_NAME
 
 from batchgrowth_trainer import training
 from batchgrowth_trainer.frontend.interrupts import interrupts

@@ -39,7 +39,7 @@ def generator_states() -> Callable[[], None]:
 
     def restore() -> None:
         torch.set_rng_state(torch_state)
-        with suppress(torch.AcceleratorError):  # of a GPU that has failed, and whose error is being told
+        with suppress(torch.AcceleratorError):  # of a GPU that has failed, whose own error is on its way
             torch.cuda.set_rng_state_all(cuda_states)
         np.random.set_state(numpy_state)
         random.setstate(python_state)

@@ -27,7 +27,7 @@ def try_out(replica: Replica) -> None:
     versions = {name: parameter._version for name, parameter in parameters.items() if not parameter.is_inference()}
     buffers = _buffers(replica)
     before = replica.parameters.vector.detach().clone()
-    with reported_as_device_fault("update 1, shard 0"):  # a GPU tells of an error when its results are copied
+    with reported_as_device_fault("update 1, shard 0"):  # a GPU reports an error when results are copied
         replica.arithmetic = first_shard(replica)
     forward = seen_at(replica.model)
     for name, parameter in replica.model.named_parameters():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from batchgrowth.errors import Fault, SpecError
 from batchgrowth.schema.patterns import JOB_NAME
-from batchgrowth.spec.job import LONGEST_JOB_NAME
+from batchgrowth.spec.metadata import LONGEST_JOB_NAME
 
 _MANIFEST = """\
 # Train: batchgrowth run {folder}/job.yaml
