@@ -32,6 +32,7 @@ def fails(error: Exception) -> Any:
     return call
 
 
+@pytest.mark.fault("C07")
 def test_what_a_kernel_refuses_is_the_workloads_fault() -> None:
     """Another GPU would refuse it too, so the job does not wait for one."""
     with pytest.raises(WorkloadError) as caught, reported_as_device_fault("a worker at update 3"):
@@ -45,6 +46,7 @@ def test_what_a_kernel_refuses_is_the_workloads_fault() -> None:
     assert "workload.device: CPU names the line" in text
 
 
+@pytest.mark.fault("C07")
 def test_what_a_gpu_suffers_may_pass() -> None:
     with pytest.raises(DeviceFault, match="uncorrectable ECC error"), reported_as_device_fault("a worker"):
         raise UNCORRECTABLE

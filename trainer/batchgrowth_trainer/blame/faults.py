@@ -22,8 +22,6 @@ _DEVICE_WORDS = (
     "CUDA error", "CUDA out of memory", "CUBLAS_STATUS_", "CUDNN_STATUS_", "cuDNN error", "NCCL error", "ECC error",
     "DefaultCPUAllocator: can't allocate memory",
 )  # fmt: skip
-
-
 _ASSERTED = "device-side assert"
 
 
