@@ -233,10 +233,9 @@ class Chaos:
 
     @staticmethod
     def _lost(within: list[Object]) -> int:
-        """The updates between the last one and the one after which training resumed."""
-        reached = max(line["update"] for line in within)
-        resumed = next(line["update"] for line in reversed(within) if line["event"] == "Started")
-        return int(reached - resumed)
+        """The updates between the last one before training resumed and the one after which it did."""
+        started = next(at for at in reversed(range(len(within))) if within[at]["event"] == "Started")
+        return int(max(line["update"] for line in within[: started + 1]) - within[started]["update"])
 
     def _fault_before(self, at: float) -> str:
         return next((f"{name}, {at - when:.0f} s before" for when, name in reversed(self.struck) if when < at), "none")
