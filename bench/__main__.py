@@ -22,6 +22,10 @@ Quick = Annotated[bool, typer.Option("--quick", help="Tiny counts, to see that e
 Only = Annotated[
     list[str] | None, typer.Option(metavar="CASE", help="A case's name, pauses or epoch-ends; may be repeated.")
 ]
+System = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Compare this system with the first of a case, and no others; may be repeated."),
+]
 Output = Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the results here.")]
 Input = Annotated[
     Path | None, typer.Option("--input", metavar="FILE.json", help="Show these results instead of measuring.")
@@ -33,6 +37,7 @@ def bench(
     rounds: Rounds = 5,
     quick: Quick = False,
     only: Only = None,
+    system: System = None,
     output: Output = None,
     input_: Input = None,
     markdown: Markdown = False,
@@ -41,7 +46,7 @@ def bench(
     from bench import report, results
 
     try:
-        found = results.read(input_) if input_ else _measure(1 if quick else rounds, quick, only or [])
+        found = results.read(input_) if input_ else _measure(1 if quick else rounds, quick, only or [], system or [])
     except BatchGrowthError as error:
         raise typer.BadParameter(str(error)) from error
     if output:
@@ -52,7 +57,7 @@ def bench(
         report.show(found, Console(width=None if sys.stdout.isatty() else 140))
 
 
-def _measure(rounds: int, quick: bool, only: list[str]) -> Results:
+def _measure(rounds: int, quick: bool, only: list[str], systems: list[str]) -> Results:
     from bench.cases import cases, epoch_end_cases
     from bench.results import Results, this_machine
     from bench.rounds import measure_cases, measure_epoch_ends, measure_pauses
@@ -63,12 +68,15 @@ def _measure(rounds: int, quick: bool, only: list[str]) -> Results:
     if unknown:
         raise BatchGrowthError(f"--only {unknown[0]}: no such case; give one of {', '.join(names)}")
     only = only or names
+    known = dict.fromkeys(system.name for name, case in every.items() if name in only for system in case.systems())
+    if strange := [name for name in systems if name not in known]:
+        raise BatchGrowthError(f"--system {strange[0]}: no case has it; give one of {', '.join(known)}")
     progress = Console(stderr=True)
 
     def report(text: str) -> None:
         progress.print(text, style="dim", highlight=False)
 
-    measured = measure_cases([case for name, case in every.items() if name in only], rounds, report)
+    measured = measure_cases([case for name, case in every.items() if name in only], rounds, report, systems)
     ends = measure_epoch_ends(epoch_end_cases(quick=quick), report) if EPOCH_ENDS in only else []
     pauses = measure_pauses(4 if quick else 44, report) if PAUSES in only else []
     return Results(this_machine(), quick, measured, pauses, ends)

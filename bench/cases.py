@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,6 +93,11 @@ class Case:
             return [*(System(name) for name in BASELINES), gather, *exchanges(self.shard)]
         fine = [System(f"AllReduce, shard {self.fine_shard} (ours)", "AllReduce", self.fine_shard)]
         return [*(System(name) for name in BASELINES), gather, reduce, *(fine if self.fine_shard else [])]
+
+    def compared(self, names: Sequence[str]) -> list[System]:
+        """The first of the systems, to which the ratios are, and those of these names; all of them without names."""
+        first, *others = self.systems()
+        return [first, *(system for system in others if not names or system.name in names)]
 
     def job(self, system: System | None = None, *, only_warm: bool = False) -> BatchGrowthJob:
         """The job that one of our systems trains; the baselines take model, data and order of examples from it."""

@@ -73,13 +73,16 @@ def spread(numbers: list[float]) -> Spread:
     return Spread(min(numbers), median(numbers), max(numbers))
 
 
-def measure_cases(chosen: list[Case], rounds: int, report: Report) -> list[Measured]:
-    """The figures of the chosen cases, each on a cluster with its workers; that of ENCRYPTED speaks TLS."""
+def measure_cases(chosen: list[Case], rounds: int, report: Report, names: Sequence[str] = ()) -> list[Measured]:
+    """The figures of the chosen cases, each on a cluster with its workers; that of ENCRYPTED speaks TLS.
+
+    `names` are those of the systems to compare; see Case.compared.
+    """
     found = []
     for workers, tls in ((WORKERS, False), (WORKERS, True), (1, False)):
         if cases := [case for case in chosen if (case.workers, case.of == ENCRYPTED) == (workers, tls)]:
             with Peers(cases[0].job().spec) as peers, workers_ready(workers, tls=tls) as scheduler:
-                found += [_measure_case(case, rounds, peers, scheduler, report) for case in cases]
+                found += [_measure_case(_Stand(case, peers, scheduler), rounds, report, names) for case in cases]
     return found
 
 
@@ -135,8 +138,8 @@ class _Stand:
         return (least - short) / (make_plan(self.case.job().spec).updates - self.case.warm)
 
 
-def _measure_case(case: Case, rounds: int, peers: Peers, scheduler: str, report: Report) -> Measured:
-    stand, systems = _Stand(case, peers, scheduler), case.systems()
+def _measure_case(stand: _Stand, rounds: int, report: Report, names: Sequence[str]) -> Measured:
+    case, systems = stand.case, stand.case.compared(names)
     samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
     for number in range(rounds):
         for system in turned(systems, number):

@@ -2,10 +2,11 @@
 
 from batchgrowth_trainer.record.history import HistoryRow
 
+from bench.cases import cases
 from bench.epoch_ends import EpochEnds, costs_of
 from bench.results import Machine, Results, targets
 from bench.rounds import Figures, Measured, Spread
-from bench.systems import DATALOADER, OUR_LOADERS, OUR_ONE, PLAIN
+from bench.systems import DATALOADER, DDP, OUR_GATHER, OUR_LOADERS, OUR_ONE, OUR_REDUCE, PLAIN
 
 
 def row(update: int, seconds: float) -> HistoryRow:
@@ -46,3 +47,27 @@ def test_targets_of_a_single_worker() -> None:
         ("0.962 (0.962 to 0.962)", True),
         ("2.00 ms over 3 ends", True),
     ] == judged
+
+
+def test_all_reduce_takes_no_longer_than_ddp() -> None:
+    """With a model of images; a comparison without AllReduce says nothing of it."""
+    rivals = [
+        measured("wrn", 64, (DDP, OUR_REDUCE), (1000.0, 1010.0)),
+        measured("vgg11", 256, (DDP, OUR_REDUCE), (2000.0, 1990.0)),
+        measured("mlp", 512, (DDP, OUR_GATHER), (1.0, 1.0)),
+    ]
+    found = targets(Results(Machine("", 2, "", "", private_network=True), False, rivals, [], []))
+
+    judged = {target.promise: target.met for target in found if target.met is not None and "DDP" in target.promise}
+    assert {
+        "AllReduce at most 1 times DDP, wrn 64": False,
+        "AllReduce at most 1 times DDP, vgg11 256": True,
+    } == judged
+
+
+def test_some_systems_of_a_case_are_compared_with_its_first() -> None:
+    [case] = [case for case in cases(quick=True) if case.name == "all-vgg11-8"]
+
+    assert case.systems() == case.compared([])
+    assert [DDP, OUR_REDUCE] == [system.name for system in case.compared([OUR_REDUCE])]
+    assert [DDP] == [system.name for system in case.compared([DDP])]
