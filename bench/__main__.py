@@ -68,7 +68,8 @@ def _measure(rounds: int, quick: bool, only: list[str], systems: list[str]) -> R
     if unknown:
         raise BatchGrowthError(f"--only {unknown[0]}: no such case; give one of {', '.join(names)}")
     only = only or names
-    known = dict.fromkeys(system.name for name, case in every.items() if name in only for system in case.systems())
+    chosen = [case for name, case in every.items() if name in only]
+    known = dict.fromkeys(system.name for case in chosen for system in case.systems())
     if strange := [name for name in systems if name not in known]:
         raise BatchGrowthError(f"--system {strange[0]}: no case has it; give one of {', '.join(known)}")
     progress = Console(stderr=True)
@@ -76,7 +77,7 @@ def _measure(rounds: int, quick: bool, only: list[str], systems: list[str]) -> R
     def report(text: str) -> None:
         progress.print(text, style="dim", highlight=False)
 
-    measured = measure_cases([case for name, case in every.items() if name in only], rounds, report, systems)
+    measured = measure_cases(chosen, rounds, report, systems)
     ends = measure_epoch_ends(epoch_end_cases(quick=quick), report) if EPOCH_ENDS in only else []
     pauses = measure_pauses(4 if quick else 44, report) if PAUSES in only else []
     return Results(this_machine(), quick, measured, pauses, ends)

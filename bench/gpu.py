@@ -19,7 +19,6 @@ import typer
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.replica.building import build_replica, build_workload
 from batchgrowth_trainer.replica.devices import autocast, make_device, prepare_process, to_device
-from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.requests import Requests
 from batchgrowth_trainer.workload import fetch
 from rich.console import Console
@@ -88,7 +87,7 @@ def never_run() -> list[str]:
 
 
 def compare(case: Case, device: str, warm: int, timed: int) -> Times:
-    """All systems in turns, an update each, with the whole batch as one shard on that workload.device."""
+    """All systems in turns, an update each, on that workload.device; the batch is one shard, in SHARDS it is four."""
     whole = _spec(case, device, case.batch)
     systems = {
         SAME: _plain(whole),
@@ -131,7 +130,7 @@ def _spec(case: Case, device: str, shard: int) -> JobSpec:
 
 
 def _ours(spec: JobSpec) -> Turn:
-    replica: Replica = build_replica(spec)
+    replica = build_replica(spec)
 
     def update() -> None:
         step = replica.plan.step_at(replica.position)

@@ -57,7 +57,7 @@ def test_exchanges_that_differ_each_time(digest: Digest, name: str) -> None:
 )
 def test_what_else_is_computed(digest: Digest, changes: tuple[str, ...]) -> None:
     """A state of two vectors, the coordinator's products, autocast, pinned batches, rounding, and a measured growth."""
-    assert digest(1, *changes) == digest(2, *changes)
+    assert digest(1, ALONE, *changes) == digest(2, *changes)
 
 
 def test_compiled(digest: Digest) -> None:

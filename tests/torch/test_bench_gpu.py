@@ -7,11 +7,10 @@ from bench import gpu
 from bench.cases import cases
 
 
-def test_both_systems_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_system_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     [case] = [case for case in cases(quick=False) if case.name == "mlp-512"]
     found = gpu.compare(case, "CPU", warm=1, timed=4)
     gpu.show(found)
-
     gpu.show(found, markdown=True)
 
     names = {gpu.SAME, gpu.OURS, gpu.SHARDS, gpu.FREE, gpu.PLAIN}

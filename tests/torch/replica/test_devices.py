@@ -34,7 +34,7 @@ def kernels() -> Iterator[None]:
     """Sets torch's switches for kernels back."""
     switches = (
         (torch.backends.cudnn, "benchmark"), (torch.backends.cudnn, "allow_tf32"),
-        (torch.backends.cuda.matmul, "allow_tf32"),
+        (torch.backends.cuda.matmul, "allow_tf32"), (torch.utils.deterministic, "fill_uninitialized_memory"),
     )  # fmt: skip
     before = [getattr(*switch) for switch in switches]
     yield

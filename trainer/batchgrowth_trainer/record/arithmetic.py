@@ -16,7 +16,8 @@ _SAME = (
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """`digest` is the SHA-256, in hex, of the first shard's gradient, change of buffers and loss, computed with the
-    first weights; the rest describes the process that computed it. All are empty if nothing was computed.
+    first weights, empty if its kernels need not be deterministic; the rest describes the process that computed it. All
+    are empty if nothing was computed.
 
     `device` is "CPU" or the name of the GPU, `instructions` what torch uses of the processor, such as AVX512.
     """
