@@ -6,7 +6,7 @@ our extra work per update: a history row with the loss, and the check of a stop 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -24,14 +24,28 @@ from bench.loopback import sent_bytes
 from bench.systems import DDP, GATHER, ONE, REDUCE
 
 Exchange = Callable[[list[Tensor]], None]
+BLOCK_SECONDS = 0.25  # which has a report of our worker, or an update
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Means per timed update: milliseconds, and bytes over the loopback interface."""
+    """Means per timed update: milliseconds, and bytes over the loopback interface.
+
+    `blocks` are the milliseconds per update of the blocks of a run, none if only the whole was timed.
+    """
 
     ms: float
     sent: float
+    blocks: tuple[float, ...] = ()
+
+
+def sample_of(ends: Sequence[float], sent: float = 0.0) -> Sample:
+    """The sample of updates between these times, in seconds: the beginning of the first, and the end of each."""
+    count = len(ends) - 1
+    mean = (ends[-1] - ends[0]) / count
+    block = min(count, max(1, round(BLOCK_SECONDS / mean)))
+    starts = range(0, count - block + 1, block)
+    return Sample(mean * 1e3, sent, tuple((ends[at + block] - ends[at]) / block * 1e3 for at in starts))
 
 
 def measure(system: str, spec: JobSpec, warm: int, rank: int, world: int) -> Sample:

@@ -44,7 +44,7 @@ class Case:
     with our other exchanges among workers, and one of ALL the baselines with all of these; one of ALONE or LOADING
     compares a single worker, with one shard a batch, with the loop of one process in plain PyTorch. Where it measures,
     `warm_epochs` is at least 2, since its first look ends epoch 1, and a job without a look is refused. `image_ms` is
-    the time that bench.loading takes for an example.
+    the time that bench.loading takes for an example. `repeats` is how often each system runs in a round, in turns.
     """
 
     model: str
@@ -59,6 +59,7 @@ class Case:
     fine_shard: int = 0
     of: str = ""
     image_ms: int = 0
+    repeats: int = 1
 
     @property
     def name(self) -> str:
@@ -180,7 +181,14 @@ def _wrn(batch: int, epochs: int, warm_epochs: int, *, updates: int = 1, of: str
 
 
 def _alone(
-    model: str, batch: int, epochs: int, warm_epochs: int, entrypoint: str, examples: int, /, **arguments: str
+    model: str,
+    batch: int,
+    epochs: int,
+    warm_epochs: int,
+    entrypoint: str,
+    examples: int,
+    /,
+    **arguments: str,
 ) -> Case:
     """A case with one worker, in which an epoch has that many examples."""
     return Case(
@@ -244,9 +252,9 @@ def cases(*, quick: bool) -> list[Case]:
         _wrn(64, 3, 1, updates=8, of=EXCHANGES),
         _wrn(64, 2, 1, updates=8, of=ALL),
         _wrn(256, 2, 1, updates=8, of=ALL, model="vgg11"),
-        _alone("mlp", 64, 110, 10, _MLP, DIGITS),
-        _alone("digits", 64, 10, 1, _CONV, DIGITS),
-        _alone("wrn", 32, 5, 1, _SYNTHETIC, 64, model="wrn", examples="64", test="2"),
+        replace(_alone("mlp", 64, 50, 10, _MLP, DIGITS), repeats=9),
+        replace(_alone("digits", 64, 4, 1, _CONV, DIGITS), repeats=5),
+        replace(_alone("wrn", 32, 3, 1, _SYNTHETIC, 64, model="wrn", examples="64", test="2"), repeats=3),
         _images(32, 3, 20, 5),
     ]
 

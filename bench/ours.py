@@ -18,6 +18,7 @@ from batchgrowth_trainer.sinks.events import Event, Sink
 from batchgrowth_trainer.training import Options, train
 from distributed.security import Security
 
+from bench.baselines import Sample, sample_of
 from bench.cases import cases
 from bench.loopback import sent_bytes
 
@@ -33,10 +34,9 @@ class Rows:
         if isinstance(event, HistoryRow):
             self.rows.append(event)
 
-    def ms(self, warm: int) -> float:
-        """Milliseconds per update between the commits of update `warm` and the last, by the reporter's clock."""
-        first, last = self.rows[warm - 1], self.rows[-1]
-        return (last.seconds - first.seconds) / (last.update - first.update) * 1e3
+    def sample(self, warm: int, sent: float) -> Sample:
+        """The sample of the updates from the commit of update `warm` to the last, by the reporter's clock."""
+        return sample_of([row.seconds for row in self.rows[warm - 1 :]], sent)
 
 
 @dataclass(frozen=True, slots=True)

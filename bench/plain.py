@@ -17,7 +17,7 @@ from batchgrowth_trainer.workload import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bench.baselines import Sample
+from bench.baselines import Sample, sample_of
 from bench.systems import DATALOADER, LOADERS, PLAIN
 
 SYSTEMS = (PLAIN, DATALOADER)
@@ -26,20 +26,18 @@ _Batch = tuple[Tensor, Tensor]
 
 
 def measure(system: str, spec: JobSpec, warm: int) -> Sample:
-    """The mean over the updates after the first `warm`; nothing is sent."""
+    """The sample of the updates after the first `warm`; nothing is sent."""
     workload, loss = build_workload(spec), nn.CrossEntropyLoss()
     model = workload.model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=float(spec.learning_rate.initial), momentum=0.9)
     batches = _from_memory if system == PLAIN else _from_loader
-    done, began = 0, perf_counter()
+    ends = [perf_counter()]
     for inputs, target in batches(workload.train, spec):
         optimizer.zero_grad()
         loss(model(inputs), target).backward()
         optimizer.step()
-        done += 1
-        if done == warm:
-            began = perf_counter()
-    return Sample((perf_counter() - began) / (done - warm) * 1e3, 0.0)
+        ends.append(perf_counter())
+    return sample_of(ends[warm:])
 
 
 def _from_memory(data: Dataset, spec: JobSpec) -> Iterator[_Batch]:

@@ -80,6 +80,7 @@ def _sheets(results: Results) -> Iterator[Sheet]:
 
 def _case_sheet(case: Measured) -> Sheet:
     timed, rounds = case.updates - case.warm, "1 round" if case.rounds == 1 else f"{case.rounds} rounds"
+    rounds += f" of {case.repeats} runs in turns" if case.repeats > 1 else ""
     workers = "1 worker" if case.workers == 1 else f"{case.workers} workers"
     title = f"{case.case}: batch {case.batch}, {workers}, {timed} timed updates after {case.warm}, {rounds}"
     first = case.figures[0].system

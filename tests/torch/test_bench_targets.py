@@ -2,10 +2,11 @@
 
 from batchgrowth_trainer.record.history import HistoryRow
 
+from bench.baselines import Sample, sample_of
 from bench.cases import cases
 from bench.epoch_ends import EpochEnds, costs_of
 from bench.results import Machine, Results, targets
-from bench.rounds import Figures, Measured, Spread
+from bench.rounds import Figures, Measured, Spread, of_round
 from bench.systems import DATALOADER, DDP, OUR_GATHER, OUR_LOADERS, OUR_ONE, OUR_REDUCE, PLAIN
 
 
@@ -71,3 +72,18 @@ def test_some_systems_of_a_case_are_compared_with_its_first() -> None:
     assert case.systems() == case.compared([])
     assert [DDP, OUR_REDUCE] == [system.name for system in case.compared([OUR_REDUCE])]
     assert [DDP] == [system.name for system in case.compared([DDP])]
+
+
+def test_a_run_is_timed_in_blocks_of_a_quarter_second() -> None:
+    sample = sample_of([0.0, 0.1, 0.2, 0.4, 0.6, 0.7], sent=3.0)
+
+    assert (140.0, 3.0) == (round(sample.ms, 6), sample.sent)
+    assert [100.0, 200.0] == [round(ms, 6) for ms in sample.blocks]  # of two updates, and the last is left over
+    assert [500.0, 1000.0] == [round(ms, 6) for ms in sample_of([1.0, 1.5, 2.5]).blocks]
+
+
+def test_other_load_for_seconds_does_not_move_the_time_of_a_round() -> None:
+    quiet, busy = Sample(1.0, 20.0, (1.0, 1.0, 1.0)), Sample(2.0, 10.0, (1.0, 2.5, 2.5))
+
+    assert Sample(1.0, 10.0) == of_round([quiet, busy])
+    assert busy == of_round([busy])
