@@ -61,6 +61,7 @@ def busiest(examples: int, shards: int, workers: int) -> float:
     return examples * -(-shards // workers) / shards
 
 
+@lru_cache(maxsize=4096)
 def subtrees(lo: int, hi: int, shards: int) -> tuple[tuple[int, int], ...]:
     """The largest nodes of the tree over `shards` leaves that together cover [lo, hi), in order."""
     nodes = []

@@ -130,6 +130,8 @@ def fetch(
 
 def _pair(columns: Any, source: Any = None) -> tuple[Any, Any]:
     """The inputs and the target of a batch that the function `source` made."""
+    if isinstance(columns, (list, tuple)) and len(columns) == 2:
+        return columns[0], columns[1]
     if isinstance(columns, Mapping):
         return _split(columns, source)
     if not isinstance(columns, (list, tuple)):
@@ -141,7 +143,7 @@ def _pair(columns: Any, source: Any = None) -> tuple[Any, Any]:
             f"workload.train: an example has {len(columns)} part; an (input, target) pair is needed "
             f"(without a target, give None){seen_at(source)}"
         )
-    return (columns[0] if len(columns) == 2 else tuple(columns[:-1])), columns[-1]
+    return tuple(columns[:-1]), columns[-1]
 
 
 def _split(columns: Mapping[str, Any], source: Any) -> tuple[dict[str, Any], Any]:

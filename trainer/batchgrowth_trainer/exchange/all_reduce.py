@@ -28,7 +28,7 @@ class AllReduce:
         self._coding = self._replica.coding
         self._stream = self._replica.stream if self._group.likes_buckets else None
         self._reduction, self._uncoded = Reduction(self._group, self._coding), Reduction(self._group)
-        self._stopwatch = Stopwatch()
+        self._stopwatch = Stopwatch() if self._replica.growth.course.looks_at_clock else None
         self._run_of = partial(run_of, self._group.rank, self._group.size)
         self._like = torch.empty(self._replica.length, device=self._replica.device)
 
@@ -42,7 +42,8 @@ class AllReduce:
         done = replica.commit(step, reduced.total)
         replica.rows.release(partials)
         now = time.perf_counter()
-        self._stopwatch.lap(step, group.size, now - began)
+        if self._stopwatch:
+            self._stopwatch.lap(step, group.size, now - began)
         waited = reduced.wait_seconds
         seconds = computed - began + now - exchanged, exchanged - computed - waited, waited
         sent, error = self._bytes_sent(step.shards), replica.rows.rounding_error
@@ -70,7 +71,7 @@ class AllReduce:
         return partials, Reduced(total, min(waited + rest.wait_seconds, time.perf_counter() - computed)), computed
 
     def _computed(self, partials: list[Partial]) -> float:
-        if self._group.rank == 0:  # which has shard 0
+        if self._stopwatch and self._group.rank == 0:  # which has shard 0
             self._replica.write_timing(partials[0].row, self._stopwatch.timing)
         return time.perf_counter()
 
@@ -84,6 +85,8 @@ class AllReduce:
         return Reduced(torch.cat((gradient.total, rest.total)), gradient.wait_seconds + rest.wait_seconds)
 
     def _bytes_sent(self, shards: int) -> int:
+        if self._group.size == 1:
+            return 0
         size, rows = self._group.size, len(self._group.grid.rows)
         cut = self._replica.parameters.length
         if self._stream is not None:

@@ -52,7 +52,7 @@ class Reduction:
         """
         layout = lay_out(shards, self._group.size)
         if self._group.size == 1:
-            return Reduced(add_up(mine, layout, self._coding), 0.0)
+            return Reduced(mine[0] if len(mine) == 1 else add_up(mine, layout, self._coding), 0.0)
         if self._grid.is_mesh:
             return self._among(self._grid.rows[0], mine, layout, like)
         return self._over_grid(mine, shards, like)

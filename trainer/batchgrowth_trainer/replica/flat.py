@@ -4,7 +4,7 @@ An update then needs one broadcast, one checkpoint tensor and one optimizer step
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -172,12 +172,15 @@ class FlatBuffers:
         """A copy of every vector: the state each shard starts from."""
         return {dtype: flat.clone() for dtype, flat in self.vectors.items()}
 
-    @contextmanager
-    def kept(self) -> Iterator[Start]:
+    def kept(self) -> AbstractContextManager[Start]:
         """A copy of every vector, to which they are reset after the block.
 
         An error inside it stays the one that is raised if a GPU has failed and so can reset nothing.
         """
+        return self._kept() if self._slots else nullcontext({})
+
+    @contextmanager
+    def _kept(self) -> Iterator[Start]:
         start = self.clone()
         try:
             yield start

@@ -28,7 +28,7 @@ from batchgrowth.errors import BatchGrowthError
 
 from batchgrowth_trainer.blame import FAULTS, ReadFault, workload_error
 from batchgrowth_trainer.replica.reading import Request, is_indexed, read
-from batchgrowth_trainer.workload import Workload
+from batchgrowth_trainer.workload import Workload, fetch
 
 Batch = tuple[Any, Any]
 Following = Callable[[], Iterator[Request]]
@@ -48,7 +48,9 @@ class Loaders:
     def __init__(self, workload: Workload, processes: int, ahead: int) -> None:
         self._workload, self._most = workload, processes * ahead
         self._lanes: defaultdict[str | None, _Lane] = defaultdict(_Lane)
-        needed = processes > 0 and not is_indexed(workload, workload.train)
+        self.draws = not is_indexed(workload, workload.train)
+        """Whether reading training examples may draw random numbers."""
+        needed = processes > 0 and self.draws
         self._loaders = [_Loader(workload) for _ in range(processes)] if needed and _has_room() else []
         self._turns = cycle(self._loaders)
         self._reading = Lock()  # a data set may keep a file open, and reading seeds the generators of the process
@@ -59,6 +61,8 @@ class Loaders:
         Raises DataError, WorkloadError, and a ReadFault if a process that reads has died.
         """
         if not self._loaders:
+            if request.test is None and not self.draws:  # nothing of `read` is needed, and little of the processor
+                return fetch(self._workload.train, request.indices)
             with self._reading:
                 return read(self._workload, request)
         lane = self._lanes[request.test]

@@ -62,7 +62,8 @@ class Tail:
     def read(self, total: Tensor, *more: Tensor) -> "Sums":
         """The sums of a row, and the further scalars, all in one transfer from a GPU."""
         if total.is_cpu:  # where each is read in less time than it takes to put them together
-            tail, rest = total[-self.length :].tolist(), [number.item() for number in more]
+            own = total if total.numel() == self.length else total[-self.length :]
+            tail, rest = own.tolist(), [number.item() for number in more]
         else:
             numbers = torch.cat((total[-self.length :], *(number.view(1) for number in more))).tolist()
             tail, rest = numbers[: self.length], numbers[self.length :]

@@ -4,8 +4,8 @@ Every worker holds a replica, as does a run in one process; an exchange only ass
 their partial sums.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
 from functools import partial
 
@@ -72,8 +72,8 @@ class Replica:
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
         self._loss = Loss(spec, workload, self.model, device)
         self.rows = Rows(self.length, self.parameters, self._tail, self.coding)
-        self.requests = Requests(spec.seed)
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
+        self.requests = Requests(spec.seed, draws=self.loaders.draws)
         self.arithmetic = Arithmetic()
         self.stream = stream_of(spec, self.parameters, needs_rows=course.needs_noise)
         self._needs_norm = course.measures or spec.optimizer.clipping is not None
@@ -105,7 +105,9 @@ class Replica:
         """
         ahead: Ahead = lambda shard: self.requests.coming(self.plan, step, range(shard, run[1]), runs)  # noqa: E731
         trees = subtrees(run[0], run[1], step.shards)
-        with self._computing(step, ahead) as shard:
+        self._loss.begin()
+        with self.buffers.kept() as start:
+            shard: Shard = partial(self._shard, step, start, ahead)
             sums = self.rows.sums if give is None or self.stream is None else partial(self.stream.sums, self.rows, give)
             nodes = sums(trees, shard)
         if stop and nodes:
@@ -114,8 +116,9 @@ class Replica:
 
     def sum_of(self, step: Step, run: tuple[int, int], ahead: Ahead) -> Partial:
         """The sum over the shards [run[0], run[1]) along a tree of their own, for an update that others do not see."""
-        with self._computing(step, ahead) as shard:
-            return tree_sum(*run, shard, self.rows.add)
+        self._loss.begin()
+        with self.buffers.kept() as start:
+            return tree_sum(*run, partial(self._shard, step, start, ahead), self.rows.add)
 
     def commit(self, step: Step, total: Tensor) -> Committed:
         """Take the optimizer step with `total`, the sum over all shards, and advance the position; see `step`."""
@@ -128,7 +131,8 @@ class Replica:
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
         weights = self.parameters.length
-        gradient, rest = total[:weights].div_(examples), total[weights:]
+        gradient, rest = total.split_with_sizes([weights, self.length - weights])
+        gradient.div_(examples)
         square = None if self._needs_norm else self._tail.read(rest, torch.dot(gradient, gradient))
         if square is not None and square.more[0] < SURELY_FINITE:  # takes less time, and no bits depend on the norm
             sums, size, learning_rate = self._checked(step, square, square.more[0] ** 0.5)
@@ -167,13 +171,6 @@ class Replica:
     def write_timing(self, row: Tensor, timing: Timing) -> None:
         """Write the timing of an earlier update into the row with shard 0, so that all members decide by one clock."""
         self._tail.write_timing(row, timing)
-
-    @contextmanager
-    def _computing(self, step: Step, ahead: Ahead) -> Iterator[Shard]:
-        """What computes one shard of an update; the buffers are afterwards as they were."""
-        self._loss.begin()
-        with self.buffers.kept() as start:
-            yield partial(self._shard, step, start, ahead)
 
     def _shard(self, step: Step, start: Start, ahead: Ahead, shard: int, watched: Watched = unwatched) -> Partial:
         done = self.rows.blank(shard)

@@ -22,10 +22,10 @@ def none_known(_: Step) -> tuple[int, int]:
 
 
 class Requests:
-    """The requests for the training examples of a job."""
+    """The requests for the training examples of a job; `draws` is whether reading them may draw random numbers."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, *, draws: bool = True) -> None:
+        self._seed, self._draws = seed, draws
         self._orders: dict[int, Tensor] = {}
 
     def of(self, plan: Plan, step: Step, shard: int) -> Request:
@@ -33,7 +33,7 @@ class Requests:
         bounds, first = shard_bounds(step.examples, step.shards), step.position.offset
         order = self.order(step.position.epoch, plan.examples_per_epoch)
         indices = order[first + bounds[shard] : first + bounds[shard + 1]]
-        return Request(None, indices, reading_seed(self._seed, step.position.update, shard))
+        return Request(None, indices, reading_seed(self._seed, step.position.update, shard) if self._draws else 0)
 
     def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
         """The requests for these shards of an update, and for the `runs` of the later ones, to the end of the plan.

@@ -225,6 +225,8 @@ class _Generation:
 
     def _evaluate_if_due(self) -> None:
         replica = self._replica
+        if replica.position.offset:
+            return
         known = replica.judgement.known(self._evaluated)
         if not evaluation_due(replica.spec, replica.plan, replica.position, known):
             return
