@@ -210,10 +210,12 @@ def test_threads_reach_the_workers(make_world: MakeWorld) -> None:
 
     told = environment(pod_specs(world)["worker"]["containers"][0])
 
-    assert ("3", "3", "1073741824") == (
+    assert ("3", "3", "1073741824", "1", "0") == (
         told["OMP_NUM_THREADS"],
         told["MKL_NUM_THREADS"],
         told["MALLOC_TRIM_THRESHOLD_"],
+        told["MALLOC_ARENA_MAX"],
+        told["MALLOC_MMAP_MAX_"],
     )
 
 
