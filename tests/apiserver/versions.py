@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = {
-    "before": "2dd8ff4cebf2c8e6980b720661883273cefef629",
-    "landed": "48e17c2b39c565a669a6a1007cb0b27c389775de",
+    "before": "af87eb2f6ea93fdeb6b0c1297ea5765cdadad42f",
+    "landed": "f98a32566bf0114a1152c9773db00e136569dea8",
 }
 """The commits that upgrades are tested from: the one that landed last, and the one that had landed before it.
 
