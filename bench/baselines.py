@@ -58,19 +58,19 @@ def measure(system: str, spec: JobSpec, warm: int, rank: int, world: int) -> Sam
     optimizer = torch.optim.SGD(parameters, lr=float(spec.learning_rate.initial), momentum=0.9)
     model.train()
     exchange = EXCHANGES[system]
-    began, before = 0.0, 0
+    ends, before = [0.0], 0
     for update, indices in enumerate(shares(spec, plan, rank, world)):
         if update == warm:
-            began, before = _start(world)
+            ends[0], before = _start(world)
         optimizer.zero_grad()
         inputs, target = fetch(workload.train, indices)
         workload.loss(model(inputs), target).mean().backward()  # type: ignore[no-untyped-call]
         exchange([p.grad for p in parameters if p.grad is not None])
         optimizer.step()
-    ended = perf_counter()
-    timed = plan.updates - warm
+        if update >= warm:
+            ends.append(perf_counter())
     _meet(world)
-    return Sample((ended - began) / timed * 1e3, (sent_bytes() - before) / timed)
+    return sample_of(ends, (sent_bytes() - before) / (plan.updates - warm))
 
 
 def _start(world: int) -> tuple[float, int]:

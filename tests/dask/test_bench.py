@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import computing
+from bench import computing, kept_memory
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 14 cases and every resize
 ROOT = Path(__file__).parents[2]
@@ -134,6 +134,12 @@ def test_computing_with_and_without_measuring(capsys):
     computing.main(updates=2)
     shown = capsys.readouterr().out
     assert all(system in shown for system in PAIRS["measuring"])
+
+
+def test_memory_that_is_kept(capsys):
+    kept_memory.main(only="wrn-64", rounds=1, updates=1)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in kept_memory.SETTINGS)
 
 
 def test_an_unknown_case_is_refused():

@@ -1,0 +1,101 @@
+"""`python -m bench.kept_memory`: what it costs a worker to give the memory of each update back to the system.
+
+A process computes one shard of each update, and commits, in another thread than its first, as Dask's workers do. It is
+started in turns with the settings of glibc, with those that Dask gives its workers, with thresholds alone, which were
+ours before, and with ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from statistics import median
+from typing import Annotated
+
+import torch
+import typer
+from batchgrowth.environment import TRIM_THRESHOLD_BYTES, worker_environment
+from batchgrowth_trainer.replica.building import build_replica
+from rich.console import Console
+
+from bench.cases import cases
+from bench.report import Sheet, as_table, cells
+from bench.rounds import spread, turned
+
+SETTINGS = {
+    "glibc's": {},
+    "Dask's": {"MALLOC_TRIM_THRESHOLD_": "65536"},
+    "thresholds alone": {
+        "MALLOC_TRIM_THRESHOLD_": str(TRIM_THRESHOLD_BYTES),
+        "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    },
+    "ours": worker_environment(1),
+}
+_WARM = 2  # updates, which are not counted
+
+
+def main(
+    only: Annotated[str, typer.Option(help="The case of `python -m bench` whose updates are computed.")] = (
+        "all-vgg11-256"
+    ),
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    updates: Annotated[int, typer.Option(min=1, max=14, help="Updates in each run, after two others.")] = 6,
+) -> None:
+    """Print the time of an update, the median of each run, and the pages that it waited for."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in SETTINGS}
+    for number in range(rounds):
+        for name in turned(list(SETTINGS), number):
+            found[name].append(_run(only, updates, SETTINGS[name]))
+    first = [ms for ms, _ in found["Dask's"]]
+    rows: list[tuple[str, ...]] = []
+    for name, runs in found.items():
+        times = [ms for ms, _ in runs]
+        ratios = spread([mine / theirs for mine, theirs in zip(times, first, strict=True)])
+        rows.append((name, *cells(spread(times), 0), *cells(ratios, 3), f"{median(pages for _, pages in runs):,.0f}"))
+    columns = ("settings", "ms: min", "median", "max", "ratio to Dask's: min", "median", "max", "pages")
+    Console().print(as_table(Sheet(f"An update of {only}, {rounds} rounds of {updates} updates", columns, rows)))
+
+
+def _run(case: str, updates: int, settings: dict[str, str]) -> tuple[float, float]:
+    """The milliseconds and the page faults of an update in a process with these variables, medians."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", f"from bench.kept_memory import compute; compute({case!r}, {updates})"]
+    done = subprocess.run(command, env=kept | settings, check=True, capture_output=True, text=True)
+    times, pages = json.loads(done.stdout)
+    return median(times), median(pages)
+
+
+def compute(case: str, updates: int) -> None:
+    """Print the milliseconds and the page faults of each update of the case's job, as JSON."""
+    torch.set_num_threads(1)
+    found: list[tuple[float, int]] = []
+    thread = threading.Thread(target=lambda: found.extend(_updates(case, updates)))
+    thread.start()
+    thread.join()
+    print(json.dumps([[ms for ms, _ in found], [pages for _, pages in found]]))
+
+
+def _updates(case: str, updates: int) -> list[tuple[float, int]]:
+    replica = build_replica(next(one for one in cases(quick=False) if one.name == case).job().spec)
+    found = []
+    for _ in range(_WARM + updates):
+        began, before = time.perf_counter(), _faults()
+        step = replica.plan.step_at(replica.position)
+        partials = replica.partials(step, (0, 1))
+        replica.commit(step, partials[0].row)
+        replica.rows.release(partials)
+        found.append(((time.perf_counter() - began) * 1e3, _faults() - before))
+    return found[_WARM:]
+
+
+def _faults() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+
+if __name__ == "__main__":
+    typer.run(main)
