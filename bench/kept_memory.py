@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from statistics import median
 from typing import Annotated
 
@@ -46,38 +47,49 @@ def main(
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     updates: Annotated[int, typer.Option(min=1, max=14, help="Updates in each run, after two others.")] = 6,
 ) -> None:
-    """Print the time of an update, the median of each run, and the pages that it waited for."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in SETTINGS}
+    """Print the time of an update, the median of each run, the pages that it waited for, and the memory at most."""
+    found: dict[str, list[_Run]] = {name: [] for name in SETTINGS}
     for number in range(rounds):
         for name in turned(list(SETTINGS), number):
             found[name].append(_run(only, updates, SETTINGS[name]))
-    first = [ms for ms, _ in found["Dask's"]]
+    first = [run.ms for run in found["Dask's"]]
     rows: list[tuple[str, ...]] = []
     for name, runs in found.items():
-        times = [ms for ms, _ in runs]
+        times = [run.ms for run in runs]
         ratios = spread([mine / theirs for mine, theirs in zip(times, first, strict=True)])
-        rows.append((name, *cells(spread(times), 0), *cells(ratios, 3), f"{median(pages for _, pages in runs):,.0f}"))
-    columns = ("settings", "ms: min", "median", "max", "ratio to Dask's: min", "median", "max", "pages")
+        rows.append((name, *cells(spread(times), 0), *cells(ratios, 3), f"{median(run.pages for run in runs):,.0f}",
+                     f"{median(run.mib for run in runs):,.0f}"))  # fmt: skip
+    columns = ("settings", "ms: min", "median", "max", "ratio to Dask's: min", "median", "max", "pages", "MiB")
     Console().print(as_table(Sheet(f"An update of {only}, {rounds} rounds of {updates} updates", columns, rows)))
 
 
-def _run(case: str, updates: int, settings: dict[str, str]) -> tuple[float, float]:
-    """The milliseconds and the page faults of an update in a process with these variables, medians."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The milliseconds and the page faults of an update, medians, and the memory of the process at most."""
+
+    ms: float
+    pages: float
+    mib: float
+
+
+def _run(case: str, updates: int, settings: dict[str, str]) -> _Run:
+    """A run in a process with these variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     command = [sys.executable, "-c", f"from bench.kept_memory import compute; compute({case!r}, {updates})"]
     done = subprocess.run(command, env=kept | settings, check=True, capture_output=True, text=True)
-    times, pages = json.loads(done.stdout)
-    return median(times), median(pages)
+    times, pages, mib = json.loads(done.stdout)
+    return _Run(median(times), median(pages), mib)
 
 
 def compute(case: str, updates: int) -> None:
-    """Print the milliseconds and the page faults of each update of the case's job, as JSON."""
+    """Print the milliseconds and the page faults of each update of the case's job, and the MiB at most, as JSON."""
     torch.set_num_threads(1)
     found: list[tuple[float, int]] = []
     thread = threading.Thread(target=lambda: found.extend(_updates(case, updates)))
     thread.start()
     thread.join()
-    print(json.dumps([[ms for ms, _ in found], [pages for _, pages in found]]))
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps([[ms for ms, _ in found], [pages for _, pages in found], most]))
 
 
 def _updates(case: str, updates: int) -> list[tuple[float, int]]:
