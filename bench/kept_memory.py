@@ -7,6 +7,7 @@ ours before, and with ours.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -38,6 +39,7 @@ SETTINGS = {
     "ours": worker_environment(1),
 }
 _WARM = 2  # updates, which are not counted
+_PR_SET_THP_DISABLE = 41  # prctl(2)
 
 
 def main(
@@ -46,12 +48,13 @@ def main(
     ),
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     updates: Annotated[int, typer.Option(min=1, max=14, help="Updates in each run, after two others.")] = 6,
+    huge_pages: Annotated[bool, typer.Option(help="Whether Linux may give large pages that nothing asked for.")] = True,
 ) -> None:
     """Print the time of an update, the median of each run, the pages that it waited for, and the memory at most."""
     found: dict[str, list[_Run]] = {name: [] for name in SETTINGS}
     for number in range(rounds):
         for name in turned(list(SETTINGS), number):
-            found[name].append(_run(only, updates, SETTINGS[name]))
+            found[name].append(_run(only, updates, SETTINGS[name], huge_pages=huge_pages))
     first = [run.ms for run in found["Dask's"]]
     rows: list[tuple[str, ...]] = []
     for name, runs in found.items():
@@ -72,17 +75,20 @@ class _Run:
     mib: float
 
 
-def _run(case: str, updates: int, settings: dict[str, str]) -> _Run:
+def _run(case: str, updates: int, settings: dict[str, str], *, huge_pages: bool) -> _Run:
     """A run in a process with these variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    command = [sys.executable, "-c", f"from bench.kept_memory import compute; compute({case!r}, {updates})"]
+    call = f"compute({case!r}, {updates}, huge_pages={huge_pages})"
+    command = [sys.executable, "-c", f"from bench.kept_memory import compute; {call}"]
     done = subprocess.run(command, env=kept | settings, check=True, capture_output=True, text=True)
     times, pages, mib = json.loads(done.stdout)
     return _Run(median(times), median(pages), mib)
 
 
-def compute(case: str, updates: int) -> None:
+def compute(case: str, updates: int, *, huge_pages: bool) -> None:
     """Print the milliseconds and the page faults of each update of the case's job, and the MiB at most, as JSON."""
+    if not huge_pages:
+        ctypes.CDLL(None).prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     torch.set_num_threads(1)
     found: list[tuple[float, int]] = []
     thread = threading.Thread(target=lambda: found.extend(_updates(case, updates)))

@@ -5,7 +5,7 @@ TRIM_THRESHOLD_BYTES, ARENAS, MMAPPED_CHUNKS = 1 << 30, 1, 0
 
 With Dask's own settings, updates on CPUs take up to 1.8 times as long. An arena of a thread that is not the first of
 its process gives memory back in pieces of 64 MiB, and a chunk of 32 MiB or more that is mapped by itself is given back
-when it is freed; the next update then waits for each page, of a model of images for a tenth of its time.
+when it is freed; the next update then waits for each page, of VGG-11 for some 30,000.
 """
 
 DASK: dict[str, bool | str] = {
