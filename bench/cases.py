@@ -181,14 +181,7 @@ def _wrn(batch: int, epochs: int, warm_epochs: int, *, updates: int = 1, of: str
 
 
 def _alone(
-    model: str,
-    batch: int,
-    epochs: int,
-    warm_epochs: int,
-    entrypoint: str,
-    examples: int,
-    /,
-    **arguments: str,
+    model: str, batch: int, epochs: int, warm_epochs: int, entrypoint: str, examples: int, /, **arguments: str
 ) -> Case:
     """A case with one worker, in which an epoch has that many examples."""
     return Case(

@@ -33,13 +33,13 @@ def main(updates: Annotated[int, typer.Option(min=1, max=550, help="Updates of e
     for _ in range(updates):
         for name, replica in replicas.items():
             something_else.add_(1)
-            times[name].append(_update(replica))
+            times[name].append(update(replica))
     rows = [(name, *cells(spread(found), 0)) for name, found in times.items()]
     columns = ("system", "µs: min", "median", "max")
     Console().print(as_table(Sheet(f"Computing and committing, {updates} updates in turns", columns, rows)))
 
 
-def _update(replica: Replica) -> float:
+def update(replica: Replica) -> float:
     """The duration of an update, in µs."""
     began = time.perf_counter()
     step = replica.plan.step_at(replica.position)

@@ -14,7 +14,6 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from statistics import median
 from typing import Annotated
@@ -26,6 +25,7 @@ from batchgrowth_trainer.replica.building import build_replica
 from rich.console import Console
 
 from bench.cases import cases
+from bench.computing import update
 from bench.report import Sheet, as_table, cells
 from bench.rounds import spread, turned
 
@@ -102,12 +102,8 @@ def _updates(case: str, updates: int) -> list[tuple[float, int]]:
     replica = build_replica(next(one for one in cases(quick=False) if one.name == case).job().spec)
     found = []
     for _ in range(_WARM + updates):
-        began, before = time.perf_counter(), _faults()
-        step = replica.plan.step_at(replica.position)
-        partials = replica.partials(step, (0, 1))
-        replica.commit(step, partials[0].row)
-        replica.rows.release(partials)
-        found.append(((time.perf_counter() - began) * 1e3, _faults() - before))
+        before, microseconds = _faults(), update(replica)
+        found.append((microseconds / 1e3, _faults() - before))
     return found[_WARM:]
 
 
