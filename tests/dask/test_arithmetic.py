@@ -13,6 +13,7 @@ JOB = (
     "workload.entrypoint=slow_digits:workload",
     "workload.arguments={seconds: '0.1'}",
 )
+SHORT = (*JOB, "epochs=2", "exchange.type=SingleProcess")
 OTHER = {"ATEN_CPU_CAPABILITY": "default"}
 
 
@@ -33,7 +34,7 @@ def test_it_is_reported_and_trains(pods: Any, digits_job: Any) -> None:
     """With its name and what differs: to the operator, in the output, in the journal and in the summary."""
     pods.scheduler()
     pods.worker()
-    trainer = pods.trainer(digits_job(*JOB))
+    trainer = pods.trainer(digits_job(*JOB, "epochs=6"))  # it outlasts the start of a worker on a busy machine
     pods.until(lambda: pods.is_trained_by(1))
     assert {} == pods.progress.differing
     pods.worker(**OTHER)
@@ -70,7 +71,7 @@ def test_it_is_refused(pods: Any, digits_job: Any, expected: str, exchange: str)
 
 def test_a_resume_is_compared_with_the_checkpoint(pods: Any, digits_job: Any) -> None:
     """In one process, which is refused; without the setting it goes on and says so."""
-    job = digits_job(*JOB, "exchange.type=SingleProcess", "workers.sameArithmetic=Required")
+    job = digits_job(*SHORT, "workers.sameArithmetic=Required")
     pods.scheduler()
     trainer = pods.trainer(job)
     pods.until(lambda: pods.updates())
@@ -79,6 +80,6 @@ def test_a_resume_is_compared_with_the_checkpoint(pods: Any, digits_job: Any) ->
     assert 75 == refused.wait(timeout=120)
     assert "DEFAULT rather than AVX" in pods.text()
     assert "set workers.sameArithmetic: Preferred" in pods.text()
-    preferred = pods.trainer(digits_job(*JOB, "exchange.type=SingleProcess"), **OTHER)
+    preferred = pods.trainer(digits_job(*SHORT), **OTHER)
     assert 0 == preferred.wait(timeout=120)
     assert ["trainer"] == [one["worker"] for one in pods.summary()["arithmetic"]["differing"]]

@@ -117,24 +117,23 @@ def test_a_gpu_gets_tensors_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) 
     assert ["pin", *["cuda True"] * 3] == calls
 
 
-FAULTS_OF_AN_UPDATE = """
-import resource, sys, threading
+FAULTS_OF_UPDATES = """
+import resource, statistics, sys, threading
 import torch
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.replica.devices import prepare_process
 
 prepare_process(JobSpec.model_validate_json(sys.argv[1]))
 
-def update():
+def faults_of_an_update():
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     layers = [torch.empty(size << 18).fill_(1.0) for size in (4, 24, 32, 40, 64)]  # MiB of float32
+    del layers
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
 
 def count():
-    for _ in range(10):
-        update()
-    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-    for _ in range(5):
-        update()
-    print(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+    faults = [faults_of_an_update() for _ in range(20)]
+    print(statistics.median(faults[10:]))  # an update may yet grow the heap, since free memory lies in pieces
 
 if sys.argv[2] == "its thread":
     thread = threading.Thread(target=count)
@@ -152,8 +151,8 @@ def test_the_memory_of_an_update_serves_the_next(small_job: Any, who: str) -> No
     spec = small_job().spec
     own = worker_environment(1) if who == "its thread" else {}  # a worker has threads before it knows its job
     counted = subprocess.run(
-        [sys.executable, "-c", FAULTS_OF_AN_UPDATE, spec.model_dump_json(by_alias=True), who],
+        [sys.executable, "-c", FAULTS_OF_UPDATES, spec.model_dump_json(by_alias=True), who],
         env=os.environ | own, check=True, capture_output=True, text=True,
     )  # fmt: skip
 
-    assert int(counted.stdout) < 1000
+    assert float(counted.stdout) < 100
