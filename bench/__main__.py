@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 PAUSES, EPOCH_ENDS = "pauses", "epoch-ends"
 
 Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Rounds per case; --quick takes 1.")]
+Repeats = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=100, help="Runs of each system in a round, in turns; as many as the case has, if not given."
+    ),
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Tiny counts, to see that everything runs.")]
 Only = Annotated[
     list[str] | None, typer.Option(metavar="CASE", help="A case's name, pauses or epoch-ends; may be repeated.")
@@ -35,6 +42,7 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="Print the tables as 
 
 def bench(
     rounds: Rounds = 5,
+    repeats: Repeats = None,
     quick: Quick = False,
     only: Only = None,
     system: System = None,
@@ -46,7 +54,10 @@ def bench(
     from bench import report, results
 
     try:
-        found = results.read(input_) if input_ else _measure(1 if quick else rounds, quick, only or [], system or [])
+        if input_:
+            found = results.read(input_)
+        else:
+            found = _measure(1 if quick else rounds, repeats, quick, only or [], system or [])
     except BatchGrowthError as error:
         raise typer.BadParameter(str(error)) from error
     if output:
@@ -57,12 +68,12 @@ def bench(
         report.show(found, Console(width=None if sys.stdout.isatty() else 140))
 
 
-def _measure(rounds: int, quick: bool, only: list[str], systems: list[str]) -> Results:
+def _measure(rounds: int, repeats: int | None, quick: bool, only: list[str], systems: list[str]) -> Results:
     from bench.cases import cases, epoch_end_cases
     from bench.results import Results, this_machine
     from bench.rounds import measure_cases, measure_epoch_ends, measure_pauses
 
-    every = {case.name: case for case in cases(quick=quick)}
+    every = {case.name: replace(case, repeats=repeats or case.repeats) for case in cases(quick=quick)}
     names = [*every, EPOCH_ENDS, PAUSES]
     unknown = [name for name in only if name not in names]
     if unknown:

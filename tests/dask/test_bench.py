@@ -130,6 +130,13 @@ def test_markdown_of_an_earlier_run(quick):
     assert "**Targets (medians over the rounds)**" in done.stdout
 
 
+def test_repeats_are_those_asked_for(tmp_path):
+    done = bench("--quick", "--repeats", "2", "--only", "alone-mlp-64", "--output", str(tmp_path / "results.json"))
+    assert done.returncode == 0, done.stderr
+    assert "1 round of 2 runs in turns" in done.stdout
+    assert [2] == [case["repeats"] for case in json.loads((tmp_path / "results.json").read_text())["cases"]]
+
+
 def test_computing_with_and_without_measuring(capsys):
     computing.main(updates=2)
     shown = capsys.readouterr().out
