@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +47,10 @@ def test_workers_join_and_leave(pods: Any, digits_job: Any, expected: str, excha
 
 
 def test_the_code_of_a_source_is_found_by_trainer_and_workers(pods: Any, digits_job: Any, expected: str) -> None:
-    """In a package of the mounted folder, which no path of theirs names; a worker that joins later finds it too."""
+    """In a package of the mounted folder, which no path of theirs names; a worker that joins later finds it too.
+
+    The scheduler imports neither it nor torch, which would take half a gigabyte.
+    """
     package = pods.folder / "source" / "own"
     package.mkdir(parents=True)
     (package / "settings.py").write_text('HIDDEN = "8"\n')
@@ -54,13 +58,15 @@ def test_the_code_of_a_source_is_found_by_trainer_and_workers(pods: Any, digits_
         "from batchgrowth_trainer.workloads import digits\n\nfrom own.settings import HIDDEN\n\n\n"
         "def workload():\n    return digits.workload(hidden=HIDDEN)\n"
     )
-    pods.scheduler()
+    scheduler = pods.scheduler()
     job = digits_job(*JOB, "workload.entrypoint=own.net:workload", "workload.source={configMap: own}")
     trainer = pods.trainer(job, "--source", str(package.parent))
     pods.worker()
 
     assert 0 == trainer.wait(timeout=120)
     pods.check(expected)
+    if sys.platform == "linux":
+        assert "libtorch" not in Path(f"/proc/{scheduler.pid}/maps").read_text()
 
 
 @pytest.mark.fault("B19", "C03")

@@ -16,6 +16,7 @@ from batchgrowth.errors import BatchGrowthError
 from distributed import Client, Future
 from distributed.client import ClosedClientError
 from distributed.protocol import to_serialize
+from distributed.protocol.pickle import dumps
 
 from batchgrowth_trainer.blame import described
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
@@ -130,7 +131,7 @@ class Calls:
         """The future of a task on exactly this worker; Dask does not retry it elsewhere. Raises SchedulerLost."""
         pinned = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
         try:
-            return self._client.submit(function, *arguments, **pinned)
+            return self._client.submit(_unpacked(function.__name__), dumps((function, arguments)), **pinned)
         except ClosedClientError as error:
             raise SchedulerLost(LOST) from error
 
@@ -156,6 +157,23 @@ class Calls:
 
         self.start(requested())
         return request
+
+
+def _unpacked(name: str) -> Callable[[bytes], Any]:
+    """A function of this name that a worker calls with a pickled (function, arguments).
+
+    The scheduler unpickles tasks: one that refers to our package would have it import torch, which takes seconds and
+    half a gigabyte. The function is local, so that it is pickled by value: an existing scheduler may lack this package.
+    """
+
+    def call(packed: bytes) -> Any:
+        from distributed.protocol.pickle import loads
+
+        function, arguments = loads(packed)
+        return function(*arguments)
+
+    call.__name__ = name
+    return call
 
 
 def _usable(function: Callable[..., Any], take: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
