@@ -16,7 +16,7 @@ from batchgrowth.errors import BatchGrowthError
 from distributed import Client, Future
 from distributed.client import ClosedClientError
 from distributed.protocol import to_serialize
-from distributed.protocol.pickle import dumps
+from distributed.protocol.pickle import dumps, loads
 
 from batchgrowth_trainer.blame import described
 from batchgrowth_trainer.crew.connection import LOST, SchedulerLost
@@ -167,8 +167,6 @@ def _unpacked(name: str) -> Callable[[bytes], Any]:
     """
 
     def call(packed: bytes) -> Any:
-        from distributed.protocol.pickle import loads
-
         function, arguments = loads(packed)
         return function(*arguments)
 
