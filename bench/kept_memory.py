@@ -47,10 +47,16 @@ def main(
         "all-vgg11-256"
     ),
     rounds: Annotated[int, typer.Option(min=1)] = 5,
-    updates: Annotated[int, typer.Option(min=1, max=14, help="Updates in each run, after two others.")] = 6,
+    updates: Annotated[int, typer.Option(min=1, help="Updates in each run, after two others.")] = 6,
     huge_pages: Annotated[bool, typer.Option(help="Whether Linux may give large pages that nothing asked for.")] = True,
 ) -> None:
     """Print the time of an update, the median of each run, the pages that it waited for, and the memory at most."""
+    known = {case.name: case.updates for case in cases(quick=False)}
+    if only not in known:
+        raise typer.BadParameter(f"no such case; give one of {', '.join(known)}", param_hint="--only")
+    if _WARM + updates > known[only]:
+        most = f"{only} has {known[only]} updates, and the first {_WARM} are not counted"
+        raise typer.BadParameter(f"{most}; give {known[only] - _WARM} at most", param_hint="--updates")
     found: dict[str, list[_Run]] = {name: [] for name in SETTINGS}
     for number in range(rounds):
         for name in turned(list(SETTINGS), number):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from bench import computing, kept_memory
 
@@ -147,6 +148,15 @@ def test_memory_that_is_kept(capsys):
     kept_memory.main(only="wrn-64", rounds=1, updates=1)
     shown = capsys.readouterr().out
     assert all(name in shown for name in kept_memory.SETTINGS)
+
+
+@pytest.mark.parametrize(("given", "answer"), [
+    ({"only": "wrn-63"}, "no such case; give one of mlp-64,"),
+    ({"only": "wrn-64", "updates": 7}, "has 8 updates, and the first 2 are not counted; give 6 at most"),
+])  # fmt: skip
+def test_memory_that_cannot_be_measured_is_refused(given, answer):
+    with pytest.raises(typer.BadParameter, match=answer):
+        kept_memory.main(**{"rounds": 1} | given)
 
 
 def test_an_unknown_case_is_refused():
