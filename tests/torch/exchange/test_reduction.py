@@ -94,6 +94,25 @@ def test_long_rows_are_sliced_and_cost_the_bytes_of_a_ring() -> None:
     assert pytest.approx(3 * 2 * 2 / 3 * length * 4, rel=1e-3) == sum(member.sent for member in members)
 
 
+@pytest.mark.parametrize(("size", "shards", "rows_of_grid"), [(2, 2, 1), (3, 8, 1), (4, 4, 2)])
+def test_the_total_is_written_where_there_is_room_for_it(
+    short_bytes: int, size: int, shards: int, rows_of_grid: int
+) -> None:
+    """So a bucket of a gradient is not copied once more."""
+    rows, layout = leaves(shards, 12), lay_out(shards, size)
+
+    def act(member: Fake) -> bool:
+        room = torch.empty(12)
+        done = Reduction(member)([node(rows, lo, hi) for lo, hi in layout.nodes[member.rank]], shards, room)
+        return done.total is room and torch.equal(node(rows, 0, shards), room)
+
+    assert together(size, act, rows_of_grid)[0] == [True] * size
+
+
+def test_a_single_shard_is_added_to_nothing(short_bytes: int) -> None:
+    assert torch.equal(leaves(1, 4)[0], reduced(2, 1, 4)[0][1])
+
+
 def test_alone_nothing_is_sent() -> None:
     rows = leaves(5, 7)
     done = Reduction(LoneGroup())([node(rows, 0, 5)], 5, torch.empty(7))

@@ -38,9 +38,11 @@ class BucketSums:
         if self._is_broken:
             return 0.0
         try:
-            reduced = self._reduction(rows, self._shards, self._total[place])
+            part = self._total[place]
+            reduced = self._reduction(rows, self._shards, part)
         except BaseException:
             self._is_broken = True
             raise
-        self._total[place] = reduced.total
+        if reduced.total is not part:
+            part.copy_(reduced.total)
         return reduced.wait_seconds

@@ -43,34 +43,34 @@ class Reduction:
 
     def __init__(self, group: Group, coding: Coding | None = None) -> None:
         self._group, self._grid, self._coding = group, group.grid, coding
-        self._buffers: dict[tuple[str, int, int, torch.dtype], Tensor] = {}
+        self._buffers: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
-    def __call__(self, mine: Sequence[Tensor], shards: int, like: Tensor) -> Reduced:
-        """The total over all shards; `mine` are the rows of this member's nodes, shape (L,) like `like`.
+    def __call__(self, mine: Sequence[Tensor], shards: int, room: Tensor) -> Reduced:
+        """The total over all shards; `mine` are the rows of this member's nodes, shape (L,) as that of `room`.
 
-        Overwrites `mine`. The total is valid until the next call. Raises PeerLost.
+        Overwrites `mine`. The total, in `room` or where rows were, is valid until the next call. Raises PeerLost.
         """
         layout = lay_out(shards, self._group.size)
         if self._group.size == 1:
             return Reduced(mine[0] if len(mine) == 1 else add_up(mine, layout, self._coding), 0.0)
         if self._grid.is_mesh:
-            return self._among(self._grid.rows[0], mine, layout, like)
-        return self._over_grid(mine, shards, like)
+            return self._among(self._grid.rows[0], mine, layout, room)
+        return self._over_grid(mine, shards, room)
 
-    def _among(self, ranks: Sequence[int], mine: Sequence[Tensor], layout: Layout, like: Tensor) -> Reduced:
+    def _among(self, ranks: Sequence[int], mine: Sequence[Tensor], layout: Layout, room: Tensor) -> Reduced:
         """The total of members that are all connected with each other."""
-        if not _is_straight(len(ranks), like.nbytes):
-            return self._sliced(ranks, len(ranks), mine, layout, like, lambda rows, _: Reduced(rows[0], 0.0))
+        if not _is_straight(len(ranks), room.nbytes):
+            return self._sliced(ranks, len(ranks), mine, layout, room, lambda rows, _: Reduced(rows[0], 0.0))
         outgoing = dict.fromkeys(self._others(ranks), self._packed(mine)) if mine else {}
-        rows, waited = self._collect(ranks, outgoing, mine, layout, like)
-        return Reduced(add_up(rows, layout, self._coding), waited)
+        rows, waited = self._collect(ranks, outgoing, mine, layout, room)
+        return Reduced(add_up(rows, layout, self._coding, room), waited)
 
-    def _over_grid(self, mine: Sequence[Tensor], shards: int, like: Tensor) -> Reduced:
+    def _over_grid(self, mine: Sequence[Tensor], shards: int, room: Tensor) -> Reduced:
         rows, across = _lay_out_grid(shards, self._grid)
         rank = self._group.rank
         row, column = self._grid.row(rank), self._grid.column(rank)
         return self._sliced(
-            row, _slices(self._grid, like.nbytes), mine, rows[self._grid.rows.index(row)], like,
+            row, _slices(self._grid, room.nbytes), mine, rows[self._grid.rows.index(row)], room,
             lambda sums, part: self._among(column, sums, across, part),
         )  # fmt: skip
 
@@ -90,21 +90,22 @@ class Reduction:
         slices: int,
         mine: Sequence[Tensor],
         layout: Layout,
-        like: Tensor,
+        room: Tensor,
         complete: Callable[[list[Tensor], Tensor], Reduced],
     ) -> Reduced:
         """Each of the first `slices` members adds up one slice, which `complete` makes a total, for all `ranks`."""
-        spans = _spans(len(like), slices, self._coding.block if self._coding else 1)
+        spans = _spans(len(room), slices, self._coding.block if self._coding else 1)
         spans += [_EMPTY] * (len(ranks) - slices)
-        total = self._buffer("total", len(ranks), len(like), like)
         own = spans[ranks.index(self._group.rank)]
-        sums, waited = self._own_sums(ranks, spans, mine, layout, like)
+        sums, waited = self._own_sums(ranks, spans, mine, layout, room)
         if _length(own):
-            done = complete(sums, like[own])
-            total[own] = done.total
+            part = room[own]
+            done = complete(sums, part)
+            if done.total is not part:
+                part.copy_(done.total)
             waited += done.wait_seconds
-        spreading = self._spread(ranks, spans, total)
-        return Reduced(total, waited if _length(own) else spreading)
+        spreading = self._spread(ranks, spans, room)
+        return Reduced(room, waited if _length(own) else spreading)
 
     def _own_sums(
         self, ranks: Sequence[int], spans: Sequence[slice], mine: Sequence[Tensor], layout: Layout, like: Tensor
@@ -133,11 +134,8 @@ class Reduction:
     ) -> tuple[list[Tensor], float]:
         """The rows of all these members' nodes, in order, and the seconds until they had arrived."""
         counts = {peer: len(nodes) for peer, nodes in zip(ranks, layout.nodes, strict=True)}
-        received = {
-            peer: self._buffer("rows", peer, counts[peer] * len(like), like)
-            for peer in self._others(ranks)
-            if counts[peer]
-        }
+        others = [peer for peer in self._others(ranks) if counts[peer]]
+        received = {peer: self._buffer(peer, counts[peer] * len(like), like) for peer in others}
         waited = self._timed(outgoing, received, len(like))
         rows: list[Tensor] = []
         for peer in ranks:
@@ -172,8 +170,8 @@ class Reduction:
     def _others(self, ranks: Sequence[int]) -> list[int]:
         return [peer for peer in ranks if peer != self._group.rank]
 
-    def _buffer(self, use: str, peer: int, length: int, like: Tensor) -> Tensor:
-        key = (use, peer, length, like.dtype)
+    def _buffer(self, peer: int, length: int, like: Tensor) -> Tensor:
+        key = (peer, length, like.dtype)
         if key not in self._buffers:
             self._buffers[key] = torch.empty(length, dtype=like.dtype, device=like.device)
         return self._buffers[key]

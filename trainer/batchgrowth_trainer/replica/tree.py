@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
 from batchgrowth.shards import merge_order, shard_runs, subtrees
 from torch import Tensor
 
@@ -38,10 +39,17 @@ def lay_out_runs(shards: int, runs: Sequence[tuple[int, int]]) -> Layout:
     return Layout(tuple(runs), nodes, merge_order(slots, shards, into), tuple(begins[lo] for lo, _ in into))
 
 
-def add_up(rows: Sequence[Tensor], layout: Layout, coding: Coding | None = None) -> Tensor:
-    """The total of all nodes' rows, given in order; overwrites the rows and returns the first."""
-    [total] = add_parts(rows, layout, coding)
-    return total
+def add_up(rows: Sequence[Tensor], layout: Layout, coding: Coding | None = None, room: Tensor | None = None) -> Tensor:
+    """The total of all nodes' rows, given in order; overwrites the rows.
+
+    It is in `room` if the last addition can write there, else in the first row.
+    """
+    if room is None or coding is not None or not layout.order:
+        [total] = add_parts(rows, layout, coding)
+        return total
+    *others, (left, right) = layout.order
+    _add(rows, others, None)
+    return torch.add(rows[left], rows[right], out=room)
 
 
 def add_parts(rows: Sequence[Tensor], layout: Layout, coding: Coding | None = None) -> list[Tensor]:
@@ -49,8 +57,12 @@ def add_parts(rows: Sequence[Tensor], layout: Layout, coding: Coding | None = No
 
     Each sum is rounded by the coding.
     """
-    for left, right in layout.order:
+    _add(rows, layout.order, coding)
+    return [rows[slot] for slot in layout.sums]
+
+
+def _add(rows: Sequence[Tensor], order: Sequence[tuple[int, int]], coding: Coding | None) -> None:
+    for left, right in order:
         rows[left].add_(rows[right])
         if coding is not None:
             coding.round(rows[left])
-    return [rows[slot] for slot in layout.sums]
