@@ -81,13 +81,13 @@ class Host:
 
     def exchange(self, length: int, times: int) -> tuple[float, set[str]]:
         """Seconds per exchange of rows of `length` numbers, and the SHA-256 of the totals."""
-        like = torch.empty(length)
+        room = torch.empty(length)
 
         def act(group: TcpGroup) -> str:
             reduction, done = Reduction(group), hashlib.sha256()
             for at in range(times):
                 rows = [_node(at, lo, hi, length) for lo, hi in lay_out(group.size, group.size).nodes[group.rank]]
-                done.update(reduction(rows, group.size, like).total.numpy().tobytes())
+                done.update(reduction(rows, group.size, room).total.numpy().tobytes())
             return done.hexdigest()
 
         began = time.perf_counter()

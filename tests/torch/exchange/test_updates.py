@@ -59,7 +59,7 @@ class Member:
             while self.update < UPDATES:
                 nodes = lay_out(SHARDS, seat.size).nodes[seat.rank]
                 sums = [shard_sum(self.update, lo, hi, len(self.state)) for lo, hi in nodes]
-                self.state += reduction(sums, SHARDS, self.state).total
+                self.state += reduction(sums, SHARDS, torch.empty_like(self.state)).total
                 self.update += 1
         except PeerLost as error:
             self.lost = str(error)

@@ -30,7 +30,7 @@ class AllReduce:
         self._reduction, self._uncoded = Reduction(self._group, self._coding), Reduction(self._group)
         self._stopwatch = Stopwatch() if self._replica.growth.course.looks_at_clock else None
         self._run_of = partial(run_of, self._group.rank, self._group.size)
-        self._like = torch.empty(self._replica.length, device=self._replica.device)
+        self._room = torch.empty(self._replica.length, device=self._replica.device)
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """One update."""
@@ -58,7 +58,7 @@ class AllReduce:
                 partials = compute()
             computed = self._computed(partials)
             return partials, self._reduced([p.row for p in partials], step.shards), computed
-        cut, total = replica.parameters.length, self._like
+        cut, total = replica.parameters.length, self._room
         with BucketSums(self._reduction, step.shards, total) as buckets:
             with self._watched:
                 partials = compute(give=buckets.give)
@@ -78,10 +78,10 @@ class AllReduce:
     def _reduced(self, rows: Sequence[Tensor], shards: int) -> Reduced:
         """The total of the rows; only the gradient in it is coded."""
         if self._coding is None:
-            return self._reduction(rows, shards, self._like)
+            return self._reduction(rows, shards, self._room)
         cut = self._replica.parameters.length
-        gradient = self._reduction([row[:cut] for row in rows], shards, self._like[:cut])
-        rest = self._uncoded([row[cut:] for row in rows], shards, self._like[cut:])
+        gradient = self._reduction([row[:cut] for row in rows], shards, self._room[:cut])
+        rest = self._uncoded([row[cut:] for row in rows], shards, self._room[cut:])
         return Reduced(torch.cat((gradient.total, rest.total)), gradient.wait_seconds + rest.wait_seconds)
 
     def _bytes_sent(self, shards: int) -> int:

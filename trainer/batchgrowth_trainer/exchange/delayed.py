@@ -33,7 +33,7 @@ class Delayed:
         self._at_once = AllReduce(setting)
         self._reduction = Reduction(self._group)
         self._run_of = partial(run_of, self._group.rank, self._group.size)
-        self._like = torch.empty(self._replica.length, device=self._replica.device)
+        self._room = torch.empty(self._replica.length, device=self._replica.device)
         self._wait_seconds, self._stop = 0.0, False
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
@@ -85,7 +85,7 @@ class Delayed:
                 yield step
 
     def _added(self, rows: list[Tensor], shards: int) -> Tensor:
-        return self._reduction(rows, shards, self._like).total.clone()
+        return self._reduction(rows, shards, self._room).total.clone()
 
     def _wait_for(self, one: "_Sum", waiting: Pending) -> None:
         """Put a total behind those that wait. Every member takes a requested stop from it."""

@@ -19,7 +19,7 @@ class ElasticAveraging(Apart):
         super().__init__(setting)
         self._part = float(exact(self.replica.spec.exchange.settings.elasticity))
         self._reduction = Reduction(self.group)
-        self._like = torch.empty_like(self.replica.parameters.vector.data)
+        self._room = torch.empty_like(self.replica.parameters.vector.data)
 
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """All distances are those before the pull."""
@@ -28,8 +28,8 @@ class ElasticAveraging(Apart):
         for number, way in ways.items():
             states[number]["parameters"].sub_(way, alpha=self._part / replicas)
         rows = [tree_sum(lo, hi, ways.__getitem__, Tensor.add_) for lo, hi in subtrees(*self.local.run, replicas)]
-        reduced = self._reduction(rows, replicas, self._like)
+        reduced = self._reduction(rows, replicas, self._room)
         self.centre.add_(reduced.total, alpha=self._part / replicas)
         self.wait_seconds += reduced.wait_seconds
-        self.bytes_sent += bytes_sent(replicas, group.size, len(self._like), rows=len(group.grid.rows))
+        self.bytes_sent += bytes_sent(replicas, group.size, len(self._room), rows=len(group.grid.rows))
         return False

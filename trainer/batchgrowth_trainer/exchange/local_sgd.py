@@ -33,7 +33,7 @@ class LocalSGD:
         self._parts = _Parts(self._replica.of_one())
         self._buffers = self._parts.length, self._parts.length + self._replica.buffers.length
         self._length = self._buffers[1] + self._settings.every_updates + 2
-        self._like = torch.empty(self._length, device=self._replica.device)
+        self._room = torch.empty(self._length, device=self._replica.device)
         self._start = {name: vector.clone() for name, vector in self._replica.of_one().items()}
         self._buffers_at_start = self._replica.buffers.clone()
         self._free: list[Tensor] = []
@@ -54,7 +54,7 @@ class LocalSGD:
             computed = time.perf_counter()
             if stop_requested() and rows:
                 rows[0][-1] = 1.0
-            reduced = self._reduction(rows, self._local.replicas, self._like)
+            reduced = self._reduction(rows, self._local.replicas, self._room)
         finally:
             self._return_to_start()
         exchanged = time.perf_counter()
@@ -88,7 +88,7 @@ class LocalSGD:
         """The row of one logical replica, by the updates of a round; it counts as often as its examples."""
         self._return_to_start()
         replica = self._replica
-        row = self._free.pop().zero_() if self._free else torch.zeros_like(self._like)
+        row = self._free.pop().zero_() if self._free else torch.zeros_like(self._room)
         seen = self._local.make(number, steps, row[self._buffers[1] : -2])
         self._parts.write(self._start, replica.of_one(), seen, row)
         if replica.buffers.length:

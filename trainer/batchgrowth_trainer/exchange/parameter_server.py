@@ -36,7 +36,7 @@ class ParameterServer:
         self._watched = setting.watched
         self._gradients, self._rest = Reduction(group), Reduction(group)
         self._run_of = partial(run_of, group.rank, group.size)
-        self._like = torch.empty(replica.length, device=replica.device)
+        self._room = torch.empty(replica.length, device=replica.device)
         cuts = _cuts(setting)
         self._places, self._numbers = replica.parameters.places(cuts), [slice(*pair) for pair in pairwise(cuts)]
         self._place, self._lengths = self._places[group.rank], replica.parameters.lengths[self._numbers[group.rank]]
@@ -92,9 +92,9 @@ class ParameterServer:
     def _added(self, rows: list[Tensor], shards: int) -> tuple[Tensor, Tensor]:
         """The total gradient of this server's parameters, and what follows the gradient in the total of the rows."""
         began, cut = time.perf_counter(), self._replica.parameters.length
-        like = self._like
-        gradient = self._gradients.reduce_scatter([row[:cut] for row in rows], shards, self._places, like[:cut])
-        rest = self._rest([row[cut:] for row in rows], shards, like[cut:])
+        room = self._room
+        gradient = self._gradients.reduce_scatter([row[:cut] for row in rows], shards, self._places, room[:cut])
+        rest = self._rest([row[cut:] for row in rows], shards, room[cut:])
         self._exchange_seconds += time.perf_counter() - began
         self._wait_seconds += gradient.wait_seconds + rest.wait_seconds
         return gradient.total, rest.total

@@ -29,7 +29,7 @@ _CHUNK = 256  # examples per forward pass
 _UNWATCHED = nullcontext()
 
 Reduce = Callable[[Sequence[Tensor], int, Tensor], Tensor]
-"""(rows of this member's nodes, number of chunks, a row with the shape and dtype of the result) -> the total row."""
+"""(rows of this member's nodes, number of chunks, room for the total) -> the total row."""
 
 
 @dataclass(frozen=True, slots=True)

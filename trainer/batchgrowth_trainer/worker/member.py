@@ -239,5 +239,5 @@ class _Generation:
             self._send_rows()
             self._send(report)
 
-    def _reduce(self, rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
-        return Reduction(self._group)(rows, shards, like).total
+    def _reduce(self, rows: Sequence[Tensor], shards: int, room: Tensor) -> Tensor:
+        return Reduction(self._group)(rows, shards, room).total
