@@ -73,11 +73,6 @@ class Case:
         return 1 if self.of in (ALONE, LOADING) else WORKERS
 
     @property
-    def updates(self) -> int:
-        """The number of updates."""
-        return self.epochs * -(-self.examples // self.batch)
-
-    @property
     def warm(self) -> int:
         """The number of updates before the clock starts."""
         return self.warm_epochs * -(-self.examples // self.batch)

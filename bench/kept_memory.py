@@ -21,6 +21,7 @@ from typing import Annotated
 import torch
 import typer
 from batchgrowth.environment import TRIM_THRESHOLD_BYTES, worker_environment
+from batchgrowth.plan import make_plan
 from batchgrowth_trainer.replica.building import build_replica
 from rich.console import Console
 
@@ -51,12 +52,13 @@ def main(
     huge_pages: Annotated[bool, typer.Option(help="Whether Linux may give large pages that nothing asked for.")] = True,
 ) -> None:
     """Print the time of an update, the median of each run, the pages that it waited for, and the memory at most."""
-    known = {case.name: case.updates for case in cases(quick=False)}
+    known = {case.name: case for case in cases(quick=False)}
     if only not in known:
         raise typer.BadParameter(f"no such case; give one of {', '.join(known)}", param_hint="--only")
-    if _WARM + updates > known[only]:
-        most = f"{only} has {known[only]} updates, and the first {_WARM} are not counted"
-        raise typer.BadParameter(f"{most}; give {known[only] - _WARM} at most", param_hint="--updates")
+    planned = make_plan(known[only].job().spec).updates
+    if _WARM + updates > planned:
+        most = f"{only} has {planned} updates, and the first {_WARM} are not counted"
+        raise typer.BadParameter(f"{most}; give {planned - _WARM} at most", param_hint="--updates")
     found: dict[str, list[_Run]] = {name: [] for name in SETTINGS}
     for number in range(rounds):
         for name in turned(list(SETTINGS), number):
