@@ -47,6 +47,9 @@ def main(
     scheduler: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_SCHEDULER")] = None,
     namespace: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_NAMESPACE")] = None,
     progress_configmap: Annotated[str | None, typer.Option(envvar="BATCHGROWTH_PROGRESS_CONFIGMAP")] = None,
+    termination_log: Annotated[
+        Path, typer.Option(help="The file that the kubelet reads at the container's end; it gets the last report.")
+    ] = Path("/dev/termination-log"),
     metrics_port: Annotated[int, typer.Option(min=0, max=65535)] = 9090,
     log_level: LogLevelOption = LogLevel.warning,
     log_format: LogFormatOption = LogFormat.text,
@@ -58,7 +61,7 @@ def main(
     from batchgrowth_trainer.crew.fence import Fence
     from batchgrowth_trainer.frontend.interrupts import interrupts
     from batchgrowth_trainer.record.output import make_folder
-    from batchgrowth_trainer.sinks.delivery import numbered, to_config_map, to_file
+    from batchgrowth_trainer.sinks.delivery import numbered, repeat, to_config_map, to_file
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, Stopped, publish
     from batchgrowth_trainer.sinks.reporting import Reporter
@@ -76,7 +79,8 @@ def main(
         deliver, count_start = to_config_map(namespace, progress_configmap)
         fence = Fence()
     console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)
-    sinks = [make_display(console), Reporter(deliver, count_start, fence.fall if fence else lambda _: None)]
+    reporter = Reporter(deliver, count_start, fence.fall if fence else lambda _: None)
+    sinks = [make_display(console), reporter]
     first_stop = Note("stop requested: writing a checkpoint, then exiting")
     try:
         with interrupts(lambda: publish(sinks, first_stop)) as requested:
@@ -96,6 +100,7 @@ def main(
         raise Interrupted("stopped at once; the next start resumes from the last checkpoint") from None
     finally:
         publish(sinks, Stopped())
+    repeat(reporter.newest, termination_log)  # after an error the kubelet reads the output instead
 
 
 def check_same_plan(job: BatchGrowthJob, path: Path) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from batchgrowth import names
 from batchgrowth.decisions import MOST_DECISIONS, Decision
 from batchgrowth.manifest import Stored, read_stored
 from batchgrowth.measuring import LARGEST_BATCH
@@ -22,7 +21,7 @@ from batchgrowth.spec import JobSpec
 from batchgrowth.status import JobStatus, StageRecord
 
 from batchgrowth_operator.seen.observed import Observed
-from batchgrowth_operator.seen.reports import report_of
+from batchgrowth_operator.seen.reports import newest_report
 
 LARGEST_COUNT = 2**31 - 1
 """The largest count of workers or seconds in a report."""
@@ -104,7 +103,7 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
 
     Raises ValueError, naming the field, if the report is not one that a training of this job can make.
     """
-    report = report_of(seen.child("ConfigMap", names.progress(seen.name)))
+    report = newest_report(seen)
     if report is None:
         return None
     plan = _decided(text, report.decisions)

@@ -1,19 +1,32 @@
-"""The trainer's report as it lies in its ConfigMap, before it is compared with the job."""
+"""The trainer's report as it lies in its ConfigMap or with an ended pod, before it is compared with the job."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
 from batchgrowth import names
 from batchgrowth.progress import Progress
 
-from batchgrowth_operator.seen.observed import Object
+from batchgrowth_operator.seen.observed import TRAINER, Object, Observed
 
 
 def report_of(config_map: Object | None) -> Progress | None:
     """The report; None before the first one. Raises ValueError, naming the field, if the text is not a report."""
     text = _text_of(config_map)
     return None if text is None else _read(text)
+
+
+def newest_report(seen: Observed) -> Progress | None:
+    """The newest report of the job's trainers; None before the first one.
+
+    A trainer that comes to its end repeats its last report as its pod's termination message, since just then the
+    ConfigMap may be deleted, or the API server refuse the report. Raises ValueError, naming the field, if the
+    ConfigMap's text is not a report.
+    """
+    written = report_of(seen.child("ConfigMap", names.progress(seen.name)))
+    known = [*_repeated(seen), *([] if written is None else [written])]
+    return max(known, key=lambda report: (report.start, report.update), default=None)
 
 
 def mark_of(config_map: Object | None) -> Hashable:
@@ -44,6 +57,15 @@ def _without_position(report: Progress) -> Progress:
         forecast=None if report.forecast is None else replace(report.forecast, due_seconds=None),
         seconds_per_update=None if report.seconds_per_update is None else 1.0,
     )  # fmt: skip
+
+
+def _repeated(seen: Observed) -> Iterator[Progress]:
+    for pod in seen.pods_of(TRAINER, deleted=True):
+        for container in (pod.get("status") or {}).get("containerStatuses") or ():
+            ending = (container.get("state") or {}).get("terminated") or {}
+            if ending.get("exitCode") == 0 and ending.get("message"):
+                with suppress(ValueError):  # by a trainer of another version, or by a user's code
+                    yield _read(ending["message"])
 
 
 def _text_of(config_map: Object | None) -> str | None:

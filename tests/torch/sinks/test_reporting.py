@@ -25,7 +25,7 @@ from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import check_same_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import reporting
-from batchgrowth_trainer.sinks.delivery import to_config_map, to_file
+from batchgrowth_trainer.sinks.delivery import repeat, to_config_map, to_file
 from batchgrowth_trainer.sinks.events import (
     ArithmeticDiffers,
     BackedUp,
@@ -193,9 +193,13 @@ def test_a_report_that_is_never_delivered_does_not_stop_training(
     def refuse(_: str) -> None:
         raise OSError("away")
 
-    summary = train(small_job(), Options(output_dir=tmp_path), [Reporter(refuse)])
+    reporter = Reporter(refuse, lambda: 3)
+    assert "" == reporter.newest
+    summary = train(small_job(), Options(output_dir=tmp_path), [reporter])
 
     assert make_plan(small_job().spec).updates == summary["updates"]
+    last = Progress.from_json(reporter.newest)
+    assert (3, summary["updates"], summary["weightsSha256"]) == (last.start, last.update, last.weights_sha256)
 
 
 @pytest.mark.parametrize(("running", "period"), [(0, 1), (20, 1), (100, 5), (200, 10), (1e6, LONGEST_PERIOD_SECONDS)])
@@ -226,6 +230,22 @@ def test_changes_are_reported_at_once_however_long_the_period_is(
     reporter.handle(Stopped())
 
     assert [0, 0, 1, 3] == [report.update for report in reports]
+
+
+def test_the_last_report_is_repeated_where_the_kubelet_reads_it(tmp_path: Path) -> None:
+    """If such a file is there and holds the whole report."""
+    log = tmp_path / "termination-log"
+    repeat("none", log)
+    assert not log.exists(), "outside of a pod"
+
+    log.touch()
+    repeat('{"update": 2}', log)
+    assert '{"update": 2}' == log.read_text()
+
+    repeat("ä" * 2049, log)
+    assert '{"update": 2}' == log.read_text(), "4,096 bytes are read"
+    repeat("ä" * 2048, log)
+    assert "ä" * 2048 == log.read_text()
 
 
 def test_a_file_holds_the_newest_report(tmp_path: Path) -> None:

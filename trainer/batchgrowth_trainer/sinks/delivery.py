@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from batchgrowth_trainer.record.files import replace_file
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT_SECONDS = 10
 _UNPROCESSABLE = 422
+_LONGEST_MESSAGE = 4096  # bytes of a termination message
 _MOST_DIGITS = len(str(LARGEST_START))
 _PATIENCE_SECONDS, _RETRY_SECONDS = 120.0, 1.0  # for the number of a start
 
@@ -72,6 +74,18 @@ def to_config_map(
 
     claims = _Claims(answer)
     return claims.report, claims.make
+
+
+def repeat(report: str, path: Path) -> None:
+    """Write the last report where the kubelet reads a container's termination message, which the pod's status keeps.
+
+    The operator finds it there if it does not arrive otherwise. Does nothing outside of a pod, where no such file is,
+    or if the report is longer than the kubelet reads.
+    """
+    text = report.encode()
+    if path.is_file() and len(text) <= _LONGEST_MESSAGE:
+        with suppress(OSError):
+            path.write_bytes(text)
 
 
 def numbered(count_start: CountStart, stop_requested: Callable[[], bool], patience: float = _PATIENCE_SECONDS) -> int:

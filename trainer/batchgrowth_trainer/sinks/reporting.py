@@ -56,6 +56,13 @@ class Reporter:
         self._due, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress reports", daemon=True)
 
+    @property
+    def newest(self) -> str:
+        """The newest report, delivered or not; empty before the first one, or without a number of this start."""
+        if self._newest is None or self._number is None:
+            return ""
+        return self._text(self._newest, self._number)
+
     def handle(self, event: events.Event) -> None:
         """See Sink."""
         match event:
@@ -179,12 +186,15 @@ class Reporter:
                 failed = not self._try(newest, tries=_LAST_TRIES if over else 1)
                 delivered = delivered if failed and not over else newest
 
+    def _text(self, report: Progress, number: int) -> str:
+        return replace(report, start=number, exchanged=self._exchanged).to_json()
+
     def _try(self, report: Progress, tries: int) -> bool:
         for wait in range(tries):
             try:
                 if self._number is None:
                     self._number = self._count_start()
-                self._deliver(replace(report, start=self._number, exchanged=self._exchanged).to_json())
+                self._deliver(self._text(report, self._number))
             except Superseded as why:
                 self._on_superseded(why)
                 return True

@@ -367,6 +367,58 @@ def test_the_digest_of_the_weights(training_world: MakeWorld) -> None:
     assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
 
 
+def done(message: str, code: int = 0) -> dict[str, Any]:
+    """A trainer's pod that ended, with that termination message."""
+    state = {"terminated": {"exitCode": code, "message": message, "finishedAt": "2026-11-20T10:00:00Z"}}
+    return pod("t", "trainer", phase="Succeeded", containerStatuses=[{"state": state}])
+
+
+def report_text(world: Any) -> str:
+    return str(world.child("ConfigMap", "digits-progress")["data"][names.PROGRESS_KEY])
+
+
+def test_the_last_report_outlives_its_config_map(training_world: MakeWorld) -> None:
+    """Someone deletes the ConfigMap after the trainer's end, and before a pass has seen the last report in it."""
+    world = training_world()
+    at_the_end = report_text(world.report(460, start=1, weights_sha256="ab" * 32))
+    del world.children[Ref("ConfigMap", "digits-progress")]
+    world.pods = [done(at_the_end)]
+    world.trainer_ends().wait(5).settle()
+
+    assert ("True", "Finished") == world.condition("Succeeded")
+    assert (460, 1) == (world.status["trainerStatus"]["update"], world.status["trainerStatus"]["start"])
+    assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
+
+
+def test_the_last_report_need_not_arrive(training_world: MakeWorld) -> None:
+    """The API server refused it, and has the one before of the same update."""
+    world = training_world()
+    at_the_end = report_text(world.report(460, start=1, weights_sha256="ab" * 32))
+    world.report(460, start=1).pods = [done(at_the_end)]
+    world.trainer_ends().wait(5).settle()
+
+    assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
+
+
+@pytest.mark.parametrize(("message", "code"), [("all is well", 0), ("[]", 0), ("", 0), ("error", 3)])
+def test_another_termination_message_is_no_report(training_world: MakeWorld, message: str, code: int) -> None:
+    """Of a trainer of an earlier version, of a user's code, or of an error."""
+    world = training_world()
+    world.report(100).pods = [done(message, code)]
+    world.trainer_ends().wait(5).settle()
+
+    assert 100 == world.status["trainerStatus"]["update"]
+
+
+def test_a_later_start_is_believed_before_an_ended_one(training_world: MakeWorld) -> None:
+    world = training_world()
+    at_the_end = report_text(world.report(460, start=1))
+    world.report(20, start=2).pods = [done(at_the_end)]
+    world.wait(5).settle()
+
+    assert (20, 2) == (world.status["trainerStatus"]["update"], world.status["trainerStatus"]["start"])
+
+
 def test_workers_and_pauses_by_stage(training_world: MakeWorld) -> None:
     """A restarted trainer reports only its own pauses."""
     world = training_world()

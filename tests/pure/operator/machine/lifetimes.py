@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -214,7 +215,7 @@ class Lifetimes(RuleBasedStateMachine):
     )
     def delete_children(self, refs: list[Ref], propagation: str) -> None:
         for ref in refs:
-            if ref in self.server.objects and ref not in self.foreign:
+            if ref in self.server.objects and ref not in self.foreign and not self.is_last_word(ref):
                 self.server.delete(ref, propagation)
 
     @rule(ref=st.sampled_from(CHILDREN), taken=st.booleans())
@@ -366,6 +367,18 @@ class Lifetimes(RuleBasedStateMachine):
     def is_ours(self, ref: Ref, job: Body) -> bool:
         found = self.server.objects.get(ref)
         return found is not None and is_owned_by(found, job["metadata"]["uid"])
+
+    def is_last_word(self, ref: Ref) -> bool:
+        """Whether nothing else holds the last report of a trainer that has ended, unless the status has it."""
+        ended = [pod for pod in self.server.of_kind("Pod") if (pod["status"] or {}).get("phase") == "Succeeded"]
+        if not ended or is_over((self.server.get(JOB_REF) or {}).get("status") or {}):
+            return False
+        found = {one: self.server.get(one) for one in (PROGRESS, TRAINER)}  # a Job goes with its pods
+        left = {one: body for one, body in found.items() if body and "deletionTimestamp" not in body["metadata"]}
+        text = (left.get(PROGRESS, {}).get("data") or {}).get(names.PROGRESS_KEY, '{"update": 0}')
+        if json.loads(text)["update"] < UPDATES:
+            left.pop(PROGRESS, None)
+        return set(left) == {ref}
 
     def is_blocked(self, job: Body) -> bool:
         """Whether the job's children cannot be made: another's has the name of one, or the spec is refused."""

@@ -12,6 +12,7 @@ from batchgrowth_operator.decide import reconcile as rec
 from batchgrowth_operator.decide import situation, statuses
 from batchgrowth_operator.decide.children import cluster
 from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation
+from batchgrowth_operator.seen import scheduler
 from batchgrowth_operator.seen.observed import Observed, annotations_of, is_owned_by, ref_of
 from batchgrowth_operator.seen.timestamps import seconds_since
 from batchgrowth_operator.server import apply, observe
@@ -73,9 +74,8 @@ def drift_is_never_seen(patch: Patch) -> None:
     patch.setattr(rec, "is_in_place", lambda found, manifest: True)
 
 
-def a_requested_phase_is_not_compared(patch: Patch) -> None:
-    real = rec.is_in_place
-    patch.setattr(rec, "is_in_place", lambda found, manifest: real(found, {**manifest, "status": {}}))
+def a_request_for_parts_is_taken_back(patch: Patch) -> None:
+    patch.setattr(scheduler, "_is_requested", lambda seen: False)
 
 
 def a_missing_annotation_recreates(patch: Patch) -> None:
@@ -175,7 +175,7 @@ MUTANTS = {
         (minimum_is_ignored, "replicas, outside", ()),
         (drift_is_always_seen, UNREST, ()),
         (drift_is_never_seen, NOT_WANTED, (*PASSES, "edit_children", "scale")),
-        (a_requested_phase_is_not_compared, f"{NOT_WANTED}|{UNREST}", (*PASSES, "delete_children")),
+        (a_request_for_parts_is_taken_back, "taken back, unseen", ("calm", "delete_children")),
         (a_missing_annotation_recreates, "deleted without need", (*PASSES, "strip")),
         (time_to_live_counts_from_the_start, EARLY, (*PASSES, "train", "wait")),
         (a_jump_of_the_clock_counts, EARLY, ("calm", "clock_jumps")),
@@ -187,6 +187,6 @@ MUTANTS = {
         (the_history_keeps_only_the_newest, "the history changes", ()),
         (what_was_found_is_not_stored, NOT_WANTED, LAGS),
         (the_cluster_is_never_released, NOT_WANTED, (*PASSES, "suspend", "train")),
-        (lost_parts_are_not_restored, f"{NOT_WANTED}|{UNREST}", (*PASSES, "delete_children")),
+        (lost_parts_are_not_restored, f"{NOT_WANTED}|{UNREST}", ("calm", "delete_children")),
     )
 }

@@ -105,6 +105,10 @@ class Safety:
             yield "created for a job that is over"
         if found is not None and not self._is_ours(found, job["metadata"]["uid"]):
             yield "changed, and another's"
+        if ref == CLUSTER and found is not None and "status" not in manifest:
+            own = self.server.applied.get(found["metadata"]["uid"], {}).get("status")
+            if own and own == found.get("status"):  # the schema of a DaskCluster refuses the status that would be left
+                yield f"{own} is taken back, unseen by the Dask operator"
 
     def _trainer(self, instance: Instance, verb: str, ref: Ref, manifest: Body) -> Iterator[str]:
         job = instance.view.job
