@@ -7,9 +7,9 @@ import small
 import torch
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.drivers.single_process import only_one
-from batchgrowth_trainer.exchange import reduction
 from batchgrowth_trainer.exchange.group import LoneGroup
 from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.exchange.traffic import bytes_sent
 from batchgrowth_trainer.replica import rows
 from batchgrowth_trainer.replica.coding import BLOCK, BFloat16, Coding, Int8
 from batchgrowth_trainer.replica.tree import lay_out
@@ -93,7 +93,7 @@ def test_the_total_does_not_depend_on_the_members(
     expected = summed(rows, 0, shards, coding)
     totals, groups = together(members, act, grid_rows)
     assert all(torch.equal(expected, total) for total in totals)
-    plain = reduction.bytes_sent(shards, members, length, rows=grid_rows)
+    plain = bytes_sent(shards, members, length, rows=grid_rows)
     assert pytest.approx(plain * coding.width / 4, rel=0.02, abs=4 * shards * members) == sum(g.sent for g in groups)
 
 

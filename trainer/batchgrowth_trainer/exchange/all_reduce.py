@@ -13,8 +13,9 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.bucket_sums import BucketSums
 from batchgrowth_trainer.exchange.group import PeerLost
-from batchgrowth_trainer.exchange.reduction import Reduced, Reduction, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduced, Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.exchange.traffic import bytes_sent
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.replica.tree import lay_out
 from batchgrowth_trainer.replica.updates import Partial
@@ -66,9 +67,8 @@ class AllReduce:
             waited = buckets.wait()
         if stream.is_wrong:  # so no other member completes the rest, nor takes the step
             raise PeerLost("a gradient was sent before it was final; the next ones are sent later")
-        rest = self._uncoded([p.row[cut:] for p in partials], step.shards, total[cut:])
-        total[cut:] = rest.total
-        return partials, Reduced(total, min(waited + rest.wait_seconds, time.perf_counter() - computed)), computed
+        waited += self._uncoded([p.row[cut:] for p in partials], step.shards, total[cut:]).put_into(total[cut:])
+        return partials, Reduced(total, min(waited, time.perf_counter() - computed)), computed
 
     def _computed(self, partials: list[Partial]) -> float:
         if self._stopwatch and self._group.rank == 0:  # which has shard 0
@@ -80,9 +80,10 @@ class AllReduce:
         if self._coding is None:
             return self._reduction(rows, shards, self._room)
         cut = self._replica.parameters.length
-        gradient = self._reduction([row[:cut] for row in rows], shards, self._room[:cut])
-        rest = self._uncoded([row[cut:] for row in rows], shards, self._room[cut:])
-        return Reduced(torch.cat((gradient.total, rest.total)), gradient.wait_seconds + rest.wait_seconds)
+        gradient, rest = self._room[:cut], self._room[cut:]
+        waited = self._reduction([row[:cut] for row in rows], shards, gradient).put_into(gradient)
+        waited += self._uncoded([row[cut:] for row in rows], shards, rest).put_into(rest)
+        return Reduced(self._room, waited)
 
     def _bytes_sent(self, shards: int) -> int:
         if self._group.size == 1:

@@ -39,10 +39,7 @@ class BucketSums:
             return 0.0
         try:
             part = self._total[place]
-            reduced = self._reduction(rows, self._shards, part)
+            return self._reduction(rows, self._shards, part).put_into(part)
         except BaseException:
             self._is_broken = True
             raise
-        if reduced.total is not part:
-            part.copy_(reduced.total)
-        return reduced.wait_seconds

@@ -16,8 +16,9 @@ from batchgrowth.rounds import round_at
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce, run_of
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.exchange.traffic import bytes_sent
 from batchgrowth_trainer.replica.pending import Pending
 from batchgrowth_trainer.replica.undoing import undone_by_errors
 from batchgrowth_trainer.replica.updates import Committed, Partial

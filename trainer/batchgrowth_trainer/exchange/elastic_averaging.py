@@ -6,8 +6,9 @@ from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.apart import Apart, State
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Setting
+from batchgrowth_trainer.exchange.traffic import bytes_sent
 
 
 class ElasticAveraging(Apart):

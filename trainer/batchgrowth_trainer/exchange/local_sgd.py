@@ -18,8 +18,9 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
 from batchgrowth_trainer.exchange.local_updates import LocalUpdates, committed
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.exchange.traffic import bytes_sent
 
 
 class LocalSGD:

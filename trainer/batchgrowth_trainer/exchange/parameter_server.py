@@ -16,8 +16,9 @@ from batchgrowth.plan import Step
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import run_of
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_scattered, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.exchange.traffic import bytes_scattered, bytes_sent
 from batchgrowth_trainer.replica.norms import norms_of
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer
 from batchgrowth_trainer.replica.stopwatch import Stopwatch

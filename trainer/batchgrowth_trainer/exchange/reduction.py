@@ -13,18 +13,14 @@ as short, so short sums meet at the first member of each row.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.grid import Grid, grid_of
 from batchgrowth_trainer.exchange.group import Group
+from batchgrowth_trainer.exchange.slices import EMPTY, is_straight, lay_out_grid, length_of, num_slices, spans_of
 from batchgrowth_trainer.replica.coding import Coding
-from batchgrowth_trainer.replica.tree import Layout, add_parts, add_up, lay_out, lay_out_runs
-
-_SHORT_BYTES = 64 << 10
-_EMPTY = slice(0, 0)
+from batchgrowth_trainer.replica.tree import Layout, add_parts, add_up, lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +29,12 @@ class Reduced:
 
     total: Tensor
     wait_seconds: float
+
+    def put_into(self, room: Tensor) -> float:
+        """Have the total in `room`, where it may be already; the seconds that were waited."""
+        if self.total is not room:
+            room.copy_(self.total)
+        return self.wait_seconds
 
 
 class Reduction:
@@ -59,18 +61,18 @@ class Reduction:
 
     def _among(self, ranks: Sequence[int], mine: Sequence[Tensor], layout: Layout, room: Tensor) -> Reduced:
         """The total of members that are all connected with each other."""
-        if not _is_straight(len(ranks), room.nbytes):
+        if not is_straight(len(ranks), room.nbytes):
             return self._sliced(ranks, len(ranks), mine, layout, room, lambda rows, _: Reduced(rows[0], 0.0))
         outgoing = dict.fromkeys(self._others(ranks), self._packed(mine)) if mine else {}
         rows, waited = self._collect(ranks, outgoing, mine, layout, room)
         return Reduced(add_up(rows, layout, self._coding, room), waited)
 
     def _over_grid(self, mine: Sequence[Tensor], shards: int, room: Tensor) -> Reduced:
-        rows, across = _lay_out_grid(shards, self._grid)
+        rows, across = lay_out_grid(shards, self._grid)
         rank = self._group.rank
         row, column = self._grid.row(rank), self._grid.column(rank)
         return self._sliced(
-            row, _slices(self._grid, room.nbytes), mine, rows[self._grid.rows.index(row)], room,
+            row, num_slices(self._grid, room.nbytes), mine, rows[self._grid.rows.index(row)], room,
             lambda sums, part: self._among(column, sums, across, part),
         )  # fmt: skip
 
@@ -94,18 +96,15 @@ class Reduction:
         complete: Callable[[list[Tensor], Tensor], Reduced],
     ) -> Reduced:
         """Each of the first `slices` members adds up one slice, which `complete` makes a total, for all `ranks`."""
-        spans = _spans(len(room), slices, self._coding.block if self._coding else 1)
-        spans += [_EMPTY] * (len(ranks) - slices)
+        spans = spans_of(len(room), slices, self._coding.block if self._coding else 1)
+        spans += [EMPTY] * (len(ranks) - slices)
         own = spans[ranks.index(self._group.rank)]
         sums, waited = self._own_sums(ranks, spans, mine, layout, room)
-        if _length(own):
+        if length_of(own):
             part = room[own]
-            done = complete(sums, part)
-            if done.total is not part:
-                part.copy_(done.total)
-            waited += done.wait_seconds
+            waited += complete(sums, part).put_into(part)
         spreading = self._spread(ranks, spans, room)
-        return Reduced(room, waited if _length(own) else spreading)
+        return Reduced(room, waited if length_of(own) else spreading)
 
     def _own_sums(
         self, ranks: Sequence[int], spans: Sequence[slice], mine: Sequence[Tensor], layout: Layout, like: Tensor
@@ -114,7 +113,7 @@ class Reduction:
         own = spans[ranks.index(self._group.rank)]
         others = self._of_others(ranks, spans)
         outgoing = {peer: self._packed([row[span] for row in mine]) for peer, span in others if mine}
-        if not _length(own):
+        if not length_of(own):
             self._swap(outgoing, {})
             return [], 0.0
         rows, waited = self._collect(ranks, outgoing, [row[own] for row in mine], layout, like[own])
@@ -123,11 +122,11 @@ class Reduction:
     def _spread(self, ranks: Sequence[int], spans: Sequence[slice], total: Tensor) -> float:
         """Send this member's slice of `total` to the others, and fill in theirs; the seconds of it."""
         own = spans[ranks.index(self._group.rank)]
-        outgoing = dict.fromkeys(self._others(ranks), self._packed([total[own]])) if _length(own) else {}
+        outgoing = dict.fromkeys(self._others(ranks), self._packed([total[own]])) if length_of(own) else {}
         return self._timed(outgoing, {peer: total[span] for peer, span in self._of_others(ranks, spans)})
 
     def _of_others(self, ranks: Sequence[int], spans: Sequence[slice]) -> list[tuple[int, slice]]:
-        return [(p, span) for p, span in zip(ranks, spans, strict=True) if p != self._group.rank and _length(span)]
+        return [(p, span) for p, span in zip(ranks, spans, strict=True) if p != self._group.rank and length_of(span)]
 
     def _collect(
         self, ranks: Sequence[int], outgoing: dict[int, Tensor], mine: Sequence[Tensor], layout: Layout, like: Tensor
@@ -175,74 +174,3 @@ class Reduction:
         if key not in self._buffers:
             self._buffers[key] = torch.empty(length, dtype=like.dtype, device=like.device)
         return self._buffers[key]
-
-
-@lru_cache(maxsize=256)
-def bytes_sent(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> int:
-    """Bytes that all members together send in one reduction of rows of `length` items of `item` bytes."""
-    return sum(bytes_by_member(shards, members, length, item, rows))
-
-
-@lru_cache(maxsize=256)
-def bytes_by_member(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> tuple[int, ...]:
-    """Bytes that each member sends in one reduction, in a grid of `rows` rows."""
-    grid = grid_of(members, rows)
-    if grid.is_mesh:
-        return tuple(item * count for count in _sent_among(_counts(lay_out(shards, members)), length, item))
-    layouts, across = _lay_out_grid(shards, grid)
-    slices = _slices(grid, length * item)
-    columns = [_sent_among(_counts(across), _length(span), item) for span in _spans(length, slices)]
-    sent: list[int] = []
-    for number, layout in enumerate(layouts):
-        for place, count in enumerate(_sent_sliced(_counts(layout), _spans(length, slices))):
-            sent.append(item * (count + (columns[place][number] if place < slices else 0)))
-    return tuple(sent)
-
-
-def _sent_among(counts: list[int], length: int, item: int) -> list[int]:
-    if _is_straight(len(counts), length * item):
-        return [count * (len(counts) - 1) * length for count in counts]
-    return _sent_sliced(counts, _spans(length, len(counts)))
-
-
-def bytes_scattered(shards: int, spans: Sequence[slice], item: int = 4) -> int:
-    """Bytes that all members together send in one reduce-scatter and one all-gather of these slices, by rank."""
-    return item * sum(_sent_sliced(_counts(lay_out(shards, len(spans))), spans))
-
-
-def _sent_sliced(counts: list[int], spans: Sequence[slice]) -> list[int]:
-    """The items that each of these members sends: slices of its rows to their owners, and its own to all others."""
-    owned = [_length(span) for span in spans] + [0] * (len(counts) - len(spans))
-    return [count * (sum(owned) - own) + own * (len(counts) - 1) for count, own in zip(counts, owned, strict=True)]
-
-
-def _length(span: slice) -> int:
-    return int(span.stop - span.start)
-
-
-def _counts(layout: Layout) -> list[int]:
-    return [len(nodes) for nodes in layout.nodes]
-
-
-def _is_straight(members: int, nbytes: int) -> bool:
-    return members == 2 or nbytes <= _SHORT_BYTES
-
-
-def _slices(grid: Grid, nbytes: int) -> int:
-    """The number of slices in which a row of the grid adds up."""
-    return min(grid.width, -(-nbytes // _SHORT_BYTES) or 1) if _SHORT_BYTES else grid.width
-
-
-def _spans(length: int, slices: int, block: int = 1) -> list[slice]:
-    """As many slices, of whole blocks but for the last."""
-    blocks = -(-length // block)
-    cuts = [min(blocks * place // slices * block, length) for place in range(slices + 1)]
-    return [slice(cuts[place], cuts[place + 1]) for place in range(slices)]
-
-
-@lru_cache(maxsize=256)
-def _lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
-    """The layout within each row of the grid, and that across its rows."""
-    runs = lay_out(shards, grid.size).runs
-    rows = tuple(lay_out_runs(shards, runs[row.start : row.stop]) for row in grid.rows)
-    return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
