@@ -137,8 +137,8 @@ def _seconds_to_write(s: Situation) -> float:
 
 
 def _seconds_to_release(turns: FlappingCondition | None, now: datetime) -> float | None:
-    """Seconds until a held condition that stays good is shown as good."""
-    return None if turns is None or turns.good_time is None else CALM_SECONDS - _age(turns.good_time, now)
+    """Seconds until a held condition that stays good may be shown as good; 0 if it may be now."""
+    return None if turns is None or turns.good_time is None else max(0.0, CALM_SECONDS - _age(turns.good_time, now))
 
 
 def _age(text: str, now: datetime) -> float:

@@ -33,7 +33,7 @@ def parts_missing_since(seen: Observed) -> str | None:
     cluster is new.
     """
     if _is_requested(seen):
-        return annotations_of(seen.children[Ref("DaskCluster", names.cluster(seen.name))])[names.PARTS_MISSING]
+        return _annotation(seen)
     if _seconds_until_settled(seen) != 0:
         return None
     since = None if seconds_until_parts_lost(seen) == 0 else _missing_since(seen)
@@ -58,15 +58,12 @@ def _is_requested(seen: Observed) -> bool:
     Until then the phase is ours: if we left it out, the API server would remove it, which leaves a status of null, and
     that the schema of a DaskCluster refuses.
     """
-    cluster = seen.child("DaskCluster", names.cluster(seen.name))
-    if cluster is None or (cluster.get("status") or {}).get("phase") != CREATE_PARTS:
-        return False
-    return names.PARTS_MISSING in annotations_of(cluster)
+    return _phase(seen) == CREATE_PARTS and _annotation(seen) is not None
 
 
 def _seconds_until_settled(seen: Observed) -> float | None:
-    cluster = seen.child("DaskCluster", names.cluster(seen.name))
-    if cluster is None or _has_parts(seen) or (cluster.get("status") or {}).get("phase") not in _CREATED:
+    cluster = _cluster(seen)
+    if cluster is None or _has_parts(seen) or _phase(seen) not in _CREATED:
         return None
     created = cluster["metadata"].get("creationTimestamp")
     if seconds_until(created, seen.now) > SETTLED_AFTER_SECONDS:
@@ -76,9 +73,23 @@ def _seconds_until_settled(seen: Observed) -> float | None:
 
 def _missing_since(seen: Observed) -> str | None:
     """Since when a part is missing; None if that is not known, or was written before the clock was set back."""
-    since = annotations_of(seen.children[Ref("DaskCluster", names.cluster(seen.name))]).get(names.PARTS_MISSING)
+    since = _annotation(seen)
     return None if seconds_until(since, seen.now) > SETTLED_AFTER_SECONDS else since
 
 
 def _has_parts(seen: Observed) -> bool:
     return all(Ref(kind, names.scheduler(seen.name)) in seen.parts for kind in ("Deployment", "Service"))
+
+
+def _cluster(seen: Observed) -> Object | None:
+    return seen.child("DaskCluster", names.cluster(seen.name))
+
+
+def _phase(seen: Observed) -> str | None:
+    phase: str | None = ((_cluster(seen) or {}).get("status") or {}).get("phase")
+    return phase
+
+
+def _annotation(seen: Observed) -> str | None:
+    cluster = _cluster(seen)
+    return None if cluster is None else annotations_of(cluster).get(names.PARTS_MISSING)

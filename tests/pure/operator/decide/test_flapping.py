@@ -10,6 +10,7 @@ import pytest
 from batchgrowth_operator.decide import previous
 from batchgrowth_operator.decide.flapping import CALM_SECONDS, FORGOTTEN_AFTER_SECONDS, GOOD, WRITE_SECONDS
 from batchgrowth_operator.decide.previous import MOST_TURNS
+from batchgrowth_operator.seen.timestamps import timestamp_ms
 
 MakeWorld = Any
 WORKERS = {"workers": {"examplesPerWorker": 8, "minimum": 1, "maximum": 40}}
@@ -120,6 +121,20 @@ def test_a_pod_that_came_to_rest(four: Any) -> None:
     assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
     assert ("False", "AtTarget") == world.condition("Resizing")
     assert [] == play(world, [4], HOUR, HOUR)
+
+
+@pytest.mark.fault("B29")
+def test_a_release_waits_for_a_write_that_was_made_just_now(four: Any) -> None:
+    """The operator looks again a minute after that write, also if it looks at another moment in between."""
+    world = held(four)
+    world.wait(CALM_SECONDS + 5)
+    world.status["flapping"]["writeTime"] = timestamp_ms(world.now - timedelta(seconds=10))
+    assert "False" == world.condition("ClusterReady")[0]
+
+    assert WRITE_SECONDS - 10 == world.decide().requeue_after_seconds
+    world.wait(WRITE_SECONDS - 10).step()
+
+    assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
 
 
 @pytest.mark.fault("B29")
