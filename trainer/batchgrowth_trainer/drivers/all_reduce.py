@@ -26,6 +26,7 @@ from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import EvaluationReport, GenerationBegan, Left, Order, Outcome, RowsReport
 
 _TICK_SECONDS = 0.05
+_WATCH_SECONDS = 0.25  # between two looks at a generation that reports nothing; each look takes time from its members
 _STOP_RETRY_SECONDS = 5.0
 _SAVING_SECONDS = 20.0  # how long the members that answer have to end a generation in which others hang
 _SILENCE_SECONDS = 10.0  # after which the members of a generation are pinged
@@ -75,7 +76,7 @@ class AllReduceDriver:
                 present.futures[address] = future
                 future.add_done_callback(self._crew.on_outcome(address, self._number))
             while not present.over:
-                self._handle_events(_TICK_SECONDS)
+                self._handle_events(_WATCH_SECONDS)
                 self._supervise(present)
         finally:
             self._close_rendezvous()
