@@ -4,7 +4,7 @@ Kubernetes marks a running pod of a lost node as not ready, deletes it minutes l
 node is back or gone; until then its Job makes no other. Only pods are read, since nodes are no object of a namespace.
 """
 
-from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, is_owned_by
+from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, endings_of, is_owned_by
 from batchgrowth_operator.seen.timestamps import seconds_since
 
 GIVEN_UP_AFTER_SECONDS = 60.0
@@ -47,7 +47,7 @@ def _is_unreachable(seen: Observed, pod: Object) -> bool:
     status, ends = pod.get("status") or {}, pod["metadata"].get("deletionTimestamp")
     if status.get("phase") != "Running" or _not_ready(pod) is None:
         return False
-    if any("terminated" in (one.get("state") or {}) for one in status.get("containerStatuses") or ()):
+    if any(endings_of(pod)):
         return False
     return ends is None or seconds_since(ends, seen.now) > 0 or _seconds_lost(seen, pod) >= GIVEN_UP_AFTER_SECONDS
 

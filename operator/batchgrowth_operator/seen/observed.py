@@ -1,6 +1,6 @@
 """The observed state of one job: the job, its children and pods, and the time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -125,6 +125,14 @@ class Observed:
             for pod in self.pods
             if labels_of(pod).get(names.ROLE_LABEL) == role and (deleted or "deletionTimestamp" not in pod["metadata"])
         )
+
+
+def endings_of(pod: Object) -> Iterator[dict[str, Any]]:
+    """How each container of the pod ended that has."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        ending = (container.get("state") or {}).get("terminated")
+        if ending is not None:
+            yield ending
 
 
 def labels_of(body: Object) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from batchgrowth import names
 from batchgrowth.progress import Progress
 
-from batchgrowth_operator.seen.observed import TRAINER, Object, Observed
+from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, endings_of
 
 
 def report_of(config_map: Object | None) -> Progress | None:
@@ -61,9 +61,8 @@ def _without_position(report: Progress) -> Progress:
 
 def _repeated(seen: Observed) -> Iterator[Progress]:
     for pod in seen.pods_of(TRAINER, deleted=True):
-        for container in (pod.get("status") or {}).get("containerStatuses") or ():
-            ending = (container.get("state") or {}).get("terminated") or {}
-            if ending.get("exitCode") == 0 and ending.get("message"):
+        for ending in endings_of(pod):
+            if ending["exitCode"] == 0 and ending.get("message"):
                 with suppress(ValueError):  # by a trainer of another version, or by a user's code
                     yield _read(ending["message"])
 

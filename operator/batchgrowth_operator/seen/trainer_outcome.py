@@ -8,7 +8,7 @@ from batchgrowth import names
 from batchgrowth.errors import CheckpointError, ClusterError, DataError, SpecError, WorkloadError
 
 from batchgrowth_operator.seen.lost import is_given_up
-from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, annotations_of
+from batchgrowth_operator.seen.observed import TRAINER, Object, Observed, annotations_of, endings_of
 
 LONGEST_MESSAGE = 1024
 
@@ -141,7 +141,4 @@ def _said(ending: Object) -> str:
 
 def _endings(pod: Object) -> Iterator[dict[str, Any]]:
     """How the pod's containers ended that ended with an error."""
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
-        ending = (container.get("state") or {}).get("terminated")
-        if ending is not None and ending.get("exitCode"):
-            yield ending
+    return (ending for ending in endings_of(pod) if ending["exitCode"])
