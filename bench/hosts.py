@@ -32,6 +32,8 @@ from bench.loopback import raise_interface
 ROOT = Path(__file__).parents[1]
 PROGRAMS = "setpriv", "nsenter"
 """Of util-linux: they start a program on a host."""
+_IF_STARTED_BY = '[ "$PPID" = "$0" ] && exec "$@"'
+"""A process that has ended before `setpriv` asked for its signal sends none: its programs belong to another by now."""
 _TUN, _DEVICE = "/dev/net/tun", b"tun0"
 _QUEUE = 10_000
 """Packets that wait in a device for the emulator: it drops packets by its own queues, not because it is late."""
@@ -75,10 +77,11 @@ class Host:
         cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a program there, with these variables besides those of this process."""
-        there = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/proc/self/fd/{self.namespace}"]
+        owned = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", _IF_STARTED_BY, str(os.getpid())]
+        there = ["nsenter", f"--net=/proc/self/fd/{self.namespace}"]
         return subprocess.Popen(
-            [*there, *command], env=os.environ | environment, pass_fds=[self.namespace], stdin=stdin, stdout=stdout,
-            stderr=stderr, cwd=cwd,
+            [*owned, *there, *command], env=os.environ | environment, pass_fds=[self.namespace], stdin=stdin,
+            stdout=stdout, stderr=stderr, cwd=cwd,
         )  # fmt: skip
 
 

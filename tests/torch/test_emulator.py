@@ -1,7 +1,8 @@
 """The emulated network of the benchmarks: what the switch decides, and what real sockets on real hosts then measure."""
 
 import json
-import signal
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -217,13 +218,31 @@ with Hosts(1) as hosts:
 """
 
 
-def test_nothing_outlives_a_process_that_is_killed(two: Hosts) -> None:
+LATE = f"""#!/bin/sh
+sleep 1
+exec {shutil.which("setpriv")} "$@"
+"""
+
+
+@pytest.fixture(params=["at once", "late"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs ask to be killed with their starter: before or after a starter that is killed right away has gone."""
+    if request.param == "late":
+        slow = tmp_path / "setpriv"
+        slow.write_text(LATE)
+        slow.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("two", "kept")
+def test_nothing_outlives_a_process_that_is_killed() -> None:
     """Neither a program on a host nor the emulator; then the namespaces are gone too, as only they held them."""
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], cwd=ROOT, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    processes = [psutil.Process(int(number)) for number in holder.stdout.readline().split()]
-    assert len(processes) == 2
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate(timeout=30)
+    with subprocess.Popen([sys.executable, "-c", HOLDER], cwd=ROOT, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        processes = [psutil.Process(int(number)) for number in holder.stdout.readline().split()]
+        assert len(processes) == 2
+        holder.kill()
     _, alive = psutil.wait_procs(processes, timeout=30)
+    for process in alive:
+        process.kill()
     assert [] == alive
