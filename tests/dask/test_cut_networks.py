@@ -5,6 +5,7 @@ Hosts are network namespaces, as in `bench.networks`; the scheduler, the trainer
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ JOB = (
     "workers.maximum=1",
     "checkpoint.everySeconds=1",
 )
-SLOW = ("workload.entrypoint=slow_digits:workload", "workload.arguments={seconds: '0.1'}")
 SCHEDULER, TRAINER, WORKER, OTHER = range(4)
 HOSTS = {"worker": OTHER, "trainer": TRAINER, "scheduler": SCHEDULER}
 SOME_SECONDS, LONGEST = 3.0, 240.0
@@ -27,12 +27,22 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
     return digits_weights(tmp_path_factory.mktemp("alone"), *JOB, "workload.arguments={hidden: '8'}")
 
 
-def trained(pods: Any, digits_job: Any, *overrides: str) -> tuple[Any, dict[int, Any]]:
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """A file: the job trains too slowly to end before a test has removed it."""
+    mark = tmp_path / "slow"
+    mark.touch()
+    return mark
+
+
+def trained(pods: Any, digits_job: Any, slow: Path, *overrides: str) -> tuple[Any, dict[int, Any]]:
     """The trainer of a job that two workers train, once it has saved; and these, by host."""
+    arguments = f"workload.arguments={{seconds: '0.5', mark: '{slow}'}}"
+    job = digits_job(*JOB, "workload.entrypoint=slow_digits:workload", arguments, *overrides)
     pods.cut()
     pods.scheduler()
     workers = {host: pods.worker(on=host) for host in (WORKER, OTHER)}
-    trainer = pods.trainer(digits_job(*JOB, *SLOW, *overrides), on=TRAINER)
+    trainer = pods.trainer(job, on=TRAINER)
     pods.until(lambda: pods.is_trained_by(2) and pods.progress.checkpoint_update)
     return trainer, workers
 
@@ -40,11 +50,11 @@ def trained(pods: Any, digits_job: Any, *overrides: str) -> tuple[Any, dict[int,
 @pytest.mark.fault("C12")
 @pytest.mark.sampled(1)
 def test_a_host_that_is_away_for_some_seconds_is_waited_for(
-    pods_on_hosts: Any, digits_job: Any, expected: str, exchange: str
+    pods_on_hosts: Any, digits_job: Any, slow: Path, expected: str, exchange: str
 ) -> None:
     """One after another, without any recovery."""
     pods = pods_on_hosts
-    trainer, _ = trained(pods, digits_job, f"exchange.type={exchange}", "exchange.timeoutSeconds=60")
+    trainer, _ = trained(pods, digits_job, slow, f"exchange.type={exchange}", "exchange.timeoutSeconds=60")
     for host in HOSTS.values():
         pods.cut(host)
         time.sleep(SOME_SECONDS)
@@ -52,6 +62,7 @@ def test_a_host_that_is_away_for_some_seconds_is_waited_for(
         before = pods.progress.update
         pods.until(lambda before=before: pods.progress.update > before)
 
+    slow.unlink()
     assert 0 == trainer.wait(timeout=LONGEST)
     assert 0 == pods.check(expected)["recoveries"]
 
@@ -60,11 +71,11 @@ def test_a_host_that_is_away_for_some_seconds_is_waited_for(
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_host_that_is_cut_off_for_long(
-    pods_on_hosts: Any, digits_job: Any, expected: str, exchange: str, host: str
+    pods_on_hosts: Any, digits_job: Any, slow: Path, expected: str, exchange: str, host: str
 ) -> None:
     """Until others give up their connections to it. Workers without a scheduler end, and are replaced, as pods are."""
     pods = pods_on_hosts
-    trainer, workers = trained(pods, digits_job, f"exchange.type={exchange}", "exchange.timeoutSeconds=10")
+    trainer, workers = trained(pods, digits_job, slow, f"exchange.type={exchange}", "exchange.timeoutSeconds=10")
     pods.cut(HOSTS[host])
     pods.until(lambda: pods.is_trained_by(1) if host == "worker" else pods.waits_for("the Dask scheduler"))
     ending = {"worker": [OTHER], "trainer": [], "scheduler": [WORKER, OTHER]}[host]
@@ -75,5 +86,6 @@ def test_a_host_that_is_cut_off_for_long(
         pods.worker(on=number)
 
     pods.until(lambda: pods.is_trained_by(2))
+    slow.unlink()
     assert 0 == trainer.wait(timeout=LONGEST)
     pods.check(expected)

@@ -14,6 +14,7 @@ from torch import Tensor
 from batchgrowth_trainer.exchange.bucket_sums import BucketSums
 from batchgrowth_trainer.exchange.group import PeerLost
 from batchgrowth_trainer.exchange.reduction import Reduced, Reduction
+from batchgrowth_trainer.exchange.slices import length_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.exchange.traffic import bytes_sent
 from batchgrowth_trainer.replica.stopwatch import Stopwatch
@@ -91,7 +92,7 @@ class AllReduce:
         size, rows = self._group.size, len(self._group.grid.rows)
         cut = self._replica.parameters.length
         if self._stream is not None:
-            lengths = [*(place.stop - place.start for place in self._stream.places), self._replica.length - cut]
+            lengths = [*map(length_of, self._stream.places), self._replica.length - cut]
             return sum(bytes_sent(shards, size, length, rows=rows) for length in lengths)
         if self._coding is None:
             return bytes_sent(shards, size, self._replica.length, rows=rows)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import run_of
 from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.exchange.slices import length_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.exchange.traffic import bytes_scattered, bytes_sent
 from batchgrowth_trainer.replica.norms import norms_of
@@ -119,7 +120,7 @@ class ParameterServer:
         length = self._replica.parameters.length
         if len(vector) == length:
             return self._places
-        return [slice(0, len(vector) if place.stop - place.start == length else 0) for place in self._places]
+        return [slice(0, len(vector) if length_of(place) == length else 0) for place in self._places]
 
     def _bytes_sent(self, shards: int) -> int:
         """Those of all members for an update: gradients and weights, what follows the gradient, and the norms."""
