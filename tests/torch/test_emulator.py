@@ -242,6 +242,7 @@ def test_nothing_outlives_a_process_that_is_killed() -> None:
         processes = [psutil.Process(int(number)) for number in holder.stdout.readline().split()]
         assert len(processes) == 2
         holder.kill()
+        holder.wait(timeout=30)
     _, alive = psutil.wait_procs(processes, timeout=30)
     for process in alive:
         process.kill()

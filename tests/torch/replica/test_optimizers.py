@@ -150,7 +150,7 @@ for job in {jobs!r}:
     replica.commit(step, replica.partials(step, (0, 1))[0].row)
 print({{"sympy", "torch._dynamo"}} & sys.modules.keys())
 """
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     assert "set()\n" == done.stdout
 
 
