@@ -4,6 +4,7 @@ The SIGTERM handler comes first: loading torch takes seconds, and the first proc
 without a handler.
 """
 
+import gc
 import os
 
 from batchgrowth_trainer.worker.leave import exit_when_asked
@@ -19,6 +20,7 @@ from batchgrowth_trainer.worker.logs import set_up_logs  # noqa: E402
 from batchgrowth_trainer.worker.service import LEAVE  # noqa: E402
 
 set_up_logs(Logs.of(os.environ))
+gc.freeze()  # as in worker.frozen
 
 
 async def dask_setup(worker: Worker) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.optimizers import OPTIMIZERS
+from batchgrowth_trainer.replica import optimizer as optimizers
 from batchgrowth_trainer.replica.flat import FlatParameters
 from batchgrowth_trainer.replica.optimizer import FlatOptimizer, optimizer_of
 from hypothesis import HealthCheck, given, settings
@@ -78,6 +79,23 @@ def test_servers_of_slices_take_the_steps_of_the_whole(small_job: Any, name: str
     assert torch.equal(whole.vector, sliced.vector)
     assert all_at_once.state.keys() == served.state.keys()
     assert all(torch.equal(vector, served.state[key]) for key, vector in all_at_once.state.items())
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in ("Torch", "LBFGS")])
+def test_steps_on_blocks_are_those_on_the_whole(small_job: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit; a block of an optimizer that looks at whole parameters is one of these."""
+    made, spec = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 31), nn.Linear(31, 1000)), small_job(*example(name)).spec
+    whole, cut = (FlatParameters(deepcopy(made), torch.device("cpu")) for _ in range(2))
+    at_once = optimizer_of(spec, whole)
+    monkeypatch.setattr(optimizers, "BLOCK", 1 << 10)
+    in_blocks = optimizer_of(spec, cut)
+    draw = torch.Generator().manual_seed(0)
+    for update in range(5):
+        row = gradients(draw, whole)
+        in_blocks.step(row.clone(), 0.01, update)
+        at_once.step(row, 0.01, update)
+    assert torch.equal(whole.vector, cut.vector)
+    assert all(torch.equal(vector, in_blocks.state[key]) for key, vector in at_once.state.items())
 
 
 @pytest.mark.parametrize(("overrides", "make_theirs"), CASES)

@@ -17,12 +17,14 @@ from distributed import LocalCluster
 from distributed.core import Status
 from distributed.utils import get_mp_context
 
-_PRELOADED = (
+PRELOADED = (
     "batchgrowth_trainer.worker.uninterrupted",
     "torch",
     "torch.distributed",
     "batchgrowth_trainer.worker.service",
+    "batchgrowth_trainer.worker.frozen",
 )
+"""What the server that forks workers imports, in this order."""
 _CLOSE_SECONDS = 5.0
 _AT_ONCE = 8  # workers that start together; more would keep the one event loop of them all from its connections
 _GROW_SECONDS = 0.1
@@ -120,7 +122,7 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
         **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in environment.items()},
     }
     with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings), _main_left_alone():
-        get_mp_context().set_forkserver_preload(list(_PRELOADED))
+        get_mp_context().set_forkserver_preload(list(PRELOADED))
         cluster = LocalCluster(
             n_workers=0,
             threads_per_worker=1,

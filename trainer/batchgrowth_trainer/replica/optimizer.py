@@ -5,7 +5,7 @@ process or through a checkpoint and continue with the same bits.  The steps are 
 constructing one of those loads torch's compiler, a second that a new worker should not spend.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +18,8 @@ from torch import Tensor
 from batchgrowth_trainer.replica.flat import FlatParameters
 
 Take = Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
+BLOCK = 1 << 17
+"""The elements of a vector that each thread of a CPU steps on at once: of four or five vectors, 2 MiB in its caches."""
 _Bound = tuple[Take, slice, Tensor, Mapping[str, Tensor]]
 
 
@@ -67,7 +69,7 @@ class FlatOptimizer:
         if others:
             spared = stepper.spared or _undecayed(spec)
             parts += [(spared, place) for place in _places(spared, others)]
-        self._parameters, self._steps = vector, [(each.step, place) for each, place in parts]
+        self._parameters, self._steps = vector, parts
         self._bound = self._bind(slice(0, len(vector)))
 
     def within(self, place: slice) -> "FlatOptimizer":
@@ -82,11 +84,13 @@ class FlatOptimizer:
     def _bind(self, within: slice) -> list[_Bound]:
         """The steps with the views that they work on, and their place in the gradient of these parameters."""
         bound: list[_Bound] = []
-        for step, place in self._steps:
-            lo, hi = max(place.start, within.start), min(place.stop, within.stop)
-            if lo < hi:
+        for stepper, place in self._steps:
+            start, stop = max(place.start, within.start), min(place.stop, within.stop)
+            for lo, hi in _blocks(stepper, start, stop, self._parameters.device):
                 state = {name: whole[lo:hi] for name, whole in self.state.items()}
-                bound.append((step, slice(lo - within.start, hi - within.start), self._parameters[lo:hi], state))
+                bound.append(
+                    (stepper.step, slice(lo - within.start, hi - within.start), self._parameters[lo:hi], state)
+                )
         return bound
 
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
@@ -103,6 +107,17 @@ def _places(stepper: Stepper, parameters: Sequence[slice]) -> Sequence[slice]:
     if stepper.by_parameter or not parameters:
         return parameters
     return [slice(parameters[0].start, parameters[-1].stop)]
+
+
+def _blocks(stepper: Stepper, start: int, stop: int, device: torch.device) -> Iterator[tuple[int, int]]:
+    """Where the steps on [start, stop) begin and end: one step, or on a CPU a step for each block.
+
+    A step is several operations, each of which reads and writes its vectors; those of a block stay in the caches.
+    """
+    whole = stepper.by_parameter or device.type != "cpu"
+    block = stop - start if whole else BLOCK * torch.get_num_threads()
+    for lo in range(start, stop, max(1, block)):
+        yield lo, min(lo + block, stop)
 
 
 def _undecayed(spec: JobSpec) -> Stepper:
