@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from bench import computing, kept_memory
+from bench import computing, kept_memory, optimizer_steps
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 14 cases and every resize
 ROOT = Path(__file__).parents[2]
@@ -148,6 +148,13 @@ def test_memory_that_is_kept(capsys):
     kept_memory.main(only="wrn-64", rounds=1, updates=1)
     shown = capsys.readouterr().out
     assert all(name in shown for name in kept_memory.SETTINGS)
+
+
+def test_steps_of_the_optimizers(capsys):
+    optimizer_steps.main(elements=300_000, steps=1)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in optimizer_steps.OPTIMIZERS)
+    assert 3 == shown.count("131,072")
 
 
 @pytest.mark.parametrize(("given", "answer"), [

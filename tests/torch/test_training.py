@@ -1,6 +1,7 @@
 """`train` in one process: the same weights after every interruption, and the plan's history."""
 
 import csv
+import gc
 import json
 import socket
 import urllib.request
@@ -329,3 +330,24 @@ def test_nan_ends_the_run_and_leaves_the_last_checkpoint(small_job: Any, tmp_pat
     assert len(rows(tmp_path)) == saved(tmp_path)[-1]
     with pytest.raises(WorkloadError, match="is not finite"):
         train(job, Options(output_dir=tmp_path, resume=True))
+
+
+def test_collections_leave_alone_what_exists(small_job: Any, tmp_path: Path) -> None:
+    """While it trains, since looking through all that was imported stops it for .2 s; what a user has frozen stays."""
+    frozen: list[bool] = []
+
+    def stop() -> bool:
+        frozen.append(gc.get_freeze_count() > 100_000)
+        return False
+
+    assert 0 == gc.get_freeze_count()
+    train(small_job(), Options(output_dir=tmp_path / "once"), stop_requested=stop)
+    assert frozen
+    assert all(frozen)
+    assert 0 == gc.get_freeze_count()
+    gc.freeze()
+    try:
+        train(small_job(), Options(output_dir=tmp_path / "again"))
+        assert 100_000 < gc.get_freeze_count()
+    finally:
+        gc.unfreeze()

@@ -24,6 +24,7 @@ from batchgrowth_trainer.crew.connection import SchedulerLost, closed_in_time, c
 from batchgrowth_trainer.crew.crew import Crew
 from batchgrowth_trainer.crew.event_loop import LoopWatch
 from batchgrowth_trainer.crew.fence import Fence
+from batchgrowth_trainer.crew.garbage import existing_left_alone
 from batchgrowth_trainer.crew.local_cluster import LOOPBACK, LocalScaler, local_cluster
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
@@ -75,6 +76,7 @@ class Options:
     function: bytes = b""
 
 
+@existing_left_alone()
 def train(
     job: BatchGrowthJob,
     options: Options,
@@ -242,8 +244,7 @@ def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None
         with local_cluster(run.spec, options.logs) as cluster, closed_in_time(Client(cluster)) as client:
             yield client, LocalScaler(cluster), LOOPBACK, _LOCAL_PATIENCE_SECONDS
         return
-    patience, longest = _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS
-    if options.patient:
-        patience = longest = math.inf
+    bounds = _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS
+    patience, longest = (math.inf, math.inf) if options.patient else bounds
     with connection(options.scheduler, longest, run.stop_requested, run.wait_for) as client:
         yield client, None, host_towards(options.scheduler), patience
