@@ -340,11 +340,11 @@ def test_collections_leave_alone_what_exists(small_job: Any, tmp_path: Path) -> 
         frozen.append(gc.get_freeze_count() > 100_000)
         return False
 
-    assert 0 == gc.get_freeze_count()
+    assert gc.get_freeze_count() < 1_000, "those of Python itself"
     train(small_job(), Options(output_dir=tmp_path / "once"), stop_requested=stop)
     assert frozen
     assert all(frozen)
-    assert 0 == gc.get_freeze_count()
+    assert gc.get_freeze_count() < 1_000
     gc.freeze()
     try:
         train(small_job(), Options(output_dir=tmp_path / "again"))

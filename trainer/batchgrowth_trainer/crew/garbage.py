@@ -7,14 +7,16 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_OF_PYTHON = 1_000  # objects that Python itself may have frozen: version 3.12 starts with some 400
+
 
 @contextmanager
 def existing_left_alone() -> Iterator[None]:
     """Collections in the block, or in the function that this decorates, leave alone what exists at its beginning.
 
-    What is garbage then is freed after the block. Does nothing if objects are frozen already, which stay frozen.
+    What is garbage then is freed after the block. Does nothing if the caller has frozen objects, which stay frozen.
     """
-    if gc.get_freeze_count():
+    if gc.get_freeze_count() > _OF_PYTHON:
         yield
         return
     gc.freeze()
