@@ -10,6 +10,7 @@ import os
 import time
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Annotated, Any
+from unittest.mock import patch
 
 import torch
 import typer
@@ -67,17 +68,17 @@ def main(
 
 def _measured(name: str, elements: int, steps: int) -> dict[int, list[float]]:
     """The milliseconds of all processes, by the size of the blocks."""
-    os.environ.update(worker_environment(1))
     context = get_context("spawn")
     together = context.Barrier(_PROCESSES)
     receivers = []
     processes = []
-    for _ in range(_PROCESSES):
-        receiver, sender = context.Pipe(duplex=False)
-        receivers.append(receiver)
-        processes.append(context.Process(target=_take, args=(name, elements, steps, together, sender)))
-        processes[-1].start()
-        sender.close()
+    with patch.dict(os.environ, worker_environment(1)):
+        for _ in range(_PROCESSES):
+            receiver, sender = context.Pipe(duplex=False)
+            receivers.append(receiver)
+            processes.append(context.Process(target=_take, args=(name, elements, steps, together, sender)))
+            processes[-1].start()
+            sender.close()
     answers = [receiver.recv() for receiver in receivers]
     for process in processes:
         process.join()

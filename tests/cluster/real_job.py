@@ -58,6 +58,10 @@ def new_namespace(kubectl: Kubectl) -> Iterator[str]:
     said(kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false"))
 
 
+CONSTANT: Object = {"initial": 256, "maximum": 512, "shard": 32, "growth": {"type": "Constant"}}
+"""A batch that does not grow, and so asks for no further worker."""
+
+
 def until(what: str, ready: Callable[[], Any], seconds: float, explain: Callable[[], str] = str) -> Any:
     """Polls until `ready()` is true and returns its value; fails with the explanation on timeout.
 
@@ -82,6 +86,12 @@ def sized(storage_class: str) -> Object:
     """Returns the same for a claim that the operator makes, bound to the volume of that class."""
     own = {"size": "1Gi", "storageClassName": storage_class}
     return {"checkpoint": checkpointed("")["checkpoint"] | {"volume": own}}
+
+
+def accuracy(status: Object) -> float:
+    """Returns the last accuracy in a job's status."""
+    metrics = status["trainerStatus"]["metrics"]
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "accuracy"))
 
 
 def digits(name: str, epochs: int, **parts: Any) -> Object:

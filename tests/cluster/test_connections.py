@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD
-from real_job import Kubectl, RealJob, digits, new_namespace, said, until
+from real_job import CONSTANT, Kubectl, RealJob, digits, new_namespace, said, until
 
 from cluster import images
 from cluster.local import LocalCluster
@@ -114,9 +114,8 @@ def test_connections_that_no_policy_admits(kubectl: Kubectl, namespace: str, str
     pods = {"stranger": Pod(kubectl, strange, "stranger"), "neighbour": Pod(kubectl, namespace, "neighbour")}
     for where, name in ((strange, "stranger"), (namespace, "neighbour")):
         said(kubectl("--namespace", where, "create", "--filename", "-", given=json.dumps(listener(name))))
-    constant = {"initial": 256, "maximum": 512, "shard": 32, "growth": {"type": "Constant"}}
     workers = {"examplesPerWorker": 128, "minimum": 2, "maximum": 2}
-    guarded = job(digits("guarded", 1_000_000, batch=constant, workers=workers))
+    guarded = job(digits("guarded", 1_000_000, batch=CONSTANT, workers=workers))
     others = [f"{pod.address}:{PORT}" for pod in pods.values()]
     until("two workers", lambda: guarded.report().get("workers") == 2, 240, guarded.story)
     own = {

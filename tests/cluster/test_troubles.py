@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from real_job import Kubectl, RealJob, said, until
+from real_job import CONSTANT, Kubectl, RealJob, said, until
 
 ROOT = Path(__file__).parents[2]
 SOON_SECONDS = 180  # a minute on a quiet machine
@@ -84,8 +84,6 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
     ),
 }
 WORKLOAD = {"entrypoint": "batchgrowth_trainer.workloads.digits:nothing", "examples": 1437}
-CONSTANT = {"initial": 256, "maximum": 512, "shard": 32, "growth": {"type": "Constant"}}
-"""A batch whose workers do not change."""
 
 
 def come_to_rest(jobs: list[RealJob]) -> None:
@@ -138,15 +136,16 @@ def test_missing_secrets_are_created(job: MakeJob) -> None:
     alone = {"examplesPerWorker": 256, "maximum": 1, "template": {"spec": template}}
     late = job(example("late", epochs=3000, batch=CONSTANT, workers=alone))
 
-    def named(reason: str) -> bool:
-        return late.condition("ClusterReady").get("reason") == reason
+    def ready() -> tuple[str, str]:
+        condition = late.condition("ClusterReady")
+        return condition.get("status", ""), condition.get("reason", "")
 
-    until("named", lambda: named("ReferenceMissing"), SOON_SECONDS, late.story)
+    until("named", lambda: ready() == ("False", "ReferenceMissing"), SOON_SECONDS, late.story)
 
     late.in_namespace("create", "secret", "generic", "absent", "--from-literal=key=x")
 
     late.reaches(1, HEALED_SECONDS)
-    until("all joined", lambda: named("AllWorkersJoined"), SOON_SECONDS, late.story)
+    until("all joined", lambda: ready() == ("True", "AllWorkersJoined"), SOON_SECONDS, late.story)
 
 
 @pytest.mark.fault("A16")

@@ -40,6 +40,9 @@ CASES = [
     pytest.param(ADAMW, lambda p: torch.optim.AdamW(p, lr=0.0, betas=(0.9, 0.99), weight_decay=0.1), id="adamw"),
 ]
 
+FLAT = [name for name in OPTIMIZERS if name not in ("Torch", "LBFGS")]
+"""Those that step on flat vectors."""
+
 
 def example(name: str) -> tuple[str, ...]:
     """An override for the registered optimizer with its example settings."""
@@ -53,6 +56,12 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
 
 
+def two_of_a_wide_model() -> tuple[FlatParameters, FlatParameters]:
+    """The parameters of a model of 32,000, and of its copy."""
+    made = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 31), nn.Linear(31, 1000))
+    return FlatParameters(deepcopy(made), torch.device("cpu")), FlatParameters(made, torch.device("cpu"))
+
+
 def gradients(draw: torch.Generator, flat: FlatParameters) -> torch.Tensor:
     row = torch.zeros(flat.length)
     for view in flat.gradient_views(row):
@@ -60,13 +69,11 @@ def gradients(draw: torch.Generator, flat: FlatParameters) -> torch.Tensor:
     return row
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in ("Torch", "LBFGS")])
+@pytest.mark.parametrize("name", FLAT)
 @pytest.mark.parametrize("cuts", [(0, 2, 6), (0, 1, 3, 5, 6), (0, 0, 4, 6)])
 def test_servers_of_slices_take_the_steps_of_the_whole(small_job: Any, name: str, cuts: tuple[int, ...]) -> None:
     """Bit for bit, also where the vector has to be cut at other places than where processors take several elements."""
-    made = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 31), nn.Linear(31, 1000))
-    spec = small_job(*example(name)).spec
-    whole, sliced = (FlatParameters(deepcopy(made), torch.device("cpu")) for _ in range(2))
+    (whole, sliced), spec = two_of_a_wide_model(), small_job(*example(name)).spec
     all_at_once, served = optimizer_of(spec, whole), optimizer_of(spec, sliced)
     assert isinstance(served, FlatOptimizer)
     draw = torch.Generator().manual_seed(0)
@@ -81,11 +88,10 @@ def test_servers_of_slices_take_the_steps_of_the_whole(small_job: Any, name: str
     assert all(torch.equal(vector, served.state[key]) for key, vector in all_at_once.state.items())
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in ("Torch", "LBFGS")])
+@pytest.mark.parametrize("name", FLAT)
 def test_steps_on_blocks_are_those_on_the_whole(small_job: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit; a block of an optimizer that looks at whole parameters is one of these."""
-    made, spec = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 31), nn.Linear(31, 1000)), small_job(*example(name)).spec
-    whole, cut = (FlatParameters(deepcopy(made), torch.device("cpu")) for _ in range(2))
+    (whole, cut), spec = two_of_a_wide_model(), small_job(*example(name)).spec
     at_once = optimizer_of(spec, whole)
     monkeypatch.setattr(optimizers, "BLOCK", 1 << 10)
     in_blocks = optimizer_of(spec, cut)
@@ -95,6 +101,7 @@ def test_steps_on_blocks_are_those_on_the_whole(small_job: Any, name: str, monke
         in_blocks.step(row.clone(), 0.01, update)
         at_once.step(row, 0.01, update)
     assert torch.equal(whole.vector, cut.vector)
+    assert at_once.state.keys() == in_blocks.state.keys()
     assert all(torch.equal(vector, in_blocks.state[key]) for key, vector in at_once.state.items())
 
 
