@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-pure built check format bench gpu generate cluster cluster-down images demo package lock clean
+.PHONY: help install run test test-all test-long test-pure built check format bench gpu generate cluster cluster-down images demo package lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -38,24 +38,28 @@ check: $(INSTALLED) ## format, lint, types, import contracts; licences, SBOMs an
 	$(BIN)/python -m cluster.supply sboms
 	$(BIN)/python -m cluster.supply vulnerable
 
-# What the tests need besides Python packages, each left out where this machine cannot have it.
-built: $(INSTALLED)
-	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools prometheus; fi
-	@if command -v go > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m cluster packages; fi
+# `make test` runs a sample of these, the tests marked `smoke`; `make test-all` runs the others.
+SAMPLE_FROM := tests/pure/operator/machine tests/torch tests/chart tests/dask
+AT_ONCE := --dist worksteal --numprocesses
 
-# The operator's machine takes twice as long if coverage is measured, and adds nothing to it.
-test: $(INSTALLED) ## every tier that this machine can carry, without its longest tests; what is skipped says why
-	$(BIN)/pytest -m "not long" -n 2 --dist worksteal tests/pure --ignore tests/pure/operator/machine --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/pytest -m "not long" -n 2 --dist worksteal tests/pure/operator/machine
-	@$(MAKE) --no-print-directory built
+# Without coverage the operator's machine takes half the time, and it adds none.
+test: $(INSTALLED) ## the pure tier, and a sample of torch, dask and chart: minutes on any machine, nothing is built
+	$(BIN)/pytest $(AT_ONCE) 2 -m "not long" tests/pure --ignore tests/pure/operator/machine --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest $(AT_ONCE) 3 -m "smoke and not long" $(SAMPLE_FROM)
+
+test-all: built ## what `make test` leaves out, and API server and cluster, as far as this machine can; skips say why
 	$(BIN)/pytest -m "not long" tests/gpu tests/cluster
-	$(BIN)/pytest -m "not long" -n 2 --dist worksteal tests/torch tests/chart tests/apiserver tests/dask
+	$(BIN)/pytest $(AT_ONCE) 4 -m "not smoke and not long" $(SAMPLE_FROM) tests/apiserver
 
-test-long: built ## the longest tests, which `make test` leaves out: more faults, more combinations
+test-long: built ## the longest tests: more faults, more combinations (two to three hours)
 	$(BIN)/pytest -m long tests
 
-test-pure: $(INSTALLED) ## the plan and the operator's decisions alone, in minutes
-	$(BIN)/pytest -m "not long" -n 2 --dist worksteal tests/pure
+test-pure: $(INSTALLED) ## the plan and the operator's decisions alone
+	$(BIN)/pytest $(AT_ONCE) 2 -m "not long" tests/pure
+
+built: $(INSTALLED) ## what `make test-all` needs besides Python: helm, an API server, Prometheus (Go; eleven minutes, once)
+	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools prometheus; fi
+	@if command -v go > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m cluster packages; fi
 
 format: $(INSTALLED) ## put the code into the one format
 	$(BIN)/ruff format .

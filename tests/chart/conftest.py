@@ -1,5 +1,6 @@
-"""This tier needs helm, cached or on PATH. Some tests install the chart on a real API server."""
+"""Most of these tests need helm, built or on PATH; some also an API server, or Prometheus."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,9 +17,9 @@ sys.path.append(str(ROOT))  # so that the tests can import charts and cluster
 from charts import dask_operator  # noqa: E402
 from charts.folders import CHART  # noqa: E402
 from cluster.apiserver import ApiServer  # noqa: E402
-from cluster.build import built, folder_of, programs_of_the_api_server, why_no_api_server  # noqa: E402
+from cluster.build import ASSETS, folder_of  # noqa: E402
 from cluster.prometheus import Prometheus  # noqa: E402
-from cluster.recipe import KUBERNETES, PROMETHEUS, TOOLS  # noqa: E402
+from cluster.recipe import APISERVER, KUBERNETES, PROMETHEUS, TOOLS  # noqa: E402
 
 RELEASE = "batchgrowth"
 IMAGES = ("-f", str(CHART / "ci" / "images-values.yaml"))
@@ -35,33 +36,23 @@ def _helm() -> str | None:
     return str(own) if own.is_file() else shutil.which("helm")
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+def _why_missing() -> dict[str, str]:
+    """Return a reason to skip for each fixture whose program is missing."""
+    there = {
+        "helm": _helm() is not None,
+        "prometheus": folder_of(PROMETHEUS).is_dir(),
+        "apiserver": ASSETS in os.environ or folder_of(APISERVER).is_dir(),
+    }
+    return {name: f"needs {name}: `make built` builds it with Go" for name, found in there.items() if not found}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need a program which is unavailable."""
-    no_helm = None if _helm() or shutil.which("go") else "needs helm, or Go to build one"
-    no_prometheus = None if folder_of(PROMETHEUS).is_dir() or shutil.which("go") else "needs Go to build Prometheus"
+    """Skip tests that need a missing program; none is built here, because `make test` must not take that long."""
+    missing = _why_missing()
     for item in items:
         if "/tests/chart/" in item.path.as_posix():
-            names = getattr(item, "fixturenames", ())
-            needs = {"helm": no_helm, "prometheus": no_prometheus, "apiserver": why_no_api_server()}
-            for reason in filter(None, map(needs.get, names)):
-                item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build before the first test: a build takes longer than any test may."""
-    names = {n for i in session.items if "/tests/chart/" in i.path.as_posix() for n in getattr(i, "fixturenames", ())}
-    if session.config.option.collectonly:
-        return
-    if "helm" in names and _helm() is None and shutil.which("go"):
-        built(TOOLS, _say)
-    if "prometheus" in names and shutil.which("go"):
-        built(PROMETHEUS, _say)
-    if "apiserver" in names and why_no_api_server() is None:
-        programs_of_the_api_server(_say)
+            for name in missing.keys() & set(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.skip(reason=missing[name]))
 
 
 @pytest.fixture(scope="session")

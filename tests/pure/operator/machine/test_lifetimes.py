@@ -11,6 +11,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.smoke
 @pytest.mark.fault("B04", "B08", "B09", "B14")
 @pytest.mark.parametrize("machine", [Lifetimes, WithClaim, pytest.param(ByDefault, marks=pytest.mark.long)])
 def test_a_job_is_safe_and_comes_to_rest(machine: type[Lifetimes]) -> None:
