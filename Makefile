@@ -38,26 +38,26 @@ check: $(INSTALLED) ## format, lint, types, import contracts; licences, SBOMs an
 	$(BIN)/python -m cluster.supply sboms
 	$(BIN)/python -m cluster.supply vulnerable
 
-# `make test` runs a sample of these, the tests marked `smoke`; `make test-all` runs the others.
-SAMPLE_FROM := tests/pure/operator/machine tests/torch tests/chart tests/dask
-AT_ONCE := --dist worksteal --numprocesses
+TOGETHER := --dist worksteal --numprocesses
+PARTLY := tests/pure/operator/machine tests/chart tests/dask # `make test` runs what is marked `smoke`, `make test-all` the rest
 
 # Without coverage the operator's machine takes half the time, and it adds none.
-test: $(INSTALLED) ## the pure tier, and a sample of torch, dask and chart: minutes on any machine, nothing is built
-	$(BIN)/pytest $(AT_ONCE) 2 -m "not long" tests/pure --ignore tests/pure/operator/machine --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/pytest $(AT_ONCE) 3 -m "smoke and not long" $(SAMPLE_FROM)
+test: $(INSTALLED) ## the tiers pure and torch, and a sample of chart and dask: minutes on any machine, nothing is built
+	$(BIN)/pytest $(TOGETHER) 2 -m "not long" tests/pure --ignore tests/pure/operator/machine --cov=batchgrowth --cov=batchgrowth_operator --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/pytest $(TOGETHER) 3 -m "not long" tests/torch
+	$(BIN)/pytest $(TOGETHER) 3 -m "smoke and not long" $(PARTLY)
 
 test-all: built ## what `make test` leaves out, and API server and cluster, as far as this machine can; skips say why
 	$(BIN)/pytest -m "not long" tests/gpu tests/cluster
-	$(BIN)/pytest $(AT_ONCE) 4 -m "not smoke and not long" $(SAMPLE_FROM) tests/apiserver
+	$(BIN)/pytest $(TOGETHER) 4 -m "not smoke and not long" $(PARTLY) tests/apiserver
 
 test-long: built ## the longest tests: more faults, more combinations (two to three hours)
 	$(BIN)/pytest -m long tests
 
 test-pure: $(INSTALLED) ## the plan and the operator's decisions alone
-	$(BIN)/pytest $(AT_ONCE) 2 -m "not long" tests/pure
+	$(BIN)/pytest $(TOGETHER) 2 -m "not long" tests/pure
 
-built: $(INSTALLED) ## what `make test-all` needs besides Python: helm, an API server, Prometheus (Go; eleven minutes, once)
+built: $(INSTALLED) ## what `make test-all` needs besides Python: helm, an API server, Prometheus (Go; minutes, once)
 	@if command -v go > /dev/null; then $(BIN)/python -m cluster build apiserver tools prometheus; fi
 	@if command -v go > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then $(BIN)/python -m cluster packages; fi
 
@@ -76,7 +76,7 @@ generate: $(INSTALLED) ## write crds/, the generated pages and tables of docs/ a
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m charts generate
 
-cluster: $(INSTALLED) ## a real single-node Kubernetes with fake GPU nodes (root; eleven minutes the first time)
+cluster: $(INSTALLED) ## a real single-node Kubernetes with fake GPU nodes (root; up to an hour the first time)
 	@$(BIN)/python -m cluster packages
 	@$(BIN)/python -m cluster up
 

@@ -17,12 +17,14 @@ from charts.made import made
 METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text())
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("path", made(), ids=lambda path: path.name)
 def test_no_drift(path: Path) -> None:
     """`make generate` would change nothing."""
     assert made()[path] == path.read_text(), "run: python -m charts generate"
 
 
+@pytest.mark.smoke
 def test_the_chart_has_the_project_s_version() -> None:
     """Chart, application and Python package go together."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -30,6 +32,7 @@ def test_the_chart_has_the_project_s_version() -> None:
     assert (project, project) == (METADATA["version"], METADATA["appVersion"])
 
 
+@pytest.mark.smoke
 def test_the_dependency_is_the_locked_one() -> None:
     """The chart names the version of dask-kubernetes that requirements.lock does."""
     [dependency] = METADATA["dependencies"]

@@ -15,6 +15,7 @@ Helm = Callable[..., subprocess.CompletedProcess[str]]
 VARIANTS = [None, *sorted(CHART.glob("ci/*-values.yaml"))]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("values", VARIANTS, ids=lambda path: path.stem if path else "default")
 def test_helm_lints_it(values: Path | None, helm: Helm, chart: Path) -> None:
     """Without a warning."""

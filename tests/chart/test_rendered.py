@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytestmark = pytest.mark.smoke
+
 Objects = list[dict[str, Any]]
 LABELS = {"name", "instance", "version", "part-of", "managed-by"}
 CLUSTER_WIDE = {

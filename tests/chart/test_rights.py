@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from batchgrowth_operator.server.kinds import EVENTS, JOBS, READ_ONLY, UNWATCHED, WATCHED, Kind
 
 from charts.folders import CHART
+
+pytestmark = pytest.mark.smoke
 
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]

@@ -63,16 +63,19 @@ def closed_paths(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str,
             yield from closed_paths(value, (*path, key))
 
 
+@pytest.mark.smoke
 def test_the_schema_is_one() -> None:
     """It is valid under its own draft."""
     jsonschema.Draft7Validator.check_schema(SCHEMA)
 
 
+@pytest.mark.smoke
 def test_the_defaults_are_good() -> None:
     """As Helm checks them: with an empty `global`."""
     assert [] == faults(DEFAULTS | {"global": {}})
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("path", list(closed_paths(DEFAULTS)), ids=lambda path: ".".join(path) or "top")
 def test_a_typo_is_refused_at_every_level(path: tuple[str, ...]) -> None:
     """Every level refuses an unknown key."""

@@ -79,7 +79,7 @@ LOADERS = [(3, 0), (0, 1), (1, 3)]
 
 
 def combinations() -> Iterator[Any]:
-    """Each life with each exchange and numbers of loaders; `make test` has one of each life, and all parameters."""
+    """Each life with each exchange and numbers of loaders; `make test-all` has one of each life, and all parameters."""
     for number, name in enumerate(LIVES):
         shown = EXACT[number % len(EXACT)], LOADERS[number // len(EXACT) % len(LOADERS)]
         for exchange, loaders in product(EXACT, LOADERS):

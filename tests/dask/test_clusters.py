@@ -137,6 +137,7 @@ class Watch:
             self.seen += 1
 
 
+@pytest.mark.smoke
 @pytest.mark.fault("E08")
 def test_everything_listens_on_loopback_only(digits_job: Any, tmp_path: Path) -> None:
     """Scheduler, workers, nannies, the store of the group and the metrics."""
@@ -181,6 +182,7 @@ def test_a_folder_that_another_run_writes_to_is_refused(start: Start) -> None:
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_the_endpoint_serves_every_metric_during_training(digits_job: Any, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -67,6 +67,7 @@ def check(folder: Path, job: BatchGrowthJob, summary: dict[str, Any], expected: 
     assert [1, 2, 3, 4, 5, 6] == epochs_evaluated(folder)
 
 
+@pytest.mark.smoke
 @pytest.mark.fault("C01")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -104,7 +105,7 @@ def test_kill_9_while_growth_is_measured(
 ) -> None:
     """A decision survives those who took it, and is neither lost nor taken twice; nor is a gain of the learning rate.
 
-    Every rule but those that look at a clock: the first in `make test`, all of them in `make test-long`.
+    Every rule but those that look at a clock: the first in `make test-all`, all of them in `make test-long`.
     """
     custom = ", custom: {entrypoint: 'growing:by_least_loss', memory: 2}" if rule == "Custom" else ""
     looks = f"looks: {{everyUpdates: 7, leastChange: '1.05', mostChange: '1.5'}}{custom}"

@@ -204,6 +204,7 @@ def test_a_mistake_in_a_cell_is_named_by_its_line(kernel: Callable[..., Kernel])
     assert [text] == [line[: len(text)] for line in error.traceback]
 
 
+@pytest.mark.smoke
 def test_the_example_notebook_trains_plots_loads_and_predicts(tmp_path: Path) -> None:
     """In a real kernel, with one display for the whole run."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)

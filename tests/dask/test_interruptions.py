@@ -61,6 +61,7 @@ def saved(run: Any) -> list[Path]:
     return sorted((run.folder / "checkpoints").glob("update-*"))
 
 
+@pytest.mark.smoke
 @pytest.mark.fault("C23")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from batchgrowth_trainer.commands import run
 pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 
+@pytest.mark.smoke
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["function.package-missing", "model.changed-in-place", "loss.detached", "data.raises"])
 def test_a_worker_names_file_line_and_remedy(

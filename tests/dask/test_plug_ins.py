@@ -55,6 +55,7 @@ def test_a_plan_follows_the_rule() -> None:
     assert [32, 64, 96] == [stage["batchSize"] for stage in plan["stages"]]
 
 
+@pytest.mark.smoke
 @pytest.mark.usefixtures("nothing_left_behind")
 def test_both_train_to_the_weights_of_one_process(tmp_path: Path) -> None:
     def weights(folder: str, *exchange: str) -> str:

@@ -78,6 +78,7 @@ def test_the_commands_of_measured_growth_work_in_their_order(checkout: Path) -> 
     assert f"- update: {update}\n          batchSize: {batch}\n" in declared
 
 
+@pytest.mark.smoke
 def test_the_printed_plan_is_the_plan(checkout: Path) -> None:
     """The table on the page is what the command prints."""
     shown = [line.rstrip() for line in blocks("text")[0].strip().splitlines()]
@@ -86,6 +87,7 @@ def test_the_printed_plan_is_the_plan(checkout: Path) -> None:
     assert shown == [line.rstrip() for line in printed]
 
 
+@pytest.mark.smoke
 def test_the_manifest_on_the_page_makes_the_plan_of_the_example(checkout: Path) -> None:
     """The shortened manifest plans as examples/digits.yaml does."""
     (checkout / "page.yaml").write_text(blocks("yaml")[0])

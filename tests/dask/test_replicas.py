@@ -25,6 +25,7 @@ def coming_and_going(_plan: Plan, position: Position) -> int:
     return (1, 2, 4)[position.epoch % 3]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", REPEATABLE)
 def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, name: str) -> None:
     """From batch 32 to 512, with dropout and batch norm: every weight that one worker gets, and .95."""

@@ -67,6 +67,7 @@ def steps(counts: list[int]) -> list[int]:
     return [count for index, count in enumerate(counts) if index == 0 or count != counts[index - 1]]
 
 
+@pytest.mark.smoke
 @pytest.mark.fault("C17", "D06")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -137,6 +138,7 @@ def test_an_early_end_and_the_best_weights(
         assert alone["best"]["value"] == max(row.metrics["accuracy"] for row in evaluations)
 
 
+@pytest.mark.smoke
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("exchange", "rule"),
@@ -189,6 +191,7 @@ def test_a_cap_on_the_workers(
     assert (followed(summary) or [1]) == steps([min(count, workers) for count in (1, 2, 4)])
 
 
+@pytest.mark.smoke
 def test_the_digits_job_still_ends_with_the_same_loss(digits_job: Any, tmp_path: Path) -> None:
     """A change of this number changes the results of every user. Its last bits depend on the processor."""
     job = digits_job("epochs=10", "batch.growth.geometric.everyEpochs=2", "workload.device=CPU")

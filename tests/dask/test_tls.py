@@ -51,6 +51,7 @@ def test_a_holder_of_the_job_s_certificate_is_answered(tmp_path: Path) -> None:
     assert "Scheduler" == asyncio.run(answer(own, own))
 
 
+@pytest.mark.smoke
 @pytest.mark.fault("C21", "E01")
 @pytest.mark.parametrize(
     "client", ["another job's", "expired", "another authority's with the right one trusted", "none, in plain TCP"]
