@@ -18,15 +18,14 @@ def alerts_page() -> str:
     tables = [f"## {_TITLES[group['name']]}\n\n{head}" + "".join(map(_row, group["rules"])) for group in groups]
     return (
         "# Alerts\n\n"
-        "The chart's alerts, each of which a test lets fire on its fault, and stay silent while a job trains as it "
-        "should.\n"
+        "A test lets each alert fire on its fault, and stay silent while a job trains as it should.\n"
         "With the Prometheus operator: `--set alerts.enabled=true`, and `alerts.labels` with the labels that "
         "Prometheus selects by.\n"
         "With a plain Prometheus: [charts/prometheus.yaml](../charts/prometheus.yaml) loads them from "
         "[alerts.yaml](../charts/batchgrowth/files/alerts.yaml).\n"
         "The alerts of jobs have the labels `namespace` and `job`; those of trainers `namespace` and "
         "`batchgrowth_dev_job`.\n\n"
-        "Generated from that file by `make generate`; a test fails if this page differs.\n\n" + "\n".join(tables)
+        "Generated from that file by `make generate`.\n\n" + "\n".join(tables)
     )
 
 

@@ -1,4 +1,4 @@
-"""The table of faults: what happens and what batchgrowth does, from docs/faults.toml, and the tests that prove it.
+"""The table of faults: what happens and what batchgrowth does, from docs/faults.toml, and the tests that show it.
 
 The link from a test to a fault stands with the test: `@pytest.mark.fault("B18")`, or `fault: A01` at a manifest of
 tests/corpus/expected.yaml. Tests are parsed, not run.
@@ -10,7 +10,6 @@ import ast
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import yaml
@@ -94,14 +93,13 @@ def faults_page() -> str:
         for group, title in GROUPS.items()
     ]
     return (
-        "# Faults\n\nWhat can go wrong, what batchgrowth then does, and the tests that show it: "
-        f"{len(shown.keys() & rows.keys())} of {len(rows)} faults.\n"
-        "The others say why no test shows them.\n"
-        "The first folder of a test is its tier: [tests/README.md](../tests/README.md) says what each needs.\n"
-        "A manifest of `tests/corpus/bad` is a test too: `batchgrowth check` must refuse it with a line that names the "
-        "field,\nand so must an API server if a schema can see the fault.\n\n"
-        "Generated from `docs/faults.toml` and the marks of the tests by `make generate`; "
-        "a test fails if this page differs.\n\n" + "\n".join(tables)
+        "# Faults\n\nWhat can go wrong, what batchgrowth then does, and the files of the tests that show it, for "
+        f"{len(shown.keys() & rows.keys())} of {len(rows)} faults; the others say why no test does.\n"
+        "\"Refused by both\" means the API server and `batchgrowth check`. "
+        "The weights are the same after each fault that a job survives.\n"
+        "The first folder of a test is its [tier](../tests/README.md). A manifest of `tests/corpus/bad` is a test too. "
+        "`grep -rn 'fault(.*B18' tests` finds the functions.\n\n"
+        "Generated from `docs/faults.toml` and the marks of the tests by `make generate`.\n\n" + "\n".join(tables)
     )
 
 
@@ -111,9 +109,5 @@ def _row(row: Fault, shown: Mapping[str, list[Proof]]) -> str:
 
 
 def _links(some: list[Proof]) -> str:
-    """The tests of each file after a link to it; a manifest is a link alone."""
-    parts = []
-    for path, group in groupby(some, key=lambda proof: proof.path):
-        names = ", ".join(f"`{proof.name}`" for proof in group)
-        parts.append(f"[{path}](../tests/{path}): {names}" if path.endswith(".py") else f"[{path}](../tests/{path})")
-    return "; ".join(parts)
+    """Return a link to each file of tests and to each manifest, once and in their order."""
+    return ", ".join(f"[{path}](../tests/{path})" for path in dict.fromkeys(proof.path for proof in some))

@@ -40,9 +40,9 @@ def choices_page() -> str:
     head = "| name | what it does | settings | source |\n|---|---|---|---|\n"
     parts = [f"## `{choice.field_path}`\n\n{head}" + "".join(map(_entry_row, choice.values())) for choice in CHOICES]
     return (
-        "# Choices of the manifest\n\nWhat each choosing field below `spec` may name; the first name is the default.\n"
+        "# Choices of the manifest\n\nThe names that each choosing field of `spec` takes; the first is the default.\n"
         "Your own entries join these tables: [extending.md](extending.md).\n"
-        "Made from the registries by `make generate`; a test fails if this page differs.\n\n" + "\n".join(parts)
+        "Generated from the registries by `make generate`.\n\n" + "\n".join(parts)
     )
 
 
@@ -71,15 +71,12 @@ def conditions_page() -> str:
     return (
         "# Conditions and events\n\nThe conditions that `kubectl describe bgj NAME` shows, and their reasons.\n"
         "The message beside a reason names the missing or refused object and a remedy.\n"
-        "Where a condition's status or reason changes, an event has the same reason, but for "
-        f"{', '.join(f'`{reason}`' for reason in sorted(QUIET))}, which only say that a job is on its way; "
-        f"a new stage is an event with the reason `{STAGE_BEGAN}`, which in a measured job names the measured value, "
-        f"and a status that the API server refuses is one with the reason `{STATUS_REFUSED}`, which no condition can "
-        "tell.\n"
-        "A condition that turns bad for the fifth time, with less than ten minutes between two turns, is held bad, and "
-        "its message says since when it has flapped; it is released after five minutes without trouble, when the spec "
-        "is edited, or when the job ends.\n"
-        "Generated from `batchgrowth.conditions`; a test fails if this page differs.\n\n" + "\n".join(parts)
+        "When a condition changes, an event has the same reason, except "
+        f"{', '.join(f'`{reason}`' for reason in sorted(QUIET))}. "
+        f"A new stage is the event `{STAGE_BEGAN}`, and a status that the API server refuses is `{STATUS_REFUSED}`.\n"
+        "A condition that turns bad for the fifth time, with less than ten minutes between two turns, stays bad until "
+        "five minutes without trouble, an edit of the spec or the job's end; its message says since when it flaps.\n"
+        "Generated from `batchgrowth.conditions`.\n\n" + "\n".join(parts)
     )
 
 
@@ -88,7 +85,7 @@ def metrics_table() -> str:
     head = "| name | kind | labels | unit | meaning |\n|---|---|---|---|---|\n"
     rooms = (("Trainer", TRAINER), ("Operator", OPERATOR))
     tables = [f"## {room}\n\n{head}" + "\n".join(map(_metric_row, metrics)) + "\n" for room, metrics in rooms]
-    source = "Generated from `batchgrowth.metrics`; a test fails if this page differs."
+    source = "Generated from `batchgrowth.metrics`."
     return f"# Metrics\n\n{source}\n\n" + "\n".join(tables)
 
 

@@ -58,15 +58,13 @@ def mistakes_page() -> str:
     ]
     return (
         "# Mistakes and their errors\n\n"
-        f"{len(mistakes)} mistakes that users make in a workload, and the parts of the error that say what is wrong "
-        "and what would help.\n"
-        "Each error is one paragraph. It names the file and line of your code that raised, or where the function "
-        "begins that returned the wrong thing; if a layer of torch raised, it names the layer.\n"
-        "With `--log-level debug`, the log has the whole traceback.\n"
-        "An error's exit code is in [exit-codes.md](exit-codes.md), and faults of machines are in "
-        "[faults.md](faults.md).\n\n"
+        f"{len(mistakes)} mistakes in a workload, and the parts of the error that say what is wrong and what would "
+        "help.\n"
+        "Each error is one paragraph that names the file and line of your code, and the layer of torch if one raised; "
+        "`--log-level debug` logs the whole traceback.\n"
+        "[exit-codes.md](exit-codes.md) has the exit codes, [faults.md](faults.md) the faults of machines.\n\n"
         "Generated from `docs/mistakes.toml` by `make generate`. "
-        "`tests/torch/workloads/test_mistakes.py` makes each of these mistakes and reads the error, and "
+        "`tests/torch/workloads/test_mistakes.py` makes each mistake and reads the error, and "
         "`tests/gpu/test_mistakes_on_a_gpu.py` those that a GPU reports.\n\n" + "\n".join(tables)
     )
 
