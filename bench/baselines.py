@@ -12,10 +12,12 @@ from time import perf_counter
 
 import torch
 import torch.distributed as dist
-from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.loading import load_workload
-from batchgrowth_trainer.replica.draws import draw_seed, example_order
+from batchgrowth_trainer.replica.data import draw_seed, example_order
 from batchgrowth_trainer.workload import Workload, fetch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from batchgrowth.manifest import read_manifest
+from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.spec import BatchGrowthJob
 
 from bench.loading import repeats

@@ -11,8 +11,8 @@ from time import perf_counter
 
 import numpy as np
 import torch
-from batchgrowth.manifest import read_manifest
-from batchgrowth.plan import make_plan
+from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.workload import Workload, fetch

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 from batchgrowth import names
-from batchgrowth.progress import Progress
+from batchgrowth.contract.progress import Progress
 from rich.console import Console
 from rich.table import Table
 

@@ -19,12 +19,11 @@ from typing import Annotated, Any
 
 import typer
 from batchgrowth import names
-from batchgrowth.decisions import Decision
-from batchgrowth.manifest import read_manifest
-from batchgrowth.plan import make_plan
-from batchgrowth.progress import Progress
+from batchgrowth.contract.progress import Progress
+from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.schedule.plan import Decision, make_plan
+from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth.spec import JobSpec
-from batchgrowth.stages import Plan, Stage
 from kubernetes import client, config, watch
 from rich.console import Console
 from rich.table import Table

@@ -9,11 +9,13 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from batchgrowth.growth import GROWTH
-from batchgrowth.manifest import load_manifest
-from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth.choices import GROWTH
+from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.record.replay import decisions_of
+from batchgrowth_trainer.record.runs import decisions_of
 from batchgrowth_trainer.training import Options, train
 
 from bench.ours import Rows

@@ -13,7 +13,7 @@ from typing import Annotated
 import dask
 import psutil
 import typer
-from batchgrowth.environment import DASK
+from batchgrowth.contract.environment import DASK
 from distributed import LocalCluster
 from rich.console import Console
 

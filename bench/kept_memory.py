@@ -20,8 +20,8 @@ from typing import Annotated
 
 import torch
 import typer
-from batchgrowth.environment import TRIM_THRESHOLD_BYTES, worker_environment
-from batchgrowth.plan import make_plan
+from batchgrowth.contract.environment import TRIM_THRESHOLD_BYTES, worker_environment
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth_trainer.replica.building import build_replica
 from rich.console import Console
 

@@ -22,12 +22,11 @@ import psutil
 import torch
 import typer
 from batchgrowth.shards import tree_sum
-from batchgrowth_trainer.exchange import grid
-from batchgrowth_trainer.exchange.forming import Door, Encryption
+from batchgrowth_trainer.exchange import connections
+from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, Address, Door, Encryption, Seat, seats
 from batchgrowth_trainer.exchange.group import TcpGroup
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.exchange.seats import TOKEN_BYTES, Address, Seat, seats
-from batchgrowth_trainer.replica.tree import lay_out
+from batchgrowth_trainer.replica.rows import lay_out
 from distributed.security import Security
 from rich.console import Console
 from torch import Tensor
@@ -129,17 +128,17 @@ Call = Callable[..., Any]
 
 
 def measure(
-    calls: Sequence[Call], length: int, times: int, pair: Security | None = None, mesh: int = grid.LARGEST_MESH
+    calls: Sequence[Call], length: int, times: int, pair: Security | None = None, mesh: int = connections.LARGEST_MESH
 ) -> list[Cost]:
     """The cost of each host; `calls` call a host's method by its name. `mesh` is in place of LARGEST_MESH."""
     with ThreadPoolExecutor(len(calls)) as pool:
         doors = list(pool.map(lambda call: call("doors"), calls))
-        most, grid.LARGEST_MESH = grid.LARGEST_MESH, mesh
+        most, connections.LARGEST_MESH = connections.LARGEST_MESH, mesh
         try:
             everyone = [door for some in doors for door in some]
             every = iter(list(seats(everyone, secrets.token_bytes(TOKEN_BYTES), _PATIENCE_SECONDS)))
         finally:
-            grid.LARGEST_MESH = most
+            connections.LARGEST_MESH = most
         places = [[next(every) for _ in some] for some in doors]
         formed = list(pool.map(lambda call, some: call("form", some, pair), calls, places))
         exchanged = list(pool.map(lambda call: call("exchange", length, times), calls))
@@ -164,7 +163,7 @@ def main(
     times: Annotated[int, typer.Option(min=1, help="Exchanges.")] = 3,
     mesh: Annotated[
         int, typer.Option(min=1, help="Connect all members of groups up to this size.")
-    ] = grid.LARGEST_MESH,
+    ] = connections.LARGEST_MESH,
     encrypted: Annotated[bool, typer.Option("--encrypted")] = False,
 ) -> None:
     """Print what groups of these sizes cost; a size is rounded down to a multiple of the number of processes."""

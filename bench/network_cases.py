@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchgrowth.exchanges import EXCHANGES
-from batchgrowth.manifest import load_manifest
+from batchgrowth.choices import EXCHANGES
+from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.spec import BatchGrowthJob
 
 from bench.emulator import NETWORK, Link

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from batchgrowth.environment import DASK, worker_environment
+from batchgrowth.contract.environment import DASK, worker_environment
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console

@@ -25,9 +25,10 @@ from typing import Annotated, Any
 
 import typer
 from batchgrowth import names
-from batchgrowth.manifest import read_manifest
-from batchgrowth.plan import Plan, make_plan
-from batchgrowth.progress import LONGEST_PERIOD_SECONDS, Progress
+from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, Progress
+from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from kubernetes import client, config, watch
 from urllib3.exceptions import HTTPError
 

@@ -14,10 +14,10 @@ from unittest.mock import patch
 
 import torch
 import typer
-from batchgrowth.environment import worker_environment
-from batchgrowth_trainer.replica import optimizer
+from batchgrowth.contract.environment import worker_environment
+from batchgrowth_trainer.replica import optimizers
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.optimizer import AnyOptimizer, optimizer_of
+from batchgrowth_trainer.replica.optimizers import AnyOptimizer, optimizer_of
 from rich.console import Console
 from torch import nn
 
@@ -36,7 +36,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     },
     "AdamW": {"type": "AdamW"},
 }
-BLOCKS = (1 << 62, 1 << 18, optimizer.BLOCK, 1 << 15, 1 << 13)
+BLOCKS = (1 << 62, 1 << 18, optimizers.BLOCK, 1 << 15, 1 << 13)
 """The first is longer than any vector."""
 _PROCESSES, _WARM = 2, 2
 
@@ -106,7 +106,7 @@ def _take(name: str, elements: int, steps: int, together: Barrier, sender: Any) 
 def _optimizer(spec: Any, elements: int, block: int) -> AnyOptimizer:
     model = nn.Module()
     model.register_parameter("weight", nn.Parameter(torch.randn(elements)))
-    optimizer.BLOCK = block
+    optimizers.BLOCK = block
     return optimizer_of(spec, FlatParameters(model, torch.device("cpu")))
 
 

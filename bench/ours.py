@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.crew.local_cluster import local_cluster
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event, Sink
 from batchgrowth_trainer.training import Options, train
+from batchgrowth_trainer.workers.local_cluster import local_cluster
 from distributed.security import Security
 
 from bench.baselines import Sample, sample_of

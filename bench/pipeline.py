@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from batchgrowth.plan import make_plan
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 

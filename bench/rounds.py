@@ -12,7 +12,7 @@ from statistics import median
 from typing import TypeVar
 
 import numpy as np
-from batchgrowth.plan import make_plan
+from batchgrowth.schedule.plan import make_plan
 
 from bench import dask_tasks, epoch_ends, ours, pauses
 from bench.baselines import Sample

@@ -16,18 +16,15 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from batchgrowth.plan import Step
+from batchgrowth.schedule.stages import Step
 from batchgrowth.shards import shard_bounds, tree_sum
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.exchange.group import Group
 from batchgrowth_trainer.replica.building import build_workload
-from batchgrowth_trainer.replica.draws import seed_generators, shard_seed
+from batchgrowth_trainer.replica.data import read, seed_generators, shard_seed
 from batchgrowth_trainer.replica.loss import Loss
-from batchgrowth_trainer.replica.quantities import LOSS, Tail
-from batchgrowth_trainer.replica.reading import read
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.rows import Rows
-from batchgrowth_trainer.replica.updates import Partial, largest_shard
+from batchgrowth_trainer.replica.rows import LOSS, Partial, Rows, Tail, largest_shard
 from batchgrowth_trainer.workload import predict
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd

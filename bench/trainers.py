@@ -22,9 +22,8 @@ import torch
 import torch.distributed as dist
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
-from batchgrowth_trainer.exchange.forming import Door
+from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, Door, seats
 from batchgrowth_trainer.exchange.group import Group, TcpGroup
-from batchgrowth_trainer.exchange.seats import TOKEN_BYTES, seats
 from batchgrowth_trainer.exchange.strategy import Setting
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.replica.building import build_workload

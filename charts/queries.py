@@ -1,4 +1,4 @@
-"""The queries of the dashboards: PromQL over the metrics of `batchgrowth.metrics`."""
+"""The queries of the dashboards: PromQL over the metrics of `batchgrowth.contract.metrics`."""
 
 from __future__ import annotations
 

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 
 import typer
 import yaml
-from batchgrowth.crd import COLUMNS
-from batchgrowth.durations import duration
-from batchgrowth.errors import BatchGrowthError
-from batchgrowth.manifest import load_manifest
+from batchgrowth.errors import BatchGrowthError, duration
+from batchgrowth.manifest.crd import COLUMNS
+from batchgrowth.manifest.reading import load_manifest
 
 from charts.folders import ROOT
 from cluster import release

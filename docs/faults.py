@@ -95,7 +95,7 @@ def faults_page() -> str:
     return (
         "# Faults\n\nWhat can go wrong, what batchgrowth then does, and the files of the tests that show it, for "
         f"{len(shown.keys() & rows.keys())} of {len(rows)} faults; the others say why no test does.\n"
-        "\"Refused by both\" means the API server and `batchgrowth check`. "
+        '"Refused by both" means the API server and `batchgrowth check`. '
         "The weights are the same after each fault that a job survives.\n"
         "The first folder of a test is its [tier](../tests/README.md). A manifest of `tests/corpus/bad` is a test too. "
         "`grep -rn 'fault(.*B18' tests` finds the functions.\n\n"

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 from batchgrowth.choices import CHOICES
-from batchgrowth.conditions import CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
-from batchgrowth.metrics import OPERATOR, TRAINER, Metric
-from batchgrowth.schema.choice import Entry
-from batchgrowth_operator.decide.events import QUIET
+from batchgrowth.contract.metrics import OPERATOR, TRAINER, Metric
+from batchgrowth.contract.status import CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
+from batchgrowth.schema import Entry
+from batchgrowth_operator.job.events import QUIET
 from pydantic.fields import FieldInfo
 
 from docs.alerts import alerts_page
@@ -76,7 +76,7 @@ def conditions_page() -> str:
         f"A new stage is the event `{STAGE_BEGAN}`, and a status that the API server refuses is `{STATUS_REFUSED}`.\n"
         "A condition that turns bad for the fifth time, with less than ten minutes between two turns, stays bad until "
         "five minutes without trouble, an edit of the spec or the job's end; its message says since when it flaps.\n"
-        "Generated from `batchgrowth.conditions`.\n\n" + "\n".join(parts)
+        "Generated from `batchgrowth.contract.status`.\n\n" + "\n".join(parts)
     )
 
 
@@ -85,7 +85,7 @@ def metrics_table() -> str:
     head = "| name | kind | labels | unit | meaning |\n|---|---|---|---|---|\n"
     rooms = (("Trainer", TRAINER), ("Operator", OPERATOR))
     tables = [f"## {room}\n\n{head}" + "\n".join(map(_metric_row, metrics)) + "\n" for room, metrics in rooms]
-    source = "Generated from `batchgrowth.metrics`."
+    source = "Generated from `batchgrowth.contract.metrics`."
     return f"# Metrics\n\n{source}\n\n" + "\n".join(tables)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
-from batchgrowth.exchanges import EXCHANGES, INEXACT
-from batchgrowth.manifest import load_manifest, read_manifest
+from batchgrowth.choices import EXCHANGES, INEXACT
+from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth.spec import BatchGrowthJob
 from hypothesis import settings
 

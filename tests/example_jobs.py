@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from batchgrowth.manifest import load_manifest
+from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.spec import BatchGrowthJob
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -9,15 +9,13 @@ from typing import Annotated
 
 import typer
 from batchgrowth.cli import Set, check_pods
-from batchgrowth.logs import LogFormat, LogLevel
-from batchgrowth.manifest import load_manifest
-from batchgrowth.plan import make_plan
-from batchgrowth.pod_limits import PodLimits
-from batchgrowth.pod_security import PodSecurity
-from batchgrowth.schema.patterns import STORAGE_SIZE, WORDS
+from batchgrowth.contract.logs import LogFormat, LogLevel
+from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity
+from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schema import STORAGE_SIZE, WORDS
 
-from batchgrowth_operator.decide.defaults import Network, Rule
-from batchgrowth_operator.server.settings import LeaseLock, Settings
+from batchgrowth_operator.settings import LeaseLock, Network, Rule, Settings
 
 
 def rules(option: str, text: str) -> tuple[Rule, ...]:
@@ -143,26 +141,26 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests, and ask no cluster.")] = False,
 ) -> None:
     """Check a job, pack its code into a ConfigMap, and apply both to a cluster."""
-    from batchgrowth_operator.submit import packing, submission
+    from batchgrowth_operator import submit
 
     job = load_manifest(file, set_ or ())
     check_pods(job.spec, pod_security)
     make_plan(job.spec)
-    files = packing.read_folder(code, exclude or (), file) if code is not None else {}
-    packed = packing.packed(job.metadata.name, files) if files else None
-    manifest = submission.manifest_of(job, packed)
-    if packed is not None and not packing.has_module(files, job.spec.workload.entrypoint):
+    files = submit.read_folder(code, exclude or (), file) if code is not None else {}
+    packed = submit.packed(job.metadata.name, files) if files else None
+    manifest = submit.manifest_of(job, packed)
+    if packed is not None and not submit.has_module(files, job.spec.workload.entrypoint):
         typer.echo(f"note: {code} has no module of {job.spec.workload.entrypoint}; the image must have it", err=True)
     if dry_run:
-        place = submission.namespace_for(job, namespace, "")
-        both = [submission.placed(each, place) for each in (*([packed.config_map] if packed else []), manifest)]
-        typer.echo(submission.as_yaml(*both), nl=False)
+        place = submit.namespace_for(job, namespace, "")
+        both = [submit.placed(each, place) for each in (*([packed.config_map] if packed else []), manifest)]
+        typer.echo(submit.as_yaml(*both), nl=False)
         return
-    from batchgrowth_operator.server.api import connect_as_user
+    from batchgrowth_operator.api.client import connect_as_user
 
     api, usual = connect_as_user(kubeconfig, context)
-    place = submission.namespace_for(job, namespace, usual)
-    submission.submit(api, place, manifest, packed, force=force_conflicts)
+    place = submit.namespace_for(job, namespace, usual)
+    submit.submit(api, place, manifest, packed, force=force_conflicts)
     with_code = f" with {packed.num_files} files, {packed.num_bytes:,} bytes" if packed else ""
     typer.echo(f"Submitted {job.metadata.name} to namespace {place}{with_code}; follow it with\n")
     typer.echo(f"    kubectl --namespace {place} get bgj {job.metadata.name} --watch")

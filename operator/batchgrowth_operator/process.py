@@ -9,26 +9,22 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from batchgrowth.logs import LogFormat, LogLevel, configure_logs
+from batchgrowth.contract.logs import LogFormat, LogLevel, configure_logs
 from batchgrowth.spec import KIND
 from prometheus_client import start_http_server
 
-from batchgrowth_operator.decide.backoff import backoff_seconds
-from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.server.api import Api, connect
-from batchgrowth_operator.server.apply import Writer
-from batchgrowth_operator.server.lease import Tenure, hold
-from batchgrowth_operator.server.observe import Observer
-from batchgrowth_operator.server.recorder import Recorder
-from batchgrowth_operator.server.settings import LeaseLock, Settings
-from batchgrowth_operator.server.store import Store
-from batchgrowth_operator.server.sweep import Sweep
-from batchgrowth_operator.shell import handlers
-from batchgrowth_operator.shell.framework import Watches, kopf, new_watches
-from batchgrowth_operator.shell.pace import Pace
-from batchgrowth_operator.shell.passes import MOST_CONCURRENT, Pass, Passes, passes_of
-from batchgrowth_operator.shell.refusals import RefusalFilter, refusal_message
-from batchgrowth_operator.shell.telemetry import Telemetry
+from batchgrowth_operator.api.apply import Writer
+from batchgrowth_operator.api.cache import Store, Sweep
+from batchgrowth_operator.api.client import Api, connect
+from batchgrowth_operator.api.events import Recorder
+from batchgrowth_operator.api.leader import Tenure, hold
+from batchgrowth_operator.api.observe import Observer
+from batchgrowth_operator.loop import watch
+from batchgrowth_operator.loop.framework import RefusalFilter, Watches, kopf, new_watches, refusal_message
+from batchgrowth_operator.loop.queue import MOST_CONCURRENT, Pace, Pass, Passes, passes_of
+from batchgrowth_operator.loop.telemetry import Telemetry
+from batchgrowth_operator.seen.clock import backoff_seconds
+from batchgrowth_operator.settings import Defaults, LeaseLock, Settings
 
 HEALTHY_AFTER_SECONDS = 120.0
 """Time for which the watches must last before the back-off starts over."""
@@ -107,8 +103,8 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     recorder.start()
     try:
         await kopf.operator(
-            registry=handlers.registry_of(observer, pace, begin, api.access),
-            settings=handlers.settings(namespaced=bool(settings.namespaces)),
+            registry=watch.registry_of(observer, pace, begin, api.access),
+            settings=watch.settings(namespaced=bool(settings.namespaces)),
             memo=kopf.Memo(),
             clusterwide=not settings.namespaces,
             namespaces=settings.namespaces,

@@ -1,5 +1,7 @@
 """What should happen: the manifest, the plan, and the documents that operator and trainer exchange. Pure."""
 
+from batchgrowth.contract.progress import Progress
+from batchgrowth.contract.status import JobStatus
 from batchgrowth.errors import (
     BatchGrowthError,
     CheckpointError,
@@ -13,11 +15,11 @@ from batchgrowth.errors import (
     StorageError,
     WorkloadError,
 )
-from batchgrowth.manifest import load_manifest, read_manifest
-from batchgrowth.plan import Plan, Position, Stage, Step, make_plan
-from batchgrowth.progress import Progress
+from batchgrowth.manifest.reading import load_manifest, read_manifest
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan, Stage, Step
 from batchgrowth.spec import BatchGrowthJob, JobSpec, mathematics
-from batchgrowth.status import JobStatus
 
 __all__ = [
     "BatchGrowthError", "BatchGrowthJob", "CheckpointError", "ClusterError", "DataError", "Fault", "Interrupted",

@@ -13,14 +13,13 @@ import typer
 from rich.console import Console
 
 from batchgrowth.choices import choices_help
-from batchgrowth.course import Course
-from batchgrowth.crd import crd_yaml
+from batchgrowth.contract.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
 from batchgrowth.errors import BatchGrowthError, PodLimitError, SpecError
-from batchgrowth.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
-from batchgrowth.manifest import load_manifest
-from batchgrowth.plan import make_plan
-from batchgrowth.pod_limits import PodLimits, account_note, pod_faults, written_pods
-from batchgrowth.pod_security import PodSecurity
+from batchgrowth.manifest.crd import crd_yaml
+from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, account_note, pod_faults, written_pods
+from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.measured.course import Course
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec import JobSpec
 from batchgrowth.tables import clock_note, exchange_note, gain_note, plan_table, plan_totals, shard_note
 
@@ -35,7 +34,7 @@ ROOMS = {
     "submit": "operator",
 }
 """The commands that other parts bring, and the extra that each part's needs are installed by."""
-RECORDED = "batchgrowth_trainer.record.replay:recorded_course"
+RECORDED = "batchgrowth_trainer.record.runs:recorded_course"
 """The trainer's function that reads a run back: (folder, manifest or None, overrides) -> Course."""
 
 app = typer.Typer(

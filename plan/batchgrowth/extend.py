@@ -9,12 +9,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, Protocol
 
-from batchgrowth.measuring import LARGEST_BATCH, Look, MeasuredRule, Signals, Windows, ratio, two_shards
+from batchgrowth.measuring import (
+    LARGEST_BATCH,
+    SIXTY_DIGITS,
+    Look,
+    MeasuredRule,
+    Signals,
+    Windows,
+    power,
+    ratio,
+    square_root,
+    two_shards,
+)
 from batchgrowth.position import Position
-from batchgrowth.precise import SIXTY_DIGITS, power, square_root
-from batchgrowth.schema.choice import Entry
-from batchgrowth.schema.model import Model, Rule, exact
-from batchgrowth.schema.patterns import ENTRYPOINT, DecimalText
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Entry, Model, Rule, exact
 from batchgrowth.shards import busiest
 
 __all__ = [
@@ -151,8 +159,8 @@ class ScheduleEntry(Entry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerEntry(Entry):
-    """An optimizer. `implementation` names a function (settings) -> batchgrowth_trainer.replica.optimizer.Stepper,
-    or -> a function (spec, parameters) -> batchgrowth_trainer.replica.optimizer.AnyOptimizer.
+    """An optimizer. `implementation` names a function (settings) -> batchgrowth_trainer.replica.optimizers.Stepper,
+    or -> a function (spec, parameters) -> batchgrowth_trainer.replica.optimizers.AnyOptimizer.
 
     `compares_gradients` is True if it compares the gradients of one update and the next, so that both must be those of
     the weights that it moved.

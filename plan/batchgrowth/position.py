@@ -1,6 +1,8 @@
-"""A position in the training."""
+"""Positions in a training, and the closed-form walk over epochs and updates."""
 
 from dataclasses import dataclass
+
+# --- A position in the training ---
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -10,3 +12,34 @@ class Position:
     update: int = 0
     epoch: int = 0
     offset: int = 0
+
+
+# --- Positions after epochs and updates, in closed form ---
+# The batches of an epoch are consecutive runs of that epoch's permutation. The last batch may be short, so each epoch
+# uses every example exactly once.
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """`epochs` passes over `examples` examples."""
+
+    examples: int
+    epochs: int
+
+    def to_epoch(self, start: Position, batch: int, epoch: int) -> Position:
+        """The position where updates of `batch` examples from `start` reach `epoch`, or the end if that is earlier."""
+        epoch = min(epoch, self.epochs)
+        first = -(-(self.examples - start.offset) // batch)
+        rest = (epoch - start.epoch - 1) * -(-self.examples // batch)
+        return Position(start.update + first + rest, epoch, 0)
+
+    def after_updates(self, start: Position, batch: int, updates: int) -> Position:
+        """The position after `updates` updates of `batch` examples from `start`, or the end if that is earlier."""
+        first = -(-(self.examples - start.offset) // batch)
+        if updates < first:
+            return Position(start.update + updates, start.epoch, start.offset + updates * batch)
+        whole, part = divmod(updates - first, -(-self.examples // batch))
+        epoch = start.epoch + 1 + whole
+        if epoch >= self.epochs:
+            return self.to_epoch(start, batch, self.epochs)
+        return Position(start.update + updates, epoch, part * batch)

@@ -6,10 +6,10 @@ from math import ceil
 
 from rich.table import Table
 
-from batchgrowth.course import Course
-from batchgrowth.decisions import Decision
+from batchgrowth.measured.course import Course
 from batchgrowth.measuring import Looks
-from batchgrowth.plan import Plan, Stage, make_plan
+from batchgrowth.schedule.plan import Decision, make_plan
+from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth.spec import Growth, JobSpec
 
 MOST_ROWS = 40

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth_operator.server.api import connect
+from batchgrowth_operator.api.client import connect
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT), str(Path(__file__).parent)]  # so that the tests can import cluster and operator_field

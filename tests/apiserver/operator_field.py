@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 from batchgrowth import names
-from batchgrowth.progress import Progress
+from batchgrowth.contract.progress import Progress
+from batchgrowth_operator.api.client import Api
+from batchgrowth_operator.api.server import KINDS
 from batchgrowth_operator.seen.observed import Ref
-from batchgrowth_operator.server.api import Api
-from batchgrowth_operator.server.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "operator_process.py"

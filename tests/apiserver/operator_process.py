@@ -14,15 +14,15 @@ from typing import Any
 
 import aiohttp
 import urllib3.connectionpool
+from batchgrowth_operator.api import client
 from batchgrowth_operator.process import run
-from batchgrowth_operator.server import api
-from batchgrowth_operator.server.settings import LeaseLock, Settings
+from batchgrowth_operator.settings import LeaseLock, Settings
 
 given: dict[str, Any] = globals()
 faulthandler.register(signal.SIGUSR1)
 
 
-class Mortal(api.Api):
+class Mortal(client.Api):
     """A client that kills its own process."""
 
     writes = 0
@@ -53,7 +53,7 @@ if given["CALLS"]:
     record(urllib3.connectionpool.HTTPConnectionPool, "urlopen", 0)  # ours
 if given["LOG"]:
     os.dup2(os.open(given["LOG"], os.O_CREAT | os.O_WRONLY), sys.stderr.fileno())
-api.Api = Mortal  # type: ignore[misc]
+client.Api = Mortal  # type: ignore[misc]
 lease = LeaseLock(given["NAMESPACE"], "operators", given["HOLDER"]) if given["HOLDER"] else None
 run(
     Settings(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from batchgrowth.crd import openapi_schema
+from batchgrowth.manifest.crd import openapi_schema
 
 from cluster.apiserver import ApiServer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.crd import COLUMNS, IMMUTABLE
+from batchgrowth.manifest.crd import COLUMNS, IMMUTABLE
 from batchgrowth.spec import MATHEMATICS
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from batchgrowth_operator.server.api import Api, connect
+from batchgrowth_operator.api.client import Api, connect
 from kubernetes import client
 
 from cluster.apiserver import ApiServer

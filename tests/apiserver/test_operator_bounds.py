@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import yaml
-from batchgrowth_operator.decide.decision import Event
+from batchgrowth_operator.api.client import Refused, connect
+from batchgrowth_operator.api.events import Recorder
+from batchgrowth_operator.api.server import KINDS
+from batchgrowth_operator.children.writes import Event
 from batchgrowth_operator.seen.observed import Observed, Ref
-from batchgrowth_operator.server.api import Refused, connect
-from batchgrowth_operator.server.kinds import KINDS
-from batchgrowth_operator.server.recorder import Recorder
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
 from operator_field import CHILDREN, CLAIM, CLUSTER, KEPT, TRAINER, WORKERS, Field, until
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from batchgrowth import names
 from batchgrowth.errors import WorkloadError
+from batchgrowth_operator.api.server import EVENTS, KINDS
 from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
 from batchgrowth_operator.seen.observed import Ref
-from batchgrowth_operator.server.kinds import EVENTS, KINDS
 from operator_field import CHILDREN, JOB, PLAN, TRAINER, WORKERS, Field, until
 
 from cluster.ports import LOOPBACK, free_ports

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from batchgrowth_operator.api import cache, client
+from batchgrowth_operator.api.cache import Key, Store, Sweep
+from batchgrowth_operator.api.server import JOBS, WATCHED
 from batchgrowth_operator.seen.observed import Ref, ref_of
-from batchgrowth_operator.server import api, sweep
-from batchgrowth_operator.server.kinds import JOBS, WATCHED
-from batchgrowth_operator.server.store import Key, Store
-from batchgrowth_operator.server.sweep import Sweep
 from operator_field import JOB, KEPT, PLAN, Field, until
 
 
@@ -18,8 +17,8 @@ from operator_field import JOB, KEPT, PLAN, Field, until
 def test_everything_is_found_and_what_goes_is_missed(
     ground: Field, monkeypatch: pytest.MonkeyPatch, everywhere: bool
 ) -> None:
-    monkeypatch.setattr(api, "PAGE", 2)
-    monkeypatch.setattr(sweep, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(client, "PAGE", 2)
+    monkeypatch.setattr(cache, "GRACE_SECONDS", 0.1)
     store, key, namespace = Store(), Key(ground.namespace, JOB.name), "" if everywhere else ground.namespace
 
     def sweep_all() -> set[Key]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.server import EVENTS, KINDS
 from batchgrowth_operator.seen.observed import Ref
-from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.kinds import EVENTS, KINDS
 from operator_field import CLUSTER, JOB, PLAN, TRAINER, WORKERS, Field, until
 
 from cluster.apiserver import ApiServer

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.pod_security import CAPABILITIES
-from batchgrowth_operator.server.kinds import EVENTS, JOBS, LEASES, READ_ONLY, UNWATCHED, WATCHED
+from batchgrowth.manifest.pod_limits import CAPABILITIES
+from batchgrowth_operator.api.server import EVENTS, JOBS, LEASES, READ_ONLY, UNWATCHED, WATCHED
 
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]

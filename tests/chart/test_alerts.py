@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from batchgrowth.conditions import CONDITIONS
-from batchgrowth.metrics import METRICS
+from batchgrowth.contract.metrics import METRICS
+from batchgrowth.contract.status import CONDITIONS
 
 from charts.folders import CHART, ROOT
 from cluster.build import built, silence

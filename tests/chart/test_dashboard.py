@@ -7,7 +7,7 @@ from urllib.error import HTTPError
 
 import pytest
 from batchgrowth import names
-from batchgrowth.metrics import BY_NAME, TRAINER
+from batchgrowth.contract.metrics import BY_NAME, TRAINER
 
 from charts.folders import CHART
 from cluster.prometheus import Prometheus

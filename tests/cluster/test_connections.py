@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from batchgrowth.pod_security import RESTRICTED_CONTAINER, RESTRICTED_POD
+from batchgrowth.manifest.pod_limits import RESTRICTED_CONTAINER, RESTRICTED_POD
 from real_job import CONSTANT, Kubectl, RealJob, digits, new_namespace, said, until
 
 from cluster import images

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from batchgrowth.manifest import read_manifest
-from batchgrowth.plan import make_plan
-from batchgrowth.progress import Progress
+from batchgrowth.contract.progress import Progress
+from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.schedule.plan import make_plan
 from real_job import RealJob, accuracy
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import yaml
-from batchgrowth.exchanges import REPEATABLE
+from batchgrowth.choices import REPEATABLE
 from real_job import Object, RealJob, accuracy, digits
 
 EPOCHS = 75

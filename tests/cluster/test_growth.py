@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from batchgrowth.decisions import Decision
+from batchgrowth.schedule.plan import Decision
 from real_job import until
 
 from bench.growth import DECLARED, MEASURED, Api, manifest, namespace_of_its_own, play

@@ -17,13 +17,13 @@ from typing import Any
 
 import psutil
 import pytest
-from batchgrowth.manifest import load_manifest
-from batchgrowth.plan import make_plan
-from batchgrowth.progress import Progress
+from batchgrowth.contract.progress import Progress
+from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_operator.decide.children.cluster import RELOADS
-from batchgrowth_operator.server.tls import renewed
-from batchgrowth_trainer.exchange import grid
+from batchgrowth_operator.api.credentials import renewed
+from batchgrowth_operator.children.scheduler import RELOADS
+from batchgrowth_trainer.exchange import connections
 from batchgrowth_trainer.training import Options, train
 
 from bench.emulator import Link
@@ -43,7 +43,7 @@ def _nothing_left(nothing_left_behind: None) -> None:
 def _largest_mesh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The drivers of this process connect all members of groups up to --largest-mesh."""
     if given := request.config.getoption("--largest-mesh"):
-        monkeypatch.setattr(grid, "LARGEST_MESH", given)
+        monkeypatch.setattr(connections, "LARGEST_MESH", given)
 
 
 @dataclass

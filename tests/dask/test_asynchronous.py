@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event, Stale
 from batchgrowth_trainer.training import Options, train

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from batchgrowth.errors import (
-    CheckpointError,
-    ClusterError,
-    DataError,
-    PortError,
-    SpecError,
-    WorkloadError,
-)
+from batchgrowth.errors import CheckpointError, ClusterError, DataError, PortError, SpecError, WorkloadError
 
 ROOT = Path(__file__).parents[2]
 USER_CODE = Path(__file__).parent / "user_code"

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
+from batchgrowth.contract.metrics import TRAINER
 from batchgrowth.errors import ClusterError, StorageError
-from batchgrowth.manifest import load_manifest
-from batchgrowth.metrics import TRAINER
+from batchgrowth.manifest.reading import load_manifest
 from batchgrowth_trainer.record.history import ResizeRow
 from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.training import Options, train

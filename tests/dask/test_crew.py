@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth_trainer.crew import pulse, restarts
-from batchgrowth_trainer.crew.calls import Calls
-from batchgrowth_trainer.crew.crew import Crew
-from batchgrowth_trainer.crew.events import Ended, Ready
-from batchgrowth_trainer.crew.restarts import Restarts
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Prepared
+from batchgrowth_trainer.workers import health
+from batchgrowth_trainer.workers.calls import Calls
+from batchgrowth_trainer.workers.crew import Crew
+from batchgrowth_trainer.workers.health import Restarts
+from batchgrowth_trainer.workers.registered import Ended, Ready
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_only_registered_workers_that_do_not_answer_are_restarted(
         return dict.fromkeys(workers, True)
 
     client._run, tried = run, threading.Event()
-    monkeypatch.setattr(pulse, "SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr(health, "SHORTEST_SECONDS", 0.0)
     crew, notes, restarted = Crew(client, "run", small_job().spec, ()), list[str](), list[str]()
     saved = list[set[str]]()
     crew.calls.registered |= {"a", "b", "c", "d"}
@@ -190,7 +190,7 @@ def test_only_a_worker_that_no_nanny_restarts_and_that_stays_away_is_ended(
         assert (service.give_up, "ignore") == (function, on_error)
         called.extend(workers)
 
-    monkeypatch.setattr(restarts, "STUCK_SECONDS", 0.01)
+    monkeypatch.setattr(health, "STUCK_SECONDS", 0.01)
     client = SimpleNamespace(_restart_workers=restart_workers, _run=run)
     asyncio.run(Restarts(client, back.__contains__).restart("a"))  # type: ignore[arg-type]
     assert ended == called
@@ -216,7 +216,7 @@ def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(m
         await asyncio.gather(first, both.restart("a"))
         return began
 
-    monkeypatch.setattr(restarts, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(health, "STUCK_SECONDS", 0.2)
     began = asyncio.run(twice())
     assert ["a"] == called
     assert times[0] - began >= 0.19

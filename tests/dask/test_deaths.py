@@ -12,10 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth.growth import GROWTH
-from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth.choices import GROWTH
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.exchange import grid
+from batchgrowth_trainer.exchange import connections
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Note
 from batchgrowth_trainer.training import Options, train
@@ -89,7 +91,7 @@ def test_kill_9_of_any_member_of_a_grid(
     digits_job: Any, tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five members in three rows, as more than LARGEST_MESH would be; with a member less, in two."""
-    monkeypatch.setattr(grid, "LARGEST_MESH", 2)
+    monkeypatch.setattr(connections, "LARGEST_MESH", 2)
     job, hunter = digits_job(*JOB, "exchange.type=AllReduce", "checkpoint.everySeconds=1"), Hunter(6, most=3)
     with hunter.out():
         summary = train(job, options(tmp_path, 5))

@@ -15,7 +15,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from batchgrowth.manifest import read_manifest
+from batchgrowth.manifest.reading import read_manifest
 from batchgrowth_trainer import commands
 from batchgrowth_trainer.training import Options, train
 from nbclient import NotebookClient

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.drivers.saves import Saves
+from batchgrowth_trainer.drivers.run import Saves
 from batchgrowth_trainer.sinks.events import CheckpointFailed, CheckpointSaved, Event
 from batchgrowth_trainer.training import Options, train
 

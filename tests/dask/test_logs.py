@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.logs import FORMAT_VARIABLE, LEVEL_VARIABLE
+from batchgrowth.contract.logs import FORMAT_VARIABLE, LEVEL_VARIABLE
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
 JOB = ("epochs=1", "batch={initial: 128, maximum: 128, shard: 32, growth: {type: Constant}}", "workers.maximum=1")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.choices import EXCHANGES
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth.exchanges import EXCHANGES
 from batchgrowth_trainer.training import Options, train
 
 from bench import network_results

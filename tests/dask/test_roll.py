@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.crew import restarts
-from batchgrowth_trainer.crew.crew import Crew
-from batchgrowth_trainer.crew.events import Event
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Joined, Left
+from batchgrowth_trainer.workers import health
+from batchgrowth_trainer.workers.crew import Crew
+from batchgrowth_trainer.workers.registered import Event
 from distributed import Client, LocalCluster, Worker
 
 MOMENTS = 60
@@ -111,7 +111,7 @@ def test_a_worker_without_a_nanny_that_is_not_ready_again_is_ended(
     """Its event loop answers, so nothing else would end its process."""
     ended, loop = list[str](), cluster.loop.asyncio_loop
     monkeypatch.setattr(service, "end_when", lambda _over, _code, why: ended.append(why))  # it would end this process
-    monkeypatch.setattr(restarts, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(health, "STUCK_SECONDS", 0.2)
     here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
     with Client(cluster.scheduler_address, set_as_default=False) as client:
         crew = crew_of(client)

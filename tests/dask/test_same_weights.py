@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.manifest import load_manifest, read_manifest
-from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth.manifest.reading import load_manifest, read_manifest
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.frontend.runs import load
-from batchgrowth_trainer.record.replay import declared_manifest
-from batchgrowth_trainer.record.runs import read_run
+from batchgrowth_trainer.api import load
+from batchgrowth_trainer.record.runs import declared_manifest, read_run
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.sinks.events import Compressed, Event
 from batchgrowth_trainer.training import Options, train

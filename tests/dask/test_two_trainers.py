@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from batchgrowth.contract.progress import Progress
 from batchgrowth.errors import Superseded
-from batchgrowth.progress import Progress
 
 JOB = (
     "epochs=4",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.manifest import load_manifest
+from batchgrowth.manifest.reading import load_manifest
 from batchgrowth_trainer.training import Options, train
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.exchanges import INEXACT, REPEATABLE
-from batchgrowth.plan import Plan, Position
+from batchgrowth.choices import INEXACT, REPEATABLE
+from batchgrowth.position import Position
+from batchgrowth.schedule.stages import Plan
 from dask_workers import workers
 
 Digest = Callable[..., str]

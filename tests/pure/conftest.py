@@ -14,18 +14,25 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import names
-from batchgrowth.decisions import Decision as Taken
-from batchgrowth.plan import make_plan
-from batchgrowth.pod_limits import PodLimits
-from batchgrowth.progress import Progress
-from batchgrowth_operator.decide.decision import Decision
-from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.decide.reconcile import reconcile
-from batchgrowth_operator.decide.standing import job_text, spec_of
-from batchgrowth_operator.seen.observed import Credentials, Failure, Observed, PutBack, Ref
-from batchgrowth_operator.seen.reports import mark_of
-from batchgrowth_operator.seen.since import active_since, ended_at
-from batchgrowth_operator.seen.timestamps import seconds_since
+from batchgrowth.contract.progress import Progress
+from batchgrowth.manifest.pod_limits import PodLimits
+from batchgrowth.schedule.plan import Decision as Taken
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth_operator.children.writes import Decision
+from batchgrowth_operator.job.reconcile import reconcile
+from batchgrowth_operator.seen.clock import seconds_since
+from batchgrowth_operator.seen.observed import (
+    Credentials,
+    Failure,
+    Observed,
+    PutBack,
+    Ref,
+    active_since,
+    ended_at,
+    mark_of,
+)
+from batchgrowth_operator.seen.progress import job_text, spec_of
+from batchgrowth_operator.settings import Defaults
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # so that the tests can import docs.generate

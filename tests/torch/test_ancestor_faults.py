@@ -15,7 +15,7 @@ import small
 import torch
 from batchgrowth_trainer import training
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.exchange.traffic import bytes_sent
+from batchgrowth_trainer.exchange.reduction import bytes_sent
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.workload import Workload

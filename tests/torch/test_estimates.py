@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.course import Course, Measured
-from batchgrowth.decisions import Decision
-from batchgrowth.plan import Step
-from batchgrowth_trainer.replica.tree import add_up, lay_out
+from batchgrowth.measured.course import Course, Measured
+from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.stages import Step
+from batchgrowth_trainer.replica.rows import add_up, lay_out
 from batchgrowth_trainer.workload import Workload
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.growth import GROWTH
-from batchgrowth.plan import make_plan
+from batchgrowth.choices import GROWTH
+from batchgrowth.schedule.plan import make_plan
 from typer import Typer
 from typer.testing import CliRunner
 

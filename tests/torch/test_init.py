@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from batchgrowth.errors import SpecError
-from batchgrowth.manifest import load_manifest
+from batchgrowth.manifest.reading import load_manifest
 from batchgrowth_trainer import commands
 from batchgrowth_trainer.training import Options, train
 

@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 import small
 import torch
-from batchgrowth.decisions import MOST_DECISIONS
+from batchgrowth.choices import GROWTH
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth.growth import GROWTH
-from batchgrowth.manifest import read_manifest
-from batchgrowth.plan import Position, make_plan
+from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.measuring import Timing
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import MOST_DECISIONS, make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth.timing import Timing
-from batchgrowth_trainer.record.replay import decisions_of, declared_manifest, recorded_course
-from batchgrowth_trainer.replica.draws import example_order
-from batchgrowth_trainer.replica.growth import Growth, decisions_in
+from batchgrowth_trainer.record.runs import decisions_of, declared_manifest, recorded_course
+from batchgrowth_trainer.replica.data import example_order
+from batchgrowth_trainer.replica.growth import Growth, Stopwatch, decisions_in
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.stopwatch import Stopwatch
-from batchgrowth_trainer.replica.tree import add_up, lay_out
+from batchgrowth_trainer.replica.rows import add_up, lay_out
 from batchgrowth_trainer.training import Options, train
 from safetensors.torch import load_file
 

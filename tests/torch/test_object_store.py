@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from batchgrowth.errors import CheckpointError, StorageError
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.record import bucket, storage
+from batchgrowth_trainer.record import remote, storage
 from batchgrowth_trainer.sinks.events import CheckpointFailed, CheckpointSaved, Event
 from batchgrowth_trainer.training import Options, train
 
@@ -18,7 +18,7 @@ URI = "s3://runs/small"
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that fails is given up soon."""
-    monkeypatch.setitem(bucket._RETRIES, "max_retries", 0)
+    monkeypatch.setitem(remote._RETRIES, "max_retries", 0)
     monkeypatch.setattr(storage, "_FIRST_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(storage, "READ_SECONDS", 0.2)
     monkeypatch.setattr(storage, "LAST_SECONDS", 0.2)

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 import small
 from batchgrowth.errors import CheckpointError, ClusterError, Interrupted, PortError, StorageError, WorkloadError
-from batchgrowth.plan import make_plan
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth_trainer import training
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.record import sealed
+from batchgrowth_trainer.record import checkpoint
 from batchgrowth_trainer.record.output import OutputFolder
-from batchgrowth_trainer.sinks.events import Event
-from batchgrowth_trainer.sinks.wording import note_of
+from batchgrowth_trainer.sinks.events import Event, note_of
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.workload import correct
 from torch.utils.data import TensorDataset
@@ -88,9 +87,9 @@ def test_a_checkpoint_of_an_earlier_version_has_no_arithmetic(
     whole = train(job, Options(output_dir=tmp_path / "whole"))
     folder = interrupted(tmp_path / "whole", 7)
     for path in folder.glob("checkpoints/*/manifest.json"):
-        manifest = sealed.read_manifest(path.read_bytes())
+        manifest = checkpoint.read_manifest(path.read_bytes())
         assert whole["arithmetic"] == manifest["story"].pop("arithmetic")
-        path.write_text(json.dumps({**manifest, "digest": sealed.digest(manifest)}))
+        path.write_text(json.dumps({**manifest, "digest": checkpoint.digest(manifest)}))
     again = train(job, Options(output_dir=folder, resume=True))
     assert whole["weightsSha256"] == again["weightsSha256"]
     assert whole["arithmetic"] == again["arithmetic"]

@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchgrowth_trainer.frontend.runs import Run, load
-    from batchgrowth_trainer.frontend.starting import train
+    from batchgrowth_trainer.api import Run, load, train
     from batchgrowth_trainer.workload import Workload, correct
     from batchgrowth_trainer.workloads.dask_arrays import DaskArrays
 

@@ -13,15 +13,15 @@ from typing import Annotated
 
 import typer
 from batchgrowth.cli import LogFormatOption, LogLevelOption
+from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
-from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
-from batchgrowth.manifest import load_stored
-from batchgrowth.plan import make_plan
+from batchgrowth.manifest.reading import load_stored
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.spec.pods import SOURCE_FOLDER
 from rich.console import Console
 
-from batchgrowth_trainer.worker.last_resort import end_within
+from batchgrowth_trainer.worker.leave import end_within
 
 # A pod's address, which may be of IPv6 alone, is not known before it runs; a NetworkPolicy guards the port.
 ANYWHERE = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
@@ -58,14 +58,13 @@ def main(
     manifest = load_stored(job)
     check_same_plan(manifest, plan)
 
-    from batchgrowth_trainer.crew.fence import Fence
-    from batchgrowth_trainer.frontend.interrupts import interrupts
     from batchgrowth_trainer.record.output import make_folder
-    from batchgrowth_trainer.sinks.delivery import numbered, repeat, to_config_map, to_file
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, Stopped, publish
-    from batchgrowth_trainer.sinks.reporting import Reporter
+    from batchgrowth_trainer.sinks.progress import Reporter, numbered, repeat, to_config_map, to_file
+    from batchgrowth_trainer.training import interrupts
     from batchgrowth_trainer.worker.logs import set_up_logs
+    from batchgrowth_trainer.workers.claims import Fence
 
     paths = (str(source),) if manifest.spec.workload.source else ()  # as it is mounted in trainer and workers
     sys.path[:0] = paths
@@ -84,7 +83,7 @@ def main(
     first_stop = Note("stop requested: writing a checkpoint, then exiting")
     try:
         with interrupts(lambda: publish(sinks, first_stop)) as requested:
-            from batchgrowth_trainer.drivers.scaling import shards_of
+            from batchgrowth_trainer.drivers.workforce import shards_of
             from batchgrowth_trainer.training import Options, train
 
             if fence is not None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from batchgrowth.choices import EXCHANGES
 from batchgrowth.cli import LogFormatOption, LogLevelOption
+from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.errors import DataError, Interrupted, WorkloadError
-from batchgrowth.exchanges import EXCHANGES
-from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
-from batchgrowth.manifest import load_manifest
-from batchgrowth.plan import make_plan
+from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
@@ -101,8 +101,8 @@ def evaluate(
 ) -> None:
     """Evaluate the model of a run on its test set."""
     from batchgrowth_trainer.drivers.single_process import only_one
+    from batchgrowth_trainer.replica.building import trained_replica
     from batchgrowth_trainer.replica.evaluation import evaluate as evaluated
-    from batchgrowth_trainer.replica.trained import trained_replica
 
     sys.path[:0] = [str(folder.resolve()) for folder in path or (Path.cwd(),)]
     try:
@@ -120,7 +120,7 @@ def manifest(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Output folder of a run.", show_default=False)],
 ) -> None:
     """Print the manifest that repeats a run, with the batch sizes that a measured growth decided as milestones."""
-    from batchgrowth_trainer.record.replay import declared_manifest
+    from batchgrowth_trainer.record.runs import declared_manifest
 
     typer.echo(declared_manifest(run), nl=False)
 
@@ -131,11 +131,10 @@ def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | 
 
 
 def _train(job: BatchGrowthJob, console: Console, options: "Options") -> dict[str, Any]:
-    from batchgrowth_trainer.frontend.interrupts import interrupts
     from batchgrowth_trainer.loading import find_modules_in
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, publish
-    from batchgrowth_trainer.training import train
+    from batchgrowth_trainer.training import interrupts, train
     from batchgrowth_trainer.worker.logs import set_up_logs, silence_dask
 
     set_up_logs(options.logs)

@@ -1,49 +1,165 @@
-"""Trains a job: sets up the run, chooses the exchange, and writes the results.
-
-Call `train` to do from a program what `batchgrowth run` does.
-"""
+"""Trains a job: sets up the run, chooses the exchange, and writes the results."""
 
 import math
+import signal
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from batchgrowth.course import Course
-from batchgrowth.errors import Superseded
-from batchgrowth.logs import DEFAULT_LOGS, Logs
-from batchgrowth.plan import Plan, Position, make_plan
-from batchgrowth.spec import BatchGrowthJob, mathematics
+from batchgrowth.contract.logs import DEFAULT_LOGS, Logs
+from batchgrowth.errors import Interrupted, Superseded
+from batchgrowth.measured.course import Course
+from batchgrowth.measured.judging import Judged, end_of
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
+from batchgrowth.spec import BatchGrowthJob, JobSpec, Watched, mathematics
 from distributed import Client
 from prometheus_client import CollectorRegistry
+from safetensors.torch import save
 
-from batchgrowth_trainer.crew.claims import announce
-from batchgrowth_trainer.crew.connection import SchedulerLost, closed_in_time, connection
-from batchgrowth_trainer.crew.crew import Crew
-from batchgrowth_trainer.crew.event_loop import LoopWatch
-from batchgrowth_trainer.crew.fence import Fence
-from batchgrowth_trainer.crew.garbage import existing_left_alone
-from batchgrowth_trainer.crew.local_cluster import LOOPBACK, LocalScaler, local_cluster
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.drivers.scaling import Scaler, Scaling
-from batchgrowth_trainer.drivers.workforce import Join, Workforce
-from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore
+from batchgrowth_trainer.drivers.workforce import Join, Scaler, Scaling, Workforce
+from batchgrowth_trainer.record import storage
+from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore, Saved
 from batchgrowth_trainer.record.functions import FUNCTION_FILE, function_in, receive
 from batchgrowth_trainer.record.history import History
-from batchgrowth_trainer.record.output import CHECKPOINTS, OutputFolder
-from batchgrowth_trainer.record.sealed import Saved
-from batchgrowth_trainer.record.snapshot import Trained
+from batchgrowth_trainer.record.output import BEST_FILE, CHECKPOINTS, WEIGHTS_FILE, OutputFolder
+from batchgrowth_trainer.record.runs import read_run
+from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
 from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
-from batchgrowth_trainer.replica.judgement import course_of
-from batchgrowth_trainer.sinks.events import Note, Sink, Started, Stopped, publish
-from batchgrowth_trainer.sinks.journal import Journal
+from batchgrowth_trainer.replica.judgement import RECORD, STOP, course_of, judged_in
+from batchgrowth_trainer.sinks.events import Finished, Note, Sink, Started, Stopped, publish
+from batchgrowth_trainer.sinks.recorder import Journal
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
-from batchgrowth_trainer.sinks.trackers.installed import check_installed
-from batchgrowth_trainer.sinks.trackers.tracking import tracking
-from batchgrowth_trainer.summary import concluded
+from batchgrowth_trainer.sinks.trackers.tracking import check_installed, tracking
 from batchgrowth_trainer.worker.addresses import host_towards
+from batchgrowth_trainer.workers.claims import Fence, announce
+from batchgrowth_trainer.workers.connection import LoopWatch, SchedulerLost, closed_in_time, connection
+from batchgrowth_trainer.workers.crew import Crew
+from batchgrowth_trainer.workers.local_cluster import LOOPBACK, LocalScaler, existing_left_alone, local_cluster
+
+# --- Ctrl-C once ---
+# Ctrl-C once: write a checkpoint and stop. Twice: stop at once. SIGTERM, which Kubernetes sends, counts as Ctrl-C.
+
+
+@contextmanager
+def interrupts(on_first: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Handles SIGINT and SIGTERM inside the block, and yields a function: whether a stop was requested.
+
+    The first signal calls `on_first`, the second raises KeyboardInterrupt. Only a program's main thread receives
+    signals; in another one nothing is handled.
+    """
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+        on_first()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- The end of a run: its last checkpoint, and if it is finished, its results and their summary ---
+
+
+def concluded(
+    run: Run, job: BatchGrowthJob, folder: OutputFolder, checkpoints: Checkpoints, trained: Trained
+) -> dict[str, Any]:
+    """The summary of the finished run, whose results are written. Raises Interrupted if updates are left."""
+    if trained.snapshot is not None:
+        run.save_last(trained.snapshot)
+    if trained.snapshot is None or not run.plan.is_done(trained.snapshot.position):
+        run.check_saved()
+        if not run.saved_update:
+            raise Interrupted("stopped before the first update; there is nothing to resume")
+        raise Interrupted(
+            f"stopped after update {run.saved_update:,}; the checkpoint is in {checkpoints.place}, "
+            "and --resume continues from it"
+        )
+    run.check_saved()
+    for file, state_dict in ((WEIGHTS_FILE, trained.state_dict), (BEST_FILE, trained.best)):
+        if state_dict is not None:
+            weights = save({name: tensor.contiguous() for name, tensor in state_dict.items()})
+            storage.retried(partial(folder.write, file, weights), storage.LAST_SECONDS, run.note)
+    summary = summary_of(run, folder.path, job.metadata.name, weights_sha256(trained.state_dict))
+    summary |= evaluation_of(run.spec, trained)
+    storage.retried(lambda: folder.write_summary(summary), storage.LAST_SECONDS, run.note)
+    storage.retried(checkpoints.keep_results, storage.LAST_SECONDS, run.note)
+    run.publish(Finished(summary["weightsSha256"]))
+    return summary
+
+
+def summary_of(run: Run, directory: Path, name: str, sha256: str) -> dict[str, Any]:
+    """The content of summary.json; `finalLoss` is the mean training loss per example over the last epoch."""
+    plan, story = run.plan, run.story
+    return {
+        "name": name,
+        "exchange": run.spec.exchange.type,
+        "updates": plan.updates,
+        "examples": plan.examples,
+        "epochs": plan.epochs,
+        "seconds": round(run.seconds, 3),
+        "finalLoss": _last_epochs_loss(run, directory),
+        "accuracy": story.accuracy,
+        "weightsSha256": sha256,
+        "resizes": [row.to_json() for row in story.resizes],
+        "recoveries": story.recoveries,
+        "arithmetic": run.arithmetics.to_json(),
+    }
+
+
+def evaluation_of(spec: JobSpec, trained: Trained) -> dict[str, Any]:
+    """What the summary says of the best evaluation and of an early end, null if there is none; each only if asked for.
+
+    `best` has the SHA-256 of the weights of best.safetensors.
+    """
+    assert trained.snapshot is not None
+    kept, stop, tensors, found = spec.evaluation.keep_best, spec.evaluation.stop_early, trained.snapshot.tensors, {}
+    best, last = judged_in(tensors, RECORD, kept), judged_in(tensors, STOP, stop)
+    if kept is not None:
+        sha256 = {} if trained.best is None else {"weightsSha256": weights_sha256(trained.best)}
+        found["best"] = {**_named(kept, best), **sha256} if best and best.update else None
+    if stop is not None:
+        ended = last is not None and end_of(spec, last) is not None
+        found["stoppedEarly"] = {**_named(stop, last), "afterEpoch": last.evaluated} if last and ended else None
+    return found
+
+
+def _named(watched: Watched, best: Judged) -> dict[str, Any]:
+    value = best.value if best.update else None
+    return {"metric": watched.metric, "mode": watched.mode, "value": value, "update": best.update, "epoch": best.epoch}
+
+
+def _last_epochs_loss(run: Run, directory: Path) -> float:
+    run.flush()
+    rows = read_run(directory).history
+    begin = run.plan.epochs - 1
+    total, before = 0.0, float(begin)
+    for row in rows:
+        if row.epoch > begin:
+            total += row.loss * (row.epoch - before)
+            before = row.epoch
+    return total
+
+
+# --- Trains a job: sets up the run, chooses the exchange, and writes the results ---
+# Call `train` to do from a program what `batchgrowth run` does.
 
 _LOCAL_PATIENCE_SECONDS, _REMOTE_PATIENCE_SECONDS, _SCHEDULER_PATIENCE_SECONDS = 180.0, 600.0, 15.0
 _LOCK_PATIENCE_SECONDS = 300.0  # a file server may release the lock of a lost node after minutes
@@ -140,8 +256,10 @@ def _checkpoints(job: BatchGrowthJob, options: Options, folder: OutputFolder) ->
     known, keep = mathematics(job.spec), job.spec.checkpoint.keep
     if options.checkpoint_uri is None:
         return CheckpointStore(folder.path / CHECKPOINTS, known, keep)
-    from batchgrowth_trainer.record.bucket import Bucket  # loads for a while, and most runs need no store
-    from batchgrowth_trainer.record.remote import RemoteCheckpoints
+    from batchgrowth_trainer.record.remote import (
+        Bucket,  # loads for a while, and most runs need no store
+        RemoteCheckpoints,
+    )
 
     return RemoteCheckpoints(Bucket.at(options.checkpoint_uri), folder.path, known, keep)
 

@@ -11,7 +11,7 @@ from batchgrowth_trainer.worker.leave import exit_when_asked
 
 exit_when_asked()
 
-from batchgrowth.logs import Logs  # noqa: E402
+from batchgrowth.contract.logs import Logs  # noqa: E402
 from distributed import Worker  # noqa: E402
 
 from batchgrowth_trainer.worker import certificates  # noqa: E402

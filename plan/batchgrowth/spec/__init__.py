@@ -1,14 +1,32 @@
 """Everything a user may ask for, as frozen pydantic models; each field's sentence becomes the CRD's documentation."""
 
-from batchgrowth.schema.model import Model, Rule, exact
-from batchgrowth.spec.batch import Batch, Growth
-from batchgrowth.spec.evaluation import Evaluation, StopEarly, Watched
-from batchgrowth.spec.job import API_VERSION, KIND, BatchGrowthJob, JobSpec
-from batchgrowth.spec.mathematics import MATHEMATICS, UNWRITTEN, differences, mathematics
-from batchgrowth.spec.metadata import Metadata
-from batchgrowth.spec.optimization import Averaging, Clipping, LearningRate, Optimizer, Schedule, Warmup
+from batchgrowth.schema import Model, Rule, exact
+from batchgrowth.spec.job import (
+    API_VERSION,
+    KIND,
+    MATHEMATICS,
+    UNWRITTEN,
+    BatchGrowthJob,
+    JobSpec,
+    Metadata,
+    differences,
+    mathematics,
+)
 from batchgrowth.spec.running import Checkpoint, Exchange, PullSecret, Restarts, Volume, Workers
-from batchgrowth.spec.workload import Workload
+from batchgrowth.spec.training import (
+    Averaging,
+    Batch,
+    Clipping,
+    Evaluation,
+    Growth,
+    LearningRate,
+    Optimizer,
+    Schedule,
+    StopEarly,
+    Warmup,
+    Watched,
+    Workload,
+)
 
 __all__ = [
     "API_VERSION", "KIND", "MATHEMATICS", "UNWRITTEN", "Averaging", "Batch", "BatchGrowthJob", "Checkpoint",

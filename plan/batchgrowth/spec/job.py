@@ -1,25 +1,86 @@
-"""The manifest itself: `BatchGrowthJob` and its spec."""
+"""The manifest itself: `BatchGrowthJob`, its metadata and spec, and which part of the spec determines the weights."""
 
-from typing import Any, ClassVar, Literal
+import json
+from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from batchgrowth.exchanges import EXCHANGES
+from batchgrowth.choices import EXCHANGES, GROWTH, INEXACT, LEARNING_RATES, OPTIMIZERS, SCHEDULES
 from batchgrowth.extend import Promise
-from batchgrowth.growth import GROWTH
-from batchgrowth.learning_rates import LEARNING_RATES
-from batchgrowth.schedules import SCHEDULES
-from batchgrowth.schema.model import Model, Rule
-from batchgrowth.schema.patterns import IMAGE, ObjectName
-from batchgrowth.spec.batch import Batch
-from batchgrowth.spec.evaluation import Evaluation
-from batchgrowth.spec.inexact import RULES as EXCHANGE_RULES
-from batchgrowth.spec.metadata import Metadata
-from batchgrowth.spec.optimization import LearningRate, Optimizer
+from batchgrowth.schema import IMAGE, JOB_NAME, NAMESPACE, Model, ObjectName, Rule
 from batchgrowth.spec.pods import RULES as POD_RULES
 from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeMount, map_list, once
 from batchgrowth.spec.running import Checkpoint, Exchange, PullSecret, Restarts, Workers
-from batchgrowth.spec.workload import Workload
+from batchgrowth.spec.training import Batch, Evaluation, LearningRate, Optimizer, Workload
+
+# --- The name, labels and annotations of a job ---
+
+LONGEST_JOB_NAME = 44
+"""A DaskCluster may have 53 characters (63 less "-scheduler"), and our own children append up to 9."""
+
+LabelText = Annotated[str, StringConstraints(max_length=63)]
+AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]
+
+
+class Metadata(Model):
+    """The name, labels and annotations of a job; fields that an API server adds are accepted and ignored."""
+
+    name: str = Field(
+        pattern=JOB_NAME,
+        min_length=1,
+        max_length=LONGEST_JOB_NAME,
+        description="The name of the job: a DNS label of at most 44 characters, from which the names of its "
+        "children are made. Required. Example: digits.",
+    )
+    namespace: str | None = Field(None, pattern=NAMESPACE, min_length=1, max_length=63)
+    labels: dict[str, LabelText] = Field(default_factory=dict, max_length=64)
+    annotations: dict[str, AnnotationText] = Field(default_factory=dict, max_length=64)
+    creation_timestamp: Any = None
+    deletion_timestamp: Any = None
+    deletion_grace_period_seconds: Any = None
+    finalizers: Any = None
+    generation: Any = None
+    managed_fields: Any = None
+    owner_references: Any = None
+    resource_version: Any = None
+    self_link: Any = None
+    uid: Any = None
+
+
+# --- What a job with an inexact exchange cannot have: its gradients are not those of the weights that they move ---
+
+_MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
+_GAINING = [name for name, entry in LEARNING_RATES.items() if entry.gain]
+_COMPARING = [name for name, entry in OPTIMIZERS.items() if entry.compares_gradients]
+
+RULES = (
+    Rule(
+        "batch.growth.type",
+        f"give a growth that measures nothing with exchange {', '.join(INEXACT)}: its gradients are "
+        "not those of the weights that they move",
+        lambda s: s.exchange.type not in INEXACT or not s.batch.growth.entry.quantity,
+        f"!(self.exchange.type in {list(INEXACT)}) || !(self.batch.growth.type in {_MEASURED})",
+    ),
+    Rule(
+        "learningRate.rule",
+        f"give a rule that measures nothing with exchange {', '.join(INEXACT)}",
+        lambda s: s.exchange.type not in INEXACT or s.learning_rate.entry.gain is None,
+        f"!(self.exchange.type in {list(INEXACT)}) || !(self.learningRate.rule in {_GAINING})",
+    ),
+    Rule(
+        "optimizer.type",
+        f"give another optimizer than {', '.join(_COMPARING)} with exchange {', '.join(INEXACT)}: it learns from how "
+        "the gradient changes along its own steps",
+        lambda s: s.exchange.type not in INEXACT or not s.optimizer.entry.compares_gradients,
+        f"!(self.exchange.type in {list(INEXACT)}) || !(self.optimizer.type in {_COMPARING})",
+    ),
+)
+
+
+# --- The manifest itself: `BatchGrowthJob` and its spec ---
 
 API_VERSION = "batchgrowth.dev/v1alpha1"
 KIND = "BatchGrowthJob"
@@ -166,7 +227,7 @@ class JobSpec(Model):
         *LEARNING_RATES.outer_rules("JobSpec"),
         *SCHEDULES.outer_rules("JobSpec"),
         *EXCHANGES.outer_rules("JobSpec"),
-        *EXCHANGE_RULES,
+        *RULES,
         Rule(
             "batch.shard",
             f"give a shard so large that batch.maximum has at most {MOST_SHARDS} of them",
@@ -232,3 +293,65 @@ class BatchGrowthJob(Model):
     status: dict[str, Any] | None = Field(
         None, description="The operator's answer; present in files that kubectl wrote, and ignored."
     )
+
+
+# --- The part of a spec that determines the weights; everything else affects only speed ---
+
+MATHEMATICS = (
+    "seed",
+    "workload.entrypoint",
+    "workload.arguments",
+    "workload.examples",
+    "epochs",
+    "batch",
+    "learningRate",
+    "optimizer",
+    "precision",
+    "exchange.compression",
+    "compile",
+    "deterministic",
+    "workers.threads",
+    "evaluation.stopEarly",
+)
+"""Paths below spec that are immutable once a job has started; the CRD's transition rules are generated from them."""
+UNWRITTEN: dict[str, str | bool | None] = {
+    "precision": "Float32",
+    "exchange.compression": None,
+    "compile": False,
+    "deterministic": True,
+    "evaluation.stopEarly": None,
+}
+"""Defaults that are written to no stored job and no checkpoint: versions without the field would refuse them."""
+
+
+def mathematics(spec: JobSpec) -> dict[str, object]:
+    """The part of the spec that determines the weights, as plain JSON, with every default filled in.
+
+    Two runs with the same mathematics on the same kind of processor end with the same weights, bit for bit.
+    A checkpoint stores it, and a resume compares it field by field.
+    """
+    whole = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    part: dict[str, Any] = {}
+    for path in MATHEMATICS:
+        *parents, name = path.split(".")
+        source = reduce(getitem, parents, whole)
+        if name in source and source[name] != UNWRITTEN.get(path):
+            reduce(lambda into, parent: into.setdefault(parent, {}), parents, part)[name] = source[name]
+    part["batch"]["shard"] = spec.shard
+    if spec.evaluation.stop_early is not None:
+        part["evaluation"]["everyEpochs"] = spec.evaluation.every_epochs
+    if spec.exchange.type in INEXACT:
+        names = ("type", spec.exchange.entry.block_name)
+        part["exchange"] = {name: whole["exchange"][name] for name in names if name in whole["exchange"]}
+    return part
+
+
+def differences(there: Mapping[str, object], here: Mapping[str, object]) -> str:
+    """What differs between the mathematics of two jobs, in words: "epochs: 30 there, 4 here"; empty if nothing does."""
+    names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
+    return "; ".join(f"{name}: {_short(there.get(name))} there, {_short(here.get(name))} here" for name in names)
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -6,11 +6,19 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from batchgrowth.exchanges import EXCHANGES
-from batchgrowth.schema.choice import Choice, choice_of
-from batchgrowth.schema.model import RULES_BROKEN, Model, Rule, summary_of
-from batchgrowth.schema.patterns import STORAGE_SIZE, ObjectName, StoreUri
-from batchgrowth.spec.template import template_faults
+from batchgrowth.choices import EXCHANGES
+from batchgrowth.schema import (
+    RULES_BROKEN,
+    STORAGE_SIZE,
+    Choice,
+    Model,
+    ObjectName,
+    Rule,
+    StoreUri,
+    choice_of,
+    summary_of,
+)
+from batchgrowth.spec.pods import template_faults
 
 MOST_WORKERS = 1000
 LARGEST_TEMPLATE_BYTES = 16_384

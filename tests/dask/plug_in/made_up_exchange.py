@@ -6,7 +6,7 @@ from batchgrowth.extend import ExchangeEntry
 
 
 def train(run: Any, join: Any) -> Any:
-    from batchgrowth_trainer.drivers.all_reduce import AllReduceDriver
+    from batchgrowth_trainer.drivers.generations import AllReduceDriver
 
     with join() as workforce:
         return AllReduceDriver(run, workforce.crew, workforce.scaling, workforce.host).train()

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from batchgrowth.extend import GrowthEntry, Model, Position, Until
+from batchgrowth.extend import GrowthEntry, Until
+from batchgrowth.position import Position
+from batchgrowth.schema import Model
 from pydantic import Field
 
 

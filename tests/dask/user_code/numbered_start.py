@@ -4,12 +4,11 @@ import sys
 from pathlib import Path
 
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth.manifest import load_stored
-from batchgrowth_trainer.crew.fence import Fence
-from batchgrowth_trainer.drivers.scaling import shards_of
-from batchgrowth_trainer.sinks.delivery import to_file
-from batchgrowth_trainer.sinks.reporting import Reporter
+from batchgrowth.manifest.reading import load_stored
+from batchgrowth_trainer.drivers.workforce import shards_of
+from batchgrowth_trainer.sinks.progress import Reporter, to_file
 from batchgrowth_trainer.training import Options, train
+from batchgrowth_trainer.workers.claims import Fence
 
 if __name__ == "__main__":
     start, scheduler, folder = sys.argv[1:]

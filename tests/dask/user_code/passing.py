@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from batchgrowth_trainer.replica import reading
-from batchgrowth_trainer.worker import watchdog
+from batchgrowth_trainer.replica import data
+from batchgrowth_trainer.worker import member
 from batchgrowth_trainer.workload import Dataset, Workload
 from slow_digits import workload as slow
 
-reading._RETRY_SECONDS = 0.2
-watchdog.TICK_SECONDS = 0.05
+data._RETRY_SECONDS = 0.2
+member.TICK_SECONDS = 0.05
 GOOD_SHARDS = {"device": 40, "hang": 40, "hang alone": 40, "memory": 0}  # of a process
 FAULTS = {
     "hang": None,
@@ -26,7 +26,7 @@ FAULTS = {
 
 def workload(fault: str, folder: str, times: str, example: str = "1000") -> Workload:
     """One that has the fault in so many processes; each of them has it from then on."""
-    watchdog.STUCK_SECONDS = 30.0 if fault == "hang" else 1.0
+    member.STUCK_SECONDS = 30.0 if fault == "hang" else 1.0
     net, faulty = slow(), _Faulty(fault, Path(folder), int(times), int(example))
     train = _Unreadable(net.train, faulty) if fault == "read" else net.train
     if fault != "read":

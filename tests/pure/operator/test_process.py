@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth.logs import LogFormat, LogLevel
+from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth_operator import process
-from batchgrowth_operator.server.lease import Tenure
-from batchgrowth_operator.server.settings import Settings
-from batchgrowth_operator.server.store import Store
-from batchgrowth_operator.shell.framework import Watches, kopf
-from batchgrowth_operator.shell.passes import Result
+from batchgrowth_operator.api.cache import Store
+from batchgrowth_operator.api.leader import Tenure
+from batchgrowth_operator.loop.framework import Watches, kopf
+from batchgrowth_operator.loop.queue import Result
+from batchgrowth_operator.settings import Settings
 
 
 class Away:
@@ -128,11 +128,11 @@ def test_health_probes_are_logged_at_debug_only(
     process._configure_logs(level, LogFormat.text)
 
     logging.getLogger("aiohttp.access").info("GET /healthz")
-    logging.getLogger("batchgrowth_operator.shell.passes").info("default/digits: writing the status")
+    logging.getLogger("batchgrowth_operator.loop.queue").info("default/digits: writing the status")
 
     logged = capsys.readouterr().err
     assert is_logged == ("GET /healthz" in logged)
-    assert logged.endswith("INFO batchgrowth_operator.shell.passes: default/digits: writing the status\n")
+    assert logged.endswith("INFO batchgrowth_operator.loop.queue: default/digits: writing the status\n")
 
 
 @pytest.mark.usefixtures("loggers_restored")

@@ -7,16 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth import PlanError, extend, make_plan
-from batchgrowth.choices import CHOICES, choices_help
-from batchgrowth.crd import openapi_schema
-from batchgrowth.exchanges import EXCHANGES
+from batchgrowth import PlanError, extend, make_plan, schema
+from batchgrowth.choices import CHOICES, EXCHANGES, GROWTH, OPTIMIZERS, choices_help, growth_declared, growth_measured
 from batchgrowth.extend import GrowthEntry, OptimizerEntry, nothing_coarser
-from batchgrowth.growth import GROWTH
-from batchgrowth.manifest import load_manifest
-from batchgrowth.optimizers import OPTIMIZERS
-from batchgrowth.schema import choice
-from batchgrowth.schema.choice import Registry
+from batchgrowth.manifest.crd import openapi_schema
+from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.schema import Registry
 
 ROOT = Path(__file__).parents[3]
 
@@ -82,11 +78,10 @@ def test_an_implementation_may_be_named() -> None:
 )
 def test_a_bad_entry_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, entry: object) -> None:
     point = SimpleNamespace(load=lambda: entry, value="their_package.their_module:ENTRY")
-    monkeypatch.setattr(choice, "entry_points", lambda group: [point] if group == GROWTH.group else [])
-    package = __import__("batchgrowth.growth", fromlist=["growth"])
+    monkeypatch.setattr(schema, "entry_points", lambda group: [point] if group == GROWTH.group else [])
 
     with pytest.raises(TypeError, match=r"their_package\.their_module:ENTRY: .*; give a GrowthEntry with a CamelCase"):
-        Registry("batch.growth.type", "Constant", GrowthEntry, package.__name__, package.__path__)
+        Registry("batch.growth.type", "Constant", GrowthEntry, growth_declared, growth_measured)
 
 
 def test_too_many_stages_by_a_rule_that_names_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import BatchGrowthError, cli
-from batchgrowth.exchanges import INEXACT, REPEATABLE
+from batchgrowth.choices import INEXACT, REPEATABLE
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"

@@ -7,16 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from batchgrowth.course import Course, Decision, Measured
-from batchgrowth.forecast import Forecast, expected_plan, forecast_of
-from batchgrowth.growth import GROWTH
-from batchgrowth.growth.custom import CustomRule
-from batchgrowth.manifest import read_manifest
-from batchgrowth.measuring import Look
-from batchgrowth.plan import make_plan
+from batchgrowth.choices import GROWTH
+from batchgrowth.choices.growth_measured import CustomRule
+from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.measured.course import Course, Measured
+from batchgrowth.measured.forecast import Forecast, expected_plan, forecast_of
+from batchgrowth.measuring import Look, Timing
 from batchgrowth.position import Position
+from batchgrowth.schedule.plan import Decision, make_plan
 from batchgrowth.spec import JobSpec
-from batchgrowth.timing import Timing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -278,7 +277,7 @@ def test_a_batch_that_may_shrink_does() -> None:
 
 
 def test_a_course_takes_at_most_256_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchgrowth.course.MOST_DECISIONS", 2)
+    monkeypatch.setattr("batchgrowth.measured.course.MOST_DECISIONS", 2)
     found = decided(job("{type: NoiseScale}"), [(1.0, -1.0, 5.0)])
     assert [64, 128, 128, 128] == [decision.wanted for decision in found[:4]]
 

@@ -11,9 +11,9 @@ from typing import Any
 import cel
 import pytest
 import yaml
-from batchgrowth.crd import crd, crd_yaml, openapi_schema
-from batchgrowth.documents import read_document
 from batchgrowth.errors import SpecError
+from batchgrowth.manifest.crd import crd, crd_yaml, openapi_schema
+from batchgrowth.manifest.documents import read_document
 from batchgrowth.spec import MATHEMATICS
 from jsonschema import Draft202012Validator
 

@@ -1,7 +1,7 @@
 """How durations are worded."""
 
 import pytest
-from batchgrowth.durations import duration
+from batchgrowth.errors import duration
 
 
 @pytest.mark.parametrize(

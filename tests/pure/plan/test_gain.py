@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 from batchgrowth import PlanError, make_plan
-from batchgrowth.course import Course, Measured
-from batchgrowth.learning_rates.ada_scale import gain
-from batchgrowth.manifest import read_manifest
-from batchgrowth.measuring import Signals
+from batchgrowth.choices.learning_rates import gain
+from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.measured.course import Course, Measured
+from batchgrowth.measuring import Signals, Timing
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.tables import gain_note, shard_note
-from batchgrowth.timing import Timing
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,10 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 import pytest
-from batchgrowth.growth.goodput import GoodputRule, candidates
-from batchgrowth.measuring import Look, Signals
+from batchgrowth.choices.growth_measured import GoodputRule, candidates
+from batchgrowth.measuring import Look, Signals, Timing, Timings
 from batchgrowth.position import Position
-from batchgrowth.timing import Timing, Timings
 from hypothesis import given
 from hypothesis import strategies as st
 

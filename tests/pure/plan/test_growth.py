@@ -6,17 +6,12 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
+from batchgrowth.choices import GROWTH, LEARNING_RATES
+from batchgrowth.choices.growth_declared import ConstantRule, GeometricRule, LinearRule, MilestonesRule
+from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule
 from batchgrowth.extend import GrowthRule, Until
-from batchgrowth.growth import GROWTH
-from batchgrowth.growth.constant import ConstantRule
-from batchgrowth.growth.geometric import GeometricRule
-from batchgrowth.growth.linear import LinearRule
-from batchgrowth.growth.milestones import MilestonesRule
-from batchgrowth.learning import learning_rate, warmed
-from batchgrowth.learning_rates import LEARNING_RATES
 from batchgrowth.position import Position
-from batchgrowth.schedules.constant import ConstantSchedule
-from batchgrowth.schedules.cosine import CosineSchedule
+from batchgrowth.schedule.stages import learning_rate, warmed
 from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
 from hypothesis import given
 from hypothesis import strategies as st

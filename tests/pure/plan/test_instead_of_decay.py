@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan
-from batchgrowth.course import Course
-from batchgrowth.extend import LARGEST_BATCH, ScheduleRule, Until
-from batchgrowth.growth import GROWTH
-from batchgrowth.growth.instead_of_decay import MOST_EPOCHS, InsteadOfDecayRule
-from batchgrowth.schedules import SCHEDULES
-from batchgrowth.schedules.constant import ConstantSchedule
-from batchgrowth.schedules.cosine import CosineSchedule
-from batchgrowth.schedules.linear import LinearSchedule
-from batchgrowth.schedules.step import StepSchedule
+from batchgrowth.choices import GROWTH, SCHEDULES
+from batchgrowth.choices.growth_declared import MOST_EPOCHS, InsteadOfDecayRule
+from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
+from batchgrowth.extend import ScheduleRule, Until
+from batchgrowth.measured.course import Course
+from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.tables import plan_table, plan_totals
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from batchgrowth import Position, load_manifest, make_plan, mathematics
-from batchgrowth.course import Course
 from batchgrowth.errors import SpecError
-from batchgrowth.judging import Judged, end_of
-from batchgrowth.spec.evaluation import KeepBest, StopEarly, Watched
+from batchgrowth.measured.course import Course
+from batchgrowth.measured.judging import Judged, end_of
+from batchgrowth.spec.training import KeepBest, StopEarly, Watched
 from hypothesis import given
 from hypothesis import strategies as st
 

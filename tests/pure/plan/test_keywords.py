@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import SpecError
-from batchgrowth.keywords import job_of
-from batchgrowth.manifest import read_manifest
+from batchgrowth.manifest.keywords import job_of
+from batchgrowth.manifest.reading import read_manifest
 
 MANIFEST = """
 apiVersion: batchgrowth.dev/v1alpha1

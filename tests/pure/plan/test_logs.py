@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from batchgrowth.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs, configure_logs
+from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs, configure_logs
 
 
 @pytest.fixture(autouse=True)

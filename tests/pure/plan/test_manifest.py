@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 from batchgrowth import Fault, SpecError, load_manifest, mathematics, read_manifest
-from batchgrowth.documents import read_document
-from batchgrowth.optimizers.adam import Adam
-from batchgrowth.optimizers.adamw import AdamW
-from batchgrowth.optimizers.sgd import SGD
+from batchgrowth.choices.optimizers import SGD, Adam, AdamW
+from batchgrowth.manifest.documents import read_document
 from batchgrowth.spec import Batch, Optimizer
 from hypothesis import given, settings
 from hypothesis import strategies as st

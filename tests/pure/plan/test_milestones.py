@@ -8,9 +8,9 @@ from typing import Any
 import cel
 import pytest
 from batchgrowth import JobSpec, PlanError, Position, make_plan, mathematics
+from batchgrowth.choices.growth_declared import MOST_STEPS, Milestone, Milestones, MilestonesRule
 from batchgrowth.extend import Until
-from batchgrowth.growth.milestones import MOST_STEPS, Milestone, Milestones, MilestonesRule
-from batchgrowth.plan import MOST_STAGES
+from batchgrowth.schedule.plan import MOST_STAGES
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

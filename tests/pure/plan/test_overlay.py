@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from batchgrowth.spec.overlay import merged
+from batchgrowth.spec.pods import merged
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth.errors import SpecError
-from batchgrowth.manifest import read_manifest
-from batchgrowth.pod_limits import PodLimits, pod_faults, written_pods
-from batchgrowth.pod_security import PodSecurity, broken_parts
+from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, broken_parts, pod_faults, written_pods
+from batchgrowth.manifest.reading import read_manifest
 
 ROOT = Path(__file__).parents[3]
 BASELINE, RESTRICTED = PodSecurity.baseline, PodSecurity.restricted

@@ -1,7 +1,7 @@
 """Secrets in texts of others are replaced, and nothing else is."""
 
 import pytest
-from batchgrowth.redaction import REDACTED, redacted
+from batchgrowth.errors import REDACTED, redacted
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,10 +5,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from batchgrowth.exchanges import EXCHANGES, INEXACT
-from batchgrowth.exchanges.gossip import circles
-from batchgrowth.plan import Position, make_plan
-from batchgrowth.rounds import round_at, rounds_from
+from batchgrowth.choices import EXCHANGES, INEXACT
+from batchgrowth.choices.exchanges import circles
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import round_at, rounds_from
 from batchgrowth.shards import shard_bounds, shard_count
 from batchgrowth.spec import differences, mathematics
 from hypothesis import given

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan, mathematics
-from batchgrowth.course import Course
-from batchgrowth.extend import ScheduleRule, power, square_root
-from batchgrowth.learning import schedule_of
-from batchgrowth.schedules import SCHEDULES
-from batchgrowth.schedules.cosine import half_wave
+from batchgrowth.choices import SCHEDULES
+from batchgrowth.choices.schedules import half_wave
+from batchgrowth.extend import ScheduleRule
+from batchgrowth.measured.course import Course
+from batchgrowth.measuring import power, square_root
+from batchgrowth.schedule.stages import schedule_of
 from batchgrowth.tables import plan_table, plan_totals
 from hypothesis import given
 from hypothesis import strategies as st

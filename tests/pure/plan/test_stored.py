@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import SpecError
-from batchgrowth.manifest import VERSION_ANNOTATION, load_manifest, load_stored, read_stored
+from batchgrowth.manifest.reading import VERSION_ANNOTATION, load_manifest, load_stored, read_stored
 from batchgrowth.spec import mathematics
 
 ROOT = Path(__file__).parents[3]

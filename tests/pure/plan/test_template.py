@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from batchgrowth.spec.pods import template_faults
 from batchgrowth.spec.running import Workers
-from batchgrowth.spec.template import template_faults
 from pydantic import ValidationError
 
 

@@ -11,15 +11,16 @@ from typing import Any, get_args
 
 import batchgrowth
 import pytest
-from batchgrowth import JobStatus, Progress, names, status
-from batchgrowth.conditions import CONDITIONS, REASONS
-from batchgrowth.decisions import Decision
-from batchgrowth.exchanged import Exchanged
-from batchgrowth.forecast import Forecast
+from batchgrowth import JobStatus, Progress, names
+from batchgrowth.contract import status
+from batchgrowth.contract.metrics import BY_NAME, METRICS
+from batchgrowth.contract.progress import Exchanged
+from batchgrowth.contract.status import CONDITIONS, REASONS
+from batchgrowth.measured.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
-from batchgrowth.metrics import BY_NAME, METRICS
-from batchgrowth.schema.structural import structural_schema
-from batchgrowth.spec.metadata import LONGEST_JOB_NAME
+from batchgrowth.schedule.plan import Decision
+from batchgrowth.schema import structural_schema
+from batchgrowth.spec.job import LONGEST_JOB_NAME
 from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[3]

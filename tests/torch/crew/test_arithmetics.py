@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import ClusterError
-from batchgrowth_trainer.crew.admission import Admission
-from batchgrowth_trainer.crew.arithmetics import MOST_RECORDS, SHARDS, STEPS, Arithmetics
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import Prepared
+from batchgrowth_trainer.workers.arithmetics import MOST_RECORDS, SHARDS, STEPS, Arithmetics
+from batchgrowth_trainer.workers.crew import Admission
 
 
 def prepared(name: str, instructions: str = "AVX512") -> Prepared:

@@ -10,8 +10,8 @@ from typing import Any
 import batchgrowth_trainer
 import dask
 import pytest
-from batchgrowth.environment import DASK
-from batchgrowth_operator.decide.children.pods import dask_environment
+from batchgrowth.contract.environment import DASK
+from batchgrowth_operator.children.pods import dask_environment
 from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, utils
 from distributed.diagnostics.plugin import SchedulerPlugin
 

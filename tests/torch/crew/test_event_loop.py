@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from batchgrowth_trainer.crew import event_loop as module
-from batchgrowth_trainer.crew.event_loop import LoopWatch
+from batchgrowth_trainer.workers import connection as module
+from batchgrowth_trainer.workers.connection import LoopWatch
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Which members exchange by NCCL."""
 
 import pytest
-from batchgrowth_trainer.drivers.generation import backend_of
+from batchgrowth_trainer.drivers.generations import backend_of
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import Prepared
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 from batchgrowth_trainer.blame import DeviceFault
-from batchgrowth_trainer.crew.events import Ended, Event
-from batchgrowth_trainer.drivers import gathering
-from batchgrowth_trainer.drivers.gather_scatter import GatherScatterDriver
-from batchgrowth_trainer.drivers.stragglers import FIRST_REST
+from batchgrowth_trainer.drivers import gather_scatter
+from batchgrowth_trainer.drivers.gather_scatter import FIRST_REST, GatherScatterDriver
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.sinks.events import BackedUp
@@ -20,6 +18,7 @@ from batchgrowth_trainer.sinks.events import Event as RunEvent
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.messages import Gradients, Left
+from batchgrowth_trainer.workers.registered import Ended, Event
 
 JOB = ("epochs=3", "batch={initial: 12, maximum: 24, shard: 4, growth: {type: Geometric, geometric: {factor: '2', "
        "everyEpochs: 1}}}")  # fmt: skip
@@ -91,7 +90,7 @@ class Crew:
             self.tasks = [task for task in self.tasks if task.worker != worker]
             yield Left(worker)
         ready = [task for task in self.tasks if task.status == "pending" and not self.story.holds(self, task)]
-        gathering.SHORTEST_SECONDS = math.inf if ready else -1.0
+        gather_scatter.SHORTEST_SECONDS = math.inf if ready else -1.0
         if ready:
             self.tasks.remove(ready[0])
             yield ready[0].end(self.number)
@@ -226,8 +225,8 @@ def expected(small_job: Any, tmp_path: Any) -> str:
 @pytest.fixture
 def trained(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, Seen, Crew]]]:
     """A function: the weights of a run with that story, what it recorded, and its workers."""
-    monkeypatch.setattr(gathering, "TIMES_THE_MEDIAN", -1.0)
-    monkeypatch.setattr(gathering, "SHORTEST_SECONDS", math.inf)  # see Crew.events
+    monkeypatch.setattr(gather_scatter, "TIMES_THE_MEDIAN", -1.0)
+    monkeypatch.setattr(gather_scatter, "SHORTEST_SECONDS", math.inf)  # see Crew.events
     members = dict[str, Member]()
 
     def run(story: Story, exchange: str = BACKUPS) -> tuple[str, Seen, Crew]:

@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 from batchgrowth_trainer.blame import DeviceFault
-from batchgrowth_trainer.crew import pulse
-from batchgrowth_trainer.crew.events import Ended
-from batchgrowth_trainer.drivers.gathering import SHORTEST_SECONDS, TIMES_THE_MEDIAN, Gathering
-from batchgrowth_trainer.drivers.stragglers import LONGEST_REST, Stragglers
+from batchgrowth_trainer.drivers.gather_scatter import (
+    LONGEST_REST,
+    SHORTEST_SECONDS,
+    TIMES_THE_MEDIAN,
+    Gathering,
+    Stragglers,
+)
 from batchgrowth_trainer.worker.messages import Left
+from batchgrowth_trainer.workers import health
+from batchgrowth_trainer.workers.registered import Ended
 
 PATIENCE = 60.0
 
@@ -390,9 +395,9 @@ def test_a_late_worker_that_hangs_is_restarted(update: Update, late: Stragglers,
     crew.overdue = {"c"}
     late.watch()
     assert ("does not answer", "c") == crew.done[-1]
-    update.clock.now += pulse.STUCK_SECONDS - 2
+    update.clock.now += health.STUCK_SECONDS - 2
     late.watch()
-    assert (pulse.STUCK, "c") not in crew.done
+    assert (health.STUCK, "c") not in crew.done
     update.clock.now += 2
     late.watch()
-    assert (pulse.STUCK, "c") == crew.done[-1]
+    assert (health.STUCK, "c") == crew.done[-1]

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.drivers import all_reduce
-from batchgrowth_trainer.drivers.all_reduce import AllReduceDriver
-from batchgrowth_trainer.drivers.generation import Generation
+from batchgrowth_trainer.drivers import generations
+from batchgrowth_trainer.drivers.generations import AllReduceDriver, Generation
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Outcome
 
@@ -104,11 +103,11 @@ def test_those_that_do_not_end_are_not_waited_for_any_longer(
 ) -> None:
     """As when they wait for the one that hangs by NCCL, which its restart ends."""
     now = 100.0
-    monkeypatch.setattr(all_reduce.time, "monotonic", lambda: now)
+    monkeypatch.setattr(generations.time, "monotonic", lambda: now)
     present.outcomes["b"] = Outcome(12, lost="rank 2 does not answer")
     world.silent, world.overdue = {"c"}, {"c"}
     driver._restart_hung(present)
-    now += all_reduce._SAVING_SECONDS
+    now += generations._SAVING_SECONDS
     driver._restart_hung(present)
     assert [("cancel", "a"), ("cancel", "c"), ("save", "b"), ("restart", "c")] == world.done
 

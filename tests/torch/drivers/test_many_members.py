@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth.exchanges import EXCHANGES
-from batchgrowth.plan import Position
-from batchgrowth_trainer.crew.events import Ended, Event
-from batchgrowth_trainer.drivers.all_reduce import AllReduceDriver
+from batchgrowth.choices import EXCHANGES
+from batchgrowth.position import Position
+from batchgrowth_trainer.drivers.generations import AllReduceDriver
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import GenerationBegan, Left, Order, Outcome, Prepared
+from batchgrowth_trainer.workers.registered import Ended, Event
 
 EVERYONE = {
     f"tls://10.244.{k // 250}.{k % 250}:40000": Prepared(

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from batchgrowth.errors import CheckpointError, StorageError
-from batchgrowth.plan import Position
-from batchgrowth_trainer.drivers import saves
-from batchgrowth_trainer.drivers.saves import FAILING_SECONDS, LEAST_FAILURES, RETRY_SECONDS, Saves
+from batchgrowth.position import Position
+from batchgrowth_trainer.drivers import run
+from batchgrowth_trainer.drivers.run import FAILING_SECONDS, LEAST_FAILURES, RETRY_SECONDS, Saves
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.sinks.events import CheckpointFailed, CheckpointSaved, Event
@@ -31,7 +31,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
-    monkeypatch.setattr(saves.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(run.time, "monotonic", lambda: made.now)
     return made
 
 

@@ -9,18 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth.course import Course
-from batchgrowth.decisions import Decision
-from batchgrowth.forecast import Forecast
-from batchgrowth.lead import RELEASE_SLACK
-from batchgrowth.plan import Position, make_plan
-from batchgrowth_trainer.drivers import scaling as scaling_module
-from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.drivers.scaling import Scaling, shards_of
-from batchgrowth_trainer.drivers.story import Story
+from batchgrowth.contract.lead import RELEASE_SLACK
+from batchgrowth.measured.course import Course
+from batchgrowth.measured.forecast import Forecast
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import Decision, make_plan
+from batchgrowth_trainer.drivers import workforce as scaling_module
+from batchgrowth_trainer.drivers.run import Run, Story
+from batchgrowth_trainer.drivers.workforce import Scaling, shards_of
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import History, ResizeRow
-from batchgrowth_trainer.replica.updates import Committed
+from batchgrowth_trainer.replica.rows import Committed
 from batchgrowth_trainer.sinks.events import Event, Looked
 from batchgrowth_trainer.worker.messages import UpdateRow
 

@@ -3,13 +3,13 @@
 from typing import Any, cast
 
 import pytest
-from batchgrowth.plan import Position
-from batchgrowth_trainer.crew.crew import Crew
+from batchgrowth.position import Position
+from batchgrowth_trainer.drivers.generations import States
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.drivers.states import States
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Snapshot, pack_snapshot
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Outcome
+from batchgrowth_trainer.workers.crew import Crew
 
 
 class Asked:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from batchgrowth.course import Course
-from batchgrowth.plan import Position
+from batchgrowth.measured.course import Course
+from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.record.checkpoint import CheckpointStore
+from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.record.history import History
-from batchgrowth_trainer.record.sealed import Saved
 from batchgrowth_trainer.record.snapshot import Snapshot
 
 FIRST, SECOND = Position(12, 1, 0), Position(18, 2, 0)  # where epochs end

@@ -8,11 +8,9 @@ import torch
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.exchange.group import LoneGroup
-from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.exchange.traffic import bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.replica import rows
-from batchgrowth_trainer.replica.coding import BLOCK, BFloat16, Coding, Int8
-from batchgrowth_trainer.replica.tree import lay_out
+from batchgrowth_trainer.replica.rows import BLOCK, BFloat16, Coding, Int8, lay_out
 from hypothesis import example, given
 from hypothesis import strategies as st
 from threads import Fake, together

@@ -1,8 +1,7 @@
 """Which members of a large group are connected."""
 
 import pytest
-from batchgrowth_trainer.exchange.grid import LARGEST_MESH, Grid, grid_of, rows_for
-from batchgrowth_trainer.exchange.seats import seats
+from batchgrowth_trainer.exchange.connections import LARGEST_MESH, Grid, grid_of, rows_for, seats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,6 +1,6 @@
 """The exchange of more members than are all connected with each other, as threads of this process."""
 
-from batchgrowth_trainer.exchange.grid import LARGEST_MESH, grid_of, rows_for
+from batchgrowth_trainer.exchange.connections import LARGEST_MESH, grid_of, rows_for
 
 from bench.many_members import Host, expected, measure
 

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth_trainer.exchange import mesh as mesh_module
-from batchgrowth_trainer.exchange.forming import Door, Encryption, connect_all
-from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup
-from batchgrowth_trainer.exchange.mesh import Mesh
-from batchgrowth_trainer.exchange.seats import Seat, seats
-from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
+from batchgrowth_trainer.exchange import connections as mesh_module
+from batchgrowth_trainer.exchange.connections import Door, Encryption, Mesh, Seat, connect_all, seats
+from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, spread_state, swap_with_all
 from distributed.security import Security
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth_trainer.exchange import group
-from batchgrowth_trainer.exchange.group import NcclGroup
+from batchgrowth_trainer.exchange.connections import Seat
+from batchgrowth_trainer.exchange.group import NcclGroup, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.exchange.seats import Seat
-from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
 from torch import Tensor
 
 # fmt: off

@@ -11,11 +11,10 @@ from typing import Any
 import psutil
 import pytest
 import small
-from batchgrowth.exchanges import EXCHANGES
+from batchgrowth.choices import EXCHANGES
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.exchange.forming import Door
+from batchgrowth_trainer.exchange.connections import Door, Seat, seats
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, TcpGroup
-from batchgrowth_trainer.exchange.seats import Seat, seats
 from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload

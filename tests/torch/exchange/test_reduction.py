@@ -5,13 +5,11 @@ from collections.abc import Iterator, Mapping
 import pytest
 import torch
 from batchgrowth.shards import subtrees
-from batchgrowth_trainer.exchange import slices
-from batchgrowth_trainer.exchange.grid import grid_of, rows_for
-from batchgrowth_trainer.exchange.group import LoneGroup, PeerLost
-from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
-from batchgrowth_trainer.exchange.traffic import bytes_by_member, bytes_sent
-from batchgrowth_trainer.replica.tree import add_up, lay_out
+from batchgrowth_trainer.exchange import reduction
+from batchgrowth_trainer.exchange.connections import grid_of, rows_for
+from batchgrowth_trainer.exchange.group import LoneGroup, PeerLost, spread_state, swap_with_all
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_by_member, bytes_sent
+from batchgrowth_trainer.replica.rows import add_up, lay_out
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from threads import Fake, together
@@ -49,7 +47,7 @@ def reduced(
 @pytest.fixture(params=[0, 32, 1 << 30], ids=["sliced", "some slices", "straight"])
 def short_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """What counts as short, in place of 64 KiB."""
-    monkeypatch.setattr(slices, "SHORT_BYTES", request.param)
+    monkeypatch.setattr(reduction, "SHORT_BYTES", request.param)
     bytes_by_member.cache_clear()
     yield request.param
     bytes_by_member.cache_clear()

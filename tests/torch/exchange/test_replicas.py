@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import small
 import torch
+from batchgrowth.choices import EXCHANGES, REPEATABLE
+from batchgrowth.choices.exchanges import circles
 from batchgrowth.errors import WorkloadError
-from batchgrowth.exchanges import EXCHANGES, REPEATABLE
-from batchgrowth.exchanges.gossip import circles
-from batchgrowth.plan import Step
+from batchgrowth.schedule.stages import Step
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.exchange import apart, top_k
-from batchgrowth_trainer.exchange.apart import Apart
+from batchgrowth_trainer.exchange import logical_replicas, top_k
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
+from batchgrowth_trainer.exchange.logical_replicas import Apart
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
 from batchgrowth_trainer.exchange.top_k import TopK, largest
 from batchgrowth_trainer.record.snapshot import Snapshot
-from batchgrowth_trainer.replica.optimizer import FlatOptimizer
+from batchgrowth_trainer.replica.optimizers import FlatOptimizer
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 from threads import together
@@ -295,7 +295,7 @@ def test_top_k_refuses_a_model_whose_places_cannot_be_sent(replica_of: Any, monk
 @pytest.mark.parametrize("name", ["ElasticAveraging", "TopK"])
 def test_a_round_ends_once_it_has_many_updates(replica_of: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """With the exchange after which it has them, since a member keeps the rows of a few thousand alone."""
-    monkeypatch.setattr(apart, "_ENOUGH_UPDATES", 3)
+    monkeypatch.setattr(logical_replicas, "_ENOUGH_UPDATES", 3)
     replica = replica_of({"type": name, EXCHANGES[name].block_name: {"everyUpdates": 2}}, batch=SMALL_BATCH)
     assert 4 == len(strategy_of(setting(replica)).round(lambda: False).done)
 

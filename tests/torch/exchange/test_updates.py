@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from batchgrowth.shards import tree_sum
-from batchgrowth_trainer.exchange import grid
-from batchgrowth_trainer.exchange.forming import Door, Encryption
-from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup
+from batchgrowth_trainer.exchange import connections
+from batchgrowth_trainer.exchange.connections import Door, Encryption, Seat, seats
+from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.exchange.seats import Seat, seats
-from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
-from batchgrowth_trainer.replica.tree import lay_out
+from batchgrowth_trainer.replica.rows import lay_out
 from distributed.security import Security
 from torch import Tensor
 
@@ -138,7 +136,7 @@ def test_the_same_bits_when_a_member_dies_and_others_join(
     In the grid ranks 0 and 2 are the first of a row, and rank 4 is in no column. The next generation has newcomers
     instead, who get the state, and the others other places.
     """
-    monkeypatch.setattr(grid, "LARGEST_MESH", 3 if rows > 1 else SIZE + 1)
+    monkeypatch.setattr(connections, "LARGEST_MESH", 3 if rows > 1 else SIZE + 1)
     context = encryption if encrypted else None
     members = [Member(torch.zeros(length)) for _ in range(SIZE)]
     assert rows == len(next(seats([one.door.address for one in members], b"", 1.0)).grid.rows)

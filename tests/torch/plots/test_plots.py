@@ -12,8 +12,16 @@ import numpy as np
 import pytest
 from batchgrowth.errors import DataError
 from batchgrowth_trainer.plots import plot_runs
-from batchgrowth_trainer.plots.figure import constant_batch_updates, figure_of
-from batchgrowth_trainer.plots.series import AXES, MOST_POINTS, Line, smoothed, steps, thinned
+from batchgrowth_trainer.plots.figure import (
+    AXES,
+    MOST_POINTS,
+    Line,
+    constant_batch_updates,
+    figure_of,
+    smoothed,
+    steps,
+    thinned,
+)
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
 from batchgrowth_trainer.record.runs import read_run
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import CheckpointError, StorageError
-from batchgrowth_trainer.record import bucket as buckets
-from batchgrowth_trainer.record.bucket import Bucket
+from batchgrowth_trainer.record import remote as buckets
+from batchgrowth_trainer.record.remote import Bucket
 
 
 @pytest.fixture

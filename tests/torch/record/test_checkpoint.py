@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.errors import CheckpointError, StorageError
-from batchgrowth.plan import Position
+from batchgrowth.position import Position
 from batchgrowth.spec import mathematics
-from batchgrowth_trainer.record import checkpoint, sealed, storage
+from batchgrowth_trainer.record import checkpoint, storage
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.snapshot import Snapshot, weights_sha256
 
@@ -337,8 +337,8 @@ def test_a_pickle_in_its_place_is_never_executed(store: CheckpointStore, tmp_pat
     path.write_bytes(pickle.dumps(Trap(sprung)))
     manifest = json.loads(newest(store, "manifest.json").read_text())
     del manifest["digest"]
-    manifest |= {"sha256": sealed.sha256(path.read_bytes()), "bytes": path.stat().st_size}
-    manifest["digest"] = sealed.digest(manifest)
+    manifest |= {"sha256": checkpoint.sha256(path.read_bytes()), "bytes": path.stat().st_size}
+    manifest["digest"] = checkpoint.digest(manifest)
     newest(store, "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="is no safetensors file"):
         store.load_latest(lambda note: None)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from batchgrowth_trainer.record.files import replace_file
+from batchgrowth_trainer.record.storage import replace_file
 
 
 @pytest.fixture

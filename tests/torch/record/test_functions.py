@@ -15,7 +15,7 @@ import torch
 from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth_trainer.loading import find_function
 from batchgrowth_trainer.record import functions
-from batchgrowth_trainer.record.fingerprint import importable_name, parts_of
+from batchgrowth_trainer.record.functions import importable_name, parts_of
 from batchgrowth_trainer.workloads import digits
 
 CELL = """

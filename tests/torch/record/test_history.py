@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from batchgrowth.errors import CheckpointError, DataError
-from batchgrowth_trainer.record import rows
+from batchgrowth_trainer.record import history as history_module
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.runs import read_run
 from hypothesis import HealthCheck, given, settings
@@ -170,11 +170,11 @@ def test_the_end_of_a_file_is_found_from_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: list[int], torn: bytes, most: float, block: int
 ) -> None:
     """Whatever was torn, and wherever the blocks begin that are read."""
-    monkeypatch.setattr(rows, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(history_module, "_BLOCK_BYTES", block)
     path = tmp_path / "some.csv"
     kept = b"update,loss\n" + b"".join(b"%d,0.5\n" % update for update in updates if update <= most)
     path.write_bytes(b"update,loss\n" + b"".join(b"%d,0.5\n" % update for update in updates) + torn)
-    file = rows.RowFile(path)
+    file = history_module.RowFile(path)
     file.truncate(most)  # type: ignore[arg-type]
     assert max((update for update in updates if update <= most), default=0) == file.last
     assert kept == path.read_bytes()
@@ -189,13 +189,13 @@ def test_the_end_alone_of_a_long_file_is_read(tmp_path: Path, monkeypatch: pytes
         read.append(block)
         return whole_rows(block, *limits)
 
-    whole_rows = rows._whole_rows
-    monkeypatch.setattr(rows, "_whole_rows", counted)
-    file = rows.RowFile(path)
+    whole_rows = history_module._whole_rows
+    monkeypatch.setattr(history_module, "_whole_rows", counted)
+    file = history_module.RowFile(path)
     assert count == file.last
     file.truncate(count - 1000)
     assert count - 1000 == file.last
-    assert 0 < sum(map(len, read)) <= 2 * rows._BLOCK_BYTES < path.stat().st_size
+    assert 0 < sum(map(len, read)) <= 2 * history_module._BLOCK_BYTES < path.stat().st_size
 
 
 def test_a_torn_header_is_written_anew(tmp_path: Path) -> None:
@@ -227,13 +227,13 @@ def test_a_full_disk_is_an_oserror_that_names_the_file_and_loses_no_row(tmp_path
 @pytest.mark.fault("D08")
 def test_rows_wait_in_memory_for_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so many: an endless wait would end in a lack of memory."""
-    monkeypatch.setattr(rows, "_BUFFER_BYTES", 200)
+    monkeypatch.setattr(history_module, "_BUFFER_BYTES", 200)
     with closing(History(tmp_path)) as history:
         history.append(row(1))
         with largest_file((tmp_path / "history.csv").stat().st_size + 1):
             for update in range(2, 50):
                 history.append(row(update))
-            monkeypatch.setattr(rows, "_MOST_WAITING_BYTES", 5000)
+            monkeypatch.setattr(history_module, "_MOST_WAITING_BYTES", 5000)
             with pytest.raises(OSError, match=r"history\.csv"):
                 collections.deque(map(history.append, map(row, range(50, 100))))
         assert [1] == updates_in(tmp_path)

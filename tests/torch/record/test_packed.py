@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from batchgrowth_trainer.record.packed import pack, unpack
+from batchgrowth_trainer.record.snapshot import pack, unpack
 from distributed.protocol import deserialize, serialize
 from torch import Tensor
 

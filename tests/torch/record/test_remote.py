@@ -9,12 +9,10 @@ import obstore
 import pytest
 import torch
 from batchgrowth.errors import CheckpointError, StorageError
-from batchgrowth.plan import Position
+from batchgrowth.position import Position
 from batchgrowth.spec import mathematics
-from batchgrowth_trainer.record import pieces, remote, storage
-from batchgrowth_trainer.record.bucket import Bucket
-from batchgrowth_trainer.record.pieces import grown
-from batchgrowth_trainer.record.remote import RemoteCheckpoints
+from batchgrowth_trainer.record import remote, storage
+from batchgrowth_trainer.record.remote import Bucket, RemoteCheckpoints, grown
 from batchgrowth_trainer.record.snapshot import Snapshot, weights_sha256
 from obstore.store import MemoryStore
 
@@ -301,7 +299,7 @@ def test_pieces_are_few_and_every_byte_is_uploaded_seldom() -> None:
 
 
 def test_no_piece_exceeds_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(remote, "LARGEST_BYTES", 100)
     assert [100, 200, 250] == grown([], 250)
     assert [100, 200, 300] == grown(grown([], 250), 300)
     ends = list[int]()

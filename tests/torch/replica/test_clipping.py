@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.spec import Clipping
-from batchgrowth_trainer.replica.clipping import clip
+from batchgrowth_trainer.replica.replica import clip
 from small import plain
 from torch import nn
 

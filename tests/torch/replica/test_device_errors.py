@@ -8,7 +8,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.blame import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.replica import trial
-from batchgrowth_trainer.replica.draws import untouched_randomness
+from batchgrowth_trainer.replica.data import untouched_randomness
 from batchgrowth_trainer.replica.flat import FlatBuffers
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.training import Options, train

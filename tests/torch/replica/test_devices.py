@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from batchgrowth.environment import worker_environment
+from batchgrowth.contract.environment import worker_environment
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.replica.devices import make_device, prepare_process, to_device
 from torch import Tensor

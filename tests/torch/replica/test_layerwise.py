@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.optimizer import optimizer_of
+from batchgrowth_trainer.replica.optimizers import optimizer_of
 from torch import Tensor, nn
 
 LR, STEPS = 0.1, 5

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.optimizers.lbfgs import LBFGS
+from batchgrowth.choices.optimizers import LBFGS
 from batchgrowth_trainer.replica.flat import FlatParameters, Span
-from batchgrowth_trainer.replica.optimizer import optimizer_of
-from batchgrowth_trainer.replica.optimizers.lbfgs import Coordinator
-from batchgrowth_trainer.replica.optimizers.slices import HeldSlices, Table, total
+from batchgrowth_trainer.replica.lbfgs import Coordinator, HeldSlices, Table, total
+from batchgrowth_trainer.replica.optimizers import optimizer_of
 from torch import Tensor, nn
 
 PLAIN = {"max_iter": 1, "history_size": 4, "tolerance_grad": 0, "tolerance_change": 0}

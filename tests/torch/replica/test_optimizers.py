@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.optimizers import OPTIMIZERS
-from batchgrowth_trainer.replica import optimizer as optimizers
+from batchgrowth.choices import OPTIMIZERS
+from batchgrowth_trainer.replica import optimizers
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.optimizer import FlatOptimizer, optimizer_of
+from batchgrowth_trainer.replica.optimizers import FlatOptimizer, optimizer_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -167,7 +167,7 @@ def test_no_update_loads_torchs_compiler_or_sympy(digits_job: Any) -> None:
     jobs = [digits_job(*example(name)).model_dump_json(by_alias=True) for name in names]
     code = f"""
 import sys
-from batchgrowth.manifest import read_manifest
+from batchgrowth.manifest.reading import read_manifest
 from batchgrowth_trainer.replica.building import build_replica
 for job in {jobs!r}:
     replica = build_replica(read_manifest(job).spec)

@@ -10,18 +10,18 @@ import pytest
 import unreadable
 from batchgrowth.errors import DataError
 from batchgrowth_trainer.blame import ReadFault, may_pass
-from batchgrowth_trainer.replica import reading
+from batchgrowth_trainer.replica import data
 from batchgrowth_trainer.training import Options, train
 from torch import Tensor
 
 
 def read(indices: Tensor) -> Any:
-    return reading.read(unreadable.single(), reading.Request(None, indices, 0))
+    return data.read(unreadable.single(), data.Request(None, indices, 0))
 
 
 @pytest.fixture(autouse=True)
 def _quick_and_empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(reading, "_LONGEST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(data, "_LONGEST_WAIT_SECONDS", 0.001)
     yield
     unreadable.fails.clear()
     unreadable.reads.clear()
@@ -32,7 +32,7 @@ def _quick_and_empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_retried_example_gives_the_same_weights(small_job: Any, tmp_path: Path, entrypoint: str) -> None:
     job = small_job("epochs=2", f"workload.entrypoint={entrypoint}")
     whole = train(job, Options(output_dir=tmp_path / "whole"))
-    unreadable.fails |= {7: unreadable.stale(), 8: unreadable.stale(3), 50: unreadable.stale(reading.MOST_TRIES - 1)}
+    unreadable.fails |= {7: unreadable.stale(), 8: unreadable.stale(3), 50: unreadable.stale(data.MOST_TRIES - 1)}
     again = train(job, Options(output_dir=tmp_path / "again"))
     assert [[], [], []] == list(unreadable.fails.values())
     assert whole["weightsSha256"] == again["weightsSha256"]
@@ -43,14 +43,14 @@ def test_the_number_of_retries_is_bounded(small_job: Any, tmp_path: Path) -> Non
     unreadable.fails[7] = unreadable.stale(1000)
     with pytest.raises(ReadFault, match=r"example 7 of Drawing: OSError: \[Errno \d+\] Stale file handle"):
         read(unreadable.torch.tensor([6, 7]))
-    assert reading.MOST_TRIES + 1 == unreadable.reads.count(7)
+    assert data.MOST_TRIES + 1 == unreadable.reads.count(7)
     assert 2 == unreadable.reads.count(6)
 
 
 @pytest.mark.fault("D04")
 def test_the_time_of_all_retries_of_a_shard_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(reading, "_LONGEST_WAIT_SECONDS", 0.06)
+    monkeypatch.setattr(data, "_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(data, "_LONGEST_WAIT_SECONDS", 0.06)
     unreadable.fails |= {index: unreadable.stale(2) for index in range(6)}
     with pytest.raises(ReadFault, match="example 1 of Drawing"):
         read(unreadable.torch.arange(6))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.optimizer import AnyOptimizer, optimizer_of
+from batchgrowth_trainer.replica.optimizers import AnyOptimizer, optimizer_of
 from torch import Tensor, nn
 
 RATES = [0.1, 0.05, 0.02, 0.02, 0.01]

@@ -7,11 +7,10 @@ from email.message import Message
 from typing import Any
 
 import pytest
+from batchgrowth.contract.progress import Progress
 from batchgrowth.errors import ClusterError, Interrupted, Superseded
 from batchgrowth.names import LAST_START, PROGRESS_KEY, START_KEY
-from batchgrowth.progress import Progress
-from batchgrowth_trainer.sinks.delivery import _Claims, numbered
-from batchgrowth_trainer.sinks.reporting import Reporter
+from batchgrowth_trainer.sinks.progress import Reporter, _Claims, numbered
 
 
 class ConfigMap:

@@ -7,10 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from batchgrowth.judging import Judged
-from batchgrowth.plan import Plan, Position, Stage
+from batchgrowth.measured.judging import Judged
+from batchgrowth.position import Position
+from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
-from batchgrowth_trainer.sinks.display import Lines, make_display
+from batchgrowth_trainer.sinks.display import Lines, Live, make_display
 from batchgrowth_trainer.sinks.events import (
     BackedUp,
     BytesSent,
@@ -29,7 +30,6 @@ from batchgrowth_trainer.sinks.events import (
     Waiting,
     WorkersReady,
 )
-from batchgrowth_trainer.sinks.live import Live
 from rich.console import Console
 
 

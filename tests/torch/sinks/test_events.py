@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.course import Course
-from batchgrowth.plan import Position, make_plan
+from batchgrowth.measured.course import Course
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
-from batchgrowth_trainer.replica.updates import Committed
+from batchgrowth_trainer.replica.rows import Committed
 from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Finished, Note, Started, Stopped
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.worker.messages import UpdateRow

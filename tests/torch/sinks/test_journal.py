@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.plan import Plan, Position, make_plan
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
-from batchgrowth_trainer.sinks import journal
+from batchgrowth_trainer.sinks import recorder
 from batchgrowth_trainer.sinks.events import BytesSent, Finished, Note, Recovered, Started, Stopped
-from batchgrowth_trainer.sinks.journal import Journal
+from batchgrowth_trainer.sinks.recorder import Journal
 
 Job = Callable[..., Any]
 
@@ -54,7 +56,7 @@ def test_what_happened_and_when(tmp_path: Path, plan: Plan) -> None:
 
 
 def test_what_a_full_disk_does_not_take_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "_RETRY_SECONDS", 0.0)
     written, folder = Journal(tmp_path / "away"), tmp_path / "away"
 
     written.handle(Note("first"))
@@ -65,7 +67,7 @@ def test_what_a_full_disk_does_not_take_is_written_later(tmp_path: Path, monkeyp
 
 
 def test_the_file_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "LONGEST_BYTES", 1000)
+    monkeypatch.setattr(recorder, "LONGEST_BYTES", 1000)
     written = Journal(tmp_path)
 
     for number in range(100):

@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.decisions import Decision
+from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Exchanged, Progress
 from batchgrowth.errors import CheckpointError, PlanError
-from batchgrowth.exchanged import Exchanged
-from batchgrowth.forecast import Forecast
+from batchgrowth.measured.forecast import Forecast
 from batchgrowth.names import LAST_START
-from batchgrowth.plan import Position, make_plan
-from batchgrowth.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import Decision, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import check_same_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
-from batchgrowth_trainer.sinks import reporting
-from batchgrowth_trainer.sinks.delivery import repeat, to_config_map, to_file
+from batchgrowth_trainer.sinks import progress
 from batchgrowth_trainer.sinks.events import (
     ArithmeticDiffers,
     BackedUp,
@@ -39,7 +37,7 @@ from batchgrowth_trainer.sinks.events import (
     Waiting,
     WorkersReady,
 )
-from batchgrowth_trainer.sinks.reporting import Reporter
+from batchgrowth_trainer.sinks.progress import Reporter, repeat, to_config_map, to_file
 from batchgrowth_trainer.training import Options, train
 
 MakeJob = Callable[..., BatchGrowthJob]
@@ -188,7 +186,7 @@ def test_a_delivery_that_fails_is_retried(tmp_path: Path, small_job: MakeJob) ->
 def test_a_report_that_is_never_delivered_does_not_stop_training(
     tmp_path: Path, small_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "PERIOD_SECONDS", 0.001)
+    monkeypatch.setattr(progress, "PERIOD_SECONDS", 0.001)
 
     def refuse(_: str) -> None:
         raise OSError("away")
@@ -204,14 +202,14 @@ def test_a_report_that_is_never_delivered_does_not_stop_training(
 
 @pytest.mark.parametrize(("running", "period"), [(0, 1), (20, 1), (100, 5), (200, 10), (1e6, LONGEST_PERIOD_SECONDS)])
 def test_a_long_training_is_reported_less_often(running: float, period: float) -> None:
-    assert period == reporting.period_seconds(running)
+    assert period == progress.period_seconds(running)
 
 
 def test_changes_are_reported_at_once_however_long_the_period_is(
     small_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Progress alone waits: with a period of a minute only the first report, the changes and the last arrive."""
-    monkeypatch.setattr(reporting, "period_seconds", lambda _: 60.0)
+    monkeypatch.setattr(progress, "period_seconds", lambda _: 60.0)
     plan, reports = make_plan(small_job().spec), list[Progress]()
 
     def until(number: int) -> None:

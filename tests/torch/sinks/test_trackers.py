@@ -11,15 +11,23 @@ from typing import Any, get_args
 
 import pytest
 from batchgrowth.errors import Interrupted, SpecError, Superseded
-from batchgrowth.plan import Position, make_plan
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec.job import TrackerName
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
 from batchgrowth_trainer.record.runs import read_run
 from batchgrowth_trainer.sinks.events import Event, Finished, Note, Started, Stopped
 from batchgrowth_trainer.sinks.trackers import tracking
-from batchgrowth_trainer.sinks.trackers.installed import ENTRIES, Entry
-from batchgrowth_trainer.sinks.trackers.tracker import Point, Status, Training, Value
-from batchgrowth_trainer.sinks.trackers.tracking import Tracking, period_seconds
+from batchgrowth_trainer.sinks.trackers.tracking import (
+    ENTRIES,
+    Entry,
+    Point,
+    Status,
+    Tracking,
+    Training,
+    Value,
+    period_seconds,
+)
 from batchgrowth_trainer.training import Options, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, which warn of each other

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from batchgrowth_trainer.exchange.grid import grid_of
+from batchgrowth_trainer.exchange.connections import grid_of
 from torch import Tensor
 
 

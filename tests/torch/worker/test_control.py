@@ -5,10 +5,10 @@ import signal
 
 import pytest
 import torch
-from batchgrowth.plan import Position
-from batchgrowth_trainer.frontend.interrupts import interrupts
+from batchgrowth.position import Position
 from batchgrowth_trainer.record.snapshot import Snapshot
-from batchgrowth_trainer.worker.control import Control
+from batchgrowth_trainer.training import interrupts
+from batchgrowth_trainer.worker.member import Control
 
 
 class State:

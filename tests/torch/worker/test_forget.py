@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.exchange.seats import TOKEN_BYTES, seats
+from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, seats
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.messages import Order

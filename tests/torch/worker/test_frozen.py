@@ -9,7 +9,7 @@ import pytest
 COLLECTED = """
 import json
 from multiprocessing import get_context
-from batchgrowth_trainer.crew.local_cluster import PRELOADED
+from batchgrowth_trainer.workers.local_cluster import PRELOADED
 
 if __name__ == "__main__":
     forking = get_context("forkserver")

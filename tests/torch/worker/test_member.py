@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.plan import Position
+from batchgrowth.position import Position
 from batchgrowth_trainer.blame import DeviceFault
-from batchgrowth_trainer.exchange.group import Group, PeerLost
-from batchgrowth_trainer.exchange.seats import TOKEN_BYTES, seats
-from batchgrowth_trainer.exchange.spreading import spread_state
+from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, seats
+from batchgrowth_trainer.exchange.group import Group, PeerLost, spread_state
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.worker import member as of_member
 from batchgrowth_trainer.worker.member import Member

@@ -7,9 +7,8 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from batchgrowth.decisions import Decision
-from batchgrowth.plan import Position
-from batchgrowth_trainer.crew.membership import membership_plugin
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import Decision
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.worker.messages import (
     EvaluationReport,
@@ -23,6 +22,7 @@ from batchgrowth_trainer.worker.messages import (
     decode,
     encode,
 )
+from batchgrowth_trainer.workers.registered import membership_plugin
 from distributed.protocol import dumps, loads
 
 ROW = UpdateRow(

@@ -5,8 +5,8 @@ import threading
 import time
 
 import pytest
-from batchgrowth_trainer.worker import watchdog
-from batchgrowth_trainer.worker.watchdog import STUCK_SECONDS, Watchdog
+from batchgrowth_trainer.worker import member
+from batchgrowth_trainer.worker.member import STUCK_SECONDS, Watchdog
 
 TIMEOUT = 60.0
 LEAST = STUCK_SECONDS + TIMEOUT
@@ -56,8 +56,8 @@ def test_many_shards_of_any_time_together_are_none_that_hangs() -> None:
 
 @pytest.mark.fault("C09")
 def test_the_reason_names_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(watchdog, "STUCK_SECONDS", 0.1)
+    monkeypatch.setattr(member, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(member, "STUCK_SECONDS", 0.1)
     dog, reasons = Watchdog(0), queue.SimpleQueue[str]()
     with dog:
         dog.beat()
@@ -68,7 +68,7 @@ def test_the_reason_names_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Watchdog:
     """One for which any shard but the first is too long."""
-    monkeypatch.setattr(watchdog, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(member, "TICK_SECONDS", 0.01)
     return Watchdog(-STUCK_SECONDS)
 
 

@@ -1,1 +1,4 @@
-"""The drivers, one per exchange, the run in which they record what happens, and the scaling of its workers."""
+"""The drivers, and the run in which they record what happens.
+
+`generations` drives every exchange between workers; GatherScatter, Hogwild and SingleProcess have drivers of their own.
+"""

@@ -1,43 +1,274 @@
-"""GatherScatter: a server gathers the workers' gradients, takes the step and scatters the model.
-
-The paper's centralised, synchronous scheme (AdaDamp over Dask; CS744 report, task 2A); the driver is the server.
-Each update is one request per worker, by Dask's connections, with the model in it; the answer is the gradients. So
-workers join and leave between updates at no cost; losing one costs that update's gradients. With `backups`, an idle
-worker repeats the part of a slow one.
-"""
+"""GatherScatter: a server gathers the workers' gradients, takes the step and scatters the model."""
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 import torch
-from batchgrowth.plan import Step
+from batchgrowth.schedule.stages import Step
 
-from batchgrowth_trainer.crew import pulse
-from batchgrowth_trainer.crew.arithmetics import STEPS
-from batchgrowth_trainer.crew.connection import SchedulerLost
-from batchgrowth_trainer.crew.crew import Crew
-from batchgrowth_trainer.crew.events import Event
-from batchgrowth_trainer.drivers.gathering import Gathering
+from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.drivers.scaling import Scaling
 from batchgrowth_trainer.drivers.single_process import evaluate_if_due
-from batchgrowth_trainer.drivers.stragglers import Stragglers
-from batchgrowth_trainer.drivers.workforce import Join
-from batchgrowth_trainer.record.packed import Packed, pack_all
-from batchgrowth_trainer.record.snapshot import Trained
+from batchgrowth_trainer.drivers.workforce import Join, Scaling
+from batchgrowth_trainer.record.snapshot import Packed, Trained, pack_all
 from batchgrowth_trainer.replica.building import build_replica
-from batchgrowth_trainer.replica.judging import trained_of
+from batchgrowth_trainer.replica.evaluation import trained_of
+from batchgrowth_trainer.replica.growth import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.stopwatch import Stopwatch
-from batchgrowth_trainer.replica.tree import add_up, lay_out
-from batchgrowth_trainer.replica.updates import Committed
+from batchgrowth_trainer.replica.rows import Committed, add_up, lay_out
 from batchgrowth_trainer.sinks.events import BackedUp, BytesSent
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.worker.messages import Gradients, UpdateRow
+from batchgrowth_trainer.worker.messages import Gradients, Left, UpdateRow
+from batchgrowth_trainer.workers import health
+from batchgrowth_trainer.workers.arithmetics import STEPS
+from batchgrowth_trainer.workers.calls import Request
+from batchgrowth_trainer.workers.connection import SchedulerLost
+from batchgrowth_trainer.workers.crew import Crew
+from batchgrowth_trainer.workers.registered import Ended, Event
+
+# --- One attempt at one update of GatherScatter: which workers compute which part of it, and how that ended ---
+# A part is the run of shards of one rank. It may have two copies: that of the worker with that rank, and a backup by an
+# idle worker, which computes the same nodes of the tree with the same seeds, so both have the same bits. The first
+# copy counts, also if its worker is lost afterwards. A part whose copies are all lost fails the attempt.
+
+TIMES_THE_MEDIAN = 2.0
+"""A part is overdue after this many times what the median of the ended ones took per shard.
+
+A backup begun then ends after about three times the median. So it only pays if the worker is slower than that; noise
+seldom is, and a smaller factor would have most backups come second.
+"""
+SHORTEST_SECONDS = 0.1
+"""The shortest time after which a part is overdue: a backup costs some milliseconds besides its computing."""
+
+
+@dataclass(eq=False, slots=True)
+class Copy:
+    """A request that `worker` computes the part of `rank`; times in seconds, by the driver's clock.
+
+    A backup was asked for `delay` seconds after the copy that was there.
+    """
+
+    rank: int
+    worker: str
+    request: Request
+    asked_at: float
+    is_backup: bool = False
+    delay: float = 0.0
+    ended_at: float = math.inf
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its rows are ready."""
+        return self.ended_at < math.inf
+
+
+class Gathering:
+    """The copies of each part of one update; part r has `sizes[r]` shards. `clock` gives seconds.
+
+    `usual_pace` is that of the updates before it, in seconds per shard.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        sizes: Sequence[int],
+        usual_pace: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.number, self._sizes, self._usual_pace, self._clock = number, sizes, usual_pace, clock
+        self.answered_at = clock()  # when those under way were last known to live
+        self.first_ended_at = math.inf
+        self.faults: dict[str, WorkerFault] = {}  # by worker
+        self.num_backups = 0
+        self.asked: set[str] = set()  # the workers, those included that are gone
+        self.is_lost = False
+        self._parts: list[list[Copy]] = [[] for _ in sizes]
+        self._copies: dict[str, Copy] = {}  # by the key of the request, without those that are lost
+        self._missing = set(range(len(sizes)))
+
+    def add(self, rank: int, worker: str, request: Request) -> None:
+        """Take a request that the worker computes the part of this rank."""
+        copy, part = Copy(rank, worker, request, self._clock()), self._parts[rank]
+        if part:
+            copy.is_backup, copy.delay = True, copy.asked_at - part[0].asked_at
+            self.num_backups += 1
+        part.append(copy)
+        self.asked.add(worker)
+        self._copies[request.key] = copy
+
+    def follow(self, event: Event) -> None:
+        """Take the end of a request, or the loss of a worker with what it still computes. Raises what it raised."""
+        if isinstance(event, Left):
+            for copy in [copy for copy in self.under_way() if copy.worker == event.address]:
+                self._lose(copy)
+        elif isinstance(event, Ended) and event.future.key in self._copies:
+            self._end(self._copies[event.future.key], event)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether each part has a copy that ended, or one has none left."""
+        return self.is_lost or not self._missing
+
+    def first_copies(self) -> list[Copy]:
+        """The copy that counts of each part, by rank; once it is over, and not lost."""
+        return [min(part, key=lambda copy: copy.ended_at) for part in self._parts]
+
+    def under_way(self) -> list[Copy]:
+        """The copies that have not ended."""
+        return [copy for copy in self._copies.values() if not copy.has_ended]
+
+    def in_time(self) -> list[str]:
+        """The workers that have ended the part that they were given first."""
+        return [copy.worker for copy in self._copies.values() if copy.has_ended and not copy.is_backup]
+
+    def idle(self, ready: Iterable[str] = ()) -> list[str]:
+        """The workers without a part under way and without a fault, in the order in which they ended.
+
+        After them, those of the `ready` ones that were not asked, as they have become free since.
+        """
+        ended = sorted((copy for copy in self._copies.values() if copy.has_ended), key=lambda copy: copy.ended_at)
+        busy = {copy.worker for copy in self.under_way()} | self.faults.keys()
+        free = dict.fromkeys(copy.worker for copy in ended if copy.worker not in busy)
+        return [*free, *(worker for worker in ready if worker not in self.asked)]
+
+    def overdue(self) -> list[int]:
+        """The ranks of the parts that an idle worker should repeat, the one that began first before others."""
+        pace = self.pace
+        if pace is None:
+            return []
+        alone = sorted((self._parts[rank][0] for rank in self._missing if len(self._parts[rank]) == 1), key=_asked_at)
+        return [copy.rank for copy in alone if self._is_overdue(copy, pace)]
+
+    @property
+    def pace(self) -> float | None:
+        """The median seconds per shard of the parts that have ended; the usual one before half of them have.
+
+        None if neither is known.
+        """
+        paces = [
+            (copy.ended_at - copy.asked_at) / size
+            for part, size in zip(self._parts, self._sizes, strict=True)
+            for copy in part
+            if size and copy.has_ended
+        ]
+        if 2 * len(paces) < sum(size > 0 for size in self._sizes):
+            return self._usual_pace  # what most take is not known yet
+        return median(paces) if paces else None
+
+    def _is_overdue(self, copy: Copy, pace: float) -> bool:
+        allowed = TIMES_THE_MEDIAN * pace * self._sizes[copy.rank]
+        return self._clock() - copy.asked_at > max(SHORTEST_SECONDS, allowed)
+
+    def _end(self, copy: Copy, event: Ended) -> None:
+        fault = event.fault()
+        if fault is not None:
+            self.faults[copy.worker] = fault
+        if fault is not None or event.is_lost():
+            self._lose(copy)
+            return
+        copy.ended_at = self._clock()
+        self.first_ended_at = min(self.first_ended_at, copy.ended_at)
+        self._missing.discard(copy.rank)
+
+    def _lose(self, copy: Copy) -> None:
+        del self._copies[copy.request.key]
+        part = self._parts[copy.rank]
+        part.remove(copy)
+        self.is_lost = self.is_lost or not part
+
+
+def _asked_at(copy: Copy) -> float:
+    return copy.asked_at
+
+
+# --- The workers of GatherScatter that still compute a copy of an earlier update, which no longer counts ---
+# A worker's thread cannot be interrupted, and its next part would wait behind this one. So the driver leaves the worker
+# out of the following updates until this one has ended. One that was late in each of its last updates rests for further
+# ones, twice as many each time, in which it may still repeat the parts of others.
+
+FIRST_REST, LONGEST_REST = 4, 256
+"""Updates for which a worker rests that was late twice in a row, and the most for one that always is."""
+
+
+class Stragglers:
+    """Knows which workers are late, and restarts those that hang; `clock` gives seconds."""
+
+    def __init__(
+        self, crew: Crew, note: health.Note, patience_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._crew, self._note, self._patience, self._clock = crew, note, patience_seconds, clock
+        self._late: dict[str, tuple[Copy, float]] = {}  # by worker, with the time at which its copy became useless
+        self._in_a_row = Counter[str]()  # how often each worker was late since it was last in time
+        self._rests: dict[str, int] = {}  # by worker, until which update it rests
+        self._updates = 0
+        self._asked_at = clock()
+
+    def __contains__(self, worker: str) -> bool:
+        """Whether the worker still computes for an earlier update."""
+        return worker in self._late
+
+    def rests(self, worker: str) -> bool:
+        """Whether the worker should have no part of the next update, although it could."""
+        return self._rests.get(worker, 0) > self._updates
+
+    def after(self, late: Iterable[Copy], in_time: Iterable[str]) -> None:
+        """Take the copies that were under way when an update was complete, and the workers that ended their part."""
+        self._updates += 1
+        for worker in in_time:
+            self._in_a_row.pop(worker, None)
+        for copy in late:
+            self._late[copy.worker] = copy, self._clock()
+            self._in_a_row[copy.worker] += 1
+
+    def follow(self, event: Event) -> None:
+        """Forget a worker that has ended or is gone; one that ended by a fault is left out.
+
+        One whose connection is lost is gone, or soon will be. Other errors are ignored, as the rows are: the part has
+        been computed without one.
+        """
+        if isinstance(event, Left):
+            for known in (self._late, self._in_a_row, self._rests):
+                known.pop(event.address, None)
+        elif isinstance(event, Ended) and event.future.status != "lost" and self._is_late(event):
+            del self._late[event.address]
+            self._rests[event.address] = self._updates + _rest(self._in_a_row[event.address])
+            fault = event.fault()
+            if fault is not None:
+                self._note(f"worker {event.address} was left out: {fault}")
+                self._crew.leave_out(event.address, fault)
+
+    def watch(self) -> None:
+        """Restart late workers that do not answer, or do not end; waits for none of them."""
+        if not self._late:
+            return
+        now = self._clock()
+        if now - self._asked_at > self._patience:
+            self._asked_at = now
+            self._crew.ask_whether_alive(self._late)
+        self._crew.restart(self._crew.hung(), self._note)
+        limit = self._patience + health.STUCK_SECONDS
+        self._crew.restart([w for w, (_, since) in self._late.items() if now - since > limit], self._note, health.STUCK)
+
+    def _is_late(self, event: Ended) -> bool:
+        return event.address in self._late and self._late[event.address][0].request.key == event.future.key
+
+
+def _rest(in_a_row: int) -> int:
+    """The updates for which a worker rests that was late that many times in a row: none after the first time."""
+    return min(FIRST_REST << min(in_a_row - 2, 16), LONGEST_REST) if in_a_row >= 2 else 0
+
+
+# --- GatherScatter: a server gathers the workers' gradients, takes the step and scatters the model ---
+# The paper's centralised, synchronous scheme (AdaDamp over Dask; CS744 report, task 2A); the driver is the server.
+# Each update is one request per worker, by Dask's connections, with the model in it; the answer is the gradients. So
+# workers join and leave between updates at no cost; losing one costs that update's gradients. With `backups`, an idle
+# worker repeats the part of a slow one.
 
 _TICK_SECONDS = 0.05
 _PACES = 9  # of the last updates; their median is the usual one, though one or the other was slow
@@ -168,8 +399,8 @@ class GatherScatterDriver:
         if now - present.answered_at > patience:
             self._crew.restart_unresponsive([copy.worker for copy in present.under_way()], self._run.note)
             present.answered_at = time.monotonic()
-        if now - present.first_ended_at > patience + pulse.STUCK_SECONDS:
-            self._crew.restart([copy.worker for copy in present.under_way()], self._run.note, pulse.STUCK)
+        if now - present.first_ended_at > patience + health.STUCK_SECONDS:
+            self._crew.restart([copy.worker for copy in present.under_way()], self._run.note, health.STUCK)
             present.first_ended_at = math.inf
 
     def _handle_events(self, seconds: float) -> None:

@@ -16,8 +16,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import Lock
 
-from batchgrowth.plan import Step
-from batchgrowth.rounds import round_at
+from batchgrowth.schedule.stages import Step, round_at
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.drivers.run import Run
@@ -25,11 +24,9 @@ from batchgrowth_trainer.drivers.single_process import Advance, train_here
 from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.devices import prepare_process
-from batchgrowth_trainer.replica.optimizer import FlatOptimizer
-from batchgrowth_trainer.replica.quantities import LOSS
-from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.undoing import undone_by_errors
-from batchgrowth_trainer.replica.updates import Committed
+from batchgrowth_trainer.replica.optimizers import FlatOptimizer
+from batchgrowth_trainer.replica.replica import Replica, undone_by_errors
+from batchgrowth_trainer.replica.rows import LOSS, Committed
 from batchgrowth_trainer.worker.messages import UpdateRow
 
 _UPDATES = 16  # of each thread in a round

@@ -1,31 +1,138 @@
-"""The state of one run of one job: its position, its history, its checkpoints, and the events that it publishes.
-
-The drivers of the exchanges decide which workers compute, and record here what happens.
-"""
+"""The state of one run of one job: its position, its history, its checkpoints, and the events that it publishes."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from batchgrowth.course import Course
-from batchgrowth.decisions import Decision
-from batchgrowth.errors import ClusterError
-from batchgrowth.forecast import expected_plan, forecast_of
-from batchgrowth.judging import Judged
-from batchgrowth.plan import Plan, Position, evaluation_due
+from batchgrowth.errors import CheckpointError, ClusterError
+from batchgrowth.measured.course import Course
+from batchgrowth.measured.forecast import expected_plan, forecast_of
+from batchgrowth.measured.judging import Judged
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import Decision, evaluation_due
+from batchgrowth.schedule.stages import Plan
 
-from batchgrowth_trainer.crew.arithmetics import Arithmetics
-from batchgrowth_trainer.drivers.saves import Saves
-from batchgrowth_trainer.drivers.story import story_of
-from batchgrowth_trainer.record.checkpoint import Checkpoints
+from batchgrowth_trainer.record import storage
+from batchgrowth_trainer.record.checkpoint import Checkpoints, Saved
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
-from batchgrowth_trainer.record.sealed import Saved
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
 from batchgrowth_trainer.sinks import events
 from batchgrowth_trainer.sinks.recorder import Recorder
 from batchgrowth_trainer.worker.messages import UpdateRow
+from batchgrowth_trainer.workers.arithmetics import Arithmetics
+
+# --- What a run has been through, which its checkpoints and its summary hold beside the position ---
+
+
+@dataclass(slots=True)
+class Story:
+    """`evaluated` is the last evaluated epoch."""
+
+    resizes: list[ResizeRow] = field(default_factory=list)
+    recoveries: int = 0
+    evaluated: int = 0
+    accuracy: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The story as checkpoints store it."""
+        return {
+            "resizes": [row.to_json() for row in self.resizes],
+            "recoveries": self.recoveries,
+            "evaluated": self.evaluated,
+            "accuracy": self.accuracy,
+        }
+
+
+def story_of(saved: Saved | None) -> Story:
+    """The story so far of a run that goes on from a checkpoint; a new one without.
+
+    A member trains on before its state is saved, so the story may be ahead of the checkpoint: the run then evaluates
+    the later epochs again, since their rows are cut off.
+    """
+    if saved is None:
+        return Story()
+    resizes = [ResizeRow.from_json(record) for record in saved.story["resizes"]]
+    evaluated = min(int(saved.story["evaluated"]), saved.snapshot.position.epoch)
+    return Story(resizes, int(saved.story["recoveries"]), evaluated, saved.story["accuracy"])
+
+
+# --- The checkpoints of a run while it trains: when the next is due, and how long training goes on without one ---
+
+FAILING_SECONDS = 1800.0
+"""The longest that training goes on while no checkpoint can be written."""
+RETRY_SECONDS = 60.0
+"""The longest time from a failed checkpoint to the next."""
+LEAST_FAILURES = 3
+"""The fewest failures in a row that end a run, if its updates are longer than RETRY_SECONDS."""
+
+
+class Saves:
+    """Writes checkpoints by `write`, which returns their bytes; `update` is that of the newest that is whole."""
+
+    def __init__(
+        self,
+        write: Callable[[Snapshot], int],
+        every_seconds: float,
+        publish: Callable[[events.Event], None],
+        update: int,
+    ) -> None:
+        self._write, self._every_seconds, self._publish = write, every_seconds, publish
+        self.update = update
+        self._tried_at = self._failing_since = time.monotonic()
+        self._failures = 0
+        self._error: CheckpointError | None = None
+
+    def due(self) -> bool:
+        """Whether checkpoint.everySeconds have passed since the last one; after a failure at most RETRY_SECONDS."""
+        pause = min(self._every_seconds, RETRY_SECONDS) if self._failures else self._every_seconds
+        return time.monotonic() - self._tried_at >= pause
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint. A failure is published, and training goes on: the next one may succeed.
+
+        Raises CheckpointError, or StorageError if the cause may pass, after FAILING_SECONDS of failures alone.
+        """
+        self._tried_at = began = time.monotonic()
+        try:
+            size = self._write(snapshot)
+        except CheckpointError as error:
+            self._fail(error)
+            return
+        self._failures, self._error, self.update = 0, None, snapshot.position.update
+        self._publish(events.CheckpointSaved(self.update, time.monotonic() - began, size))
+
+    def save_last(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint, and try again for LAST_SECONDS. Raises CheckpointError if it is not written."""
+
+        def write() -> None:
+            self.save(snapshot)
+            self.check()
+
+        storage.retried(write, storage.LAST_SECONDS)
+
+    def check(self) -> None:
+        """Raise the error of the last checkpoint if it failed."""
+        if self._error is not None:
+            raise self._error
+
+    def _fail(self, error: CheckpointError) -> None:
+        now = time.monotonic()
+        if not self._failures:
+            self._failing_since = now
+        self._failures, self._error = self._failures + 1, error
+        self._publish(events.CheckpointFailed(str(error)))
+        if self._failures >= LEAST_FAILURES and now - self._failing_since >= FAILING_SECONDS:
+            raise type(error)(
+                f"no checkpoint could be written for {now - self._failing_since:.0f} s, in {self._failures} tries; "
+                f"the newest is of update {self.update:,}. The last error: {error}"
+            ) from error
+
+
+# --- The state of one run of one job: its position, its history, its checkpoints, and the events that it publishes ---
+# The drivers of the exchanges decide which workers compute, and record here what happens.
 
 _MOST_FRUITLESS_RECOVERIES = 20  # in a row, without an update in between
 _SHARED = attrgetter(*HistoryRow.__slots__[:-1])  # what a history row takes from an update row

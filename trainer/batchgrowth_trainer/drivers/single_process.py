@@ -8,16 +8,16 @@ from functools import partial
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_device_fault
-from batchgrowth_trainer.crew.arithmetics import SHARDS
 from batchgrowth_trainer.drivers.run import Run
 from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
-from batchgrowth_trainer.replica.judging import judged, trained_of
+from batchgrowth_trainer.replica.evaluation import judged, trained_of
+from batchgrowth_trainer.replica.growth import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.stopwatch import Stopwatch
 from batchgrowth_trainer.sinks.events import Compressed
 from batchgrowth_trainer.worker.messages import UpdateRow
+from batchgrowth_trainer.workers.arithmetics import SHARDS
 
 Advance = Callable[[Run, Replica], None]
 """Makes the next update or more, and records them."""

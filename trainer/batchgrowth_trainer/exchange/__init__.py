@@ -1,1 +1,1 @@
-"""How members add their partial sums: how a group forms, its connections, and the all-reduce."""
+"""How members exchange gradients and weights: connections, groups, the all-reduce, and one strategy per exchange."""

@@ -8,18 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from batchgrowth.plan import Step
+from batchgrowth.schedule.stages import Step
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.bucket_sums import BucketSums
 from batchgrowth_trainer.exchange.group import PeerLost
-from batchgrowth_trainer.exchange.reduction import Reduced, Reduction
-from batchgrowth_trainer.exchange.slices import length_of
+from batchgrowth_trainer.exchange.reduction import BucketSums, Reduced, Reduction, bytes_sent, length_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting
-from batchgrowth_trainer.exchange.traffic import bytes_sent
-from batchgrowth_trainer.replica.stopwatch import Stopwatch
-from batchgrowth_trainer.replica.tree import lay_out
-from batchgrowth_trainer.replica.updates import Partial
+from batchgrowth_trainer.replica.growth import Stopwatch
+from batchgrowth_trainer.replica.rows import Partial, lay_out
 
 
 class AllReduce:

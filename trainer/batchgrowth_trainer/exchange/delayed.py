@@ -11,17 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import torch
-from batchgrowth.plan import Step
-from batchgrowth.rounds import round_at
+from batchgrowth.schedule.stages import Step, round_at
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce, run_of
-from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.strategy import Round, Setting
-from batchgrowth_trainer.exchange.traffic import bytes_sent
-from batchgrowth_trainer.replica.pending import Pending
-from batchgrowth_trainer.replica.undoing import undone_by_errors
-from batchgrowth_trainer.replica.updates import Committed, Partial
+from batchgrowth_trainer.replica.replica import Pending, undone_by_errors
+from batchgrowth_trainer.replica.rows import Committed, Partial
 
 _UPDATES = 16  # in a round
 

@@ -16,17 +16,16 @@ from queue import SimpleQueue
 from typing import Protocol, runtime_checkable
 
 import torch
-from batchgrowth.plan import Step
-from batchgrowth.rounds import round_at
+from batchgrowth.schedule.stages import Step, round_at
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.group import Group, PeerLost
-from batchgrowth_trainer.exchange.local_updates import committed
+from batchgrowth_trainer.exchange.logical_replicas import committed
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.exchange.turns import Staleness, Turns
 from batchgrowth_trainer.replica.devices import prepare_process
-from batchgrowth_trainer.replica.quantities import LOSS
-from batchgrowth_trainer.replica.undoing import undone_by_errors
+from batchgrowth_trainer.replica.replica import undone_by_errors
+from batchgrowth_trainer.replica.rows import LOSS
 
 _UPDATES = 16  # of each member in a round
 _TICK_SECONDS = 0.2  # between two checks that the generation is not over

@@ -1,14 +1,13 @@
 """ElasticAveraging: each logical replica moves towards the centre, and the centre towards their mean."""
 
 import torch
-from batchgrowth.schema.model import exact
+from batchgrowth.schema import exact
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.apart import Apart, State
-from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.exchange.logical_replicas import Apart, State
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.strategy import Setting
-from batchgrowth_trainer.exchange.traffic import bytes_sent
 
 
 class ElasticAveraging(Apart):

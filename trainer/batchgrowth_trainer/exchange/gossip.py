@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from batchgrowth.exchanges.gossip import circles
+from batchgrowth.choices.exchanges import circles
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.apart import Apart, State
+from batchgrowth_trainer.exchange.logical_replicas import Apart, State
 
 
 class Gossip(Apart):

@@ -1,12 +1,7 @@
-"""The process group of one generation: members that exchange tensors pairwise until one of them leaves or dies.
-
-Pairwise on purpose: in a ring only the neighbours of a dead member notice its death, here every member does, at once.
-In a grid, its row and column do; they leave the group, which the others notice in turn.
-Forming a group takes milliseconds, and an update calls neither Dask nor Kubernetes.
-"""
+"""The process group of one generation: members that exchange tensors pairwise until one of them leaves or dies."""
 
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
@@ -14,10 +9,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.forming import Door, Encryption, connect_all
-from batchgrowth_trainer.exchange.grid import Grid, grid_of
-from batchgrowth_trainer.exchange.mesh import Mesh
-from batchgrowth_trainer.exchange.seats import Seat
+from batchgrowth_trainer.exchange.connections import Door, Encryption, Grid, Mesh, Seat, connect_all, grid_of
+
+# --- The process group of one generation: members that exchange tensors pairwise until one of them leaves or dies ---
+# Pairwise on purpose: in a ring only the neighbours of a dead member notice its death, here every member does, at once.
+# In a grid, its row and column do; they leave the group, which the others notice in turn.
+# Forming a group takes milliseconds, and an update calls neither Dask nor Kubernetes.
 
 # torch.distributed's functions know one default group per process, but its classes allow a group per generation. They
 # have no type declarations.
@@ -201,3 +198,67 @@ def _peer_errors() -> Iterator[None]:
         yield
     except (RuntimeError, OSError) as error:
         raise PeerLost(str(error).partition("\n")[0][:300]) from error
+
+
+# What members learn of each other when their group has formed: where each stands, and the state of the most advanced.
+# Over the connections of the grid alone; in a mesh that is one trip.
+
+
+def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
+    """Every member's tensor, in the order of the ranks; all have the shape of `mine`. Raises PeerLost."""
+    grid, rank = group.grid, group.rank
+    row, column = grid.row(rank), grid.column(rank)
+    block = _joined(group, row, mine.unsqueeze(0), dict.fromkeys(row, 1))
+    if grid.is_mesh:
+        return list(block)
+    if column:
+        table = _joined(group, column, block, {peer: len(grid.row(peer)) for peer in column})
+        if rank == row[0] and len(row) > grid.width:
+            group.swap({row[-1]: table}, {})
+    else:
+        table = mine.new_empty((grid.size, *mine.shape))
+        group.swap({}, {row[0]: table})
+    return list(table)
+
+
+def spread_state(group: Group, holds: Sequence[bool], vectors: Sequence[Tensor]) -> None:
+    """Copy the vectors of the members that hold the state, by rank, into those of all others. Raises PeerLost."""
+    for turn in group.grid.routes(holds):
+        for sender, receivers in turn.items():
+            for vector in vectors:
+                if group.rank == sender:
+                    group.swap(dict.fromkeys(receivers, vector), {})
+                elif group.rank in receivers:
+                    group.swap({}, {sender: vector})
+
+
+def _joined(group: Group, ranks: Sequence[int], mine: Tensor, lengths: dict[int, int]) -> Tensor:
+    """The tensors of these ranks, one below the other; `lengths` are their first dimensions."""
+    landing = {peer: mine.new_empty((lengths[peer], *mine.shape[1:])) for peer in ranks if peer != group.rank}
+    group.swap(dict.fromkeys(landing, mine), landing)
+    return torch.cat([mine if peer == group.rank else landing[peer] for peer in ranks])
+
+
+# --- The store in the driver through which the members of a generation with GPUs find each other, as NCCL needs one ---
+# One per generation: closing it unblocks the members that still wait for one that has died.
+
+
+class Rendezvous:
+    """A TCPStore that listens on `host` only."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self._listener = socket.create_server((host, 0), backlog=256)
+        self.port = int(self._listener.getsockname()[1])
+        self._store: Any = c10d.TCPStore(
+            host,
+            self.port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=30),
+            master_listen_fd=self._listener.detach(),
+        )
+
+    def close(self) -> None:
+        """Disconnect the members that still wait; groups that have formed go on."""
+        self._store = None

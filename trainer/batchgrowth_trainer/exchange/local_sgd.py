@@ -11,16 +11,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import sqrt
 
 import torch
-from batchgrowth.plan import Step
-from batchgrowth.rounds import round_at
+from batchgrowth.schedule.stages import Step, round_at
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
-from batchgrowth_trainer.exchange.local_updates import LocalUpdates, committed
-from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.exchange.logical_replicas import LocalUpdates, committed
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.strategy import Round, Setting
-from batchgrowth_trainer.exchange.traffic import bytes_sent
 
 
 class LocalSGD:

@@ -12,19 +12,16 @@ from itertools import pairwise
 
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth.plan import Step
+from batchgrowth.schedule.stages import Step
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import run_of
-from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.exchange.slices import length_of
+from batchgrowth_trainer.exchange.reduction import Reduction, bytes_scattered, bytes_sent, length_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting
-from batchgrowth_trainer.exchange.traffic import bytes_scattered, bytes_sent
-from batchgrowth_trainer.replica.norms import norms_of
-from batchgrowth_trainer.replica.optimizer import FlatOptimizer
-from batchgrowth_trainer.replica.stopwatch import Stopwatch
-from batchgrowth_trainer.replica.undoing import undone_by_errors
-from batchgrowth_trainer.replica.updates import Committed
+from batchgrowth_trainer.replica.growth import Stopwatch
+from batchgrowth_trainer.replica.optimizers import FlatOptimizer
+from batchgrowth_trainer.replica.replica import norms_of, undone_by_errors
+from batchgrowth_trainer.replica.rows import Committed
 
 _UPDATES = 16  # in a round
 

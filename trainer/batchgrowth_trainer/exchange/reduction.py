@@ -1,26 +1,109 @@
-"""The all-reduce: partial sums of every member in, the same total out, with the bits of the fixed tree.
-
-Short rows, or those of two members, are sent to every member, and each adds them up: one round trip.
-Long rows are cut into one slice per member: each sends the others their slices, adds up its own along the tree, and
-sends the result to all: the bytes of a ring, 2 (P-1)/P of a row per member, and the same total for every P, since an
-element's sum does not depend on the member that computes it.
-
-In a grid, the slices of a row's sums are added up across the columns before they are sent to all of the row. A row of
-the grid has consecutive shards, so its sums are a few nodes of the same tree. A slice is not shorter than what counts
-as short, so short sums meet at the first member of each row.
-"""
+"""The all-reduce: partial sums of every member in, the same total out, with the bits of the fixed tree."""
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from batchgrowth_trainer.exchange.connections import Grid, grid_of
 from batchgrowth_trainer.exchange.group import Group
-from batchgrowth_trainer.exchange.slices import EMPTY, is_straight, lay_out_grid, length_of, num_slices, spans_of
-from batchgrowth_trainer.replica.coding import Coding
-from batchgrowth_trainer.replica.tree import Layout, add_parts, add_up, lay_out
+from batchgrowth_trainer.replica.rows import Coding, Layout, add_parts, add_up, lay_out, lay_out_runs
+
+# --- How a reduction cuts its rows: which are short, into how many slices a long one is cut, and where ---
+
+SHORT_BYTES = 64 << 10
+EMPTY = slice(0, 0)
+
+
+def length_of(span: slice) -> int:
+    """The numbers in a slice."""
+    return int(span.stop - span.start)
+
+
+def is_straight(members: int, nbytes: int) -> bool:
+    """Whether each member sends its rows to all others, as they are."""
+    return members == 2 or nbytes <= SHORT_BYTES
+
+
+def num_slices(grid: Grid, nbytes: int) -> int:
+    """The number of slices in which a row of the grid adds up."""
+    return min(grid.width, -(-nbytes // SHORT_BYTES) or 1) if SHORT_BYTES else grid.width
+
+
+def spans_of(length: int, slices: int, block: int = 1) -> list[slice]:
+    """As many slices, of whole blocks but for the last."""
+    blocks = -(-length // block)
+    cuts = [min(blocks * place // slices * block, length) for place in range(slices + 1)]
+    return [slice(cuts[place], cuts[place + 1]) for place in range(slices)]
+
+
+@lru_cache(maxsize=256)
+def lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
+    """The layout within each row of the grid, and that across its rows."""
+    runs = lay_out(shards, grid.size).runs
+    rows = tuple(lay_out_runs(shards, runs[row.start : row.stop]) for row in grid.rows)
+    return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
+
+
+# --- The bytes that a reduction sends, by member or by all of them together ---
+
+
+@lru_cache(maxsize=256)
+def bytes_sent(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> int:
+    """Bytes that all members together send in one reduction of rows of `length` items of `item` bytes."""
+    return sum(bytes_by_member(shards, members, length, item, rows))
+
+
+@lru_cache(maxsize=256)
+def bytes_by_member(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> tuple[int, ...]:
+    """Bytes that each member sends in one reduction, in a grid of `rows` rows."""
+    grid = grid_of(members, rows)
+    if grid.is_mesh:
+        return tuple(item * count for count in _sent_among(_counts(lay_out(shards, members)), length, item))
+    layouts, across = lay_out_grid(shards, grid)
+    slices = num_slices(grid, length * item)
+    columns = [_sent_among(_counts(across), length_of(span), item) for span in spans_of(length, slices)]
+    sent: list[int] = []
+    for number, layout in enumerate(layouts):
+        for place, count in enumerate(_sent_sliced(_counts(layout), spans_of(length, slices))):
+            sent.append(item * (count + (columns[place][number] if place < slices else 0)))
+    return tuple(sent)
+
+
+def bytes_scattered(shards: int, spans: Sequence[slice], item: int = 4) -> int:
+    """Bytes that all members together send in one reduce-scatter and one all-gather of these slices, by rank."""
+    return item * sum(_sent_sliced(_counts(lay_out(shards, len(spans))), spans))
+
+
+def _sent_among(counts: list[int], length: int, item: int) -> list[int]:
+    if is_straight(len(counts), length * item):
+        return [count * (len(counts) - 1) * length for count in counts]
+    return _sent_sliced(counts, spans_of(length, len(counts)))
+
+
+def _sent_sliced(counts: list[int], spans: Sequence[slice]) -> list[int]:
+    """The items that each of these members sends: slices of its rows to their owners, and its own to all others."""
+    owned = [length_of(span) for span in spans] + [0] * (len(counts) - len(spans))
+    return [count * (sum(owned) - own) + own * (len(counts) - 1) for count, own in zip(counts, owned, strict=True)]
+
+
+def _counts(layout: Layout) -> list[int]:
+    return [len(nodes) for nodes in layout.nodes]
+
+
+# --- The all-reduce: partial sums of every member in, the same total out, with the bits of the fixed tree ---
+# Short rows, or those of two members, are sent to every member, and each adds them up: one round trip.
+# Long rows are cut into one slice per member: each sends the others their slices, adds up its own along the tree, and
+# sends the result to all: the bytes of a ring, 2 (P-1)/P of a row per member, and the same total for every P, since an
+# element's sum does not depend on the member that computes it.
+# In a grid, the slices of a row's sums are added up across the columns before they are sent to all of the row. A row of
+# the grid has consecutive shards, so its sums are a few nodes of the same tree. A slice is not shorter than what counts
+# as short, so short sums meet at the first member of each row.
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +257,43 @@ class Reduction:
         if key not in self._buffers:
             self._buffers[key] = torch.empty(length, dtype=like.dtype, device=like.device)
         return self._buffers[key]
+
+
+# --- The totals of buckets of gradients, which a thread adds while the one that trains still computes ---
+
+
+class BucketSums:
+    """The buckets of one update of `shards` shards, in the order in which they are given; `total` gets their totals.
+
+    Leaving the block waits for what is under way.
+    """
+
+    def __init__(self, reduction: Reduction, shards: int, total: Tensor) -> None:
+        self._reduction, self._shards, self._total = reduction, shards, total
+        self._thread = ThreadPoolExecutor(1, "exchange")
+        self._under_way: list[Future[float]] = []
+        self._is_broken = False
+
+    def give(self, place: slice, rows: list[Tensor]) -> None:
+        """Add the sums of the members' subtrees of that part of the gradient; `rows` are this member's."""
+        self._under_way.append(self._thread.submit(self._add, place, rows))
+
+    def wait(self) -> float:
+        """The seconds in which the thread waited for peers, once all totals are there. Raises PeerLost."""
+        return sum(future.result() for future in self._under_way)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def _add(self, place: slice, rows: list[Tensor]) -> float:
+        if self._is_broken:
+            return 0.0
+        try:
+            part = self._total[place]
+            return self._reduction(rows, self._shards, part).put_into(part)
+        except BaseException:
+            self._is_broken = True
+            raise

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol
 
-from batchgrowth.plan import Step
+from batchgrowth.schedule.stages import Step
 
 from batchgrowth_trainer.exchange.group import Group
 from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.updates import Committed
+from batchgrowth_trainer.replica.rows import Committed
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth.plan import Step
+from batchgrowth.schedule.stages import Step
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.apart import Apart, State
+from batchgrowth_trainer.exchange.logical_replicas import Apart, State
 from batchgrowth_trainer.exchange.strategy import Setting
 
 MOST_PARAMETERS = 2**31 - 1

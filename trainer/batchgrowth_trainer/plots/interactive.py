@@ -8,8 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from batchgrowth_trainer.plots.figure import GREY, LOW, TALL, DrawnRun, Figure
-from batchgrowth_trainer.plots.series import AXES, Line
+from batchgrowth_trainer.plots.figure import AXES, GREY, LOW, TALL, DrawnRun, Figure, Line
 
 PIXELS_PER_UNIT = 88
 MARGIN = {"l": 80, "r": 30, "t": 130, "b": 90}

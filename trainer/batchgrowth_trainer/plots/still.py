@@ -9,8 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from batchgrowth_trainer.plots.figure import GREY, LOW, TALL, DrawnRun, Figure
-from batchgrowth_trainer.plots.series import AXES, Line
+from batchgrowth_trainer.plots.figure import AXES, GREY, LOW, TALL, DrawnRun, Figure, Line
 
 INCHES_WIDE = 15.0
 DOTS_PER_INCH = 110

@@ -1,23 +1,121 @@
-"""Checkpoints that are whole or absent, and that name the job they belong to.
+"""Checkpoints that are whole or absent, and that name the job they belong to."""
 
-A checkpoint is a folder `update-NNNNNNNNNN` with `state.safetensors` (flat tensors, no pickle) and `manifest.json`,
-which holds the state's digest and its own.  Both files are written into a temporary folder and flushed to the disk,
-the manifest last, before one rename publishes the folder.  A crash at any byte leaves the previous checkpoint.
-"""
-
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from batchgrowth.errors import CheckpointError, StorageError
+from batchgrowth.position import Position
+from batchgrowth.spec import differences
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
-from batchgrowth_trainer.record import sealed
-from batchgrowth_trainer.record.files import flush_folder, write_file
-from batchgrowth_trainer.record.sealed import MANIFEST, STATE, Damaged, Saved
 from batchgrowth_trainer.record.snapshot import Snapshot
-from batchgrowth_trainer.record.storage import read_patiently, reported_as_checkpoint_error, storage_error
+from batchgrowth_trainer.record.storage import (
+    flush_folder,
+    read_patiently,
+    reported_as_checkpoint_error,
+    storage_error,
+    write_file,
+)
+
+# --- The two parts of a checkpoint, whatever keeps them: the state as flat tensors, no pickle, and a manifest ---
+# The manifest holds the state's digest, the mathematics of the job, and its own digest.
+
+FORMAT = 1
+STATE, MANIFEST = "state.safetensors", "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint read back; `story` holds the run's seconds, resizes and recoveries up to it."""
+
+    snapshot: Snapshot
+    story: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Damaged(Exception):
+    """A checkpoint is incomplete or changed; `part` names the file or object, if it is not the manifest."""
+
+    def __init__(self, text: str, part: str = "") -> None:
+        super().__init__(text)
+        self.part = part
+
+
+def state_bytes(snapshot: Snapshot) -> bytes:
+    """The tensors of the snapshot: the same bytes for the same state."""
+    return save({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()})
+
+
+def sha256(data: bytes) -> str:
+    """The SHA-256 in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def manifest_bytes(
+    position: Position, state: bytes, mathematics: Mapping[str, Any], story: Mapping[str, Any], **more: Any
+) -> bytes:
+    """The manifest of a checkpoint with this state; `more` is what else its reader needs, as JSON."""
+    manifest = {
+        "format": FORMAT,
+        "position": {"update": position.update, "epoch": position.epoch, "offset": position.offset},
+        "sha256": sha256(state),
+        "bytes": len(state),
+        "mathematics": mathematics,
+        "story": story,
+        **more,
+    }
+    sealed = {**manifest, "digest": digest(manifest)}
+    return (json.dumps(sealed, indent=2) + "\n").encode()
+
+
+def read_manifest(data: bytes) -> dict[str, Any]:
+    """The manifest without its digest. Raises Damaged if it is not what was written."""
+    try:
+        manifest = json.loads(data)
+    except ValueError as error:
+        raise Damaged(f"{MANIFEST} is not JSON ({error})") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise Damaged(f"{MANIFEST} is not of format {FORMAT}")
+    if manifest.pop("digest", None) != digest(manifest):
+        raise Damaged(f"{MANIFEST} is not what was written (other digest)")
+    return manifest
+
+
+def read_state(manifest: Mapping[str, Any], state: bytes) -> Saved:
+    """The checkpoint of a manifest and its state. Raises Damaged if the state is not that which was written."""
+    if sha256(state) != manifest["sha256"]:
+        raise Damaged(f"{STATE} is not what was written ({len(state)} of {manifest['bytes']} bytes, other digest)")
+    try:
+        tensors = load(state)
+    except SafetensorError as error:
+        raise Damaged(f"{STATE} is no safetensors file ({error})") from error
+    return Saved(Snapshot(Position(**manifest["position"]), tensors), manifest["story"])
+
+
+def foreign(manifest: Mapping[str, Any], mathematics: Mapping[str, Any], elsewhere: str) -> str:
+    """Why the checkpoint belongs to another job, and what would do; empty if it is this job's."""
+    changes = differences(manifest["mathematics"], mathematics)
+    return changes and (
+        f"belongs to another job ({changes}). Settings that determine the weights cannot change: "
+        f"undo the change, or start over in another {elsewhere}."
+    )
+
+
+def digest(manifest: Mapping[str, Any]) -> str:
+    """The digest that a manifest holds of its other parts."""
+    return sha256(json.dumps(manifest, sort_keys=True).encode())
+
+
+# --- Checkpoints that are whole or absent, and that name the job they belong to ---
+# A checkpoint is a folder `update-NNNNNNNNNN` with `state.safetensors` (flat tensors, no pickle) and `manifest.json`,
+# which holds the state's digest and its own.  Both files are written into a temporary folder and flushed to the disk,
+# the manifest last, before one rename publishes the folder.  A crash at any byte leaves the previous checkpoint.
 
 _PREFIX, _UNFINISHED, _DAMAGED = "update-", ".unfinished-", "damaged-"
 
@@ -118,17 +216,17 @@ class CheckpointStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, folder: Path, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
-        state = sealed.state_bytes(snapshot)
+        state = state_bytes(snapshot)
         write_file(folder / STATE, state)
-        write_file(folder / MANIFEST, sealed.manifest_bytes(snapshot.position, state, self._mathematics, story))
+        write_file(folder / MANIFEST, manifest_bytes(snapshot.position, state, self._mathematics, story))
         flush_folder(folder)
         return len(state)
 
     def _read(self, folder: Path) -> Saved:
-        manifest = sealed.read_manifest(_read_whole(folder / MANIFEST))
-        if why := sealed.foreign(manifest, self._mathematics, "--output-dir"):
+        manifest = read_manifest(_read_whole(folder / MANIFEST))
+        if why := foreign(manifest, self._mathematics, "--output-dir"):
             raise CheckpointError(f"{folder} {why}")
-        return sealed.read_state(manifest, _read_whole(folder / STATE))
+        return read_state(manifest, _read_whole(folder / STATE))
 
     def _folders(self, prefix: str = _PREFIX) -> list[Path]:
         """The folders of that prefix, sorted. Raises CheckpointError: if none were seen, training would start over."""

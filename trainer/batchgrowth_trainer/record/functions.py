@@ -1,23 +1,180 @@
-"""A workload that is a function of a notebook or a script: it has no module, so it is sent, and kept, as it is.
+"""A workload that is a function of a notebook or a script: sent and kept as it is, with a digest of what it names."""
 
-Its entrypoint is `__notebook__.f` and a digest of what it computes, then its name; the run's folder has the function.
-A process finds it by that entrypoint once it has received it.
-"""
-
+import builtins
+import dis
+import hashlib
 import io
 import json
 import pickle
 import platform
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import cloudpickle
+import numpy as np
+import torch
 from batchgrowth.errors import DataError, WorkloadError
+from torch import Tensor
 
-from batchgrowth_trainer.record.fingerprint import digest_of, parts_of
 from batchgrowth_trainer.record.storage import storage_error
+
+# --- What a function of a notebook computes, as digests: of its code and of all that its code names ---
+# The same source gives the same digests in another kernel, whatever its cell's number; a line number or a comment does
+# not count.
+
+_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_OF_NO_ACCOUNT = {
+    "__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__qualname__",
+    "__annotate__", "__annotate_func__", "__annotations_cache__", "__annotations__", "_abc_impl",
+}  # fmt: skip
+_CODE = (
+    "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount", "co_kwonlyargcount",
+    "co_posonlyargcount", "co_flags",
+)  # fmt: skip
+
+
+def parts_of(function: Callable[..., Any]) -> dict[str, str]:
+    """The digests of the function, under "", and of every global that it uses, itself or through others, by name.
+
+    What a module defines counts by its name. Raises what cloudpickle raises for an object that
+    it cannot take apart.
+    """
+    parts: dict[str, str] = {}
+    waiting: list[tuple[str, Any]] = [("", function)]
+    while waiting:
+        name, value = waiting.pop()
+        if name not in parts:
+            walk = _Walk()
+            parts[name] = walk.digest(value)
+            waiting.extend(walk.named.items())
+    return dict(sorted(parts.items()))
+
+
+def digest_of(parts: Mapping[str, str]) -> str:
+    """One digest of the parts: 16 hexadecimal digits."""
+    return _hashed(json.dumps(dict(parts), sort_keys=True).encode())[:16]
+
+
+def importable_name(value: Any) -> str | None:
+    """The "module:name" under which any process imports the function or class; None if it has no such name."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if not isinstance(module, str) or module == "__main__" or not name.isidentifier():
+        return None
+    if getattr(sys.modules.get(module), name, None) is not value:
+        return None
+    top = module.partition(".")[0]  # looked for: a module that is loaded may be nowhere on the path
+    found = any(finder.find_spec(top, None) for finder in sys.meta_path)
+    return f"{module}:{name}" if found else None
+
+
+class _Walk:
+    """Goes through a value; `named` collects the globals that its functions use, which count by name here."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Any] = {}
+        self._seen: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that no other object gets the id of one that was seen
+
+    def digest(self, value: Any) -> str:
+        return _hashed(repr(self._form(value)).encode())
+
+    def _form(self, value: Any) -> Any:
+        if value is None or value is Ellipsis or isinstance(value, bool | int | float | complex | str | bytes):
+            return type(value).__name__, repr(value)
+        if isinstance(value, ModuleType):
+            return "module", value.__name__
+        if id(value) in self._seen:
+            return "seen", self._seen[id(value)]
+        self._seen[id(value)] = len(self._seen)
+        self._kept.append(value)
+        return self._form_of_new(value)
+
+    def _form_of_new(self, value: Any) -> Any:
+        if isinstance(value, CodeType):
+            return self._code(value)
+        if isinstance(value, type | FunctionType) and (name := importable_name(value)):
+            return "named", name
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, Tensor):
+            plain = value.detach().cpu().contiguous()
+            return (
+                "tensor",
+                str(plain.dtype),
+                tuple(plain.shape),
+                _hashed(plain.flatten().view(torch.uint8).numpy().tobytes()),
+            )
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            return "array", str(value.dtype), value.shape, _hashed(np.ascontiguousarray(value).tobytes())
+        return self._container(value)
+
+    def _container(self, value: Any) -> Any:
+        if type(value) in (tuple, list):
+            return type(value).__name__, [self._form(item) for item in value]
+        if type(value) in (dict, MappingProxyType):
+            return "dict", [(self._form(key), self._form(item)) for key, item in value.items()]
+        if type(value) in (set, frozenset):
+            return type(value).__name__, sorted(_Walk().digest(item) for item in value)
+        if isinstance(value, staticmethod | classmethod):
+            return type(value).__name__, self._form(value.__func__)
+        if isinstance(value, property):
+            return "property", [self._form(part) for part in (value.fget, value.fset, value.fdel)]
+        try:
+            reduced = value.__reduce_ex__(4)
+        except (TypeError, NotImplementedError):  # cloudpickle may have a way of its own
+            return "pickled", _hashed(cloudpickle.dumps(value))
+        parts = (reduced,) if isinstance(reduced, str) else reduced
+        return "object", [self._form(list(part) if hasattr(part, "__next__") else part) for part in parts]
+
+    def _function(self, function: FunctionType) -> Any:
+        for name in _globals_in(function.__code__):
+            if name in function.__globals__:
+                self.named.setdefault(name, function.__globals__[name])
+            elif not hasattr(builtins, name):
+                self.named.setdefault(name, None)
+        cells = [_content(cell) for cell in function.__closure__ or ()]
+        rest = (function.__defaults__, function.__kwdefaults__, cells)
+        return "function", self._form(function.__code__), [self._form(part) for part in rest]
+
+    def _class(self, kind: type) -> Any:
+        own = {name: value for name, value in vars(kind).items() if name not in _OF_NO_ACCOUNT}
+        slots = [name for name, value in own.items() if type(value).__name__ == "member_descriptor"]
+        members = [(name, self._form(value)) for name, value in own.items() if name not in slots]
+        return "class", kind.__name__, [self._form(base) for base in kind.__bases__], slots, members
+
+    def _code(self, code: CodeType) -> Any:
+        return "code", [repr(getattr(code, name)) for name in _CODE], [self._form(const) for const in code.co_consts]
+
+
+def _globals_in(code: CodeType) -> list[str]:
+    """The names of globals that the code, or a function in it, reads."""
+    names = [str(step.argval) for step in dis.get_instructions(code) if step.opname in _LOADS]
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            names += _globals_in(const)
+    return list(dict.fromkeys(names))
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return "empty"  # a name that the enclosing function binds later
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# --- A workload that is a function of a notebook or a script: it has no module, so it is sent, and kept, as it is ---
+# Its entrypoint is `__notebook__.f` and a digest of what it computes, then its name; the run's folder has the function.
+# A process finds it by that entrypoint once it has received it.
 
 FUNCTION_FILE = "workload.pkl"
 LARGEST_BYTES = 64 << 20

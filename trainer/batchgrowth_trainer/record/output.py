@@ -13,12 +13,10 @@ from typing import Any
 from batchgrowth.errors import CheckpointError, Interrupted, StorageError, Superseded
 from batchgrowth.spec import BatchGrowthJob
 
-from batchgrowth_trainer.record.files import replace_file
 from batchgrowth_trainer.record.functions import FUNCTION_FILE
 from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE
-from batchgrowth_trainer.record.replay import JOB_FILE, manifest_text
-from batchgrowth_trainer.record.runs import SUMMARY_FILE, read_summary
-from batchgrowth_trainer.record.storage import storage_error
+from batchgrowth_trainer.record.runs import JOB_FILE, SUMMARY_FILE, manifest_text, read_summary
+from batchgrowth_trainer.record.storage import replace_file, storage_error
 
 CHECKPOINTS, EARLIER, WEIGHTS_FILE, BEST_FILE = "checkpoints", "earlier", "model.safetensors", "best.safetensors"
 JOURNAL_FILE = "journal.jsonl"

@@ -1,30 +1,237 @@
-"""Checkpoints in an object store, without a lock: its objects never change, and none points at the newest.
+"""Checkpoints in an object store, without a lock: its objects never change, and none points at the newest."""
 
-    checkpoints/update-N-DIGEST.json   a manifest, written last: with it a checkpoint is whole
-    states/update-N-SHA256             the state after update N, the same bytes from any trainer
-    rows/FILE/BEGIN-END-SHA256         a piece of history.csv, evaluations.csv or growth.csv
-    summary.json, model.safetensors, … the results of a finished run
-
-A resume lists the manifests and takes the newest that is whole. So a trainer that is late can only add an older state
-beside the newer one, and never replaces it.
-"""
-
+import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
+import obstore
 from batchgrowth.errors import CheckpointError, StorageError
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import MemoryStore, ObjectStore, from_url
 
-from batchgrowth_trainer.record import sealed, storage
-from batchgrowth_trainer.record.bucket import Bucket, Entry
+from batchgrowth_trainer.record import checkpoint, storage
+from batchgrowth_trainer.record.checkpoint import Damaged, Saved
+from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HISTORY_FILE, RowFile
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
-from batchgrowth_trainer.record.pieces import FILES, Pieces
-from batchgrowth_trainer.record.replay import JOB_FILE
-from batchgrowth_trainer.record.runs import SUMMARY_FILE
-from batchgrowth_trainer.record.sealed import Damaged, Saved
+from batchgrowth_trainer.record.runs import JOB_FILE, SUMMARY_FILE
 from batchgrowth_trainer.record.snapshot import Snapshot
+
+# --- A bucket of an object store, and what its errors mean for a run: see `record.storage` ---
+# The texts of a store's errors may quote keys, so messages hold only its status and error code.
+
+_PIECE_BYTES = 1 << 24
+"""What one request carries: few enough bytes for its timeout on a slow line."""
+_CLIENT = {"timeout": "60s", "connect_timeout": "5s"}
+_RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "notFound"}
+_PASSING_CODES = {"RequestTimeout", "ExpiredToken", "RequestTimeTooSkewed", "SlowDown", "TooManyRequests"}
+_PASSING_STATUS = {408, 409, 425, 429}
+_STATUS, _CODE = re.compile(r"status code: (\d{3})"), re.compile(r"<Code>(\w{1,64})</Code>|\"reason\": ?\"(\w{1,64})\"")
+_LASTING = ("must be specified", "redirect without LOCATION", "InvalidConfig", "Unknown configuration", "Unable to")
+_OF_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/token", "Credential")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a bucket lists of an object; `modified` is by the store's clock."""
+
+    size: int
+    modified: datetime
+
+
+class Bucket:
+    """The objects below a prefix, which names of objects leave out.
+
+    Its methods raise CheckpointError, or StorageError if a retry may help.
+    """
+
+    def __init__(self, store: ObjectStore | MemoryStore, uri: str) -> None:
+        self._store: Any = store
+        self.uri = uri.rstrip("/")
+
+    @classmethod
+    def at(cls, uri: str) -> Self:
+        """The bucket of a URI; the environment has credentials and endpoint, or else the account of the process."""
+        plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
+        options: Any = _CLIENT | {"allow_http": plain}
+        with _told(uri, "cannot be used"):
+            return cls(from_url(uri.rstrip("/"), client_options=options, retry_config=_RETRIES), uri)
+
+    def entries(self, *folders: str) -> dict[str, Entry]:
+        """The objects in these folders by name."""
+        with _told(self.uri, "cannot be listed"):
+            found = (meta for folder in folders for page in obstore.list(self._store, folder) for meta in page)
+            return {meta["path"]: Entry(meta["size"], meta["last_modified"]) for meta in found}
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write an object, whole or not at all."""
+        with _told(self.uri, f"{name} cannot be written"):
+            obstore.put(self._store, name, data, chunk_size=_PIECE_BYTES)
+
+    def get(self, name: str) -> bytes | None:
+        """The content of an object; None if it is missing."""
+        with _told(self.uri, f"{name} cannot be read"):
+            try:
+                size = obstore.head(self._store, name)["size"]
+                begins = range(0, size, _PIECE_BYTES)
+                pieces = (
+                    obstore.get_range(self._store, name, start=b, end=min(b + _PIECE_BYTES, size)) for b in begins
+                )
+                return b"".join(map(bytes, pieces))
+            except FileNotFoundError as error:
+                if _code(str(error)) in _NO_BUCKET:
+                    raise
+                return None
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects; those that are missing are no error."""
+        with _told(self.uri, "old checkpoints cannot be deleted"):
+            if names:
+                obstore.delete(self._store, list(names))
+
+    def rename(self, name: str, other: str) -> None:
+        """Give an object another name; one that is missing is no error."""
+        with _told(self.uri, f"{name} cannot be renamed"), suppress(FileNotFoundError):
+            obstore.rename(self._store, name, other)
+
+
+@contextmanager
+def _told(uri: str, what: str) -> Iterator[None]:
+    """Turn an error of the store that is raised inside the block into a CheckpointError that quotes no credential."""
+    try:
+        yield
+    except (BaseError, OSError, ValueError) as error:
+        kind, why = _meaning(error)
+        raise kind(f"{uri}: {what}: {why}.") from None
+
+
+def _meaning(error: Exception) -> tuple[type[CheckpointError], str]:
+    """Whether the error may pass, what it is, and what would do."""
+    text = str(error).partition("\n\nDebug source")[0]
+    status, code = int((_STATUS.search(text) or ["", "0"])[1]), _code(text)
+    said = " ".join(filter(None, (f"HTTP {status}" if status else "", code)))
+    if code in _NO_BUCKET or isinstance(error, FileNotFoundError):
+        return CheckpointError, f"there is no such bucket ({said}); create it, or give another spec.checkpoint.uri"
+    if code in _PASSING_CODES or status in _PASSING_STATUS or status >= 500:
+        return StorageError, f"the store fails for now ({said})"
+    if status in (401, 403) or isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        rights = "to list, get, put and delete objects there"
+        to = "the credentials of spec.checkpoint.secretName, or the service account of the trainer,"
+        return CheckpointError, f"access is denied ({said}); give {to} the right {rights}"
+    if status or isinstance(error, ValueError) or any(words in text for words in _LASTING):
+        hint = "check spec.checkpoint.uri, and region, endpoint and account in the Secret spec.checkpoint.secretName"
+        return CheckpointError, f"the store refuses the request ({said or type(error).__name__}); {hint}"
+    if any(words in text for words in _OF_CREDENTIALS):
+        hint = "name a Secret with them in spec.checkpoint.secretName, or give the trainer's service account access"
+        return StorageError, f"no credentials were found; {hint}"
+    return StorageError, "the store does not answer"
+
+
+def _code(text: str) -> str:
+    """The store's own code for its error; empty if it gave none."""
+    found = _CODE.search(text)
+    return (found[1] or found[2]) if found else ""
+
+
+# --- The row files of a run, such as history.csv, as pieces that an object store can keep, which cannot append ---
+# A piece is a range of a file's bytes and never changes. Small neighbours are merged as the file grows, like the digits
+# of a binary number, so that a file of n bytes is in O(log n) pieces, and a byte is uploaded O(log n) times.
+
+LARGEST_BYTES = 1 << 25
+"""The most bytes of a piece."""
+FILES = (HISTORY_FILE, EVALUATIONS_FILE, GROWTH_FILE)
+
+
+class Piece(NamedTuple):
+    """A range of a file's bytes; the name has its SHA-256."""
+
+    begin: int
+    end: int
+    name: str
+
+
+class Pieces:
+    """The pieces of the row files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._of: dict[str, list[Piece]] = {name: [] for name in FILES}
+
+    def current(self) -> dict[str, list[Piece]]:
+        """The pieces of each file as it is now. Raises OSError."""
+        for name, old in self._of.items():
+            path = self._folder / name
+            size, known = path.stat().st_size if path.exists() else 0, {(p.begin, p.end): p for p in old}
+            ends = grown([piece.end for piece in old], size)
+            ranges = zip([0, *ends], ends, strict=False)
+            self._of[name] = [known.get(between) or self._made(name, *between) for between in ranges]
+        return self._of
+
+    def read(self, file: str, piece: Piece) -> bytes:
+        """The bytes of a piece. Raises OSError."""
+        with (self._folder / file).open("rb") as opened:
+            opened.seek(piece.begin)
+            return opened.read(piece.end - piece.begin)
+
+    def restore(
+        self, pieces: Mapping[str, Sequence[Sequence[int | str]]], update: int, fetch: Callable[[str], bytes]
+    ) -> None:
+        """Write the files as these pieces have them, up to the row of that update.
+
+        Raises OSError, and Damaged if a piece is not what was written.
+        """
+        for file in FILES:
+            path, self._of[file] = self._folder / file, [Piece(*piece) for piece in pieces[file]]  # type: ignore[arg-type]
+            path.unlink(missing_ok=True)
+            for piece in self._of[file]:
+                data = fetch(piece.name)
+                if piece.name != _name(file, piece.begin, piece.end, data):
+                    text = f"{piece.name} is not what was written ({len(data)} bytes, other digest)"
+                    raise checkpoint.Damaged(text, piece.name)
+                with path.open("ab") as opened:
+                    opened.write(data)
+            RowFile(path).truncate(update)
+            size = path.stat().st_size if path.exists() else 0
+            self._of[file] = [piece for piece in self._of[file] if piece.end <= size]
+
+    def _made(self, file: str, begin: int, end: int) -> Piece:
+        data = self.read(file, Piece(begin, end, ""))
+        return Piece(begin, end, _name(file, begin, end, data))
+
+
+def _name(file: str, begin: int, end: int, data: bytes) -> str:
+    return f"rows/{file}/{begin:015d}-{end:015d}-{checkpoint.sha256(data)[:16]}"
+
+
+def grown(ends: Sequence[int], size: int) -> list[int]:
+    """Where the pieces of a file end that has grown to `size` bytes, from where they ended before."""
+    kept = list(ends)
+    begin = kept[-1] if kept else 0
+    if size <= begin:
+        return kept
+    while kept:
+        before = kept[-2] if len(kept) > 1 else 0
+        if begin - before > size - begin or size - before > LARGEST_BYTES:
+            break
+        begin = before
+        kept.pop()
+    return [*kept, *range(begin + LARGEST_BYTES, size, LARGEST_BYTES), size]
+
+
+# --- Checkpoints in an object store, without a lock: its objects never change, and none points at the newest ---
+#     checkpoints/update-N-DIGEST.json   a manifest, written last: with it a checkpoint is whole
+#     states/update-N-SHA256             the state after update N, the same bytes from any trainer
+#     rows/FILE/BEGIN-END-SHA256         a piece of history.csv, evaluations.csv or growth.csv
+#     summary.json, model.safetensors, … the results of a finished run
+# A resume lists the manifests and takes the newest that is whole. So a trainer that is late can only add an older state
+# beside the newer one, and never replaces it.
 
 _MANIFESTS, _STATES, _ROWS, _DAMAGED = "checkpoints/", "states/", "rows/", "damaged/"
 _ABOUT, _ABOUT_TEXT = "README.txt", b"The checkpoints and results of one BatchGrowthJob: docs/checkpoints.md.\n"
@@ -90,19 +297,19 @@ class RemoteCheckpoints:
 
         Raises CheckpointError if it cannot be written, a StorageError if it may be later.
         """
-        state, entries = sealed.state_bytes(snapshot), self._entries()
+        state, entries = checkpoint.state_bytes(snapshot), self._entries()
         name = f"update-{snapshot.position.update:010d}"
-        state_name = f"{_STATES}{name}-{sealed.sha256(state)[:16]}"
+        state_name = f"{_STATES}{name}-{checkpoint.sha256(state)[:16]}"
         self._put_missing(entries, state_name, state)
         with storage.reported_as_checkpoint_error():
             rows = self._pieces.current()
             for file, piece in ((file, piece) for file, pieces in rows.items() for piece in pieces):
                 if not _is_there(entries, piece.name, piece.end - piece.begin):
                     self._bucket.put(piece.name, self._pieces.read(file, piece))
-        manifest = sealed.manifest_bytes(
+        manifest = checkpoint.manifest_bytes(
             snapshot.position, state, self._mathematics, story, object=state_name, rows=rows
         )
-        name = f"{_MANIFESTS}{name}-{sealed.sha256(manifest)[:16]}.json"
+        name = f"{_MANIFESTS}{name}-{checkpoint.sha256(manifest)[:16]}.json"
         self._bucket.put(name, manifest)
         self._parts[name] = _parts(state_name, rows)
         self._update = snapshot.position.update
@@ -146,12 +353,12 @@ class RemoteCheckpoints:
         )
 
     def _read(self, name: str, with_rows: bool) -> Saved:
-        manifest = sealed.read_manifest(self._object(name))
-        if why := sealed.foreign(manifest, self._mathematics, "spec.checkpoint.uri"):
+        manifest = checkpoint.read_manifest(self._object(name))
+        if why := checkpoint.foreign(manifest, self._mathematics, "spec.checkpoint.uri"):
             raise CheckpointError(f"{self.place}/{name} {why}")
         self._parts[name] = _parts(manifest["object"], manifest["rows"])
         try:
-            saved = sealed.read_state(manifest, self._object(manifest["object"]))
+            saved = checkpoint.read_state(manifest, self._object(manifest["object"]))
         except Damaged as error:
             raise Damaged(str(error), manifest["object"]) from error
         if with_rows:
@@ -190,7 +397,7 @@ class RemoteCheckpoints:
         for name in manifests:
             if name not in self._parts:
                 try:
-                    manifest = sealed.read_manifest(self._object(name))
+                    manifest = checkpoint.read_manifest(self._object(name))
                 except Damaged:
                     return None
                 self._parts[name] = _parts(manifest["object"], manifest["rows"])

@@ -1,18 +1,20 @@
-"""Trouble with the storage of a run: what may pass is tried again for a while, what would come again is not.
-
-A StorageError may pass: no space is left, a disk or its server fails, another run still holds the lock.
-A CheckpointError would come again: a right is missing, a path is not a folder, a name is too long.
-"""
+"""Trouble with the storage of a run, and files that are whole or absent."""
 
 import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from batchgrowth.errors import CheckpointError, StorageError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential
 
 from batchgrowth_trainer.blame import may_pass
+
+# --- Trouble with the storage of a run: what may pass is tried again for a while, what would come again is not ---
+# A StorageError may pass: no space is left, a disk or its server fails, another run still holds the lock.
+# A CheckpointError would come again: a right is missing, a path is not a folder, a name is too long.
 
 READ_SECONDS = 30.0
 """The longest that one file is tried to be read."""
@@ -74,3 +76,47 @@ def read_patiently(name: str, read: Callable[[], _T]) -> _T:
             raise storage_error(f"{name} cannot be read ({error.strerror})", error) from error
 
     return retried(attempt, READ_SECONDS)
+
+
+# --- Files that are whole or absent: a crash at any byte leaves the old file or the new one, never half of either ---
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Give an OSError raised inside the block the name of the file; one of an open file has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Puts `data` in place of the file, flushed to the disk unless `durable` is False. Raises OSError."""
+    unfinished = path.with_name(f".unfinished-{path.name}")
+    try:
+        write_file(unfinished, data, durable=durable)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    if durable:
+        flush_folder(path.parent)
+
+
+def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Writes `data` to the file, and flushes it to the disk if `durable`. Raises OSError."""
+    with named(path), path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+
+
+def flush_folder(folder: Path) -> None:
+    """Flushes the folder's entries, such as a rename, to the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,15 +1,26 @@
-"""Builds the replica of a process from a job's spec."""
+"""Builds the replica of a process from a job's spec, or from the results of a run."""
 
+from pathlib import Path
+
+from batchgrowth.errors import CheckpointError, DataError
 from batchgrowth.spec import JobSpec
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.loading import load_workload
+from batchgrowth_trainer.record.functions import function_in, receive
+from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
+from batchgrowth_trainer.record.runs import recorded_job
+from batchgrowth_trainer.replica.data import draw_seed, untouched_randomness
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
-from batchgrowth_trainer.replica.draws import draw_seed
 from batchgrowth_trainer.replica.judgement import check_metrics
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.trial import try_out
 from batchgrowth_trainer.workload import Workload
+
+# --- Builds the replica of a process from a job's spec ---
 
 
 def build_workload(spec: JobSpec) -> Workload:
@@ -36,3 +47,57 @@ def build_replica(spec: JobSpec) -> Replica:
         replica.loaders.close()
         raise
     return replica
+
+
+# --- The model of a run that has ended, with its weights ---
+
+
+def trained_replica(folder: Path, *, best: bool = False) -> Replica:
+    """The replica of the run in `folder`, with the weights with which it ended, or its `best`, in eval mode.
+
+    Raises DataError if no run ended there, CheckpointError if the weights are damaged or of another model, and what
+    loading the workload raises.
+    """
+    job, path = recorded_job(folder), _weights_in(folder, best)
+    receive_from(folder, job.spec)
+    replica = build_replica(job.spec)
+    _load(replica.model, path, job.spec)
+    if replica.average is not None:  # it is what the run exported
+        replica.average.vector.copy_(replica.parameters.vector.data)
+    replica.model.eval()
+    return replica
+
+
+def receive_from(folder: Path, spec: JobSpec) -> None:
+    """Have the workload of the run in `folder`, if it is a function without a module."""
+    if function := function_in(folder, spec.workload.entrypoint):
+        receive(function)
+
+
+def trained_model(folder: Path, *, best: bool = False) -> nn.Module:
+    """The model of `trained_replica`, on the CPU; this process's threads and random numbers stay as they are."""
+    job, path = recorded_job(folder), _weights_in(folder, best)
+    receive_from(folder, job.spec)
+    with untouched_randomness():
+        model = build_workload(job.spec).model
+    _load(model, path, job.spec)
+    return model.eval()
+
+
+def _weights_in(folder: Path, best: bool) -> Path:
+    name = BEST_FILE if best else WEIGHTS_FILE
+    path = folder / name
+    if not path.is_file():
+        asked = " if its job has evaluation.keepBest" if best else ""
+        raise DataError(f"{folder}: there is no {name} here; a run writes it at its end{asked}, so let it finish")
+    return path
+
+
+def _load(model: nn.Module, path: Path, spec: JobSpec) -> None:
+    try:
+        model.load_state_dict(load_file(path))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path}: these weights cannot be loaded ({' '.join(str(error).split())}). Name the folder of a run of "
+            f"{spec.workload.entrypoint} as it is now"
+        ) from error

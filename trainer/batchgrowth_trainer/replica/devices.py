@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from batchgrowth.environment import ARENAS, MMAPPED_CHUNKS, TRIM_THRESHOLD_BYTES
+from batchgrowth.contract.environment import ARENAS, MMAPPED_CHUNKS, TRIM_THRESHOLD_BYTES
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 

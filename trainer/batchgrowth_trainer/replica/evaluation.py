@@ -1,9 +1,4 @@
-"""The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members.
-
-A test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
-fixed tree as gradients. For metrics of the whole set, outputs and targets are gathered by adding them up too: each
-member has zeros where the others have theirs.
-"""
+"""The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,16 +8,22 @@ from typing import Any
 
 import torch
 from batchgrowth.errors import WorkloadError
+from batchgrowth.schedule.plan import evaluation_due
 from batchgrowth.shards import tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
+from batchgrowth_trainer.record.snapshot import Trained
+from batchgrowth_trainer.replica.data import Request, draw_seed, seed_generators
 from batchgrowth_trainer.replica.devices import autocast, to_device
-from batchgrowth_trainer.replica.draws import draw_seed, seed_generators
-from batchgrowth_trainer.replica.reading import Request
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.tree import Layout, lay_out
+from batchgrowth_trainer.replica.rows import Layout, lay_out
 from batchgrowth_trainer.workload import Workload, checked, predict
+
+# --- The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members ---
+# A test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
+# fixed tree as gradients. For metrics of the whole set, outputs and targets are gathered by adding them up too: each
+# member has zeros where the others have theirs.
 
 MOST_NUMBERS = 20_000_000  # outputs or targets that are gathered for metrics of the whole set, as float64
 _CHUNK = 256  # examples per forward pass
@@ -210,3 +211,31 @@ def _halves(row: Tensor, shapes: Chunk, examples: int) -> tuple[Tensor, Tensor]:
     outputs, targets = _widths(shapes)
     cut = examples * outputs
     return row[:cut].view(examples, outputs), row[cut:].view(examples, targets)
+
+
+# --- Evaluates a replica, and keeps what follows from it: the end of the training, and the best weights ---
+
+_UNWATCHED = nullcontext()
+
+
+def judged(
+    replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
+) -> dict[str, float]:
+    """What `evaluate` returns, which the replica's judgement has then taken into account."""
+    values = evaluate(replica, rank, size, reduce, watched)
+    if replica.judgement.is_asked:
+        with replica.as_evaluated():
+            replica.judgement.take(replica.position, values, replica.model_tensors())
+    return values
+
+
+def is_judged(replica: Replica) -> bool:
+    """Whether an evaluation that is due where the replica stands has been taken into account, if it must be."""
+    known = replica.judgement.known(replica.position.epoch)
+    return not evaluation_due(replica.spec, replica.plan, replica.position, known)
+
+
+def trained_of(replica: Replica) -> Trained:
+    """What the training has come to: the state, and the model's own state dict, now and at its best."""
+    best = replica.judgement.best_state_dict(replica.model, replica.model_tensors())
+    return Trained(replica.snapshot(), replica.state_dict(), best)

@@ -1,18 +1,42 @@
-"""The course of a job as part of a replica's state: it moves to members and through checkpoints with the weights."""
+"""Times updates, for a growth that looks at a clock."""
 
 from collections.abc import Iterable, Mapping
 
 import torch
-from batchgrowth.course import Course, Measured
-from batchgrowth.decisions import MOST_DECISIONS, Decision
-from batchgrowth.growth.custom import Custom, CustomRule
-from batchgrowth.plan import Step
+from batchgrowth.choices.growth_measured import Custom, CustomRule
+from batchgrowth.measured.course import Course, Measured
+from batchgrowth.measuring import NOT_TIMED, Timing
+from batchgrowth.schedule.plan import MOST_DECISIONS, Decision
+from batchgrowth.schedule.stages import Step
+from batchgrowth.shards import busiest
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.loading import find_function
-from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums
+from batchgrowth_trainer.replica.rows import LOSS, SHARD_SQUARES, Sums
+
+# --- Times updates, for a growth that looks at a clock ---
+
+
+class Stopwatch:
+    """Holds the timing of the last update, which the row of the next one carries.
+
+    The first update of a generation is not timed, because it also allocates buffers and fills caches.
+    """
+
+    def __init__(self) -> None:
+        self.timing = NOT_TIMED
+        self._warm = False
+
+    def lap(self, step: Step, workers: int, seconds: float) -> None:
+        """Take the `seconds` of an update by that number of workers."""
+        if self._warm:
+            self.timing = Timing(seconds, busiest(step.examples, step.shards, workers))
+        self._warm = True
+
+
+# --- The course of a job as part of a replica's state: it moves to members and through checkpoints with the weights ---
 
 _NAME = "growth.course"
 _COUNT, _FIRST, _WIDTH = 0, 1, 3

@@ -8,10 +8,11 @@ from dataclasses import astuple
 from zlib import crc32
 
 import torch
-from batchgrowth.course import Course
 from batchgrowth.errors import WorkloadError
-from batchgrowth.judging import Judged, end_of
-from batchgrowth.plan import Plan, Position
+from batchgrowth.measured.course import Course
+from batchgrowth.measured.judging import Judged, end_of
+from batchgrowth.position import Position
+from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec, Watched
 from torch import Tensor, nn
 

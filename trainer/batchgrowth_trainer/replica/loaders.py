@@ -27,7 +27,7 @@ import torch
 from batchgrowth.errors import BatchGrowthError
 
 from batchgrowth_trainer.blame import FAULTS, ReadFault, workload_error
-from batchgrowth_trainer.replica.reading import Request, is_indexed, read
+from batchgrowth_trainer.replica.data import Request, is_indexed, read
 from batchgrowth_trainer.workload import Workload, fetch
 
 Batch = tuple[Any, Any]

@@ -1,46 +1,200 @@
-"""One copy of the model: it computes shard gradients, adds them along the fixed tree, and takes the optimizer step.
+"""Bounds on a gradient, as in torch.nn.utils: Pascanu et al., 2013."""
 
-Every worker holds a replica, as does a run in one process; an exchange only assigns shards to workers and combines
-their partial sums.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
-"""
-
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy, deepcopy
 from functools import partial
 
 import torch
-from batchgrowth.plan import Plan, Position, Step
+from batchgrowth.choices.exchanges import Delayed
+from batchgrowth.measuring import Timing
+from batchgrowth.position import Position
+from batchgrowth.schedule.stages import Plan, Step
 from batchgrowth.shards import subtrees, tree_sum
-from batchgrowth.spec import JobSpec
-from batchgrowth.timing import Timing
+from batchgrowth.spec import Clipping, JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
-from batchgrowth_trainer.replica.averaging import average_of
-from batchgrowth_trainer.replica.clipping import clip
-from batchgrowth_trainer.replica.coding import coding_of
-from batchgrowth_trainer.replica.copies import copies_of
-from batchgrowth_trainer.replica.decay import spared
+from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, seed_generators, shard_seed
 from batchgrowth_trainer.replica.devices import to_device
-from batchgrowth_trainer.replica.draws import seed_generators, shard_seed
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters, Start
 from batchgrowth_trainer.replica.growth import Growth
 from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.loss import Loss
-from batchgrowth_trainer.replica.norms import SURELY_FINITE, norm_of_all, norms_of
-from batchgrowth_trainer.replica.optimizer import AnyOptimizer, optimizer_of
-from batchgrowth_trainer.replica.outer import outer_of
-from batchgrowth_trainer.replica.pending import pending_of
-from batchgrowth_trainer.replica.quantities import LOSS, SHARD_SQUARES, Sums, Tail, check_finite
-from batchgrowth_trainer.replica.requests import Ahead, Requests, Runs, none_known
-from batchgrowth_trainer.replica.rows import Rows
+from batchgrowth_trainer.replica.optimizers import AnyOptimizer, average_of, optimizer_of, outer_of, spared
+from batchgrowth_trainer.replica.rows import (
+    LOSS,
+    SHARD_SQUARES,
+    Committed,
+    Partial,
+    Rows,
+    Sums,
+    Tail,
+    check_finite,
+    coding_of,
+    largest_shard,
+)
 from batchgrowth_trainer.replica.streaming import Give, Shard, Watched, stream_of, unwatched
-from batchgrowth_trainer.replica.updates import Committed, Partial, largest_shard
 from batchgrowth_trainer.workload import Workload
+
+# --- Bounds on a gradient, as in torch.nn.utils: Pascanu et al., 2013 ---
+
+_EPSILON = 1e-6  # torch's own
+
+
+def clip(gradient: Tensor, norm: float, clipping: Clipping | None) -> None:
+    """Bound the gradient, shape (length,), in place; `norm` is its Euclidean norm."""
+    if clipping is None:
+        return
+    if clipping.value is not None:
+        gradient.clamp_(-float(clipping.value), float(clipping.value))
+    if clipping.norm is not None and norm > float(clipping.norm):
+        gradient.mul_(float(clipping.norm) / (norm + _EPSILON))
+
+
+# --- The norm of a gradient, by parameters: members that have some of them each find the same bits together ---
+
+SURELY_FINITE = 1e38
+"""Below this square of a gradient, all norms are finite: in float32, the largest square is 3.4e38."""
+
+
+def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
+    """The Euclidean norms of adjacent parameters' gradients, of these lengths, shape (number of parameters,)."""
+    return torch.stack(torch._foreach_norm(gradient.split_with_sizes(list(lengths))))
+
+
+def norm_of_all(norms: Tensor) -> Tensor:
+    """The norm of all of them together, a float64 scalar."""
+    norm: Tensor = torch.linalg.vector_norm(norms, dtype=torch.float64)
+    return norm
+
+
+# --- Totals of gradients that wait for their update ---
+
+_PENDING_PREFIX = "pending."
+
+
+class Pending:
+    """A queue of at most `most` rows, each of shape (length,)."""
+
+    def __init__(self, most: int, length: int, device: torch.device) -> None:
+        self.most = most
+        self._rows = torch.zeros(most, length, device=device)
+        self._count = torch.zeros(1, dtype=torch.float64)
+
+    def __len__(self) -> int:
+        return int(self._count.item())
+
+    def put(self, row: Tensor) -> None:
+        """Add a row behind the others."""
+        self._rows[len(self)] = row
+        self._count += 1
+
+    def take(self) -> Tensor:
+        """Remove the first row, and return a copy."""
+        first = self._rows[0].clone()
+        self._rows[:-1] = self._rows[1:].clone()
+        self._count -= 1
+        return first
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The live vectors, by name, each flat."""
+        return {f"{_PENDING_PREFIX}rows": self._rows.view(-1), f"{_PENDING_PREFIX}count": self._count}
+
+
+def pending_of(spec: JobSpec, length: int, device: torch.device) -> Pending | None:
+    """The queue of a job whose exchange delays gradients."""
+    settings = spec.exchange.settings
+    return Pending(settings.updates, length, device) if isinstance(settings, Delayed) and settings.updates else None
+
+
+# The states of logical replicas that stay apart: every process has all of them, and trains some with its one model.
+
+_COPIES_PREFIX, _WEIGHTS = "replicas.", "parameters"
+
+
+class Copies:
+    """R states, each made of the vectors `live` of the one model, and the number of exchanges so far.
+
+    With `residuals`, the weights are not among them, since all replicas have the same: what each has not sent yet is,
+    in a vector of their shape. `stacked` has shape (R, length) for each vector, as all replicas were at the last point
+    that all processes share.
+    """
+
+    def __init__(self, replicas: int, live: Mapping[str, Tensor], *, residuals: bool = False) -> None:
+        self.replicas = replicas
+        self._live = {name: vector for name, vector in live.items() if not residuals or name != _WEIGHTS}
+        kept = self._live | ({"residual": torch.zeros_like(live[_WEIGHTS])} if residuals else {})
+        self.stacked = {name: vector.unsqueeze(0).repeat(replicas, 1) for name, vector in kept.items()}
+        self._turn = torch.zeros(1, dtype=torch.float64)
+
+    @property
+    def turn(self) -> int:
+        """Exchanges so far."""
+        return int(self._turn.item())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All vectors, by name, each flat."""
+        return {f"{_COPIES_PREFIX}{name}": of_all.view(-1) for name, of_all in self.stacked.items()} | {
+            f"{_COPIES_PREFIX}turn": self._turn
+        }
+
+    def of(self, number: int) -> dict[str, Tensor]:
+        """A copy of the state of one replica."""
+        return {name: of_all[number].clone() for name, of_all in self.stacked.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Write that state into the model."""
+        for name, vector in self._live.items():
+            vector.copy_(state[name])
+
+    def store(self, state: Mapping[str, Tensor]) -> None:
+        """Read that state back from the model."""
+        for name, vector in self._live.items():
+            state[name].copy_(vector)
+
+    def distance(self) -> float | None:
+        """The root mean square distance of the replicas' weights from their mean; None if all have the same."""
+        if _WEIGHTS not in self._live:
+            return None
+        weights = self.stacked[_WEIGHTS].double()
+        return float((weights - weights.mean(dim=0)).square().sum(dim=1).mean().sqrt())
+
+    def settle(self, turn: int) -> None:
+        """Put the mean of all states into the model, after `turn` exchanges; what is not a weight becomes 0.
+
+        So the model depends on the states alone, wherever they were trained.
+        """
+        self._turn.fill_(turn)
+        for name, vector in self._live.items():
+            if name.startswith("optimizer."):
+                vector.zero_()
+            else:
+                vector.copy_(_mean(self.stacked[name]))
+
+
+def _mean(of_all: Tensor) -> Tensor:
+    """The mean over the replicas, added in order, shape (length,); rounded for whole numbers."""
+    total = torch.zeros_like(of_all[0], dtype=torch.float64)
+    for one in of_all:
+        total += one
+    mean = total / len(of_all)
+    return (mean if of_all.is_floating_point() else mean.round()).to(of_all.dtype)
+
+
+def copies_of(spec: JobSpec, live: Mapping[str, Tensor]) -> Copies | None:
+    """The states of a job's logical replicas, if its exchange keeps them apart."""
+    kept = spec.exchange.entry.keeps
+    return None if kept == "Nothing" else Copies(spec.exchange.replicas, live, residuals=kept == "Residual")
+
+
+# --- One copy of the model ---
+# One copy of the model: it computes shard gradients, adds them along the fixed tree, and takes the optimizer step.
+# Every worker holds a replica, as does a run in one process; an exchange only assigns shards to workers and combines
+# their partial sums.  Legend: L = length of a row, N = examples of a shard, S = shards of an update.
 
 
 class Replica:
@@ -241,3 +395,20 @@ class Replica:
         """The model's own state dict on the CPU, for export; no two tensors share memory."""
         with self.as_evaluated():
             return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+
+
+# --- A replica that goes back to where it was if what moves it fails ---
+
+
+@contextmanager
+def undone_by_errors(replica: Replica) -> Iterator[None]:
+    """Go back to the state before the block if it raises."""
+    start, position = {name: vector.clone() for name, vector in replica.tensors().items()}, replica.position
+    try:
+        yield
+    except BaseException:
+        replica.is_whole = False  # until all of it is back
+        for name, vector in replica.tensors().items():
+            vector.copy_(start[name])
+        replica.moved_to(position)
+        raise

@@ -16,8 +16,7 @@ from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.rows import Rows
-from batchgrowth_trainer.replica.updates import Partial
+from batchgrowth_trainer.replica.rows import Partial, Rows
 
 BUCKET = 1 << 18
 """The elements that a bucket has at least, 1 MiB; the last one may have fewer."""

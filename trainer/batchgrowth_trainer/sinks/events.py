@@ -1,20 +1,21 @@
-"""The events of a run, and the sinks that receive them in the order in which they happen.
-
-The rows of the history are events as they are: HistoryRow (an update was committed), EvaluationRow and ResizeRow; each
-is published once, even if a recovery repeats the update.
-"""
+"""The events of a run, their wording, and the sinks that receive them in the order in which they happen."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from batchgrowth.decisions import Decision
-from batchgrowth.forecast import Forecast
-from batchgrowth.judging import Judged
-from batchgrowth.plan import Plan, Position
+from batchgrowth.measured.forecast import Forecast
+from batchgrowth.measured.judging import Judged
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
+
+# --- The events of a run, and the sinks that receive them in the order in which they happen ---
+# The rows of the history are events as they are: HistoryRow (an update was committed), EvaluationRow and ResizeRow;
+# each is published once, even if a recovery repeats the update.
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +181,48 @@ def publish(sinks: Iterable[Sink], event: Event) -> None:
     """Hand the event to each sink in turn."""
     for sink in sinks:
         sink.handle(event)
+
+
+# --- The wording of a run's numbers and events, the same on a terminal and in a log ---
+
+
+def shown_metrics(row: EvaluationRow) -> str:
+    """Each metric after a comma: `, accuracy 0.9917`."""
+    return "".join(f", {name} {value:.4f}" for name, value in row.metrics.items())
+
+
+def note_of(event: Event) -> str | None:
+    """The event as one line for the user; None for an event without one."""
+    text = _text_of(event)
+    return None if text is None else " ".join(text.split())
+
+
+def _text_of(event: Event) -> str | None:
+    match event:
+        case Note(text):
+            return text
+        case ResizeRow(update, before, after, pause):
+            return f"update {update:,}: workers {before} → {after}, a pause of {pause * 1000:.0f} ms"
+        case Looked(row, quantity, before) if row.batch_size != before:
+            return f"update {row.update:,}: batch {before} → {row.batch_size}, {quantity} {row.value:.4g}"
+        case EndedEarly():
+            return _early_end(event)
+        case Recovered(update, cause):
+            return f"update {update:,}: {cause}; going on from the last committed update"
+        case CheckpointFailed(reason):
+            return f"checkpoint failed: {reason}"
+        case Waiting(cause):
+            return f"waiting for {cause}"
+        case ArithmeticDiffers(line=line) if line:
+            return line
+    return None
+
+
+def _early_end(event: EndedEarly) -> str:
+    judged, stop = event.judged, event.spec.evaluation.stop_early
+    assert stop is not None
+    best = f"better than {judged.value:.6g} of epoch {judged.epoch}" if judged.update else "finite"
+    num = f"{judged.misses} evaluation{'s' if judged.misses > 1 else ''}"
+    return (
+        f"ending early, after epoch {judged.evaluated} of {event.spec.epochs}: in {num}, {stop.metric} was not {best}"
+    )

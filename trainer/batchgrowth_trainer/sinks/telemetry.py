@@ -1,4 +1,4 @@
-"""The trainer's metrics, from the table in `batchgrowth.metrics`, and the endpoint that Prometheus scrapes."""
+"""The trainer's metrics, from the table in `batchgrowth.contract.metrics`, and the endpoint that Prometheus scrapes."""
 
 import socket
 import time
@@ -8,9 +8,9 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
 
+from batchgrowth.contract.metrics import TRAINER, Metric
 from batchgrowth.errors import PortError
-from batchgrowth.metrics import TRAINER, Metric
-from batchgrowth.plan import Plan
+from batchgrowth.schedule.stages import Plan
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow

@@ -1,11 +1,10 @@
-"""Graceful shutdown of a worker on SIGTERM: it announces that it leaves, and exits when its driver has released it.
-
-The update under way is finished, and the driver forms the next group without this worker before its process ends: no
-update is lost or repeated.
-"""
+"""The graceful shutdown of a worker on SIGTERM, and the forced end of a process whose threads hang."""
 
 import asyncio
+import atexit
+import logging
 import math
+import os
 import signal
 import sys
 import threading
@@ -14,7 +13,60 @@ from collections.abc import Callable, Sized
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from batchgrowth_trainer.worker.last_resort import end_unfinalized, end_when
+# --- The forced end of a process that is done, even if a thread or a connection hangs ---
+
+_EXIT_POLL_SECONDS = 0.1
+_FLUSH_SECONDS = 1.0  # how long the last log line and flushing the streams may take; they may hang as well
+
+
+def end_when(over: Callable[[], bool], code: int, why: str = "something still hangs") -> None:
+    """End this process with this exit code once `over` returns True, unless it ends by itself before; logs why."""
+
+    def watch() -> None:
+        while not over():
+            time.sleep(_EXIT_POLL_SECONDS)
+        flushing = threading.Thread(target=_flush, args=(code, why), daemon=True)
+        flushing.start()
+        flushing.join(_FLUSH_SECONDS)
+        os._exit(code)
+
+    threading.Thread(target=watch, name="last-resort", daemon=True).start()
+
+
+def end_within(seconds: float, code: int) -> None:
+    """End this process with this exit code after `seconds`, unless it ends by itself before."""
+    ends = time.monotonic() + seconds
+    end_when(lambda: time.monotonic() > ends, code)
+
+
+def end_unfinalized(over: Callable[[], bool], code: int) -> None:
+    """Have this process end with this exit code before Python finalizes its interpreter, if `over` is True by then.
+
+    A thread that is inside torch would abort the process: it cannot return to an interpreter that is being finalized.
+    """
+
+    def end() -> None:
+        if over():
+            logging.shutdown()
+            _flush_streams()
+            os._exit(code)
+
+    atexit.register(end)
+
+
+def _flush(code: int, why: str) -> None:
+    logging.getLogger(__name__).warning("%s; this process ends now with code %d", why, code)
+    _flush_streams()
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+# Graceful shutdown of a worker on SIGTERM: it announces that it leaves, and exits when its driver has released it.
+# The update under way is finished, and the driver forms the next group without this worker before its process ends: no
+# update is lost or repeated.
 
 if TYPE_CHECKING:
     from distributed import Worker

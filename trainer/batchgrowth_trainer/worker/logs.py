@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from batchgrowth.logs import DEFAULT_LOGS, Logs, configure_logs
+from batchgrowth.contract.logs import DEFAULT_LOGS, Logs, configure_logs
 from distributed import Worker
 
 _DASK = {"distributed", "asyncio"}

@@ -1,34 +1,163 @@
-"""A member of the group, inside a Dask worker: it holds a replica and trains it, one generation after another.
+"""A member of the group, inside a Dask worker: it holds a replica and trains it, one generation after another."""
 
-Each generation is one long Dask task; inside an update there is nothing but the arithmetic and the group.
-"""
-
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
 import torch
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth.plan import Position, Step, evaluation_due
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import evaluation_due
+from batchgrowth.schedule.stages import Step
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.blame import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.exchange.all_reduce import run_of
-from batchgrowth_trainer.exchange.forming import Door, Encryption
-from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group
+from batchgrowth_trainer.exchange.connections import Door, Encryption
+from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.exchange.spreading import spread_state, swap_with_all
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
-from batchgrowth_trainer.record.packed import Packed, unpack
+from batchgrowth_trainer.record.snapshot import Packed, Snapshot, unpack
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.devices import prepare_process
-from batchgrowth_trainer.replica.judging import is_judged, judged
+from batchgrowth_trainer.replica.evaluation import is_judged, judged
 from batchgrowth_trainer.worker import messages
-from batchgrowth_trainer.worker.control import Control
-from batchgrowth_trainer.worker.watchdog import Watchdog
+
+# --- Whether the thread that computes hangs: it has taken far longer for a shard than for any before it ---
+# The driver cannot tell: the process answers, and a worker that trains alone has no peers to give it up. Only this
+# process knows how long its shards take.
+
+TICK_SECONDS = 1.0
+STUCK_SECONDS = 300.0
+"""Beyond exchange.timeoutSeconds, the shortest time after which a thread hangs.
+
+All may wait for one file system, and they alone hold the newest state.
+"""
+_LONGEST = 20.0  # how many times the longest shard before it a shard may take
+
+
+class Watchdog:
+    """Counts the ticks of each shard, so the time in which the whole process is stopped does not count.
+
+    Until the first shard ends, none counts as too long: it may compile the model.
+    """
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self._least = STUCK_SECONDS + timeout_seconds
+        self._beats = self._seen = 0
+        self._computing = False
+        self._seconds = self._longest = 0.0
+        self._closed = threading.Event()
+
+    def __enter__(self) -> None:
+        """The thread begins to compute."""
+        self._beats += 1
+        self._computing = True
+
+    def __exit__(self, *_: object) -> None:
+        """The thread does something else, such as waiting for its peers."""
+        self._computing = False
+
+    def beat(self) -> None:
+        """The thread has computed a shard, or as much of something else."""
+        self._longest = max(self._longest, self._seconds, TICK_SECONDS)
+        self._beats += 1
+
+    def tick(self, seconds: float) -> bool:
+        """Count the seconds since the last tick; whether the thread hangs."""
+        if not self._computing or self._beats != self._seen:
+            self._seen, self._seconds = self._beats, 0.0
+            return False
+        self._seconds += seconds
+        return self._longest > 0 and self._seconds > max(self._least, _LONGEST * self._longest)
+
+    def watch(self, end: Callable[[str], None]) -> None:
+        """Tick in a thread, until closed and at rest; call `end` with the reason once the computing thread hangs."""
+
+        def tick() -> None:
+            while self._computing or not self._closed.is_set():
+                time.sleep(TICK_SECONDS)
+                if self.tick(TICK_SECONDS):
+                    end(f"a shard has taken {self._seconds:.0f} s, and none before it more than {self._longest:.0f} s")
+                    return
+
+        threading.Thread(target=tick, name="watchdog", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop watching, once the thread computes no longer: a new driver waits for one that hangs."""
+        self._closed.set()
+
+
+# --- Requests of the driver to a member that trains: served at the next update boundary, free of cost until then ---
+
+
+class Control:
+    """Written by the worker's event loop, read by the thread that trains."""
+
+    def __init__(self, take: Callable[[], Snapshot]) -> None:
+        self.abandoned = False
+        self._take = take
+        self._stop_generation = self._over_generation = -1
+        self._lock = threading.Lock()
+        self._training = False
+        self._requests: deque[Future[Snapshot]] = deque()
+
+    def request_stop(self, generation: int) -> None:
+        """Stop the members of this generation, and of earlier ones, after their update."""
+        self._stop_generation = max(self._stop_generation, generation)
+
+    def stop_requested(self, generation: int) -> bool:
+        """Whether this generation should stop."""
+        return self._stop_generation >= generation
+
+    def cancel(self, generation: int) -> None:
+        """Wait no longer for the members of this generation, or of earlier ones: it is over."""
+        self._over_generation = max(self._over_generation, generation)
+
+    def is_over(self, generation: int) -> bool:
+        """Whether this generation ends without its next update."""
+        return self.abandoned or self._over_generation >= generation
+
+    def request_snapshot(self) -> Future[Snapshot]:
+        """A copy of the state at the next update boundary; at once if the member does not train."""
+        request: Future[Snapshot] = Future()
+        with self._lock:
+            self._requests.append(request)
+            if not self._training:
+                self._serve()
+        return request
+
+    def at_boundary(self) -> None:
+        """Serve the requested snapshots."""
+        if self._requests:
+            with self._lock:
+                self._serve()
+
+    def training(self, on: bool) -> None:
+        """Record whether a thread trains now."""
+        with self._lock:
+            self._training = on
+            if not on:
+                self._serve()
+
+    def _serve(self) -> None:
+        if self._requests:
+            try:
+                snapshot = self._take()
+            except RuntimeError as error:  # of a device that has failed
+                while self._requests:
+                    self._requests.popleft().set_exception(error)
+            while self._requests:
+                self._requests.popleft().set_result(snapshot)
+
+
+# --- A member of the group, inside a Dask worker: it holds a replica and trains it, one generation after another ---
+# Each generation is one long Dask task; inside an update there is nothing but the arithmetic and the group.
 
 _KEPT_ROWS = 4096  # and those of a long round: what a member keeps for the driver, in case that which reports dies
 _KEPT_EVALUATIONS = 64

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from batchgrowth.decisions import Decision
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth.judging import Judged
-from batchgrowth.plan import Plan, Position, Step
+from batchgrowth.measured.judging import Judged
+from batchgrowth.position import Position
+from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.stages import Plan, Step
 from pydantic import Discriminator, TypeAdapter
 
-from batchgrowth_trainer.exchange.seats import Seat
+from batchgrowth_trainer.exchange.connections import Seat
 from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.record.arithmetic import Arithmetic
-from batchgrowth_trainer.replica.updates import Committed
+from batchgrowth_trainer.replica.rows import Committed
 
 COMPUTE = "batchgrowth_compute"
 """The operation of a worker's server that a driver's requests ask for."""

@@ -1,41 +1,58 @@
-"""What the driver calls inside a Dask worker: a few plain functions over the members of this process.
-
-The plain functions run as tasks in the worker's thread, or as requests; the coroutines run on its event loop, beside
-what computes.
-"""
+"""What the driver calls inside a Dask worker: a few plain functions over the members of this process."""
 
 import asyncio
+import random
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import dask.sizeof
+import distributed.comm.core
+import distributed.utils_comm
 import torch
 from batchgrowth.errors import ClusterError, Superseded
-from batchgrowth.plan import Step
+from batchgrowth.schedule.stages import Step
 from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
 from distributed.core import error_message
 from distributed.protocol import to_serialize
 
-from batchgrowth_trainer.exchange.forming import Encryption
+from batchgrowth_trainer.exchange.connections import Encryption
 from batchgrowth_trainer.loading import find_modules_in
 from batchgrowth_trainer.record.functions import receive
-from batchgrowth_trainer.record.packed import Packed
 from batchgrowth_trainer.record.snapshot import (
+    Packed,
     PackedSnapshot,
     PackedTrained,
     pack_snapshot,
     pack_trained,
     unpack_snapshot,
 )
-from batchgrowth_trainer.replica.judging import is_judged, trained_of
+from batchgrowth_trainer.replica.evaluation import is_judged, trained_of
 from batchgrowth_trainer.worker import messages
 from batchgrowth_trainer.worker.addresses import host_and_port
-from batchgrowth_trainer.worker.draws_of_dask import draw_apart
-from batchgrowth_trainer.worker.last_resort import end_when
-from batchgrowth_trainer.worker.leave import Leave
+from batchgrowth_trainer.worker.leave import Leave, end_when
 from batchgrowth_trainer.worker.member import Member
+
+# --- Dask's threads draw from a generator of their own ---
+# A worker's event loop draws from the global generator of `random` while another thread reads examples, for instance to
+# estimate the size of a message by a sample of it. The trainer has seeded that generator for a shard, and whatever the
+# examples draw from it must depend on the seed alone.
+
+_DRAW = (dask.sizeof, distributed.comm.core, distributed.utils_comm)
+"""The modules that draw while a worker trains."""
+
+
+def draw_apart() -> None:
+    """Replace the module `random` in these modules by a generator of their own."""
+    for module in _DRAW:
+        vars(module)["random"] = random.Random()  # noqa: S311  (no secret)
+
+
+# --- What the driver calls inside a Dask worker: a few plain functions over the members of this process ---
+# The plain functions run as tasks in the worker's thread, or as requests; the coroutines run on its event loop, beside
+# what computes.
 
 draw_apart()
 

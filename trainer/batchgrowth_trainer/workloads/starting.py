@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from batchgrowth.errors import Fault, SpecError
-from batchgrowth.schema.patterns import JOB_NAME
-from batchgrowth.spec.metadata import LONGEST_JOB_NAME
+from batchgrowth.schema import JOB_NAME
+from batchgrowth.spec.job import LONGEST_JOB_NAME
 
 _MANIFEST = """\
 # Train: batchgrowth run {folder}/job.yaml

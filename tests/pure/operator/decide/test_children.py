@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import names
-from batchgrowth_operator.decide.defaults import Defaults, Network
 from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.settings import Defaults, Network
 
 GOLDEN = Path(__file__).parent / "golden" / "digits-children.yaml"
 MakeWorld = Any

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.decide import drift
-from batchgrowth_operator.decide.drift import covers, digest, is_in_place
+from batchgrowth_operator.children import drift
+from batchgrowth_operator.children.drift import covers, digest, is_in_place
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from batchgrowth.conditions import REASONS, STAGE_BEGAN
-from batchgrowth_operator.decide import situation as situations
-from batchgrowth_operator.decide.children import workers
-from batchgrowth_operator.decide.keeping import NOT_KEPT
+from batchgrowth.contract.status import REASONS, STAGE_BEGAN
+from batchgrowth_operator.children import workers
+from batchgrowth_operator.job.conditions import NOT_KEPT
+from batchgrowth_operator.seen import situation as situations
 from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from batchgrowth.conditions import REASONS
-from batchgrowth.status import JobStatus
+from batchgrowth.contract.status import REASONS, JobStatus
 from batchgrowth_operator.seen.observed import Failure, Ref
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

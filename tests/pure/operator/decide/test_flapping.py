@@ -7,10 +7,10 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from batchgrowth_operator.decide import previous
-from batchgrowth_operator.decide.flapping import CALM_SECONDS, FORGOTTEN_AFTER_SECONDS, GOOD, WRITE_SECONDS
-from batchgrowth_operator.decide.previous import MOST_TURNS
-from batchgrowth_operator.seen.timestamps import timestamp_ms
+from batchgrowth_operator.job.flapping import CALM_SECONDS, FORGOTTEN_AFTER_SECONDS, GOOD, WRITE_SECONDS
+from batchgrowth_operator.seen import situation
+from batchgrowth_operator.seen.clock import timestamp_ms
+from batchgrowth_operator.seen.situation import MOST_TURNS
 
 MakeWorld = Any
 WORKERS = {"workers": {"examplesPerWorker": 8, "minimum": 1, "maximum": 40}}
@@ -84,7 +84,7 @@ def test_an_hour_of_flapping(four: Any, levels: Any, each: float, monkeypatch: p
     assert "True" == world.condition("Degraded")[0]
     assert "Again and again since 2026-11-20T10:" in message(world, "ClusterReady")
 
-    monkeypatch.setattr(previous, "MOST_TURNS", 10**9)
+    monkeypatch.setattr(situation, "MOST_TURNS", 10**9)
     assert most_in_a_minute(play(four(), levels, each, 10 * MINUTE), 5 * MINUTE) >= 2
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.conditions import REASONS
-from batchgrowth.progress import Progress
-from batchgrowth.status import JobStatus
+from batchgrowth.contract.progress import Progress
+from batchgrowth.contract.status import REASONS, JobStatus
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.decide.decision import Decision
+from batchgrowth_operator.children.writes import Decision
+from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import Ref
-from batchgrowth_operator.seen.timestamps import timestamp
 
 KEPT = {"volume": {"claimName": "kept"}}
 JOB = Ref("Job", "digits-trainer")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.decisions import MOST_DECISIONS
-from batchgrowth.forecast import Forecast
+from batchgrowth.contract.status import MOST_HISTORY, JobStatus
+from batchgrowth.measured.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
-from batchgrowth.status import MOST_HISTORY, JobStatus
-from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.decide.events import measured_value
-from batchgrowth_operator.decide.keeping import NOT_KEPT
+from batchgrowth.schedule.plan import MOST_DECISIONS
+from batchgrowth_operator.job.conditions import NOT_KEPT
+from batchgrowth_operator.job.events import measured_value
 from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.settings import Defaults
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

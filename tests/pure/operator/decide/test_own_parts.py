@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.manifest import read_manifest
-from batchgrowth.pod_limits import PodLimits, pod_faults, written_pods
-from batchgrowth.pod_security import PodSecurity
-from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, pod_faults, written_pods
+from batchgrowth.manifest.reading import read_manifest
 from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.settings import Defaults
 
 MakeWorld = Any
 TRAINER = (Ref("Job", names.trainer("digits")),)

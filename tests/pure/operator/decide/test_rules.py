@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.conditions import REASONS
-from batchgrowth.exchanged import Exchanged
-from batchgrowth_operator.decide.keeping import NOT_KEPT
+from batchgrowth.contract.progress import Exchanged
+from batchgrowth.contract.status import REASONS
+from batchgrowth_operator.job.conditions import NOT_KEPT
 from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.decide.keeping import AWAITED, NOT_KEPT
+from batchgrowth_operator.job.conditions import AWAITED, NOT_KEPT
 from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any

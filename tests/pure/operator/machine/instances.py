@@ -10,22 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth_operator.decide.defaults import Defaults
+from batchgrowth_operator.api import cache, leader, observe
+from batchgrowth_operator.api import client as server_clock
+from batchgrowth_operator.api.apply import Writer
+from batchgrowth_operator.api.cache import Key, Store, Sweep
+from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.events import RETRY_SECONDS, Recorder
+from batchgrowth_operator.api.leader import Tenure
+from batchgrowth_operator.api.observe import Observer
+from batchgrowth_operator.api.server import JOBS, WATCHED
+from batchgrowth_operator.loop.queue import Pace, Result, passes_of
+from batchgrowth_operator.loop.telemetry import Telemetry
 from batchgrowth_operator.seen.observed import Ref, ref_of
-from batchgrowth_operator.server import clock as server_clock
-from batchgrowth_operator.server import lease, observe, store, sweep
-from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.apply import Writer
-from batchgrowth_operator.server.kinds import JOBS, WATCHED
-from batchgrowth_operator.server.lease import Tenure
-from batchgrowth_operator.server.observe import Observer
-from batchgrowth_operator.server.recorder import RETRY_SECONDS, Recorder
-from batchgrowth_operator.server.settings import LeaseLock
-from batchgrowth_operator.server.store import Key, Store
-from batchgrowth_operator.server.sweep import Sweep
-from batchgrowth_operator.shell.pace import Pace
-from batchgrowth_operator.shell.passes import Result, passes_of
-from batchgrowth_operator.shell.telemetry import Telemetry
+from batchgrowth_operator.settings import Defaults, LeaseLock
 from controllers import JOB
 from model_api import NAMESPACE, START, Body, Client, Killed, Server, is_watched
 
@@ -43,9 +40,9 @@ class Clock:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(server_clock, "time", self)
         patch.setattr(observe, "time", self)
-        patch.setattr(lease, "time", self)
-        patch.setattr(store, "time", self)
-        patch.setattr(sweep, "GRACE_SECONDS", 0)
+        patch.setattr(leader, "time", self)
+        patch.setattr(cache, "time", self)
+        patch.setattr(cache, "GRACE_SECONDS", 0)
 
     def monotonic(self) -> float:
         return self.server.seconds
@@ -131,7 +128,7 @@ class Instance:
         lock, held = LeaseLock(NAMESPACE, "operators", self.name), self.client.get_lease(NAMESPACE, "operators")
         if held != self._seen_lease[0]:
             self._seen_lease = held, self.server.seconds
-        wanted = lease.claim(lock, held, self.server.seconds - self._seen_lease[1], self.clock.now())
+        wanted = leader.claim(lock, held, self.server.seconds - self._seen_lease[1], self.clock.now())
         if wanted is None:
             if self.leads:
                 self.start()

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import names
-from batchgrowth_operator.decide.drift import _remembered
+from batchgrowth_operator.api.cache import SWEEP_SECONDS
+from batchgrowth_operator.children.drift import _remembered
+from batchgrowth_operator.loop.telemetry import Telemetry
 from batchgrowth_operator.seen.observed import Ref, is_owned_by
-from batchgrowth_operator.server.sweep import SWEEP_SECONDS
-from batchgrowth_operator.shell.telemetry import Telemetry
 from controllers import CLAIM, CLUSTER, FAILURES, JOB, MOUNTED, PROGRESS, SCHEDULER, TRAINER, UPDATES, WORKERS, Nature
 from hypothesis import strategies as st
 from hypothesis.stateful import RULE_MARKER, RuleBasedStateMachine, initialize, invariant, precondition, rule

@@ -9,12 +9,12 @@ from typing import Any
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
-from batchgrowth_operator.decide.drift import is_smaller
-from batchgrowth_operator.decide.storage import size_of
+from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.server import ServerClock
+from batchgrowth_operator.children.drift import is_smaller
+from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import Ref, labels_of, ref_of
-from batchgrowth_operator.seen.timestamps import timestamp
-from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.clock import ServerClock
+from batchgrowth_operator.seen.storage import size_of
 
 NAMESPACE = "default"
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)

@@ -7,19 +7,20 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-from batchgrowth import lead, names
-from batchgrowth_operator.decide import reconcile as rec
-from batchgrowth_operator.decide import situation, statuses
-from batchgrowth_operator.decide.children import cluster
-from batchgrowth_operator.decide.situation import ClusterPolicy, Mode, Situation
-from batchgrowth_operator.seen import scheduler
+from batchgrowth import names
+from batchgrowth.contract import lead
+from batchgrowth_operator.api import apply, observe
+from batchgrowth_operator.api.apply import Writer
+from batchgrowth_operator.api.cache import Store
+from batchgrowth_operator.api.observe import Observer
+from batchgrowth_operator.children import scheduler
+from batchgrowth_operator.job import reconcile as rec
+from batchgrowth_operator.job import status
+from batchgrowth_operator.loop import queue
+from batchgrowth_operator.seen import problems, situation
+from batchgrowth_operator.seen.clock import seconds_since
 from batchgrowth_operator.seen.observed import Observed, annotations_of, is_owned_by, ref_of
-from batchgrowth_operator.seen.timestamps import seconds_since
-from batchgrowth_operator.server import apply, observe
-from batchgrowth_operator.server.apply import Writer
-from batchgrowth_operator.server.observe import Observer
-from batchgrowth_operator.server.store import Store
-from batchgrowth_operator.shell import passes
+from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
 
 Patch = pytest.MonkeyPatch
 
@@ -75,7 +76,7 @@ def drift_is_never_seen(patch: Patch) -> None:
 
 
 def a_request_for_parts_is_taken_back(patch: Patch) -> None:
-    patch.setattr(scheduler, "_is_requested", lambda seen: False)
+    patch.setattr(problems, "_is_requested", lambda seen: False)
 
 
 def a_missing_annotation_recreates(patch: Patch) -> None:
@@ -116,7 +117,7 @@ def a_refused_spec_deletes_the_children(patch: Patch) -> None:
         rejected = (decision.status or {}).get("phase") == "Rejected"
         return replace(decision, delete=tuple(seen.children)) if rejected else decision
 
-    patch.setattr(passes, "reconcile", decide)
+    patch.setattr(queue, "reconcile", decide)
 
 
 def the_lease_is_not_asked(patch: Patch) -> None:
@@ -137,8 +138,8 @@ def the_last_start_is_not_kept(patch: Patch) -> None:
 
 
 def the_history_keeps_only_the_newest(patch: Patch) -> None:
-    real = statuses.next_history
-    patch.setattr(statuses, "next_history", lambda s, w: real(s, w)[-1:])
+    real = status.next_history
+    patch.setattr(status, "next_history", lambda s, w: real(s, w)[-1:])
 
 
 def what_was_found_is_not_stored(patch: Patch) -> None:
@@ -153,7 +154,7 @@ def the_cluster_is_never_released(patch: Patch) -> None:
 
 
 def lost_parts_are_not_restored(patch: Patch) -> None:
-    patch.setattr(cluster, "lacks_parts", lambda seen: False)
+    patch.setattr(scheduler, "lacks_parts", lambda seen: False)
 
 
 ANOTHERS = "another's"

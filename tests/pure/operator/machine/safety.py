@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
+from batchgrowth_operator.seen.clock import parse_timestamp
 from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
-from batchgrowth_operator.seen.observed import Ref, is_owned_by, labels_of
-from batchgrowth_operator.seen.since import active_since, ended_at
-from batchgrowth_operator.seen.timestamps import parse_timestamp
+from batchgrowth_operator.seen.observed import Ref, active_since, ended_at, is_owned_by, labels_of
 from controllers import CLUSTER, JOB, SCHEDULER, TRAINER, WORKERS
 from instances import DEFAULT_IMAGE, Instance
 from model_api import Body, Server

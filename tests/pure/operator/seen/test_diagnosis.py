@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.conditions import REASONS
-from batchgrowth_operator.decide.retries import RETRY_SECONDS
-from batchgrowth_operator.seen.diagnosis import MOST_EVENT_READS, unexplained
+from batchgrowth.contract.status import REASONS
+from batchgrowth_operator.children.workers import RETRY_SECONDS
 from batchgrowth_operator.seen.observed import Ref
+from batchgrowth_operator.seen.problems import MOST_EVENT_READS, unexplained
 
 MakeWorld = Any
 CREATED = "2026-11-20T10:00:10Z"

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from batchgrowth_operator.decide.decision import Decision, Event
+from batchgrowth_operator.api import leader
+from batchgrowth_operator.api.apply import Writer
+from batchgrowth_operator.api.cache import Store
+from batchgrowth_operator.api.client import TIMEOUT_SECONDS, Api
+from batchgrowth_operator.api.events import RETRY_SECONDS, Recorder
+from batchgrowth_operator.api.leader import NotLeading, Tenure, bounded
+from batchgrowth_operator.children.writes import Decision, Event
 from batchgrowth_operator.seen.observed import Observed, Ref
-from batchgrowth_operator.server import lease
-from batchgrowth_operator.server.api import TIMEOUT_SECONDS, Api
-from batchgrowth_operator.server.apply import Writer
-from batchgrowth_operator.server.lease import NotLeading, Tenure, bounded
-from batchgrowth_operator.server.recorder import RETRY_SECONDS, Recorder
-from batchgrowth_operator.server.store import Store
 from kubernetes import client
 
 PLAN = Ref("ConfigMap", "digits-plan")
@@ -35,7 +35,7 @@ def hung() -> Iterator[Api]:
 @pytest.mark.fault("B04")
 def test_a_write_that_hangs_ends_with_the_tenure(hung: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unbounded it would take twice as long as the Lease: another operator writes by then."""
-    monkeypatch.setattr(lease, "LOST_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr(leader, "LOST_AFTER_SECONDS", 0.2)
     tenure = Tenure(needs_lease=True)
     recorder = Recorder(hung, lambda: tenure.seconds_left)
     writer = Writer(hung, Store(), recorder, recorder.seconds_left)

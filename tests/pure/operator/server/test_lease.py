@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from batchgrowth_operator.server import lease
-from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.lease import DURATION_SECONDS, Tenure, claim, hold
-from batchgrowth_operator.server.settings import LeaseLock
-from batchgrowth_operator.shell.passes import MOST_CONCURRENT
+from batchgrowth_operator.api import leader
+from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.leader import DURATION_SECONDS, Tenure, claim, hold
+from batchgrowth_operator.loop.queue import MOST_CONCURRENT
+from batchgrowth_operator.settings import LeaseLock
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 ME = LeaseLock("system", "batchgrowth", "me")
@@ -75,8 +75,8 @@ class FakeApi:
 def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The calls of `begin` until the lease was lost."""
     calls: list[str] = []
-    monkeypatch.setattr(lease, "RENEW_SECONDS", 0)
-    monkeypatch.setattr(lease, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(leader, "RENEW_SECONDS", 0)
+    monkeypatch.setattr(leader, "RETRY_SECONDS", 0)
     asyncio.run(asyncio.wait_for(hold(api, ME, Tenure(needs_lease=True), lambda: calls.append("began")), 10))  # type: ignore[arg-type]
     return calls
 
@@ -90,7 +90,7 @@ def test_holding_and_losing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_taking_over_an_expired_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "DURATION_SECONDS", 0)
+    monkeypatch.setattr(leader, "DURATION_SECONDS", 0)
     api = FakeApi("other", "same", "mine", "other")
     original = api.get_lease
 
@@ -106,7 +106,7 @@ def test_taking_over_an_expired_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_lease_that_cannot_be_renewed_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "LOST_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(leader, "LOST_AFTER_SECONDS", 0.01)
     api = FakeApi("free", *[ConnectionRefusedError()] * 100_000)
 
     assert ["began"] == attempt(api, monkeypatch)
@@ -114,8 +114,8 @@ def test_a_lease_that_cannot_be_renewed_is_lost(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another operator may take the Lease 15 s after its last change, so the holder gives up before that."""
-    monkeypatch.setattr(lease, "LOST_AFTER_SECONDS", 0.3)
-    monkeypatch.setattr(lease, "REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(leader, "LOST_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(leader, "REQUEST_SECONDS", 0.1)
     let_go, tenure, lefts = threading.Event(), Tenure(needs_lease=True), list[float]()
     api = FakeApi("free")
     read = api.get_lease
@@ -127,8 +127,8 @@ def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.Monk
         raise ConnectionRefusedError
 
     monkeypatch.setattr(api, "get_lease", hang)
-    monkeypatch.setattr(lease, "RENEW_SECONDS", 0)
-    monkeypatch.setattr(lease, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(leader, "RENEW_SECONDS", 0)
+    monkeypatch.setattr(leader, "RETRY_SECONDS", 0)
     assert tenure.seconds_left < 0
     began = time.monotonic()
     asyncio.run(hold(api, ME, tenure, lambda: lefts.append(tenure.seconds_left)))  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.Monk
 @pytest.mark.fault("B04")
 def test_writes_that_hang_do_not_delay_a_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads of the passes are taken, and as many writes wait for one."""
-    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(leader, "RENEW_SECONDS", 0.01)
     let_go, tenure, api = threading.Event(), Tenure(needs_lease=True), FakeApi("free", *["mine"] * 20)
     hung = list[Any]()
 

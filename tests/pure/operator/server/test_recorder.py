@@ -6,21 +6,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from batchgrowth_operator.decide.decision import Event
-from batchgrowth_operator.seen.observed import Observed
-from batchgrowth_operator.server import recorder
-from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.correlator import BURST, COMBINED, MOST_SIMILAR
-from batchgrowth_operator.server.recorder import (
+from batchgrowth_operator.api import events as api_events
+from batchgrowth_operator.api.cache import Key
+from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.events import (
     BEHIND_SECONDS,
+    BURST,
+    COMBINED,
     MOST_BYTES,
+    MOST_SIMILAR,
     PATIENCE,
     PAUSE_SECONDS,
     RETRY_SECONDS,
     Recorder,
     fitting,
 )
-from batchgrowth_operator.server.store import Key
+from batchgrowth_operator.children.writes import Event
+from batchgrowth_operator.seen.observed import Observed
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
@@ -236,7 +238,7 @@ def test_only_the_leader_posts(api: FakeApi) -> None:
 @pytest.mark.parametrize("event", [stage(1), TROUBLE])
 def test_what_waits_is_bounded(api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch, event: Event) -> None:
     """The oldest make room, warnings last."""
-    monkeypatch.setattr(recorder, "MOST_WAITING", 2)
+    monkeypatch.setattr(api_events, "MOST_WAITING", 2)
     for job in ("a", "b", "c"):
         events.record(seen(job), event)
     post(events)
@@ -274,7 +276,7 @@ def test_the_thread_posts_and_a_stop_posts_the_rest(api: FakeApi, events: Record
 def test_an_error_that_nobody_expects_costs_its_event_alone(
     api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(recorder, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(api_events, "RETRY_SECONDS", 0.01)
     api.errors.append(KeyError("metadata"))
     events.start()
     events.record(seen("first"), TROUBLE)
@@ -292,7 +294,7 @@ def test_an_error_that_nobody_expects_costs_its_event_alone(
 def test_a_stop_ends_in_time(api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing was begun, or another operator leads."""
     events.stop()
-    monkeypatch.setattr(recorder, "FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(api_events, "FLUSH_SECONDS", 0.2)
     slow = Recorder(FakeApi(seconds=0.05))  # type: ignore[arg-type]
     idle = Recorder(api, lambda: 0.0)  # type: ignore[arg-type]
     for each in (slow, idle):

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
+from batchgrowth_operator.api import cache as store_module
+from batchgrowth_operator.api.cache import TOMBSTONE_SECONDS, Key, Store, key_of
+from batchgrowth_operator.api.server import KINDS
 from batchgrowth_operator.seen.observed import Ref, is_owned_by
-from batchgrowth_operator.server import store as store_module
-from batchgrowth_operator.server.kinds import KINDS
-from batchgrowth_operator.server.store import TOMBSTONE_SECONDS, Key, Store, key_of
 
 KEY = Key("default", "digits")
 

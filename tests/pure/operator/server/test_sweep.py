@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
+from batchgrowth_operator.api import cache
+from batchgrowth_operator.api.cache import Key, Store, Sweep
+from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.server import JOBS, WATCHED
 from batchgrowth_operator.seen.observed import Ref
-from batchgrowth_operator.server import sweep
-from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.kinds import JOBS, WATCHED
-from batchgrowth_operator.server.store import Key, Store
-from batchgrowth_operator.server.sweep import Sweep
 
 KEY = Key("default", "digits")
 PLAN = Ref("ConfigMap", "digits-plan")
@@ -45,8 +44,8 @@ class FakeApi:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "GRACE_SECONDS", 0.001)
-    monkeypatch.setattr(sweep, "SWEEP_SECONDS", 0.001)
+    monkeypatch.setattr(cache, "GRACE_SECONDS", 0.001)
+    monkeypatch.setattr(cache, "SWEEP_SECONDS", 0.001)
 
 
 def swept(api: FakeApi, store: Store, namespace: str = "") -> list[Key]:

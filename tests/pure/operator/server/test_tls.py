@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth_operator.server.certificates import (
+from batchgrowth_operator.api.credentials import (
     AUTHORITY_LIFE,
+    AUTHORITY_RENEWED_BEFORE_END,
     CERTIFICATE_LIFE,
+    CERTIFICATE_RENEWED_BEFORE_END,
     CLOCK_SKEW,
+    MOST_AUTHORITIES,
+    TRUSTED_BEFORE_SIGNING,
     has_issued,
     new_authority,
     new_certificate,
     pem,
     read_certificates,
     read_pair,
-)
-from batchgrowth_operator.server.tls import (
-    AUTHORITY_RENEWED_BEFORE_END,
-    CERTIFICATE_RENEWED_BEFORE_END,
-    MOST_AUTHORITIES,
-    TRUSTED_BEFORE_SIGNING,
     renewed,
 )
 from cryptography import x509

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from batchgrowth_operator.decide.decision import Decision
+from batchgrowth_operator.api.apply import Writer
+from batchgrowth_operator.api.cache import Store
+from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.events import Recorder
+from batchgrowth_operator.children.writes import Decision
+from batchgrowth_operator.job.status import declared
 from batchgrowth_operator.seen.observed import Failure, Observed, Ref
-from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.apply import Writer
-from batchgrowth_operator.server.recorder import Recorder
-from batchgrowth_operator.server.store import Store
-from batchgrowth_operator.server.undeclared import declared
 
 HEAD = "failed to create typed patch object (default/digits; batchgrowth.dev/v1alpha1, Kind=BatchGrowthJob): "
 STATUS = {

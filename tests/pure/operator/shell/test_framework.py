@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from batchgrowth_operator.loop import framework
+from batchgrowth_operator.loop.watch import _strip
 from batchgrowth_operator.process import CHATTY
-from batchgrowth_operator.shell import framework
-from batchgrowth_operator.shell.handlers import _strip
 from kopf._cogs.aiokits.aiotasks import Scheduler
 from kopf._cogs.aiokits.aiotoggles import ToggleSet
 from kopf._cogs.clients import api, fetching, watching
@@ -133,8 +133,8 @@ def test_a_loaded_client_library_stays_loaded(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _reload(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.delitem(sys.modules, "batchgrowth_operator.shell.framework", raising=False)
-    return importlib.import_module("batchgrowth_operator.shell.framework")
+    monkeypatch.delitem(sys.modules, "batchgrowth_operator.loop.framework", raising=False)
+    return importlib.import_module("batchgrowth_operator.loop.framework")
 
 
 def test_a_scheduler_whose_own_tasks_are_cancelled_closes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.server.observe import Observer
-from batchgrowth_operator.server.store import Key, Store
-from batchgrowth_operator.shell.handlers import registry_of
-from batchgrowth_operator.shell.pace import Pace
+from batchgrowth_operator.api.cache import Key, Store
+from batchgrowth_operator.api.observe import Observer
+from batchgrowth_operator.loop.queue import Pace
+from batchgrowth_operator.loop.watch import registry_of
+from batchgrowth_operator.settings import Defaults
 
 KEY = Key("default", "digits")
 UNUSED: Any = None

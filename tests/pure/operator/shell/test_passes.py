@@ -9,25 +9,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth.forecast import Forecast
-from batchgrowth.progress import Progress
-from batchgrowth_operator.decide import flapping, previous
-from batchgrowth_operator.decide.decision import Decision, Event
-from batchgrowth_operator.decide.defaults import Defaults
-from batchgrowth_operator.seen.diagnosis import LONGEST_EVENT_AGE_SECONDS
+from batchgrowth.contract.progress import Progress
+from batchgrowth.measured.forecast import Forecast
+from batchgrowth_operator.api import credentials, observe
+from batchgrowth_operator.api.apply import Writer
+from batchgrowth_operator.api.cache import Key, Store
+from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.events import BURST, Recorder
+from batchgrowth_operator.api.observe import RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
+from batchgrowth_operator.api.server import ServerClock
+from batchgrowth_operator.children.writes import Decision, Event
+from batchgrowth_operator.job import flapping
+from batchgrowth_operator.loop import queue
+from batchgrowth_operator.loop.queue import Pace, Passes, Result, passes_of, summary
+from batchgrowth_operator.loop.telemetry import Telemetry
+from batchgrowth_operator.seen import situation
 from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
-from batchgrowth_operator.server import observe, tls
-from batchgrowth_operator.server.api import Refused
-from batchgrowth_operator.server.apply import Writer
-from batchgrowth_operator.server.clock import ServerClock
-from batchgrowth_operator.server.correlator import BURST
-from batchgrowth_operator.server.observe import RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
-from batchgrowth_operator.server.recorder import Recorder
-from batchgrowth_operator.server.store import Key, Store
-from batchgrowth_operator.shell import passes
-from batchgrowth_operator.shell.pace import Pace
-from batchgrowth_operator.shell.passes import Passes, Result, passes_of, summary
-from batchgrowth_operator.shell.telemetry import Telemetry
+from batchgrowth_operator.seen.problems import LONGEST_EVENT_AGE_SECONDS
+from batchgrowth_operator.settings import Defaults
 from prometheus_client import generate_latest
 
 KEY = Key("default", "digits")
@@ -208,7 +207,7 @@ def test_an_unobserved_object_of_the_job_causes_another_pass(setting: Setting) -
 
     result = setting.once()
 
-    assert (passes.OUTDATED_SECONDS, before) == (result.requeue_after_seconds, len(setting.api.writes()))
+    assert (queue.OUTDATED_SECONDS, before) == (result.requeue_after_seconds, len(setting.api.writes()))
     assert PLAN in setting.store.children(KEY)
 
 
@@ -465,8 +464,8 @@ def test_certificates_are_looked_at_once_for_each_time_that_they_are_read(
     asyncio.run(observer.observe(KEY, ()))
     setting.once()
     looked: list[str] = []
-    renewed = tls.renewed
-    monkeypatch.setattr(tls, "renewed", lambda *given: (looked.append(given[0]), renewed(*given))[1])
+    renewed = credentials.renewed
+    monkeypatch.setattr(credentials, "renewed", lambda *given: (looked.append(given[0]), renewed(*given))[1])
 
     for _ in range(3):
         seen = asyncio.run(observer.observe(KEY, ()))
@@ -898,7 +897,7 @@ def collect(setting: Setting) -> None:
 
 @pytest.mark.fault("C18")
 def test_events_during_a_pass_cause_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "DEBOUNCE_SECONDS", 0)
+    monkeypatch.setattr(queue, "DEBOUNCE_SECONDS", 0)
     made: list[Key] = []
 
     async def scene() -> None:
@@ -958,8 +957,8 @@ def test_an_event_is_debounced(monkeypatch: pytest.MonkeyPatch, quiet: float, wa
         await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    monkeypatch.setattr(passes.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(passes, "DEBOUNCE_SECONDS", 0.05)
+    monkeypatch.setattr(queue.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(queue, "DEBOUNCE_SECONDS", 0.05)
     asyncio.run(scene())
 
     assert [pytest.approx(waits)] == slept
@@ -998,7 +997,7 @@ def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert [(), failure, (), ()] == handed
     assert [1.0, 2.0] == slept[:2]
-    assert 0 <= slept[2] <= passes.DEBOUNCE_SECONDS
+    assert 0 <= slept[2] <= queue.DEBOUNCE_SECONDS
 
 
 def test_an_unexpected_error_backs_off_and_the_queue_goes_on(
@@ -1021,7 +1020,7 @@ def test_an_unexpected_error_backs_off_and_the_queue_goes_on(
         queues.wake(KEY)
         await queues._tasks[KEY]
 
-    monkeypatch.setattr(passes.asyncio, "sleep", sleep)
+    monkeypatch.setattr(queue.asyncio, "sleep", sleep)
     asyncio.run(scene())
 
     assert 1.0 == slept[0]
@@ -1035,7 +1034,7 @@ def test_an_unexpected_error_backs_off_and_the_queue_goes_on(
 )
 def test_the_back_off_doubles_up_to_a_limit(failures: int, seconds: float) -> None:
     """For as long as it takes: an unbounded exponent overflowed after 1,025 failures, in less than nine hours."""
-    assert seconds == passes.backoff_seconds(failures)
+    assert seconds == queue.backoff_seconds(failures)
 
 
 @pytest.mark.parametrize(
@@ -1260,7 +1259,7 @@ def test_a_pod_that_flaps_for_long_makes_few_writes_of_events(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if its conditions showed every turn; and what is new is posted all the same."""
-    monkeypatch.setattr(previous, "MOST_TURNS", 10**9)
+    monkeypatch.setattr(situation, "MOST_TURNS", 10**9)
     monkeypatch.setattr(flapping, "MOST_TURNS", 10**9)
     setting.once()
     for _ in range(100):

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import pytest
-from batchgrowth_operator.shell.refusals import RefusalFilter, refusal_message
+from batchgrowth_operator.loop.framework import RefusalFilter, refusal_message
 
 
 class Answer(Exception):
@@ -50,7 +50,7 @@ def test_other_responses_and_our_own_errors(error: Exception, expected: str | No
         (record("kopf._cogs.clients.api", "Request attempt #1/7 failed: -> X('no', status=500)"), True),
         (record("kopf._core.reactor.running", "Watcher has failed", ValueError("ours")), True),
         (record("kopf._core.reactor.running", "Initial authentication has finished."), True),
-        (record("batchgrowth_operator.shell.passes", "a pass failed", Answer(403, "no")), True),
+        (record("batchgrowth_operator.loop.queue", "a pass failed", Answer(403, "no")), True),
     ],
 )
 def test_a_refusal_is_logged_once(logged: logging.LogRecord, expected: bool) -> None:

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from batchgrowth_operator.server.store import Key
-from batchgrowth_operator.shell.passes import Passes, Result
-from batchgrowth_operator.shell.slots import Slots
+from batchgrowth_operator.api.cache import Key
+from batchgrowth_operator.loop.queue import Passes, Result, Slots
 from hypothesis import given
 from hypothesis import strategies as st
 

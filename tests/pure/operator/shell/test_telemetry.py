@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from batchgrowth_operator.server.store import Key
-from batchgrowth_operator.shell.telemetry import Telemetry
+from batchgrowth_operator.api.cache import Key
+from batchgrowth_operator.loop.telemetry import Telemetry
 
 MakeWorld = Any
 KEY = Key("default", "digits")

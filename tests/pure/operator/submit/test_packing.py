@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from batchgrowth.errors import SpecError
-from batchgrowth.schema.patterns import CONFIG_KEY, OBJECT_NAME
-from batchgrowth.spec.workload import Source
-from batchgrowth_operator.submit.packing import LARGEST_CODE_BYTES, has_module, packed, read_folder
+from batchgrowth.schema import CONFIG_KEY, OBJECT_NAME
+from batchgrowth.spec.training import Source
+from batchgrowth_operator.submit import LARGEST_CODE_BYTES, has_module, packed, read_folder
 
 
 def write(folder: Path, **files: str) -> Path:

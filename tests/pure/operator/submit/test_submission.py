@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth.errors import BatchGrowthError, ClusterError, SpecError
-from batchgrowth.manifest import load_manifest, read_manifest
+from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_operator.api.client import Api, Refused, connect_as_user
 from batchgrowth_operator.commands import submit as command
-from batchgrowth_operator.server.api import Api, Refused, connect_as_user
-from batchgrowth_operator.submit.packing import Code, packed
-from batchgrowth_operator.submit.submission import manifest_of, namespace_for, submit
+from batchgrowth_operator.submit import Code, manifest_of, namespace_for, packed, submit
 
 ROOT = Path(__file__).parents[4]
 SPIRAL = ROOT / "examples" / "spiral"

@@ -8,7 +8,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from batchgrowth_trainer.sinks.trackers.tracker import Point, Status, Training, Value
+from batchgrowth_trainer.sinks.trackers.tracking import Point, Status, Training, Value
 
 FOLDER = "mlflow"
 _ENDED = {Status.FINISHED: "FINISHED", Status.INTERRUPTED: "KILLED", Status.FAILED: "FAILED"}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from torch.utils.tensorboard import SummaryWriter
 
-from batchgrowth_trainer.sinks.trackers.tracker import Point, Status, Training, Value
+from batchgrowth_trainer.sinks.trackers.tracking import Point, Status, Training, Value
 
 FOLDER = "tensorboard"
 

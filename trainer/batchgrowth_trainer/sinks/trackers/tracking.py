@@ -1,27 +1,139 @@
-"""The sink of one tracker: a thread of its own opens it and sends; training never waits for it.
-
-Some updates are recorded, all evaluations, and how the run ended. What cannot be sent waits in memory and is tried
-again. How far the tracker has come is kept in the output folder, so a resume neither begins another run of the tracker
-nor repeats an update there.
-"""
+"""Trackers of a run, and the sink that sends to one of them in a thread of its own."""
 
 import json
+import pkgutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Protocol
 
-from batchgrowth.errors import Interrupted, Superseded
+from batchgrowth.errors import Fault, Interrupted, SpecError, Superseded
 from batchgrowth.spec import BatchGrowthJob
 
-from batchgrowth_trainer.record.files import replace_file
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
+from batchgrowth_trainer.record.storage import replace_file
 from batchgrowth_trainer.sinks.events import Event, Finished, Started, Stopped
-from batchgrowth_trainer.sinks.trackers.installed import ENTRIES
-from batchgrowth_trainer.sinks.trackers.tracker import Point, Status, Tracker, Training, Value
+
+# --- What a tracker records, and what it has to be able to do ---
+
+Value = str | int | float | bool
+
+
+class Status(StrEnum):
+    """How a run ended."""
+
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The run to record: the job's name, its spec as plain JSON, and the output folder."""
+
+    name: str
+    folder: Path
+    spec: Mapping[str, Any]
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        """The spec's values by their path, such as `batch.initial`; an item of a list has its index in the path."""
+        return dict(_leaves("", self.spec))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Values after `update` updates, by name, such as `train/loss`; `at` is wall-clock time in seconds."""
+
+    update: int
+    at: float
+    values: Mapping[str, float]
+
+
+class Tracker(Protocol):
+    """A library that records runs; any of its errors may be raised, and the call is then made again later.
+
+    All methods are called in one thread, which is not that of the training.
+    """
+
+    def open(self, training: Training, run: str) -> str:
+        """Begins a run, or goes on with the one of that identifier if it is not empty. Returns its identifier."""
+        ...
+
+    def write(self, points: Sequence[Point]) -> None:
+        """Records points, in the order of their updates."""
+        ...
+
+    def end(self, status: Status, summary: Mapping[str, Value]) -> None:
+        """Records how the run ended, and closes it."""
+        ...
+
+
+def _leaves(path: str, value: Any) -> list[tuple[str, Value]]:
+    if isinstance(value, Mapping):
+        items = [(f"{path}.{name}" if path else str(name), child) for name, child in value.items()]
+    elif isinstance(value, (list, tuple)):
+        items = [(f"{path}.{number}", child) for number, child in enumerate(value)]
+    else:
+        return [(path, value)]
+    return [leaf for name, child in items for leaf in _leaves(name, child)]
+
+
+# --- Which trackers there are, and whether their libraries are installed ---
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tracker: the extra and the package that it needs, and its class, "package.module:name"."""
+
+    extra: str
+    package: str
+    implementation: str
+
+    def load(self) -> Tracker:
+        """The tracker. Raises whatever its library raises while it is imported."""
+        made: Tracker = pkgutil.resolve_name(f"{__package__}.{self.implementation}")()
+        return made
+
+
+ENTRIES = {
+    "TensorBoard": Entry("tensorboard", "tensorboard", "tensor_board:TensorBoard"),
+    "MLflow": Entry("mlflow", "mlflow", "ml_flow:MLflow"),
+    "WeightsAndBiases": Entry("wandb", "wandb", "weights_and_biases:WeightsAndBiases"),
+}
+"""The names that spec.trackers takes."""
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Raises SpecError, naming the extra, if the library of one of these trackers is missing."""
+    missing = [name for name in names if not _is_there(ENTRIES[name].package)]
+    if missing:
+        raise SpecError([_fault(name, ENTRIES[name]) for name in missing])
+
+
+def _is_there(package: str) -> bool:
+    found = find_spec(package)
+    return found is not None and found.origin is not None  # a folder `wandb` in the current one is a package too
+
+
+def _fault(name: str, entry: Entry) -> Fault:
+    given = f"{name} needs the package {entry.package}, which is not installed"
+    remedy = (
+        f"pip install 'batchgrowth[{entry.extra}]', use an image that has it (docs/trackers.md), or remove {name} here"
+    )
+    return Fault("spec.trackers", given, remedy)
+
+
+# --- The sink of one tracker: a thread of its own opens it and sends; training never waits for it ---
+# Some updates are recorded, all evaluations, and how the run ended. What cannot be sent waits in memory and is tried
+# again. How far the tracker has come is kept in the output folder, so a resume neither begins another run of the
+# tracker nor repeats an update there.
 
 SHORTEST_SECONDS, LONGEST_SECONDS, PERIODS = 0.25, 10.0, 400
 """Between two updates that are recorded: a 400th of the time since the start, within these bounds."""

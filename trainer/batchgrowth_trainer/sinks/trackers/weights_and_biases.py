@@ -6,7 +6,7 @@ from typing import Literal
 
 import wandb
 
-from batchgrowth_trainer.sinks.trackers.tracker import Point, Status, Training, Value
+from batchgrowth_trainer.sinks.trackers.tracking import Point, Status, Training, Value
 
 _EXIT_CODES = {Status.FINISHED: 0, Status.INTERRUPTED: 130, Status.FAILED: 1}
 

@@ -1,0 +1,312 @@
+"""The newest known state of every job and child, updated by watches and by the responses to writes, in any order."""
+
+import asyncio
+import json
+import logging
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+from batchgrowth import names
+from batchgrowth.spec import KIND
+
+from batchgrowth_operator.api.client import TIMEOUT_SECONDS, Api, Refused
+from batchgrowth_operator.api.server import JOBS, WATCHED
+from batchgrowth_operator.seen.observed import Object, Ref, labels_of, ref_of
+
+# --- The newest known state of every job and child, updated by watches and by the responses to writes, in any order ---
+
+POD_METADATA = frozenset(
+    {
+        "name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp",
+        "deletionTimestamp",
+    }
+)  # fmt: skip
+POD_SPEC = frozenset({"nodeName"})
+POD_STATUS = frozenset({"phase", "reason", "message", "startTime", "conditions"})
+CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
+CONTAINER_STATUS = frozenset({"name", "ready", "restartCount", "state", "lastState"})
+MANAGED = frozenset({"manager", "subresource", "fieldsV1"})
+TOMBSTONE_SECONDS = 2.0 * TIMEOUT_SECONDS
+"""Time for which an older state of a removed object is ignored: twice as long as the response to a write may take.
+
+Watches report the states of an object in their order, so such a response is the latest that can still arrive. Should
+one arrive later all the same, the sweep finds an object that the API server does not have, and discards it.
+"""
+
+
+class Key(NamedTuple):
+    """A job's namespace and name."""
+
+    namespace: str
+    name: str
+
+
+def key_of(body: Object) -> Key:
+    """The key of the job that the object is or, by its label, belongs to."""
+    metadata = body["metadata"]
+    name = metadata["name"] if body["kind"] == KIND else labels_of(body).get(names.JOB_LABEL, "")
+    return Key(metadata["namespace"], name)
+
+
+class Stored(Protocol):
+    """An object as the store holds it."""
+
+    @property
+    def version(self) -> int:
+        """The object's resource version."""
+
+    def unpacked(self) -> Object:
+        """The object, which the caller does not change."""
+
+
+class Packed(NamedTuple):
+    """An object's resource version and its compressed JSON, a tenth of the size of the dictionaries."""
+
+    version: int
+    text: bytes
+
+    def unpacked(self) -> Object:
+        """The object."""
+        body: Object = json.loads(zlib.decompress(self.text))
+        return body
+
+
+class Summary(NamedTuple):
+    """A pod's resource version and what decisions need of it, not compressed: a job may have hundreds of pods."""
+
+    version: int
+    pod: Object
+
+    def unpacked(self) -> Object:
+        """The pod."""
+        return self.pod
+
+
+class Tombstone(NamedTuple):
+    """The last version of a removed object, and when it was removed."""
+
+    version: int
+    removed: float
+
+
+class Store:
+    """The newest known state of each object, by resource version and not by order of arrival."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, dict[Ref, Stored]] = {}
+        self._gone: dict[Key, dict[Ref, Tombstone]] = {}  # by the time of the removal
+        self._concluded: dict[Key, int] = {}  # the version of the job
+        self._lock = Lock()  # watches write from the event loop, responses from threads
+
+    def update(self, body: Object, *, is_concluded: bool = False) -> Key:
+        """Stores the object unless a newer version is known. Returns the key of its job.
+
+        `is_concluded`: it is the job as a pass has just written it, after which no other pass needs to follow.
+        """
+        key, ref = key_of(body), ref_of(body)
+        with self._lock:
+            if version_of(body) > max(self._known(key, ref), self._removed(key, ref)):
+                self._objects.setdefault(key, {})[ref] = _stored(body)
+                if is_concluded:
+                    self._concluded[key] = version_of(body)
+        return key
+
+    def is_concluded(self, body: Object) -> bool:
+        """Whether this state of a job is the echo of a write of this process, with nothing else to decide on."""
+        return body["kind"] == KIND and self._concluded.get(key_of(body)) == version_of(body)
+
+    def refresh(self, key: Key, body: Object) -> None:
+        """Stores an object just read from the API server under that job, whatever its labels are."""
+        ref = ref_of(body)
+        with self._lock:
+            if version_of(body) >= max(self._known(key, ref), self._removed(key, ref)):
+                self._objects.setdefault(key, {})[ref] = _stored(body)
+
+    def remove(self, body: Object) -> Key:
+        """Removes an object that was deleted or lost its label; `body` is its last state. Returns its job's key."""
+        key, ref = key_of(body), ref_of(body)
+        with self._lock:
+            if version_of(body) >= self._known(key, ref):
+                self._objects.get(key, {}).pop(ref, None)
+                gone = self._gone.setdefault(key, {})
+                gone.pop(ref, None)
+                gone[ref] = Tombstone(version_of(body), time.monotonic())
+                self._bury(gone)
+            self._forget_if_empty(key)
+        return key
+
+    def discard(self, key: Key, ref: Ref, version: int | None = None) -> None:
+        """Removes an object that the API server no longer has; with `version`, only if that version is stored."""
+        with self._lock:
+            if version is None or version == self._known(key, ref):
+                self._objects.get(key, {}).pop(ref, None)
+            self._forget_if_empty(key)
+
+    def job(self, key: Key) -> Object | None:
+        """The job itself, or None if it is not known."""
+        return self.child(key, Ref(KIND, key.name))
+
+    def child(self, key: Key, ref: Ref) -> Object | None:
+        """An object of the job, or None if it is not known."""
+        found = self._objects.get(key, {}).get(ref)
+        return None if found is None else found.unpacked()
+
+    def pods(self, key: Key) -> Iterator[Object]:
+        """The known pods of a job."""
+        with self._lock:
+            found = list(self._objects.get(key, {}).items())
+        return (packed.unpacked() for ref, packed in found if ref.kind == "Pod")
+
+    def refs(self, key: Key) -> Collection[Ref]:
+        """The known objects of a job, the job included."""
+        with self._lock:
+            return tuple(self._objects.get(key, ()))
+
+    def children(self, key: Key) -> Mapping[Ref, Object]:
+        """The known objects of a job, the job excluded."""
+        with self._lock:
+            found = list(self._objects.get(key, {}).items())
+        return {ref: packed.unpacked() for ref, packed in found if ref.kind != KIND}
+
+    def versions(self, kind: str, namespace: str = "") -> dict[tuple[Key, Ref], int]:
+        """The versions of all known objects of a kind, in one namespace or in all."""
+        with self._lock:
+            return {
+                (key, ref): packed.version
+                for key, objects in self._objects.items()
+                if namespace in ("", key.namespace)
+                for ref, packed in objects.items()
+                if ref.kind == kind
+            }
+
+    def _forget_if_empty(self, key: Key) -> None:
+        if not self._objects.get(key):
+            for states in (self._objects, self._gone, self._concluded):
+                states.pop(key, None)
+
+    def _removed(self, key: Key, ref: Ref) -> int:
+        """The version of the removed object; -1 if there is none, or if it was removed long ago."""
+        gone = self._gone.get(key, {})
+        self._bury(gone)
+        return gone[ref].version if ref in gone else -1
+
+    def _bury(self, gone: dict[Ref, Tombstone]) -> None:
+        """Forgets what was removed long ago, the oldest first."""
+        oldest = time.monotonic() - TOMBSTONE_SECONDS
+        while gone and gone[first := next(iter(gone))].removed <= oldest:
+            del gone[first]
+
+    def _known(self, key: Key, ref: Ref) -> int:
+        found = self._objects.get(key, {}).get(ref)
+        return -1 if found is None else found.version
+
+
+def version_of(body: Object) -> int:
+    """The object's resource version; a larger number is newer."""
+    return int(body["metadata"]["resourceVersion"])
+
+
+def _stored(body: Object) -> Stored:
+    """The object without fields that no decision needs, so that a thousand jobs and their pods fit into memory."""
+    if body["kind"] == "Pod":
+        return Summary(version_of(body), _summary(body))
+    metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    if others := [*_others(body)]:
+        metadata["managedFields"] = others
+    text = json.dumps({**body, "metadata": metadata}, separators=(",", ":")).encode()
+    return Packed(version_of(body), zlib.compress(text, 1))
+
+
+def _others(body: Object) -> Iterator[Object]:
+    """What others than the operator manage of an object, its status aside: who changes a field against the operator."""
+    for entry in body["metadata"].get("managedFields") or () if body["kind"] != KIND else ():
+        if entry.get("manager") != names.FIELD_MANAGER and entry.get("subresource") != "status":
+            yield _only(MANAGED, entry)
+
+
+def _summary(pod: Object) -> Object:
+    """The pod with its identity and its node, and of its status what says whether it runs, and if not, why."""
+    given = pod.get("status") or {}
+    containers = {field: [_only(CONTAINER_STATUS, one) for one in given[field]] for field in CONTAINERS & given.keys()}
+    return {
+        "kind": "Pod",
+        "metadata": _only(POD_METADATA, pod["metadata"]),
+        "spec": _only(POD_SPEC, pod.get("spec") or {}),
+        "status": _only(POD_STATUS, given) | containers,
+    }
+
+
+def _only(fields: frozenset[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in fields}
+
+
+# --- Finds changes that the watches missed: an object deleted while a watch was broken, a kind that was not watched ---
+# Every minute the versions of all objects are listed and compared with the store. As long as the watches work, the two
+# agree.
+
+SWEEP_SECONDS = 60.0
+GRACE_SECONDS = 5.0
+"""Time by which a watch may lag behind a list before its event counts as missed."""
+
+Place = tuple[Key, Ref]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Sweeps these namespaces, or without any the whole cluster."""
+
+    api: Api
+    store: Store
+    namespaces: Sequence[str] = ()
+
+    async def run(self, wake: Callable[[Key], None]) -> None:
+        """Sweeps every SWEEP_SECONDS until cancelled and wakes the jobs with missed changes."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for kind, namespace in product(JOBS | WATCHED, self.namespaces or ("",)):
+                try:
+                    for key in await self.sweep(kind, namespace):
+                        wake(key)
+                except (Refused, OSError) as error:
+                    log.warning("cannot list %s: %s", kind, error)
+                except Exception:
+                    log.exception("the sweep of %s failed", kind)
+
+    async def sweep(self, kind: str, namespace: str = "") -> list[Key]:
+        """Brings the store up to date for one kind. Returns the jobs with missed changes."""
+        suspects = await asyncio.to_thread(self._differences, kind, namespace)
+        if not suspects:
+            return []
+        await asyncio.sleep(GRACE_SECONDS)
+        return await asyncio.to_thread(self._refresh_stale, suspects, kind, namespace)
+
+    def _differences(self, kind: str, namespace: str) -> dict[Place, int | None]:
+        """The objects whose listed version is newer than the known one; None for known objects that are not listed."""
+        known = self.store.versions(kind, namespace)
+        label = None if kind == KIND else names.JOB_LABEL
+        listed = {(key_of(body), ref_of(body)): version_of(body) for body in self.api.listed(kind, namespace, label)}
+        newer = {place: version for place, version in listed.items() if version > known.get(place, -1)}
+        return newer | dict.fromkeys(known.keys() - listed.keys())
+
+    def _refresh_stale(self, suspects: Mapping[Place, int | None], kind: str, namespace: str) -> list[Key]:
+        known, missed = self.store.versions(kind, namespace), []
+        for (key, ref), version in suspects.items():
+            now = known.get((key, ref), -1)
+            if now < version if version is not None else now >= 0:
+                self._read(key, ref, now)
+                missed.append(key)
+        return missed
+
+    def _read(self, key: Key, ref: Ref, known: int) -> None:
+        """Reads one object by a list, which the operator is permitted to do for every kind."""
+        for body in self.api.list_of(ref.kind, key.namespace, field_selector=f"metadata.name={ref.name}"):
+            self.store.refresh(key, body)
+            return
+        self.store.discard(key, ref, known)

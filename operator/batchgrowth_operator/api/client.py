@@ -1,0 +1,245 @@
+"""A thin, counting client for the API server, with the few requests that the operator makes."""
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchgrowth import names
+from batchgrowth.errors import BatchGrowthError
+from kubernetes import client, config
+from kubernetes.dynamic import DynamicClient
+from kubernetes.dynamic.exceptions import DynamicApiError
+from urllib3.exceptions import HTTPError
+
+from batchgrowth_operator.api.server import EVENTS, KINDS, LEASES, Kind, ServerClock
+from batchgrowth_operator.seen.observed import Object, Ref
+
+# --- The kinds that the operator reads and writes, with their URL paths ---
+
+
+# --- The API server's time of day, which all stored times are compared with ---
+
+
+# --- A thin, counting client for the API server, with the few requests that the operator makes ---
+# Paths come from a table and not from discovery, so that an unknown kind is a result and not an error.
+
+CONNECTIONS = 16
+TIMEOUT_SECONDS = 30
+LEASE_TIMEOUT_SECONDS = 5
+CONFLICT = 409
+GONE = 404
+PAGE = 250
+"""Objects per page of a list."""
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+Count = Callable[[str, str, str], None]
+"""Counts a request; takes its verb, resource and status code."""
+
+
+class Refused(Exception):
+    """The API server refused a request: `code` is the HTTP status, the text is the server's message."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Address and credentials of the API server, for kopf's own client."""
+
+    server: str
+    ca_path: str | None
+    insecure: bool
+    certificate_path: str | None
+    private_key_path: str | None
+    scheme: str | None
+    token: str | None
+
+
+class Api:
+    """Blocking requests, to be run in threads. Raises Refused, and OSError if no server answers.
+
+    `clock` has the server's time of day.
+    """
+
+    def __init__(self, connection: client.ApiClient, count: Count) -> None:
+        self._configuration = connection.configuration
+        self._dynamic = DynamicClient(connection, discoverer=lambda *_: None)  # type: ignore[no-untyped-call]
+        self._count = count
+        self.clock = ServerClock()
+        self._timeout_seconds: float = TIMEOUT_SECONDS
+
+    def within(self, seconds: float) -> "Api":
+        """This client, whose requests fail if the server does not answer within that time."""
+        bounded = copy.copy(self)
+        bounded._timeout_seconds = min(self._timeout_seconds, seconds)
+        return bounded
+
+    def access(self) -> Access:
+        """The current access; a token that is about to expire is read again."""
+        has = self._configuration
+        scheme, _, token = (has.get_api_key_with_prefix("BearerToken") or "").partition(" ")
+        return Access(
+            server=has.host,
+            ca_path=has.ssl_ca_cert,
+            insecure=not has.verify_ssl,
+            certificate_path=has.cert_file,
+            private_key_path=has.key_file,
+            scheme=scheme or None,
+            token=token or None,
+        )
+
+    def get(self, ref: Ref, namespace: str) -> Object | None:
+        """The object, or None if it does not exist."""
+        return self._get_if_any(KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name))
+
+    def list_of(self, kind: str, namespace: str, **selectors: str) -> list[dict[str, Any]]:
+        """The objects of a kind by `label_selector` or `field_selector`; none if the server has no such kind."""
+        resource = KINDS[kind]
+        found = self._get_if_any(resource, resource.path(namespace), **selectors)
+        return [{"kind": kind, "apiVersion": resource.api_version} | item for item in found["items"]] if found else []
+
+    def listed(self, kind: str, namespace: str, label_selector: str | None) -> Iterator[Object]:
+        """The metadata of all objects of a kind, page by page; none if the server has no such kind."""
+        resource, more = KINDS[kind], None
+        while more != "":
+            page = {"label_selector": label_selector, "limit": PAGE, "_continue": more}
+            found = self._get_if_any(resource, resource.path(namespace), header_params={"Accept": METADATA}, **page)
+            if found is None:
+                return
+            yield from ({"kind": kind, "metadata": item["metadata"]} for item in found["items"] or [])
+            more = found["metadata"].get("continue", "")
+
+    def apply(
+        self,
+        manifest: Object,
+        subresource: str = "",
+        *,
+        manager: str = names.FIELD_MANAGER,
+        force: bool = True,
+        dry_run: bool = False,
+    ) -> Object:
+        """The object after server-side apply; the server refuses unknown fields instead of dropping them.
+
+        Without `force` it refuses to change fields of other managers; with `dry_run` it stores nothing.
+        """
+        kind, metadata = KINDS[manifest["kind"]], manifest["metadata"]
+        return self._send(
+            "patch",
+            kind,
+            kind.path(metadata["namespace"], metadata["name"], subresource),
+            body=manifest,
+            content_type="application/apply-patch+yaml",
+            field_manager=manager,
+            force_conflicts="true" if force else "false",
+            query_params=[("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])],
+        )
+
+    def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
+        """Deletes the object with that uid; does nothing if it is gone or another object has its name."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
+        try:
+            self._send("delete", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name), body=body)
+        except Refused as refused:
+            if refused.code not in (GONE, CONFLICT):
+                raise
+
+    def warnings(self, namespace: str, uid: str) -> list[dict[str, Any]]:
+        """The Warning events about the object with that uid."""
+        about = f"involvedObject.uid={uid},type=Warning"
+        items: list[dict[str, Any]] = self._send("get", EVENTS, EVENTS.path(namespace), field_selector=about)["items"]
+        return items
+
+    def post_event(self, namespace: str, event: Object) -> None:
+        """Creates an event."""
+        self._send("post", EVENTS, EVENTS.path(namespace), body=event, field_manager=names.FIELD_MANAGER)
+
+    def repeat_event(self, namespace: str, name: str, change: Object) -> bool:
+        """Changes the fields of an event; False if it does not exist."""
+        path, merge = EVENTS.path(namespace, name), "application/merge-patch+json"
+        try:
+            self._send("patch", EVENTS, path, body=change, content_type=merge, field_manager=names.FIELD_MANAGER)
+        except Refused as refused:
+            if refused.code != GONE:
+                raise
+            return False
+        return True
+
+    def get_lease(self, namespace: str, name: str) -> Object | None:
+        """The Lease, or None if it does not exist."""
+        return self._get_if_any(LEASES, LEASES.path(namespace, name), timeout_seconds=LEASE_TIMEOUT_SECONDS)
+
+    def put_lease(self, lease: Object) -> Object:
+        """The Lease after the write: created if it has no resource version, else updated if it still has that one."""
+        metadata = lease["metadata"]
+        if "resourceVersion" not in metadata:
+            path = LEASES.path(metadata["namespace"])
+            return self._send("post", LEASES, path, timeout_seconds=LEASE_TIMEOUT_SECONDS, body=lease)
+        path = LEASES.path(metadata["namespace"], metadata["name"])
+        return self._send("put", LEASES, path, timeout_seconds=LEASE_TIMEOUT_SECONDS, body=lease)
+
+    def _get_if_any(self, kind: Kind, path: str, **options: Any) -> dict[str, Any] | None:
+        try:
+            return self._send("get", kind, path, **options)
+        except Refused as refused:
+            if refused.code == GONE:
+                return None
+            raise
+
+    def _send(
+        self, verb: str, kind: Kind, path: str, timeout_seconds: float = TIMEOUT_SECONDS, **options: Any
+    ) -> dict[str, Any]:
+        timeout = min(timeout_seconds, self._timeout_seconds)
+        requested = time.monotonic()
+        try:
+            response = self._dynamic.request(verb, path, serialize=False, _request_timeout=timeout, **options)
+        except DynamicApiError as error:
+            self._count(verb, kind.plural, str(error.status))
+            raise Refused(int(error.status), _message(error)) from error
+        except HTTPError as error:  # urllib3's own, which is no OSError
+            raise ConnectionError(f"{verb} {path}: {error}") from error
+        self.clock.correct(response.headers.get("Date"), requested)
+        self._count(verb, kind.plural, str(response.status))
+        answer: dict[str, Any] = json.loads(response.data)
+        return answer
+
+
+def connect(kubeconfig: Path | None, count: Count) -> Api:
+    """A client for the API server of the kubeconfig, or without one for that of the pod's service account."""
+    configuration = client.Configuration()
+    if kubeconfig is not None:
+        config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+    else:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    configuration.connection_pool_maxsize = CONNECTIONS
+    configuration.retries = False
+    return Api(client.ApiClient(configuration), count)
+
+
+def connect_as_user(kubeconfig: Path | None, context: str | None) -> tuple[Api, str]:
+    """A client for the cluster of a user's context, and the namespace of that context.
+
+    Raises BatchGrowthError if there is no such kubeconfig or context.
+    """
+    configuration, file = client.Configuration(), None if kubeconfig is None else str(kubeconfig)
+    try:
+        config.load_kube_config(file, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        contexts, active = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
+    except config.ConfigException as error:
+        remedy = "give a file by --kubeconfig or KUBECONFIG, and one of its contexts by --context"
+        raise BatchGrowthError(f"no cluster to submit to: {str(error).rstrip('.')}; {remedy}") from error
+    configuration.retries = False
+    chosen = next((each for each in contexts if each["name"] == context), active)
+    return Api(client.ApiClient(configuration), lambda *_: None), chosen["context"].get("namespace") or "default"
+
+
+def _message(error: DynamicApiError) -> str:
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, KeyError, TypeError):
+        return str(error.reason)

@@ -1,0 +1,200 @@
+"""The certificates of a job over time: authorities, certificates, and their successors before they expire."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from batchgrowth import names
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from batchgrowth_operator.seen.observed import Credentials, Object
+
+# --- X.509: making and reading the authorities and certificates of a job, as PEM texts ---
+
+AUTHORITY_LIFE = timedelta(days=365)
+CERTIFICATE_LIFE = timedelta(days=30)
+CLOCK_SKEW = timedelta(hours=1)
+"""Largest difference between two machines' clocks."""
+
+PrivateKey = ec.EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its private key."""
+
+    certificate: x509.Certificate
+    key: PrivateKey
+
+    @property
+    def pem(self) -> tuple[str, str]:
+        """The texts of both."""
+        form = serialization.PrivateFormat.PKCS8
+        key = self.key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+        return pem(self.certificate), key.decode()
+
+
+def new_authority(job: str, now: datetime) -> Pair:
+    """An authority with a name of its own: those of one job would else be taken for each other."""
+    key, serial = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number()
+    name = _name(f"batchgrowth {serial:x}"[:28] + f" {job}")
+    builder = _builder(name, name, key, now, now + AUTHORITY_LIFE).serial_number(serial)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return Pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def new_certificate(job: str, namespace: str, now: datetime, authority: Pair) -> Pair:
+    """A certificate for the job's scheduler, workers and trainer, as servers and as clients."""
+    key, issuer = ec.generate_private_key(ec.SECP256R1()), authority.certificate
+    service = f"{names.scheduler(job)}.{namespace}"
+    hosts = [names.scheduler(job), service, f"{service}.svc", f"{service}.svc.cluster.local", "localhost"]
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    ends = min(now + CERTIFICATE_LIFE, issuer.not_valid_after_utc)
+    made = (
+        _builder(_name(job), issuer.subject, key, now, ends)
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    return Pair(made, key)
+
+
+def read_pair(certificate: bytes, key: bytes) -> Pair | None:
+    """The pair in these PEM texts; None if one cannot be read or they do not belong together."""
+    try:
+        read, secret = x509.load_pem_x509_certificate(certificate), serialization.load_pem_private_key(key, None)
+        fits = secret.public_key() == read.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return Pair(read, secret) if fits and isinstance(secret, PrivateKey) else None
+
+
+def read_certificates(text: bytes) -> tuple[x509.Certificate, ...]:
+    """The certificates in this PEM text; none if it cannot be read."""
+    try:
+        return tuple(x509.load_pem_x509_certificates(text))
+    except ValueError:
+        return ()
+
+
+def has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Whether the authority signed the certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def pem(certificate: x509.Certificate) -> str:
+    """The certificate's text."""
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: PrivateKey, now: datetime, ends: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(ends)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+# --- The certificates of a job over time: an authority and a certificate, and their successors before they expire ---
+# Two Secrets: pods mount the one with the certificate and with every authority that they should trust; the key of the
+# authority is in the other. What to do follows from the two and the clock alone. A successor of the authority is first
+# only trusted; it signs when the next certificate is due, a day later or more, when every pod has reloaded.
+
+AUTHORITY_RENEWED_BEFORE_END = timedelta(days=90)
+"""Three lives of a certificate, so that none is cut short by the end of its authority."""
+CERTIFICATE_RENEWED_BEFORE_END = timedelta(days=10)
+TRUSTED_BEFORE_SIGNING = timedelta(days=1)
+"""Time in which pods reload the authorities; kubelet and reload together need about two minutes."""
+MOST_AUTHORITIES = 8
+"""Authorities that pods trust at once. More than two come only from an authority that is deleted again and again."""
+CA, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
+
+
+def renewed(
+    job: str, namespace: str, now: datetime, authority: Object | None = None, tls: Object | None = None
+) -> Credentials | None:
+    """What must be written to the Secrets `authority` and `tls`, given their content; None if nothing."""
+    kept, mounted = _pair(authority, CA, CA_KEY), _decoded(tls)
+    if kept is None or _ends(kept.certificate, now, AUTHORITY_RENEWED_BEFORE_END):
+        signs = _former_authority(tls, kept, now) or new_authority(job, now)
+        written = dict(zip((CA, CA_KEY), signs.pem, strict=True))
+        # Pods trust it from the next pass on, when it is sure to be kept.
+        return Credentials(authority=written, tls={} if tls else _mounted(job, namespace, now, signs, mounted))
+    wanted = _mounted(job, namespace, now, kept, mounted)
+    is_there = all(mounted.get(name) == text.encode() for name, text in wanted.items())
+    return None if is_there and CA_KEY not in mounted else Credentials(tls=wanted)
+
+
+def _former_authority(tls: Object | None, kept: Pair | None, now: datetime) -> Pair | None:
+    """The authority of a job of an older operator, which kept its key in the one Secret that there was."""
+    found = _pair(tls, CA, CA_KEY) if kept is None else None
+    return None if found is None or _ends(found.certificate, now, AUTHORITY_RENEWED_BEFORE_END) else found
+
+
+def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapping[str, bytes]) -> Mapping[str, str]:
+    """The content of the Secret that pods mount: as much as possible of what it has."""
+    pair = read_pair(present.get(CERTIFICATE, b""), present.get(KEY, b""))
+    trusted = _trusted(signs.certificate, read_certificates(present.get(CA, b"")), pair, now)
+    if pair is None or _is_due(pair.certificate, signs.certificate, trusted, now):
+        pair = new_certificate(job, namespace, now, signs)
+    return {CA: "".join(map(pem, trusted)), **dict(zip((CERTIFICATE, KEY), pair.pem, strict=True))}
+
+
+def _trusted(
+    signs: x509.Certificate, present: tuple[x509.Certificate, ...], pair: Pair | None, now: datetime
+) -> tuple[x509.Certificate, ...]:
+    """The authority that signs, and those before it that have not expired: first the certificate's, then the newest."""
+    others = [found for found in dict.fromkeys(present) if found != signs and not _ends(found, now)]
+
+    def rank(found: x509.Certificate) -> tuple[bool, datetime]:
+        return pair is not None and has_issued(found, pair.certificate), found.not_valid_before_utc
+
+    return signs, *sorted(others, key=rank, reverse=True)[: MOST_AUTHORITIES - 1]
+
+
+def _is_due(
+    certificate: x509.Certificate, signs: x509.Certificate, trusted: tuple[x509.Certificate, ...], now: datetime
+) -> bool:
+    """Whether the certificate must be replaced: at once if it is useless, else once the authority may sign."""
+    if _ends(certificate, now) or not any(has_issued(authority, certificate) for authority in trusted):
+        return True
+    is_known = now - (signs.not_valid_before_utc + CLOCK_SKEW) >= TRUSTED_BEFORE_SIGNING
+    return is_known and _ends(certificate, now, CERTIFICATE_RENEWED_BEFORE_END)
+
+
+def _ends(certificate: x509.Certificate, now: datetime, before: timedelta = timedelta()) -> bool:
+    return certificate.not_valid_after_utc <= now + before
+
+
+def _pair(secret: Object | None, certificate: str, key: str) -> Pair | None:
+    data = _decoded(secret)
+    return read_pair(data.get(certificate, b""), data.get(key, b""))
+
+
+def _decoded(secret: Object | None) -> Mapping[str, bytes]:
+    """The Secret's data; empty if it cannot be read."""
+    data = (secret or {}).get("data") or {}
+    try:
+        return {name: base64.b64decode(value, validate=True) for name, value in data.items()}
+    except (ValueError, TypeError):
+        return {}

@@ -1,0 +1,298 @@
+"""Kubernetes events: correlated by the rules of client-go, and posted by a thread behind all other writes."""
+
+import logging
+import math
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from threading import Event as Flag
+from threading import Lock, Thread
+
+from batchgrowth import names
+from batchgrowth.spec import API_VERSION, KIND
+
+from batchgrowth_operator.api.cache import Key, key_of
+from batchgrowth_operator.api.client import Api, Refused
+from batchgrowth_operator.api.leader import bounded
+from batchgrowth_operator.children.drift import digest
+from batchgrowth_operator.children.writes import Event, Manifest
+from batchgrowth_operator.seen.clock import timestamp, timestamp_ms
+from batchgrowth_operator.seen.observed import Observed
+
+# --- Which Kubernetes events are created, repeated or left out, by the rules of client-go's event correlator ---
+# The same event again is one object with a count; many similar ones share one; and a job has a budget of event writes.
+
+WINDOW_SECONDS = 600.0
+"""Time after its last occurrence in which an event counts as the same."""
+MOST_SIMILAR = 10
+"""Messages of one reason that have an event of their own; those beyond share one."""
+BURST = 25
+"""Writes of one job's events at once, before REFILL_SECONDS bounds them."""
+REFILL_SECONDS = 300.0
+"""Time in which a job may write one more event."""
+COMBINED = "(combined from similar events): "
+
+Kind = tuple[str, str]
+"""Type and reason of an event."""
+
+
+@dataclass(slots=True)
+class Series:
+    """Occurrences of one event: `name` is that of its object, which exists if it `is_posted`."""
+
+    name: str
+    first: datetime
+    last: datetime
+    message: str
+    count: int = 0
+    is_posted: bool = False
+
+
+@dataclass(slots=True)
+class _Job:
+    uid: str
+    filled: datetime
+    tokens: float = BURST
+    series: dict[tuple[Kind, str], Series] = field(default_factory=dict)
+
+
+class Correlator:
+    """What is remembered of each job's events: at most MOST_SIMILAR + 1 for a reason, for WINDOW_SECONDS."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[Key, _Job] = {}
+
+    def observe(self, key: Key, uid: str, event: Event, now: datetime, name: str, times: int = 1) -> Series | None:
+        """The series to write, with this event in it; None if the job has written too many events.
+
+        An event of a reason that the window has not seen is always written, whatever the others were. `name` is that
+        of a new object, `times` how often the event occurred: 0 if it was counted before and is tried again, which
+        costs no further write. An event that is left out counts when its series is written again.
+        """
+        job = self._jobs.get(key)
+        if job is None or job.uid != uid:
+            job = self._jobs[key] = _Job(uid, now)
+        job.series = {i: s for i, s in job.series.items() if 0 <= (now - s.last).total_seconds() < WINDOW_SECONDS}
+        kind: Kind = (event.type, event.reason)
+        similar = [message for known, message in job.series if known == kind]
+        message = digest(event.message)
+        is_combined = message not in similar and len(similar) >= MOST_SIMILAR
+        series = job.series.setdefault((kind, "" if is_combined else message), Series(name, now, now, ""))
+        series.message = (COMBINED if is_combined else "") + event.message
+        series.count += times
+        series.last = now
+        return series if not times or _has_token(job, now) or not similar else None
+
+    def forget(self, key: Key) -> None:
+        """Forgets the events of a job that is gone."""
+        self._jobs.pop(key, None)
+
+
+def _has_token(job: _Job, now: datetime) -> bool:
+    """Whether the job may write an event now; takes a token if there is one."""
+    job.tokens = min(BURST, job.tokens + max(0.0, (now - job.filled).total_seconds()) / REFILL_SECONDS)
+    job.filled = now
+    if job.tokens < 1:
+        return False
+    job.tokens -= 1
+    return True
+
+
+# Posts events in a thread of its own, behind all other writes: a pass hands them over and does not wait for them.
+# One event is posted at a time, and the slower the API server answers, the longer is the pause until the next. What
+# waits is combined: of one job and reason the newest message stays, with the number of all. Warnings come first.
+
+PAUSE_SECONDS = 0.05
+"""Shortest pause between two events, of whichever jobs."""
+PATIENCE = 4
+"""Least ratio of that pause to the time that the API server took for the event before."""
+BEHIND_SECONDS = 2.0
+"""Time that an event has waited when later ones of its job and reason are combined with it."""
+RETRY_SECONDS = 5.0
+"""Pause after a request without an answer."""
+MOST_WAITING = 5_000
+"""Kinds of events that wait; the oldest that are no warnings make room for others."""
+FLUSH_SECONDS = 2.0
+"""Time in which `stop` posts what still waits."""
+MOST_BYTES = 1024
+"""The longest message that the API server takes in an event; of a condition's it counts characters."""
+
+ObjectKind = tuple[Key, str]
+"""An event's job and reason."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Occurrence:
+    """An event that waits, and how often it occurred: first when it began to wait, last `at`."""
+
+    uid: str
+    event: Event
+    since: datetime
+    at: datetime
+    times: int = 1
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The events that wait to be posted through `api`, within the seconds that are left of the tenure."""
+
+    api: Api
+    seconds_left: Callable[[], float] = lambda: math.inf
+    correlator: Correlator = field(default_factory=Correlator)
+    _warnings: dict[ObjectKind, deque[Occurrence]] = field(default_factory=dict)
+    _others: dict[ObjectKind, deque[Occurrence]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)  # passes hand events over in other threads
+    _arrived: Flag = field(default_factory=Flag)
+    _stopping: Flag = field(default_factory=Flag)
+    _thread: Thread | None = None
+    _ends: float = 0.0
+
+    def start(self) -> None:
+        """Begins to post events."""
+        self._thread = Thread(target=self._run, name="events", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Posts what waits without pauses, for at most FLUSH_SECONDS, and ends the thread."""
+        self._ends = time.monotonic() + FLUSH_SECONDS
+        self._stopping.set()
+        self._arrived.set()
+        if self._thread is not None:
+            self._thread.join(FLUSH_SECONDS)
+
+    def record(self, seen: Observed, event: Event) -> None:
+        """Has the event of a job posted soon."""
+        kind, now = (key_of(seen.job), event.reason), seen.now
+        lane = self._warnings if event.type == "Warning" else self._others
+        with self._lock:
+            waiting = lane.setdefault(kind, deque())
+            same = next((one for one in waiting if (one.uid, one.event) == (seen.uid, event)), None)
+            if same is not None:
+                same.at, same.times = now, same.times + 1
+            elif waiting and waiting[-1].uid == seen.uid and _is_behind(waiting, now):
+                last, newest = waiting[-1], Event(event.type, event.reason, COMBINED + event.message)
+                last.event, last.at, last.times = newest, now, last.times + 1
+            else:
+                waiting.append(Occurrence(seen.uid, event, now, now))
+            if len(self._warnings) + len(self._others) > MOST_WAITING:
+                crowded = self._others or self._warnings
+                crowded.pop(next(iter(crowded)))
+        self._arrived.set()
+
+    def forget(self, key: Key) -> None:
+        """Forgets the events of a job that is gone."""
+        with self._lock:
+            for lane in (self._warnings, self._others):
+                for kind in [kind for kind in lane if kind[0] == key]:
+                    del lane[kind]
+        self.correlator.forget(key)
+
+    def post_next(self) -> float | None:
+        """Posts the event whose turn it is. Returns the seconds to pause; None if nothing waits."""
+        if (self._warnings or self._others) and self.seconds_left() <= 0:
+            return RETRY_SECONDS
+        taken = self._take()
+        if taken is None:
+            return None
+        key, occurrence = taken
+        began = time.monotonic()
+        try:
+            self._post(key, occurrence)
+        except Refused as refused:
+            log.warning("%s/%s: cannot post the event %s: %s", *key, occurrence.event.reason, refused)
+        except OSError as error:
+            log.warning("%s/%s: the event %s waits: %s", *key, occurrence.event.reason, error)
+            self._put_back(key, occurrence)
+            return RETRY_SECONDS
+        return max(PAUSE_SECONDS, PATIENCE * (time.monotonic() - began))
+
+    def _run(self) -> None:
+        while not self._is_over():
+            try:
+                pause = self.post_next()
+            except Exception:
+                log.exception("an event was not posted")
+                pause = RETRY_SECONDS
+            if pause is not None:
+                self._stopping.wait(pause)
+            else:
+                self._arrived.wait()
+                self._arrived.clear()
+
+    def _is_over(self) -> bool:
+        if not self._stopping.is_set():
+            return False
+        return not (self._warnings or self._others) or time.monotonic() >= self._ends or self.seconds_left() <= 0
+
+    def _take(self) -> tuple[Key, Occurrence] | None:
+        """The next event, of each job and reason in turn; None if nothing waits."""
+        with self._lock:
+            lane = self._warnings or self._others
+            if not lane:
+                return None
+            kind = next(iter(lane))
+            waiting = lane.pop(kind)
+            occurrence = waiting.popleft()
+            if waiting:
+                lane[kind] = waiting
+        return kind[0], occurrence
+
+    def _put_back(self, key: Key, occurrence: Occurrence) -> None:
+        """Has the event posted later; the correlator has counted it already."""
+        occurrence.times = 0
+        lane = self._warnings if occurrence.event.type == "Warning" else self._others
+        with self._lock:
+            lane.setdefault((key, occurrence.event.reason), deque()).appendleft(occurrence)
+
+    def _post(self, key: Key, occurrence: Occurrence) -> None:
+        """Creates an event or counts it in the one that exists; see the correlator."""
+        name = f"{key.name}.{secrets.token_hex(8)}"
+        series = self.correlator.observe(key, occurrence.uid, occurrence.event, occurrence.at, name, occurrence.times)
+        if series is None:
+            return
+        if not series.is_posted or not self._repeat(key, series):
+            bounded(self.api, self.seconds_left()).post_event(key.namespace, _event(key, occurrence, series))
+        series.is_posted = True
+
+    def _repeat(self, key: Key, series: Series) -> bool:
+        """Whether the event still existed, to count this one; the API server drops events after an hour."""
+        change = {"message": fitting(series.message), "count": series.count, "lastTimestamp": timestamp(series.last)}
+        return bounded(self.api, self.seconds_left()).repeat_event(key.namespace, series.name, change)
+
+
+def fitting(message: str) -> str:
+    """The message of an event, cut to MOST_BYTES; what it ends with stays, since that names an error's cause."""
+    head = COMBINED if message.startswith(COMBINED) else ""
+    text, room = message.removeprefix(head).encode(), MOST_BYTES - len(head)
+    if len(text) <= room:
+        return message
+    return f"{head}…{text[len('…'.encode()) - room :].decode(errors='ignore')}"
+
+
+def _is_behind(waiting: deque[Occurrence], now: datetime) -> bool:
+    return len(waiting) >= MOST_SIMILAR or (now - waiting[-1].since).total_seconds() >= BEHIND_SECONDS
+
+
+def _event(key: Key, occurrence: Occurrence, series: Series) -> Manifest:
+    about = {"apiVersion": API_VERSION, "kind": KIND, "name": key.name, "namespace": key.namespace}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": series.name, "namespace": key.namespace},
+        "involvedObject": about | {"uid": occurrence.uid},
+        "type": occurrence.event.type,
+        "reason": occurrence.event.reason,
+        "message": fitting(series.message),
+        "action": "Reconcile",
+        "firstTimestamp": timestamp(series.first),
+        "lastTimestamp": timestamp(series.last),
+        "eventTime": timestamp_ms(series.first).replace("Z", "000Z"),
+        "reportingComponent": names.FIELD_MANAGER,
+        "reportingInstance": names.FIELD_MANAGER,
+        "count": series.count,
+    }

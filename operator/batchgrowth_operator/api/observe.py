@@ -1,0 +1,215 @@
+"""From the store to one job's Observed; reads Secrets and events, which are not watched, from the API server."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from batchgrowth import names
+from batchgrowth.spec import KIND
+
+from batchgrowth_operator.api import credentials
+from batchgrowth_operator.api.cache import Key, Store
+from batchgrowth_operator.api.client import Api, Refused
+from batchgrowth_operator.seen.clock import seconds_since
+from batchgrowth_operator.seen.observed import (
+    Credentials,
+    Failure,
+    Object,
+    Observed,
+    PutBack,
+    Ref,
+    active_since,
+    ended_at,
+    is_owned_by,
+    is_pod_of,
+    mark_of,
+    news_of,
+)
+from batchgrowth_operator.seen.problems import seconds_between_event_reads, unexplained
+
+RESYNC_SECONDS = 600
+"""Longest time between two passes of a job."""
+SECRET_SECONDS = 30
+"""Time between two reads of the Secrets of a job with a cluster, one of which new pods mount."""
+SETTLED_SECONDS = 300
+"""The same while no pod of the job starts: those that run have mounted it. The first new one ends that time."""
+
+_REPLICAS = (("spec", "replicas"), ("status", "readyReplicas"))
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Observer:
+    """Observes jobs: watched objects in `store`, the rest through `api`; no pods that only have a job's labels."""
+
+    api: Api
+    store: Store
+    _secrets_read: dict[Key, float] = field(default_factory=dict)
+    _settled: dict[Key, tuple[Any, ...]] = field(default_factory=dict)
+    _put_backs: dict[Key, Mapping[Ref, PutBack]] = field(default_factory=dict)
+    _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
+    _marks: dict[Key, dict[str, tuple[Hashable, float]]] = field(default_factory=dict)
+
+    async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
+        """The job's current state; None if the job does not exist."""
+        if Ref(KIND, key.name) in self.store.refs(key) and self._are_secrets_due(key):
+            await asyncio.to_thread(self._read_secrets, key)
+        job = self.store.job(key)
+        if job is None:
+            self._secrets_read.pop(key, None)
+            self._settled.pop(key, None)
+            self._warned.pop(key, None)
+            self._put_backs.pop(key, None)
+            self._marks.pop(key, None)
+            for secret in _secrets(key):
+                self.store.discard(key, secret)  # Secrets are not watched, so no event removes them
+            return None
+        now, uid = self.api.clock.now(), job["metadata"]["uid"]
+        seen = self.store.children(key)
+        children = {ref: body for ref, body in seen.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
+        pods = [body for ref, body in seen.items() if ref.kind == "Pod" and is_pod_of(body, key.name)]
+        observed = Observed(
+            job=job,
+            now=now,
+            children=children,
+            parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), seen),
+            pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
+            credentials=self._renewed(key, now, children),
+            failures=tuple(failure for failure in failures if failure.ref.kind != KIND),
+            put_backs=self._put_backs.get(key, {}),
+            report_age_seconds=self._age(key, "report", mark_of(children.get(_report_ref(key)))),
+            active_seconds=self._stored_age(key, "active", active_since(job), now),
+            ended_seconds=self._stored_age(key, "ended", ended_at(job), now),
+        )
+        pause = seconds_between_event_reads(observed)
+        if pause is None:
+            return observed
+        return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed, pause))
+
+    def is_news(self, key: Key, ref: Ref) -> bool:
+        """Whether a change of this object may need a pass soon: not if its trainer only reports that training goes on.
+
+        To be asked when the change arrives, which is the time from which the report's age counts.
+        """
+        if ref != _report_ref(key):
+            return True
+        config_map, job = self.store.child(key, ref), self.store.job(key)
+        if config_map is None or job is None or not is_owned_by(config_map, _uid(job)):
+            return True
+        self._age(key, "report", mark_of(config_map))
+        news, before = hash(news_of(config_map)), self._marks[key].get("news")
+        self._marks[key]["news"] = news, 0.0
+        return before is None or before[0] != news
+
+    def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
+        """Keeps what a decision returned for the next one; what the API server refused to put back does not count."""
+        kept = {ref: known for ref, known in put_backs.items() if ref not in {failure.ref for failure in refused}}
+        if kept:
+            self._put_backs[key] = kept
+        else:
+            self._put_backs.pop(key, None)
+
+    def resync_seconds(self, key: Key) -> float:
+        """The longest time until the job's next pass."""
+        if Ref("DaskCluster", names.cluster(key.name)) not in self.store.refs(key):
+            return RESYNC_SECONDS
+        return SETTLED_SECONDS if self._is_settled(key) else SECRET_SECONDS
+
+    def _age(self, key: Key, what: str, mark: Hashable, before: float = 0.0) -> float:
+        """Seconds since this process first saw that mark.
+
+        `before` counts as well if it is the first that this process sees of the job: only then may it be older.
+        """
+        marks, now = self._marks.setdefault(key, {}), time.monotonic()
+        if what not in marks:
+            marks[what] = mark, now - before
+        elif marks[what][0] != mark:
+            marks[what] = mark, now
+        return now - marks[what][1]
+
+    def _stored_age(self, key: Key, what: str, stamp: str | None, now: datetime) -> float:
+        """Seconds since a time that the status has; 0 if it has none."""
+        age = self._age(key, what, stamp, seconds_since(stamp, now))
+        return 0.0 if stamp is None else age
+
+    def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> Credentials | None:
+        """See credentials.renewed; that nothing must be written holds until the Secrets are read again or change."""
+        found = [children.get(ref) for ref in _secrets(key)]
+        settled = (
+            self._secrets_read.get(key),
+            *((one or {}).get("metadata", {}).get("resourceVersion") for one in found),
+        )
+        if self._settled.get(key) == settled:
+            return None
+        successor = credentials.renewed(key.name, key.namespace, now, *found)
+        if successor is None:
+            self._settled[key] = settled
+        return successor
+
+    def _are_secrets_due(self, key: Key) -> bool:
+        age = time.monotonic() - self._secrets_read.get(key, -math.inf)
+        return age >= self.resync_seconds(key) or not {*_secrets(key)} <= {*self.store.refs(key)}
+
+    def _read_secrets(self, key: Key) -> None:
+        for ref in _secrets(key):
+            self._read_secret(key, ref)
+        self._secrets_read[key] = time.monotonic()
+
+    def _is_settled(self, key: Key) -> bool:
+        """Whether every worker that is wanted is ready, and no pod waits for its volumes."""
+        workers = self.store.child(key, Ref("Deployment", names.workers(key.name))) or {}
+        wanted, ready = ((workers.get(part) or {}).get(name, 0) for part, name in _REPLICAS)
+        return 0 < wanted <= ready and not any(map(_is_starting, self.store.pods(key)))
+
+    def _warnings(self, key: Key, seen: Observed, pause: float) -> tuple[Object, ...]:
+        """The Warning events about objects whose status does not explain why they are pending; cached for a while.
+
+        They only serve messages: if the operator may not read them, the job goes on without them.
+        """
+        read_at, found = self._warned.get(key, (-math.inf, ()))
+        if time.monotonic() - read_at >= pause:
+            try:
+                uids = (str(body["metadata"]["uid"]) for body in unexplained(seen))
+                found = tuple(event for uid in uids for event in self.api.warnings(key.namespace, uid))
+            except Refused as refused:
+                log.warning("%s/%s: cannot read events: %s", *key, refused)
+            self._warned[key] = time.monotonic(), found
+        return found
+
+    def _read_secret(self, key: Key, ref: Ref) -> None:
+        found = self.api.get(ref, key.namespace)
+        if found is None:
+            self.store.discard(key, ref)
+        else:
+            self.store.refresh(key, found)
+
+
+def _is_starting(pod: Object) -> bool:
+    """Whether the pod's volumes may not be mounted yet; one without a node is not that far."""
+    status = pod.get("status") or {}
+    scheduled = (one.get("status") for one in status.get("conditions") or () if one.get("type") == "PodScheduled")
+    return status.get("phase") == "Pending" and next(scheduled, None) != "False"
+
+
+def _parts(cluster: Object | None, seen: Mapping[Ref, Object]) -> Mapping[Ref, Object]:
+    uid = cluster["metadata"]["uid"] if cluster is not None else ""
+    return {ref: body for ref, body in seen.items() if is_owned_by(body, uid)}
+
+
+def _uid(body: Object) -> str:
+    return str(body["metadata"]["uid"])
+
+
+def _report_ref(key: Key) -> Ref:
+    return Ref("ConfigMap", names.progress(key.name))
+
+
+def _secrets(key: Key) -> tuple[Ref, Ref]:
+    """The Secret of the authority, and the one that pods mount."""
+    return Ref("Secret", names.authority(key.name)), Ref("Secret", names.tls(key.name))

@@ -1,0 +1,140 @@
+"""Drift: whether a child still matches its manifest."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from batchgrowth import names
+from batchgrowth.spec.pods import MERGE_KEYS
+
+from batchgrowth_operator.seen.observed import Object, annotations_of
+
+MOST_REMEMBERED = 2**15
+"""Objects whose comparison is remembered: those of three thousand jobs."""
+
+Path = tuple[str | tuple[str, Any], ...]
+"""A field of an object: the names that lead to it, and for an entry of a list its key and the key's value."""
+
+# The exponent is short, since some digests read as quantities, such as 1e75204913, whose value would take hours.
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([eE][-+]?\d{1,2})|(m|k|[KMGTPE]i?)?)")
+_SUFFIXES = {"m": Fraction(1, 1000), "k": Fraction(1000)} | {
+    letter + binary: Fraction(base**power)
+    for power, letter in enumerate("KMGTPE", start=1)
+    for binary, base in (("i", 1024), ("", 1000))
+}
+
+
+_QUANTITIES = frozenset({"requests", "limits", "overhead", "sizeLimit", "divisor"})
+"""Fields of pods that are quantities or maps of them. Elsewhere, as in an environment variable, 1 is not 1.0."""
+
+
+def digest(value: Any) -> str:
+    """Twelve hexadecimal digits that change when the JSON value does."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
+    """Whether the child was made from this manifest and has not drifted from it.
+
+    Two reads of one version of an object are the same, so each version is compared once: a report of progress, which
+    changes one child, must not cost the comparison of all.
+    """
+    wanted = annotations_of(manifest)
+    if annotations_of(found).get(names.MANIFEST) != wanted[names.MANIFEST]:
+        return False
+    metadata = found["metadata"]
+    uid, version = metadata.get("uid"), metadata.get("resourceVersion")
+    if not (uid and version):
+        return covers(found, manifest)
+    known = _remembered(uid, version, digest(manifest))
+    if not known:
+        known.append(covers(found, manifest))
+    return known[0]
+
+
+@lru_cache(maxsize=MOST_REMEMBERED)
+def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: ARG001
+    """The result of a comparison, empty before it was made; `manifest` is its digest, also of what no annotation names:
+    the phase that is requested of a DaskCluster, or a Job's own template.
+    """
+    return []
+
+
+def covers(found: Any, wanted: Any, path: Path = ()) -> bool:
+    """Whether `found` has every field of `wanted`; fields added by the API server or others are ignored.
+
+    Quantities of resources compare by value, since the API server normalizes them; a missing field equals an empty one.
+    """
+    return next(drifted(found, wanted, path), None) is None
+
+
+def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
+    """The fields of `wanted` that `found` lacks or has otherwise."""
+    if isinstance(wanted, Mapping):
+        if found is None or isinstance(found, Mapping):
+            for name, value in wanted.items():
+                yield from drifted((found or {}).get(name), value, (*path, name))
+        else:
+            yield path
+    elif isinstance(wanted, list):
+        yield from _drifted_list(found or [], wanted, path)
+    elif not (_same(found, wanted) or (not _QUANTITIES.isdisjoint(path[-2:]) and _same_quantity(found, wanted))):
+        yield path
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    return bool(found == wanted) or (_is_empty(found) and _is_empty(wanted))
+
+
+def _is_empty(value: Any) -> bool:
+    return value in (None, "", False, 0, {}, [])
+
+
+def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
+    field = MERGE_KEYS.get(str(path[-1])) if path else None
+    if not isinstance(found, list):
+        yield path
+    elif field is None or not all(isinstance(entry, Mapping) and field in entry for entry in wanted):
+        pairs = zip(found, wanted, strict=False)
+        if len(found) != len(wanted) or not all(covers(one, other, path) for one, other in pairs):
+            yield path
+    else:
+        by_key = {entry.get(field): entry for entry in found if isinstance(entry, Mapping)}
+        for entry in wanted:
+            yield from drifted(by_key.get(entry[field]), entry, (*path, (field, entry[field])))
+
+
+def shown(path: Path) -> str:
+    """The field as people write it: spec.template.spec.containers[worker].image."""
+    text = "".join(f"[{step[1]}]" if isinstance(step, tuple) else _shown_name(step) for step in path)
+    return text.removeprefix(".")
+
+
+def _shown_name(name: str) -> str:
+    return f"[{name}]" if "." in name or "/" in name else f".{name}"
+
+
+def is_smaller(one: str, other: str) -> bool:
+    """Whether one quantity is smaller than the other; false for text that is none."""
+    first, second = _quantity(one), _quantity(other)
+    return first is not None and second is not None and first < second
+
+
+def _same_quantity(one: Any, other: Any) -> bool:
+    values = _quantity(one), _quantity(other)
+    return None not in values and values[0] == values[1]
+
+
+def _quantity(value: Any) -> Fraction | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        return None
+    number, exponent, suffix = match.groups()
+    return Fraction(number + (exponent or "")) * _SUFFIXES.get(suffix, Fraction(1))

@@ -1,0 +1,1 @@
+"""Decides what one pass writes. Pure: no clock, no API, no kopf."""

@@ -1,0 +1,314 @@
+"""One small rule for each condition: from the situation to the condition's status, reason and message."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from batchgrowth import names
+from batchgrowth.errors import PodLimitError
+from batchgrowth.manifest.pod_limits import pod_faults
+
+from batchgrowth_operator.children.drift import is_smaller
+from batchgrowth_operator.children.workers import worker_template
+from batchgrowth_operator.job.contention import Contention, contested_field
+from batchgrowth_operator.job.workers import Workforce
+from batchgrowth_operator.seen.clock import seconds_since
+from batchgrowth_operator.seen.observed import CLAIM, Object, is_owned_by
+from batchgrowth_operator.seen.outcome import (
+    is_between_pods,
+    is_replaceable,
+    last_exit,
+    num_retries,
+    truncated,
+    unreachable_pods,
+)
+from batchgrowth_operator.seen.problems import is_ready, trainer_problem
+from batchgrowth_operator.seen.situation import Mode, Situation, condition
+from batchgrowth_operator.seen.storage import class_of, size_of
+
+# --- The workers that add differently than their job, as its trainer reports them ---
+
+
+def differing(s: Situation) -> str:
+    """A sentence about them, with their nodes, and one about what happens to them; empty if there are none."""
+    if s.mode is not Mode.ACTIVE or s.report is None or not s.report.differing:
+        return ""
+    nodes = {pod["metadata"]["name"]: (pod.get("spec") or {}).get("nodeName") for pod in s.seen.pods}
+    each = [f"{name}{_on(nodes.get(name))} ({why})" for name, why in sorted(s.report.differing.items())]
+    who = f"Adding differently than the job: {', '.join(each)}."
+    if s.spec.workers.same_arithmetic == "Required":
+        return f"{who} spec.workers.sameArithmetic: Required refuses it."
+    return f"{who} The weights may end with other last bits."
+
+
+def _on(node: str | None) -> str:
+    return f" on node {node}" if node else ""
+
+
+# --- Sentences about where the state of a job is kept ---
+
+NOT_KEPT = (
+    "Nothing keeps the job's checkpoints: a suspended job and a lost trainer start over. "
+    "Before a job begins, spec.checkpoint gives them a place: volume, such as {size: 10Gi}, or uri."
+)
+AWAITED = (
+    "The trainer that runs began without a place for checkpoints, and would lose its training by moving to that of "
+    "spec.checkpoint: the next trainer has it."
+)
+STARTS_OVER = "The trainer starts over, since nothing keeps its checkpoints"
+
+
+def remark(s: Situation) -> str:
+    """What the spec does not say of the storage, each a sentence after a space; empty if it says everything."""
+    storage = s.storage
+    if storage.is_awaited:
+        return f" {AWAITED}"
+    if not storage.is_kept:
+        return f" {NOT_KEPT}"
+    if storage.is_default:
+        claim = f"the claim {storage.claim} of {storage.size}, which is deleted with the job"
+        return f" spec.checkpoint names no place for checkpoints, so they are kept in {claim}."
+    found = s.seen.child(CLAIM, storage.claim)
+    size, storage_class = size_of(found), class_of(found)
+    text = ""
+    if storage.size and is_smaller(storage.size, size):
+        text += f" The claim {storage.claim} keeps its {size}, since claims do not shrink."
+    if found is not None and storage.storage_class and storage.storage_class != storage_class:
+        text += f" The claim {storage.claim} keeps its class, {storage_class or 'which has no name'}."
+    return text
+
+
+# Whether the workers' pods keep within the limits of the installation, and what becomes of a job whose pods do not.
+
+PODS_NOT_ALLOWED = "PodsNotAllowed"
+"""Reason of the condition Accepted."""
+
+
+def pods_refused(s: Situation) -> PodLimitError | None:
+    """What in the workers' pods exceeds the limits; None if nothing does."""
+    faults = pod_faults(s.spec, s.once(worker_template), s.defaults.pods)
+    return PodLimitError(faults) if faults else None
+
+
+def held_by(s: Situation) -> PodLimitError | None:
+    """Why nothing of the job is created or changed; None if the job goes on.
+
+    A job that is over or suspended needs no new pods: it is released even if an upgraded operator refuses its pods.
+    """
+    has_workers = s.seen.child("Deployment", names.workers(s.seen.name)) is not None
+    needs_pods = s.mode is Mode.ACTIVE or (s.mode is Mode.SUSPENDED and not has_workers)
+    return s.once(pods_refused) if needs_pods else None
+
+
+# --- One small rule for each condition: from the situation to the condition's status, reason and message ---
+
+DEGRADED_AFTER_SECONDS = 10
+"""Least time that workers are missing before a job counts as degraded."""
+CLUSTER_KINDS = ("DaskCluster", "Deployment")
+"""Kinds of children that a suspended job does not have."""
+STALLED_AFTER_SECONDS = 120
+STALLED_AFTER_UPDATES = 20
+"""Time in updates after which a job counts as stalled, but at least STALLED_AFTER_SECONDS."""
+
+
+class Verdict(NamedTuple):
+    """Status, reason and message of a condition."""
+
+    status: str
+    reason: str
+    message: str
+
+
+REMEDIES = {
+    ("Deployment", "spec.replicas"): "Remove the HorizontalPodAutoscaler from the Deployment; an autoscaler of the job "
+    "itself sets spec.workers.maximum."
+}
+"""What would end a fight over that field of that kind."""
+
+Rule = Callable[[Situation, Workforce], Verdict]
+
+
+def counted(number: int, noun: str) -> str:
+    """The number with its noun: 1 worker, 2 workers."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
+    """True unless its pods are refused: a situation has a plan, whose stages are known if nothing is measured."""
+    refused = s.once(pods_refused)
+    if refused is not None:
+        return Verdict("False", PODS_NOT_ALLOWED, truncated(str(refused)))
+    if s.quantity:
+        batch = f"The batch follows the {s.quantity}, from {s.spec.batch.initial:,} to {s.spec.batch.maximum:,}"
+        return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.{_remarks(s)}")
+    plan = f"The plan has {counted(len(s.undecided.stages), 'stage')} and {counted(s.undecided.updates, 'update')}."
+    return Verdict("True", "PlanMade", f"{plan}{_remarks(s)}")
+
+
+def _remarks(s: Situation) -> str:
+    """What a user may not expect of this job, each a sentence."""
+    kept, unknown = remark(s), ", ".join(s.stored.unknown)
+    return f"{kept} This version of the operator ignores what it does not know: {unknown}."[:768] if unknown else kept
+
+
+def cluster_ready(s: Situation, w: Workforce) -> Verdict:
+    """Whether the scheduler is ready and the stage's workers have joined, or the problem that prevents it."""
+    if s.mode is not Mode.ACTIVE and not s.seen.failures:
+        return Verdict("False", "Released", f"The job is {s.mode.value}.")
+    if w.ready >= w.desired and is_ready(s.seen) and not s.seen.failures:
+        return Verdict("True", "AllWorkersJoined", f"The scheduler is ready and {counted(w.desired, 'worker')} joined.")
+    if s.cluster_problem is not None:
+        return Verdict("False", *s.cluster_problem)
+    if not is_ready(s.seen):
+        return Verdict("False", "WaitingForScheduler", "The scheduler is starting.")
+    return Verdict("False", "WaitingForWorkers", _joined(w))
+
+
+def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
+    """Whether the trainer commits updates, or the problem that prevents it."""
+    if s.mode is Mode.OVER:
+        return Verdict("False", "Ended", "The trainer has ended.")
+    if s.mode is Mode.SUSPENDED:
+        return Verdict("False", "Paused", "The job is suspended.")
+    trainer = s.seen.trainer
+    status = (trainer or {}).get("status") or {}
+    problem = trainer_problem(s.seen) if not status.get("ready", 0) else None
+    if problem is not None:
+        return Verdict("False", *problem)
+    unreachable = () if status.get("ready", 0) else unreachable_pods(s.seen)
+    if unreachable:
+        return _unreachable(s, unreachable, trainer)
+    ended = status.get("failed", 0) or num_retries(s.seen) or is_between_pods(s.seen)  # a Job counts failures alone
+    if ended and not status.get("ready", 0):
+        restart = "The trainer restarts from its last checkpoint"
+        restart, cause = restart if s.storage.is_kept else STARTS_OVER, last_exit(s.seen)
+        return Verdict("False", "TrainerRestarting", truncated(f"{restart}: {cause}" if cause else f"{restart}."))
+    if s.update:
+        return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
+    cause = last_exit(s.seen)
+    before = f"; the last one ended with {cause}" if cause else "."
+    return Verdict("False", "NotStarted", truncated(f"The trainer has not committed an update yet{before}"))
+
+
+def _unreachable(s: Situation, pods: Sequence[Object], job: Object | None) -> Verdict:
+    """What happens to a trainer on a lost node: it is waited for, or another takes its place."""
+    own = [pod for pod in pods if job is not None and is_owned_by(pod, job["metadata"].get("uid", ""))]
+    pod = (own or pods)[0]
+    lost = f"The node of pod {pod['metadata']['name']} does not answer"
+    if not own:
+        return Verdict("False", "TrainerReplaced", f"{lost}; another trainer takes its place.")
+    if is_replaceable(pod, s.storage.is_kept):
+        return Verdict("False", "TrainerUnreachable", f"{lost}; after a minute another trainer takes its place.")
+    why = "Without spec.checkpoint.volume or uri the training would be lost with it, so"
+    return Verdict("False", "TrainerUnreachable", f"{lost}. {why} it is replaced when Kubernetes deletes the pod.")
+
+
+def resizing(s: Situation, w: Workforce) -> Verdict:
+    """Whether workers are being added or removed."""
+    if s.mode is not Mode.ACTIVE:
+        return Verdict("False", "AtTarget", "No workers are being added or removed.")
+    if w.ready == w.requested:
+        joined = "The requested worker has joined" if w.ready == 1 else f"All {w.ready} requested workers have joined"
+        return Verdict("False", "AtTarget", f"{joined}.")
+    if w.ready < w.requested:
+        return Verdict("True", "ScalingUp", f"Requested {counted(w.requested, 'worker')}; {w.ready} joined so far.")
+    return Verdict("True", "ScalingDown", f"Removing {w.ready - w.requested} of {counted(w.ready, 'worker')}.")
+
+
+def degraded(s: Situation, w: Workforce) -> Verdict:
+    """Whether workers of the stage have been missing for a while, or one adds differently than the job."""
+    others = differing(s)
+    if others:
+        return Verdict("True", "ArithmeticDiffers", truncated(f"{others} {_joined(w)}"))
+    missing = seconds_missing(s, w)
+    if missing is None or missing < degraded_after(s):
+        return Verdict("False", "FullStrength", f"No worker has been missing for {degraded_after(s)} s.")
+    why = f" {s.cluster_problem.message}" if s.cluster_problem else ""
+    return Verdict("True", "TooFewWorkers", f"{_joined(w)}{why}"[:1024])
+
+
+def _joined(w: Workforce) -> str:
+    return f"{w.ready} of {counted(w.desired, 'worker')} joined."
+
+
+def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
+    """Whether the trainer, which reported before, has stopped reporting; unknown if its report cannot be its own."""
+    if s.misfit and s.mode is Mode.ACTIVE:
+        return Verdict("Unknown", "ReportRefused", f"The trainer's report is not used: {s.misfit}."[:1024])
+    limit = stalled_after(s)
+    if limit is None or s.report_age_seconds < limit:
+        return Verdict("False", "ProgressSeen", "No update is overdue.")
+    cause = f" The trainer waits for {s.report.waiting_for}." if s.report and s.report.waiting_for else ""
+    return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.{cause}"[:1024])
+
+
+def contested(contention: Contention) -> Verdict:
+    """Whether others change a field of a child again and again."""
+    fights = contention.fights
+    if not fights:
+        return Verdict("False", "ChildrenKept", "No field is changed again and again.")
+    (kind, name), put_back = next(iter(fights.items()))
+    field = contested_field(put_back)
+    by = f"{put_back.manager} changes" if put_back.manager else "A webhook or another controller changes"
+    others = f" So it is with {counted(len(fights) - 1, 'other object')}." if fights.keys() - {(kind, name)} else ""
+    remedy = REMEDIES.get(
+        (kind, field), "Remove what changes it, or exempt objects with the label batchgrowth.dev/job."
+    )
+    text = f"{by} {field} of the {kind} {name} again and again; the operator puts it back ever less often. {remedy}"
+    return Verdict("True", "ChildRewritten", truncated(f"{text}{others}"))
+
+
+def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
+    """Whether the job holds no workers because spec.suspend is true, and what that cost if no storage keeps it."""
+    if s.mode is not Mode.SUSPENDED:
+        return Verdict("False", "NotSuspended", "The job is not suspended.")
+    lost = 0 if s.storage.is_kept else s.update
+    if s.is_trainer_running and lost:
+        return Verdict("Unknown", "Discarding", f"The trainer stops, and update {lost:,} is lost. {NOT_KEPT}")
+    if s.is_trainer_running:
+        return Verdict("Unknown", "Checkpointing", "The trainer writes a checkpoint before it stops.")
+    if any(failure.ref in s.seen.children for failure in s.seen.failures if failure.ref.kind in CLUSTER_KINDS):
+        return Verdict("Unknown", "Releasing", "The job's workers are not released yet.")
+    if lost:
+        over = f"Update {lost:,} is lost: the training starts over when the job is resumed."
+        return Verdict("True", "StateLost", f"The job is suspended and holds no workers. {over} {NOT_KEPT}")
+    return Verdict("True", "BySpec", "The job is suspended and holds no workers.")
+
+
+def succeeded(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
+    """Whether the job succeeded or failed."""
+    if s.outcome is None:
+        return Verdict("Unknown", "InProgress", "The job is not over.")
+    return Verdict(str(s.outcome.succeeded), s.outcome.reason, s.outcome.message)
+
+
+RULES: dict[str, Rule] = {
+    "Accepted": accepted,
+    "ClusterReady": cluster_ready,
+    "Training": training,
+    "Resizing": resizing,
+    "Degraded": degraded,
+    "Stalled": stalled,
+    "Suspended": suspended,
+    "Succeeded": succeeded,
+}
+
+
+def degraded_after(s: Situation) -> int:
+    """Seconds that workers may be missing before the job counts as degraded."""
+    return max(s.spec.workers.wait_seconds, DEGRADED_AFTER_SECONDS)
+
+
+def seconds_missing(s: Situation, w: Workforce) -> float | None:
+    """Seconds since a training began to lack workers of its stage; None if it lacks none."""
+    if s.mode is not Mode.ACTIVE or not s.update or w.ready >= w.desired:
+        return None
+    ready = condition(s.previous, "ClusterReady")
+    began = ready is not None and ready.status == "False"
+    return seconds_since(ready.last_transition_time, s.seen.now) if ready is not None and began else 0.0
+
+
+def stalled_after(s: Situation) -> float | None:
+    """Seconds without an update after which a training counts as stalled; None if its pace is unknown."""
+    if s.mode is not Mode.ACTIVE or s.report is None or s.report.seconds_per_update is None:
+        return None
+    return max(STALLED_AFTER_SECONDS, STALLED_AFTER_UPDATES * s.report.seconds_per_update)

@@ -1,0 +1,187 @@
+"""kopf, patched: without an unused client library, with a shutdown that ends, and with a fast startup.
+
+kopf imports kubernetes_asyncio for its types alone if it is installed, as dask-kubernetes requires. That would cost
+30 MiB and most of a second at every start.
+
+If watching fails, kopf cancels every task of the event loop, among them those that notify its schedulers when their
+work is done; a scheduler that is closed afterwards would wait forever. So it polls instead.
+
+If one watch fails, kopf closes its connections first and cancels the other watches last, together with the tasks that
+would tell them that the operator pauses. A watch takes the end of that task for a pause, swallows its cancellation,
+starts over, and waits forever for new credentials: the operator would hang instead of retrying. So the other watches
+end first; and since an operator without peers never pauses, no watch has such a task.
+
+If the API server refuses kopf the watch of namespaces or of kinds, kopf goes on without. If the operator shuts down at
+that moment, because another watch was refused too, kopf loses the cancellation, goes on, and the shutdown waits
+forever. So it is raised again.
+
+While kopf starts, every object waits in a task of its own until all are indexed, and each indexed object wakes all
+waiting ones: that takes four minutes for 7,000 objects, and 90 MiB. So no object waits, and none is woken; the passes
+wait instead, in `Watches.until_indexed`.
+
+When a CRD appears or disappears, kopf asks at once which kinds are served, when the API server may not know it yet: a
+kind that came back would never be watched again. So kopf asks a few more times.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+CLIENT = "kubernetes_asyncio"
+POLL_SECONDS = 0.1
+REDISCOVERY_SECONDS = (0.5, 2, 8)
+"""Delays of the further discoveries, each after the one before."""
+
+_modules: dict[str, Any] = sys.modules
+_is_hidden = _modules.setdefault(CLIENT, None) is None  # None makes the import raise ModuleNotFoundError
+
+import kopf  # noqa: E402
+from kopf._cogs.aiokits import aiotasks, aiotime  # noqa: E402
+from kopf._cogs.aiokits.aiotasks import Scheduler  # noqa: E402
+from kopf._cogs.aiokits.aiotoggles import Toggle, ToggleSet  # noqa: E402
+from kopf._cogs.clients import errors, watching  # noqa: E402
+from kopf._core.reactor import observation, orchestration, queueing  # noqa: E402
+
+if _is_hidden:
+    del _modules[CLIENT]
+
+
+async def _wait_until_empty(scheduler: Scheduler) -> None:
+    while not scheduler.empty():
+        await asyncio.sleep(POLL_SECONDS)
+
+
+@dataclass(slots=True)
+class Watches:
+    """The watches of one run of kopf."""
+
+    ensemble: orchestration.Ensemble | None = None
+
+    async def until_indexed(self) -> None:
+        """Returns once every object of every watched kind has been listed and indexed."""
+        while not self._are_indexed():
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _are_indexed(self) -> bool:
+        found = self.ensemble
+        return found is not None and bool(found.watcher_tasks) and found.operator_indexed.is_on()
+
+
+def new_watches() -> Watches:
+    """The watches of the run of kopf that this task is about to start."""
+    watches = Watches()
+    _watches.set(watches)
+    return watches
+
+
+class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown to mypy
+    """The objects and kinds that are not indexed yet, for none of which another waits."""
+
+    async def make_toggle(self, state: bool = False, *, name: str | None = None) -> Toggle:
+        made = Toggle(state, name=name, condition=self._condition)
+        self._toggles.add(made)
+        return made
+
+    async def drop_toggle(self, toggle: Toggle) -> None:
+        self._toggles.discard(toggle)
+
+    async def wait_for(self, state: bool) -> None:
+        """In place of the wait of an object for all others."""
+
+
+Scheduler.wait = _wait_until_empty
+
+
+async def _discover(*, raw_event: Any, stream_pressure: asyncio.Event | None = None, **rest: Any) -> None:
+    await _discover_once(raw_event=raw_event, stream_pressure=stream_pressure, **rest)
+    for seconds in REDISCOVERY_SECONDS if raw_event["type"] is not None else ():
+        await aiotime.sleep(seconds, wakeup=stream_pressure)
+        if stream_pressure is not None and stream_pressure.is_set():
+            return  # the next event has arrived and starts its own discoveries
+        await _discover_once(raw_event=raw_event, stream_pressure=stream_pressure, **rest)
+
+
+async def _adjust(*, ensemble: orchestration.Ensemble, **rest: Any) -> None:
+    await _adjust_tasks(ensemble=ensemble, **rest)
+    (_watches.get() or new_watches()).ensemble = ensemble
+
+
+async def _orchestrate(**given: Any) -> None:
+    """Ends every watch before an error of one of them ends the operator."""
+    watches = _watches.get() or new_watches()
+    try:
+        await _orchestrate_until_error(**given)
+    except Exception:
+        found = watches.ensemble
+        tasks = () if found is None else found.get_tasks(found.get_keys())
+        await aiotasks.stop(tasks, title="streaming", quiet=True)
+        raise
+
+
+def _watch(**given: Any) -> AsyncIterator[Any]:
+    """A watch that never pauses."""
+    watch: AsyncIterator[Any] = _watch_until_paused(**given | {"operator_paused": None})
+    return watch
+
+
+async def _observe(**given: Any) -> None:
+    """A watch of namespaces or kinds, which ends by its cancellation rather than by a refusal."""
+    try:
+        await queueing.watcher(**given)
+    except errors.APIForbiddenError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from error
+        raise
+
+
+_watches: ContextVar[Watches | None] = ContextVar("_watches", default=None)
+"""The watches of the run of kopf that this task is part of."""
+_discover_once = observation.process_discovered_resource_event
+observation.process_discovered_resource_event = _discover
+observation.queueing = SimpleNamespace(watcher=_observe)
+_adjust_tasks, orchestration.adjust_tasks = orchestration.adjust_tasks, _adjust
+_orchestrate_until_error, orchestration.orchestrator = orchestration.orchestrator, _orchestrate
+_watch_until_paused, watching.infinite_watch = watching.infinite_watch, _watch
+orchestration.aiotoggles = SimpleNamespace(ToggleSet=_Indexed)
+
+__all__ = ["Watches", "kopf", "new_watches"]
+
+
+FORBIDDEN = 403
+
+
+REMEDY = "grant it to the operator's account: the chart's roles have every permission that the operator needs"
+
+
+_ATTEMPT = "Request attempt"
+
+
+_OMITTED = (f"status={FORBIDDEN}", "Connector is closed")  # kopf closes the connector when it stops
+
+
+def refusal_message(error: BaseException) -> str | None:
+    """The API server's message and a remedy; None if the error is not a response of the API server."""
+    status, message = getattr(error, "status", None), getattr(error, "message", None)
+    if not isinstance(status, int):
+        return None
+    refusal = f"the API server answers {status}: {message or type(error).__name__}"
+    return f"{refusal}; {REMEDY}" if status == FORBIDDEN else refusal
+
+
+class RefusalFilter(logging.Filter):
+    """Drops kopf's own records of a refusal: one per attempt, and a traceback at each level that it passes."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log the record."""
+        if not record.name.startswith("kopf."):
+            return True
+        error = record.exc_info[1] if record.exc_info else None
+        text = record.getMessage()
+        is_attempt = text.startswith(_ATTEMPT) and any(omitted in text for omitted in _OMITTED)
+        return not is_attempt and (error is None or refusal_message(error) is None)

@@ -1,0 +1,138 @@
+"""The operator's metrics, made from the table in `batchgrowth.contract.metrics`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from batchgrowth import names
+from batchgrowth.contract.metrics import OPERATOR, Metric
+from batchgrowth.contract.status import CONDITIONS, JobStatus
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from batchgrowth_operator.api.cache import Key
+from batchgrowth_operator.children.writes import Decision
+from batchgrowth_operator.seen.observed import Object, Observed, annotations_of, ref_of
+from batchgrowth_operator.seen.situation import stored_status
+
+STATUSES = ("True", "False", "Unknown")
+CONDITION = "batchgrowth_operator_job_condition"
+
+
+class Conditions(Collector):
+    """The conditions of all jobs as one metric, whose series are created when Prometheus scrapes them.
+
+    As prometheus_client objects, a job's two dozen series would take more memory than everything else about it.
+    """
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._states: dict[Key, tuple[int, ...]] = {}  # an index of STATUSES for each of CONDITIONS
+
+    def set(self, key: Key, statuses: Mapping[str, str]) -> None:
+        """Sets the job's condition statuses by type; a missing condition is Unknown."""
+        self._states[key] = tuple(STATUSES.index(statuses.get(kind, "Unknown")) for kind in CONDITIONS)
+
+    def remove(self, key: Key) -> None:
+        """Removes the job's series."""
+        del self._states[key]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """One gauge, 0 or 1, for each job, condition and status."""
+        family = GaugeMetricFamily(self._metric.name, self._metric.help, labels=self._metric.labels)
+        for key, states in list(self._states.items()):
+            for kind, state in zip(CONDITIONS, states, strict=True):
+                for index, status in enumerate(STATUSES):
+                    family.add_metric([*key, kind, status], float(index == state))
+        yield family
+
+
+class Telemetry:
+    """All metrics of the operator, in their own registry."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in OPERATOR}
+        self._states: dict[Key, str] = {}
+        self._resizes: dict[Key, str | None] = {}
+
+    def request(self, verb: str, resource: str, code: str) -> None:
+        """Counts a request that the API server answered."""
+        self._metrics["batchgrowth_operator_api_requests_total"].labels(verb, resource, code).inc()
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        """Records the result and duration of a pass."""
+        self._metrics["batchgrowth_operator_reconciles_total"].labels(result).inc()
+        self._metrics["batchgrowth_operator_reconcile_duration_seconds"].observe(seconds)
+
+    def decided(self, key: Key, seen: Observed, decision: Decision) -> None:
+        """Records a decision that is about to be carried out."""
+        written = "written" if decision.status is not None else "unchanged"
+        self._metrics["batchgrowth_operator_status_writes_total"].labels(written).inc()
+        for manifest in decision.apply:
+            found = seen.children.get(ref_of(manifest))
+            if found is not None and _digest(found) == _digest(manifest):
+                self._metrics["batchgrowth_operator_repairs_total"].labels(manifest["kind"]).inc()
+        if key not in self._states:
+            self._take_up(key, stored_status(seen))
+        if decision.status is not None:
+            self._status(key, decision.status)
+
+    def forget(self, key: Key) -> None:
+        """Removes the series of a job that is gone."""
+        if key in self._states:
+            self._metrics[CONDITION].remove(key)
+            self._count(key, None)
+
+    def forget_all(self) -> None:
+        """Removes the series of all jobs."""
+        for key in list(self._states):
+            self.forget(key)
+
+    def _take_up(self, key: Key, status: JobStatus) -> None:
+        """Shows a job that this process has not seen before as its stored status says: it may never be written again.
+
+        An earlier process has observed the resize in it.
+        """
+        if status.conditions:
+            stored = status.to_json()
+            self._resizes[key] = _resize_seconds(stored)
+            self._status(key, stored)
+
+    def _status(self, key: Key, status: dict[str, Any]) -> None:
+        statuses = {condition["type"]: condition["status"] for condition in status["conditions"]}
+        self._metrics[CONDITION].set(key, statuses)
+        self._count(key, status["phase"])
+        seconds = _resize_seconds(status)
+        if seconds is not None and seconds != self._resizes.get(key):
+            self._resizes[key] = seconds
+            self._metrics["batchgrowth_operator_workers_ready_duration_seconds"].labels("up").observe(float(seconds))
+
+    def _count(self, key: Key, state: str | None) -> None:
+        gauge = self._metrics["batchgrowth_operator_jobs"]
+        if key in self._states:
+            gauge.labels(self._states.pop(key)).dec()
+        if state is None:
+            self._resizes.pop(key, None)
+        else:
+            self._states[key] = state
+            gauge.labels(state).inc()
+
+
+def _resize_seconds(status: Mapping[str, Any]) -> str | None:
+    return (status.get("workers") or {}).get("resizeSeconds")
+
+
+def _digest(body: Object) -> str | None:
+    return annotations_of(body).get(names.MANIFEST)
+
+
+def _collector(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram | Conditions:
+    if metric.name == CONDITION:
+        conditions = Conditions(metric)
+        registry.register(conditions)
+        return conditions
+    if metric.kind == "histogram":
+        return Histogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=registry)
+    simple = Counter if metric.kind == "counter" else Gauge
+    return simple(metric.name, metric.help, metric.labels, registry=registry)

@@ -1,1 +1,0 @@
-"""Access to the API server: reads, writes, certificates and the lease. No other folder talks to it."""

@@ -1,0 +1,79 @@
+"""The operator's settings, from its command line, and those that decisions depend on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchgrowth.contract.logs import LogFormat, LogLevel
+from batchgrowth.manifest.pod_limits import STRICTEST, PodLimits
+
+# --- The operator's settings that decisions depend on ---
+
+Rule = dict[str, Any]
+"""A part of a NetworkPolicy, as the Kubernetes API defines it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """`metrics_from` are the peers that may read trainers' metrics; without any, all may.
+
+    `egress` are the rules for connections of a job's pods beside those to DNS and to each other; None allows all.
+    """
+
+    metrics_from: tuple[Rule, ...] = ()
+    egress: tuple[Rule, ...] | None = None
+
+
+OPEN = Network()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """`image` is used by jobs without spec.image; times are seconds."""
+
+    image: str
+    pods: PodLimits = STRICTEST
+    network: Network = OPEN
+    checkpoint_size: str = ""
+    """Size of the claim of a job whose spec names no place for its checkpoints; empty for none."""
+    first_lead_seconds: float = 10.0
+    """Lead time of a job whose workers have not been timed yet."""
+    report_seconds: float = 5.0
+    """Shortest time between two status writes that differ in progress only."""
+
+
+# --- The operator's settings, from its command line ---
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLock:
+    """A Lease, and the name under which this operator holds it."""
+
+    namespace: str
+    name: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Without `kubeconfig` the pod's service account is used; without `namespaces` all are watched."""
+
+    image: str
+    kubeconfig: Path | None = None
+    namespaces: tuple[str, ...] = ()
+    operator_class: str = ""
+    """Only jobs with this spec.operatorClass are served; empty for those without one."""
+    metrics_port: int = 0
+    """Port of the metrics endpoint; 0 for none."""
+    health_port: int = 0
+    """Port of the health endpoint; 0 for none."""
+    pods: PodLimits = STRICTEST
+    """What jobs may ask for their pods."""
+    network: Network = OPEN
+    """The connections that jobs' pods may make and accept."""
+    checkpoint_size: str = ""
+    """Size of the claim of a job whose spec names no place for its checkpoints; empty for none."""
+    lease: LeaseLock | None = None
+    """The Lease by which several operators elect a leader; None for a single operator."""
+    log_level: LogLevel = LogLevel.info
+    log_format: LogFormat = LogFormat.text

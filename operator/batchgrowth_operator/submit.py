@@ -1,0 +1,256 @@
+"""`batchgrowth submit`: writes a folder of code and a job to a cluster with the rights of a user."""
+
+import base64
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import yaml
+from batchgrowth import names
+from batchgrowth.errors import BatchGrowthError, ClusterError, Fault, SpecError
+from batchgrowth.schema import FILE_PATH
+from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
+from batchgrowth.spec.training import MOST_FILES
+
+from batchgrowth_operator.api.client import CONFLICT, GONE, Api, Refused
+from batchgrowth_operator.api.server import KINDS
+from batchgrowth_operator.seen.observed import Object, Ref
+
+# --- A folder of code as an immutable ConfigMap, whose name holds the digest of its files ---
+
+LARGEST_CODE_BYTES = 1_000_000
+"""Of all files together; a ConfigMap holds 1 MiB."""
+LONGEST_KEY = 240
+SKIPPED = ("__pycache__", "*.egg-info", "*.pyc", "*.pyo", "runs")
+"""Files and folders that are no code; `runs` is where `batchgrowth run` writes. So are those that begin with a dot."""
+OPTION = "--code"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A ConfigMap, and the `workload.source` that mounts its keys at the paths of their files."""
+
+    config_map: dict[str, Any]
+    source: dict[str, Any]
+    num_files: int
+    num_bytes: int
+
+
+def read_folder(folder: Path, exclude: Sequence[str] = (), manifest: Path | None = None) -> dict[str, bytes]:
+    """The files of a folder by their path below it, without those that SKIPPED, `exclude` or a leading dot leave out.
+
+    Patterns match a file's or folder's name, or its path below `folder`. `manifest` is not code: a job that asks for
+    more workers has the same. Raises SpecError if it cannot be packed.
+    """
+    if not folder.is_dir():
+        raise _fault(str(folder), "give a folder with the modules of the workload")
+    try:
+        found = {path.relative_to(folder).as_posix(): path for path in _files(folder, folder, (*SKIPPED, *exclude))}
+        if manifest is not None:
+            found = {name: path for name, path in found.items() if path.resolve() != manifest.resolve()}
+        _check(folder, {name: path.stat().st_size for name, path in found.items()})
+        return {name: path.read_bytes() for name, path in sorted(found.items())}
+    except OSError as error:
+        raise _fault(
+            f"{error.filename or folder} cannot be read ({(error.strerror or 'unreadable').lower()})",
+            "give a folder that can be read, or leave it out with --exclude",
+        ) from error
+
+
+def packed(job: str, files: Mapping[str, bytes]) -> Code:
+    """The files as the code of a job of that name."""
+    keys = _keys(files)
+    texts, others = dict[str, str](), dict[str, str]()
+    for path, content in files.items():
+        try:
+            texts[keys[path]] = content.decode()
+        except UnicodeDecodeError:
+            others[keys[path]] = base64.b64encode(content).decode()
+    name = names.code(job, _digest(files))
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {names.CODE_LABEL: job}},
+        "immutable": True,
+        **({"data": texts} if texts else {}),
+        **({"binaryData": others} if others else {}),
+    }
+    source: dict[str, Any] = {"configMap": name}
+    if any(key != path for path, key in keys.items()):
+        source["items"] = [{"key": key, "path": path} for path, key in keys.items()]
+    return Code(config_map, source, len(files), sum(map(len, files.values())))
+
+
+def has_module(files: Mapping[str, bytes], entrypoint: str) -> bool:
+    """Whether the first name of "package.module:function" is a module or package among the files."""
+    first = entrypoint.partition(":")[0].partition(".")[0]
+    return any(path == f"{first}.py" or path.startswith(f"{first}/") for path in files)
+
+
+def _files(root: Path, folder: Path, skipped: Sequence[str]) -> Iterator[Path]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        path = Path(entry.path)
+        below = path.relative_to(root).as_posix()
+        if entry.name.startswith(".") or any(fnmatch(text, p) for p in skipped for text in (entry.name, below)):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            if not (path / "pyvenv.cfg").exists():
+                yield from _files(root, path, skipped)
+        elif entry.is_file():
+            yield path
+
+
+def _check(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Raises SpecError if files of these sizes are no code, or more than a ConfigMap and a job can hold."""
+    odd = next((name for name in sizes if not re.match(FILE_PATH, name) or len(name) > 255), None)
+    if odd is not None:
+        raise _fault(
+            f"{folder / odd!s}",
+            "rename it with letters, digits, dashes, underscores and dots, or leave it out with --exclude",
+        )
+    if not sizes:
+        raise _fault(f"{folder} has no files", "give a folder with the modules of the workload")
+    elsewhere = "leave out what is not code with --exclude, or build an image from ours: docs/own-code.md"
+    if len(sizes) > MOST_FILES:
+        raise _fault(f"{folder} has {len(sizes)} files, more than {MOST_FILES}", elsewhere)
+    total = sum(sizes.values())
+    if total > LARGEST_CODE_BYTES:
+        largest = ", ".join(f"{name} ({sizes[name]:,})" for name in sorted(sizes, key=lambda n: -sizes[n])[:3])
+        given = f"{folder} has {total:,} bytes, more than {LARGEST_CODE_BYTES:,}; the largest are {largest}"
+        raise _fault(given, elsewhere)
+
+
+def _keys(files: Mapping[str, bytes]) -> dict[str, str]:
+    """A key of the ConfigMap for each path; a key holds no slash, so two paths may ask for one."""
+    plain = {path: re.sub(r"[^A-Za-z0-9._-]", "_", path.replace("/", ".")) for path in files}
+    asked = list(plain.values())
+    return {
+        path: key if asked.count(key) == 1 and len(key) <= LONGEST_KEY else f"{key[-200:]}-{_digest({path: b''})}"
+        for path, key in plain.items()
+    }
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    """Ten hexadecimal digits that change with every path and every byte."""
+    digest = hashlib.sha256()
+    for path, content in sorted(files.items()):
+        for part in (path.encode(), content):
+            digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:10]
+
+
+def _fault(given: str, remedy: str) -> SpecError:
+    return SpecError([Fault(OPTION, given, remedy)])
+
+
+# --- A job and its code, written to a cluster with the rights of a user ---
+
+MANAGER = "batchgrowth-submit"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def manifest_of(job: BatchGrowthJob, code: Code | None) -> Object:
+    """The job as its file says it, without defaults, and with the code as its source.
+
+    Raises SpecError if the file names a source itself.
+    """
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    metadata = job.metadata.model_dump(
+        mode="json", by_alias=True, exclude_none=True, include={"name", "namespace", "labels", "annotations"}
+    )
+    kept = {key: value for key, value in metadata["annotations"].items() if key != LAST_APPLIED}
+    metadata = {key: value for key, value in (metadata | {"annotations": kept}).items() if value}
+    manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+    if code is not None:
+        if job.spec.workload.source is not None:
+            name = job.spec.workload.source.config_map
+            raise SpecError([Fault("spec.workload.source", f'"{name}"', f"remove it, or leave out {OPTION}")])
+        spec["workload"]["source"] = code.source
+    return manifest
+
+
+class _Blocks(yaml.SafeDumper):
+    """Writes text of several lines as it is, in a literal block."""
+
+
+def _as_block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Blocks.add_representer(str, _as_block)
+
+
+def as_yaml(*manifests: Object) -> str:
+    """The manifests as one YAML file."""
+    text: str = yaml.dump_all(manifests, Dumper=_Blocks, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def namespace_for(job: BatchGrowthJob, asked: str | None, usual: str) -> str:
+    """The namespace of the option, the manifest or else the context. Raises SpecError if the first two differ."""
+    written = job.metadata.namespace
+    if asked is not None and written not in (None, asked):
+        raise SpecError([Fault("metadata.namespace", f'"{written}"', f"remove it, or leave out --namespace {asked}")])
+    return asked or written or usual
+
+
+def submit(api: Api, namespace: str, job: Object, code: Code | None, *, force: bool = False) -> Object:
+    """The job after the API server has accepted it, with its code.
+
+    The job is tried first, so that one that is refused leaves no code behind; then the code is written, so that no pod
+    waits for it; then the job, which becomes its owner. Raises ClusterError if no server answers, else
+    BatchGrowthError with the server's reason.
+    """
+    job = placed(job, namespace)
+    try:
+        known = api.get(Ref(KIND, job["metadata"]["name"]), namespace)
+        _apply(api, job, force=force, dry_run=True)
+        if code is not None:
+            _apply(api, _owned(placed(code.config_map, namespace), known), force=True)
+        accepted = _apply(api, job, force=force)
+        if code is not None:
+            _apply(api, _owned(placed(code.config_map, namespace), accepted), force=True)
+    except Refused as refused:  # by the first look at the job
+        raise _explained(refused, job) from refused
+    except OSError as error:
+        raise ClusterError(f"the API server does not answer: {error}") from error
+    return accepted
+
+
+def _apply(api: Api, manifest: Object, *, force: bool, dry_run: bool = False) -> Object:
+    try:
+        return api.apply(manifest, manager=MANAGER, force=force, dry_run=dry_run)
+    except Refused as refused:
+        raise _explained(refused, manifest) from refused
+
+
+def placed(manifest: Object, namespace: str) -> Object:
+    """The manifest with that namespace; as it is if there is none."""
+    if not namespace:
+        return manifest
+    return {**manifest, "metadata": manifest["metadata"] | {"namespace": namespace}}
+
+
+def _owned(config_map: Object, job: Object | None) -> Object:
+    """The ConfigMap with the job as its owner, so that it is deleted with it."""
+    if job is None:
+        return config_map
+    metadata = job["metadata"]
+    owner: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "name": metadata["name"], "uid": metadata["uid"]}
+    return {**config_map, "metadata": config_map["metadata"] | {"ownerReferences": [owner]}}
+
+
+def _explained(refused: Refused, manifest: Object) -> BatchGrowthError:
+    kind, metadata = manifest["kind"], manifest["metadata"]
+    text = f"the API server refuses {kind} {metadata['name']} in namespace {metadata['namespace']}: {refused}"
+    if refused.code == CONFLICT:
+        return BatchGrowthError(f"{text}; --force-conflicts takes these fields over")
+    if refused.code == GONE and "namespace" not in str(refused).lower():
+        resource = f"{KINDS[kind].plural}.{KINDS[kind].group}"
+        return BatchGrowthError(f"{text}; is the chart installed? It brings the kind {resource}")
+    return BatchGrowthError(text)

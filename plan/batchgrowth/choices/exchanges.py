@@ -1,0 +1,513 @@
+"""How gradients or weights move between workers, one entry each; the trainer has the drivers and strategies."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from math import ceil
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from batchgrowth.choices.optimizers import below_one
+from batchgrowth.extend import ExchangeEntry
+from batchgrowth.schema import DecimalText, Model, Rule, exact
+
+# --- AllReduce: the workers add among themselves, and each takes the step ---
+
+ALL_REDUCE = ExchangeEntry(
+    name="AllReduce",
+    summary="lets the workers add gradients among themselves, and each takes the step",
+    source="dask-pytorch-ddp's shape, made elastic",
+    implementation="batchgrowth_trainer.drivers.generations:train",
+)
+
+
+# --- GatherScatter: one server holds the model, gathers gradients and scatters weights. Sievert and Shah, 2021 ---
+
+
+class GatherScatter(Model):
+    """What the server does about slow workers."""
+
+    backups: bool = Field(
+        False,
+        description="Whether an idle worker repeats the part of an update that a slow worker still computes; the first "
+        "copy counts, and the slow worker is left out until its own has ended. The weights do not depend on it. "
+        "Default: false.",
+    )
+
+
+GATHER_SCATTER = ExchangeEntry(
+    name="GatherScatter",
+    summary="has one server hold the model, gather gradients and scatter weights",
+    source="Sievert and Shah, 2021",
+    block=GatherScatter,
+    implementation="batchgrowth_trainer.drivers.gather_scatter:train",
+    example={"backups": True},
+)
+
+
+# --- SingleProcess: no exchange; one process does it all. The baseline ---
+
+SINGLE_PROCESS = ExchangeEntry(
+    name="SingleProcess",
+    summary="trains in one process, without workers",
+    implementation="batchgrowth_trainer.drivers.single_process:train",
+    uses_workers=False,
+)
+
+
+# --- ParameterServer ---
+# ParameterServer: servers with a slice of the parameters each add its gradient and take its step. Li et al., 2014.
+
+MOST_MEMBERS = 64  # all are connected with each other
+_UNDIVIDED = ["Torch", "LBFGS"]
+"""Optimizers whose step needs all parameters."""
+
+
+class ParameterServer(Model):
+    """How many slices the parameters are cut into."""
+
+    servers: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_MEMBERS,
+        description="Servers, which the workers are besides: each has a slice of whole parameters. The weights do not "
+        "depend on it. Default: one on each worker; 1 with optimizer Torch or LBFGS. Example: 2.",
+    )
+
+
+PARAMETER_SERVER = ExchangeEntry(
+    name="ParameterServer",
+    summary="has servers add the gradients of a slice of the parameters each, step, and send the weights",
+    source="Dean et al., 2012; Li et al., 2014",
+    block=ParameterServer,
+    implementation="batchgrowth_trainer.drivers.generations:train",
+    all_connected=True,
+    strategy="batchgrowth_trainer.exchange.parameter_server:ParameterServer",
+    example={"servers": 2},
+    outer_rules={
+        "JobSpec": (
+            Rule(
+                "exchange.parameterServer.servers",
+                f"give 1 with optimizer {' or '.join(_UNDIVIDED)}, which needs all parameters at once, or leave it out",
+                lambda s: (
+                    s.exchange.type != "ParameterServer"
+                    or s.optimizer.type not in _UNDIVIDED
+                    or s.exchange.settings.servers in (None, 1)
+                ),
+                f"self.exchange.type != 'ParameterServer' || !(self.optimizer.type in {_UNDIVIDED}) || "
+                "!has(self.exchange.parameterServer) || !has(self.exchange.parameterServer.servers) || "
+                "self.exchange.parameterServer.servers == 1",
+            ),
+            Rule(
+                "workers.maximum",
+                f"give at most {MOST_MEMBERS} workers with exchange ParameterServer, where each is connected with all",
+                lambda s: s.exchange.type != "ParameterServer" or s.workers.maximum <= MOST_MEMBERS,
+                f"self.exchange.type != 'ParameterServer' || self.workers.maximum <= {MOST_MEMBERS}",
+            ),
+        ),
+    },
+)
+
+
+# --- Fields and rules that the exchanges with logical replicas share ---
+
+LONGEST_ROUND = 10_000
+DEFAULT_REPLICAS = 4
+
+
+def replicas_field(most: int) -> Any:
+    """The field of a block for the number of logical replicas."""
+    return Field(
+        DEFAULT_REPLICAS,
+        ge=2,
+        le=most,
+        description="Copies of the model that step by themselves: as many as batch.initial at most. The weights depend "
+        "on it, and not on the workers, of which it is the largest useful number. Default: 4.",
+    )
+
+
+def every_updates_field(default: int, what: str) -> Any:
+    """The field of a block for the updates between two exchanges."""
+    return Field(
+        default,
+        ge=1,
+        le=LONGEST_ROUND,
+        description=f"Updates from one {what} to the next; the end of an epoch has one too. Default: {default}.",
+    )
+
+
+def replica_rules(name: str, block: str) -> dict[str, tuple[Rule, ...]]:
+    """The outer rules of an exchange of that name, with its replicas in that block."""
+    replicas = f"(has(self.exchange.{block}) ? self.exchange.{block}.replicas : {DEFAULT_REPLICAS})"
+    return {
+        "JobSpec": (
+            Rule(
+                "workers.maximum",
+                f"give at most exchange.{block}.replicas workers: a replica cannot be divided",
+                lambda s: s.exchange.type != name or s.workers.maximum <= s.exchange.replicas,
+                f"self.exchange.type != '{name}' || self.workers.maximum <= {replicas}",
+            ),
+            Rule(
+                f"exchange.{block}.replicas",
+                "give at most batch.initial replicas: each takes a part of every batch",
+                lambda s: s.exchange.type != name or s.exchange.replicas <= s.batch.initial,
+                f"self.exchange.type != '{name}' || {replicas} <= self.batch.initial",
+            ),
+        ),
+    }
+
+
+# --- Delayed ---
+# Delayed: gradients are added while the next ones are computed, and used some updates later. Langford et al., 2009.
+
+MOST_UPDATES = 8
+
+
+class Delayed(Model):
+    """How much later a gradient is used."""
+
+    updates: int = Field(
+        1,
+        ge=0,
+        le=MOST_UPDATES,
+        description="Update k uses the gradient of the weights before update k - updates, which has been added by "
+        "then. The weights depend on it, and not on the workers; 0 hides nothing, and has those of AllReduce. "
+        "Default: 1.",
+    )
+
+
+DELAYED = ExchangeEntry(
+    name="Delayed",
+    summary="adds gradients while the next are computed, and uses them some updates later",
+    source="Langford, Smola and Zinkevich, 2009",
+    block=Delayed,
+    implementation="batchgrowth_trainer.drivers.generations:train",
+    promise="Repeatable",
+    strategy="batchgrowth_trainer.exchange.delayed:Delayed",
+    example={"updates": 2},
+)
+
+
+# --- LocalSGD: logical replicas step by themselves and average now and then. Zinkevich et al., 2010; Stich, 2019 ---
+
+
+class Outer(Model):
+    """An optimizer over averages: the mean change of a round is its gradient. DiLoCo of Douillard et al., 2023."""
+
+    learning_rate: DecimalText = Field(
+        "1", description='The part of the mean change that is made: a decimal in quotes. Default: "1". Example: "0.7".'
+    )
+    momentum: DecimalText = Field(
+        "0", description='Momentum of the mean changes: a decimal in quotes, below 1. Default: "0". Example: "0.9".'
+    )
+    nesterov: bool = Field(False, description="Nesterov's form of momentum; needs momentum. Default: false.")
+
+    rules: ClassVar = (
+        Rule(
+            "learningRate",
+            'give a decimal more than 0 and at most 10, such as "0.7"',
+            lambda o: 0 < exact(o.learning_rate) <= 10,
+            "double(self.learningRate) > 0.0 && double(self.learningRate) <= 10.0",
+        ),
+        below_one("momentum", "momentum"),
+        Rule(
+            "nesterov",
+            "give a momentum more than 0 with it, or leave it out",
+            lambda o: not o.nesterov or exact(o.momentum) > 0,
+            "!self.nesterov || double(self.momentum) > 0.0",
+        ),
+    )
+
+
+class LocalSGD(Model):
+    """Logical replicas, spread over the workers there are; each takes its part of every batch."""
+
+    replicas: int = replicas_field(1000)
+    every_updates: int = every_updates_field(8, "average")
+    after_updates: int = Field(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        description="Updates before the first local one, in which gradients are added as by AllReduce (post-local SGD "
+        "of Lin et al., 2020). Default: 0.",
+    )
+    outer: Outer | None = Field(
+        None,
+        description="What is done with the mean change of the weights. Default: it is made. "
+        'Example: {learningRate: "0.7", momentum: "0.9", nesterov: true}.',
+    )
+
+
+LOCAL_SGD = ExchangeEntry(
+    name="LocalSGD",
+    summary="has a fixed number of logical replicas step by themselves and average now and then",
+    source="Stich, 2019; Lin et al., 2020; Douillard et al., 2023",
+    block=LocalSGD,
+    implementation="batchgrowth_trainer.drivers.generations:train",
+    promise="Repeatable",
+    replicas=lambda settings: settings.replicas,
+    longest_round=lambda settings: settings.every_updates,
+    strategy="batchgrowth_trainer.exchange.local_sgd:LocalSGD",
+    example={"replicas": 4, "everyUpdates": 4},
+    outer_rules=replica_rules("LocalSGD", "localSGD"),
+)
+
+
+# --- ElasticAveraging: a spring pulls each replica to a centre, and the centre to the replicas. Zhang et al., 2015 ---
+
+
+class ElasticAveraging(Model):
+    """Logical replicas, spread over the workers there are; the centre is evaluated and exported."""
+
+    replicas: int = replicas_field(64)
+    every_updates: int = every_updates_field(4, "pull")
+    elasticity: DecimalText = Field(
+        "0.9",
+        description="The part of the way to the mean of the replicas that the centre moves at each pull; a replica "
+        "moves a part elasticity / replicas of its way to the centre. A decimal in quotes, at most 1. "
+        'Default: "0.9".',
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "elasticity",
+            "give a decimal of at most 1",
+            lambda e: exact(e.elasticity) <= 1,
+            "double(self.elasticity) <= 1.0",
+        ),
+    )
+
+
+ELASTIC_AVERAGING = ExchangeEntry(
+    name="ElasticAveraging",
+    summary="pulls a fixed number of logical replicas to a centre, and the centre to them",
+    source="Zhang, Choromanska and LeCun, 2015",
+    block=ElasticAveraging,
+    implementation="batchgrowth_trainer.drivers.generations:train",
+    promise="Repeatable",
+    replicas=lambda settings: settings.replicas,
+    keeps="Weights",
+    all_connected=True,
+    longest_round=lambda settings: settings.every_updates,
+    strategy="batchgrowth_trainer.exchange.elastic_averaging:ElasticAveraging",
+    example={"replicas": 4, "everyUpdates": 2},
+    outer_rules=replica_rules("ElasticAveraging", "elasticAveraging"),
+)
+
+
+# --- Gossip: each replica averages with its neighbours in a graph. Lian et al., 2017; Assran et al., 2019 ---
+
+
+class Gossip(Model):
+    """Logical replicas, spread over the workers there are; their mean is evaluated and exported."""
+
+    replicas: int = replicas_field(64)
+    every_updates: int = every_updates_field(1, "exchange")
+    graph: Literal["Exponential", "Ring", "Hypercube", "Random", "Complete"] = Field(
+        "Exponential",
+        description="Which replicas average: Exponential, in turn with those 1, 2, 4, … places before; Ring, with both "
+        "neighbours; Hypercube, in turn along each dimension; Random, in pairs drawn from the seed; Complete, "
+        "all with all. Default: Exponential.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "replicas",
+            "give a power of two with graph Hypercube",
+            lambda g: g.graph != "Hypercube" or g.replicas & (g.replicas - 1) == 0,
+            "self.graph != 'Hypercube' || self.replicas in [2, 4, 8, 16, 32, 64]",
+        ),
+    )
+
+
+def circles(graph: str, replicas: int, turn: int, seed: int) -> tuple[tuple[int, ...], ...]:
+    """For each replica those whose mean it takes in exchange number `turn`, counted from 0: itself and its neighbours.
+
+    Each is in as many circles as it has members, so the mean of all replicas stays as it is.
+    """
+    neighbours = _neighbours(graph, replicas, turn, seed)
+    return tuple(tuple(sorted(others | {one})) for one, others in enumerate(neighbours))
+
+
+def _neighbours(graph: str, replicas: int, turn: int, seed: int) -> Sequence[set[int]]:
+    everyone = range(replicas)
+    dimensions = (replicas - 1).bit_length()
+    distance = 1 << turn % dimensions
+    match graph:
+        case "Exponential":
+            return [{(one - distance) % replicas} for one in everyone]
+        case "Ring":
+            return [{(one - 1) % replicas, (one + 1) % replicas} for one in everyone]
+        case "Hypercube":
+            return [{one ^ distance} for one in everyone]
+        case "Random":
+            return _pairs(replicas, turn, seed)
+        case _:
+            return [set(everyone) for _ in everyone]
+
+
+def _pairs(replicas: int, turn: int, seed: int) -> list[set[int]]:
+    """Each replica's partner; one of an odd number has none."""
+    order = sorted(range(replicas), key=lambda one: sha256(f"gossip {seed} {turn} {one}".encode()).digest())
+    partners: list[set[int]] = [set() for _ in order]
+    for left, right in zip(order[::2], order[1::2], strict=False):
+        partners[left], partners[right] = {right}, {left}
+    return partners
+
+
+GOSSIP = ExchangeEntry(
+    name="Gossip",
+    summary="has a fixed number of logical replicas average with their neighbours in a graph",
+    source="Lian et al., 2017; Assran et al., 2019",
+    block=Gossip,
+    implementation="batchgrowth_trainer.drivers.generations:train",
+    promise="Repeatable",
+    replicas=lambda settings: settings.replicas,
+    keeps="Weights",
+    all_connected=True,
+    longest_round=lambda settings: settings.every_updates,
+    strategy="batchgrowth_trainer.exchange.gossip:Gossip",
+    example={"replicas": 4, "graph": "Ring"},
+    outer_rules=replica_rules("Gossip", "gossip"),
+)
+
+
+# --- TopK ---
+# TopK: each replica sends its largest changes, and keeps the others for later. Basu et al., 2019; Lin et al., 2018.
+
+
+class TopK(Model):
+    """Logical replicas, spread over the workers there are; all have the same weights after each exchange."""
+
+    replicas: int = replicas_field(64)
+    every_updates: int = every_updates_field(1, "exchange")
+    density: DecimalText = Field(
+        "0.01",
+        description="The part of its changes of weights, the largest, that a replica sends in an exchange; it adds the "
+        "others to its next changes. A decimal in quotes, more than 0 and at most 1; one change is sent at least. "
+        'Default: "0.01".',
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "density",
+            'give a decimal more than 0 and at most 1, such as "0.01"',
+            lambda t: 0 < exact(t.density) <= 1,
+            "double(self.density) > 0.0 && double(self.density) <= 1.0",
+        ),
+    )
+
+    def count(self, parameters: int) -> int:
+        """The number of changes that a replica of a model with N parameters sends."""
+        return max(1, ceil(exact(self.density) * parameters))
+
+
+TOP_K = ExchangeEntry(
+    name="TopK",
+    summary="has a fixed number of logical replicas send their largest changes alone, and the others later",
+    source="Basu et al., 2019; Lin et al., 2018",
+    block=TopK,
+    implementation="batchgrowth_trainer.drivers.generations:train",
+    promise="Repeatable",
+    replicas=lambda settings: settings.replicas,
+    keeps="Residual",
+    all_connected=True,
+    longest_round=lambda settings: settings.every_updates,
+    strategy="batchgrowth_trainer.exchange.top_k:TopK",
+    example={"replicas": 4, "density": "0.05"},
+    outer_rules=replica_rules("TopK", "topK"),
+)
+
+
+# --- Downpour: workers push gradients to a server and fetch weights, each at its own pace. Dean et al., 2012 ---
+
+DEFAULT_STALENESS = 16
+
+
+class Downpour(Model):
+    """How far behind the weights a gradient may be."""
+
+    maximum_staleness: int = Field(
+        DEFAULT_STALENESS,
+        ge=0,
+        le=1000,
+        description="Most updates that the server makes between the fetch of weights and the push of the gradient; "
+        "a worker waits before it would cause more. 0 has one worker compute at a time. Unit: updates. Default: 16.",
+    )
+
+
+DOWNPOUR = ExchangeEntry(
+    name="Downpour",
+    summary="has workers push gradients to a server and fetch weights, each at its own pace, so weights differ from "
+    "run to run",
+    source="Dean et al., 2012",
+    block=Downpour,
+    implementation="batchgrowth_trainer.drivers.generations:train",
+    promise="Nondeterministic",
+    all_connected=True,
+    longest_round=lambda _: 2,
+    strategy="batchgrowth_trainer.exchange.downpour:Downpour",
+    example={"maximumStaleness": 8},
+    outer_rules={
+        "JobSpec": (
+            Rule(
+                "compile",
+                "leave it out with exchange Downpour: the worker beside the server computes with a second model",
+                lambda s: s.exchange.type != "Downpour" or not s.compile,
+                "self.exchange.type != 'Downpour' || !has(self.compile) || !self.compile",
+            ),
+            Rule(
+                "workers.maximum",
+                "give at most exchange.downpour.maximumStaleness + 1 workers: more cannot compute at once",
+                lambda s: (
+                    s.exchange.type != "Downpour" or s.workers.maximum <= s.exchange.settings.maximum_staleness + 1
+                ),
+                "self.exchange.type != 'Downpour' || self.workers.maximum <= (has(self.exchange.downpour) ? "
+                f"self.exchange.downpour.maximumStaleness : {DEFAULT_STALENESS}) + 1",
+            ),
+        ),
+    },
+)
+
+
+# --- Hogwild: threads of one process update the same weights without locks. Recht, Ré, Wright and Niu, 2011 ---
+
+
+class Hogwild(Model):
+    """The threads that share the weights."""
+
+    threads: int = Field(
+        4,
+        ge=1,
+        le=256,
+        description="Threads of the trainer that each compute whole updates; the trainer needs as many processors, "
+        "times workers.threads. 1 has the weights of SingleProcess; with more they differ from run to run. Default: 4.",
+    )
+
+
+HOGWILD = ExchangeEntry(
+    name="Hogwild",
+    summary="has threads of one process update the same weights without locks, so weights differ from run to run",
+    source="Recht, Ré, Wright and Niu, 2011",
+    block=Hogwild,
+    implementation="batchgrowth_trainer.drivers.hogwild:train",
+    uses_workers=False,
+    promise="Nondeterministic",
+    example={"threads": 2},
+    outer_rules={
+        "JobSpec": (
+            Rule(
+                "compile",
+                "leave it out with exchange Hogwild: torch compiles for one thread at a time",
+                lambda s: s.exchange.type != "Hogwild" or not s.compile,
+                "self.exchange.type != 'Hogwild' || !has(self.compile) || !self.compile",
+            ),
+            Rule(
+                "workers.loaders",
+                "give 0 with exchange Hogwild: its threads read by themselves",
+                lambda s: s.exchange.type != "Hogwild" or s.workers.loaders == 0,
+                "self.exchange.type != 'Hogwild' || self.workers.loaders == 0",
+            ),
+        ),
+    },
+)

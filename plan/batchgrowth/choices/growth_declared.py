@@ -1,0 +1,434 @@
+"""Rules by which the batch grows as declared, one entry each; the plan of such a job is known in advance."""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil, floor
+from typing import ClassVar
+
+from pydantic import Field
+
+from batchgrowth.extend import Coarser, GrowthEntry, ScheduleRule, Until
+from batchgrowth.measuring import LARGEST_BATCH
+from batchgrowth.position import Position
+from batchgrowth.schema import DecimalText, Model, Rule, exact
+
+# --- Constant: d = initial ---
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantRule:
+    """The batch size never changes."""
+
+    initial: int
+
+    def wanted(self, position: Position) -> int:  # noqa: ARG002
+        """The initial batch size."""
+        return self.initial
+
+    def until(self, position: Position) -> Until:  # noqa: ARG002
+        """Never."""
+        return Until()
+
+
+CONSTANT = GrowthEntry(
+    name="Constant",
+    summary="stays at batch.initial",
+    implementation=lambda initial, _settings, _schedule: ConstantRule(initial),
+)
+
+
+# --- Geometric: d = ceil(initial · factor^floor(epochs done / everyEpochs)). GeoDamp of Sievert and Shah, 2021 ---
+
+SIXTY_DIGITS = Context(prec=60, rounding=ROUND_CEILING, Emax=10**9, Emin=-(10**9))
+"""Exact for every batch that fits a machine; a fraction would grow by four digits per epoch with a factor of 1.0001."""
+
+
+class Geometric(Model):
+    """d = initial · factor^floor(epochs done / everyEpochs): GeoDamp of Sievert and Shah, 2021."""
+
+    factor: DecimalText = Field(
+        description="Factor by which the wanted batch size is multiplied at each milestone: a decimal in quotes, "
+        'more than 1 and at most 1000. Required. Example: "2".'
+    )
+    every_epochs: int = Field(
+        ge=1, le=1_000_000, description="Epochs from one milestone to the next. Required. Example: 5."
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "factor",
+            'give a decimal more than 1 and at most 1000, such as "2"',
+            lambda g: 1 < exact(g.factor) <= 1000,
+            "double(self.factor) > 1.0 && double(self.factor) <= 1000.0",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GeometricRule:
+    """The batch size is multiplied every few epochs."""
+
+    initial: int
+    factor: Decimal
+    every_epochs: int
+
+    def wanted(self, position: Position) -> int:
+        """The initial batch size times the factor for each milestone passed, rounded up once at the end."""
+        return self._after(position.epoch // self.every_epochs)
+
+    def until(self, position: Position) -> Until:
+        """The first milestone at which the rounded answer is larger."""
+        passed = position.epoch // self.every_epochs
+        wanted, ahead = self._after(passed), 1
+        while self._after(passed + ahead) == wanted:
+            ahead *= 2
+        changed = bisect_right(range(passed + ahead), wanted, lo=passed + ahead // 2, key=self._after)
+        return Until(epoch=changed * self.every_epochs)
+
+    def _after(self, milestones: int) -> int:
+        return ceil(SIXTY_DIGITS.multiply(self.initial, SIXTY_DIGITS.power(self.factor, milestones)))
+
+
+def _coarser_geometric(settings: Geometric, epochs: int, _updates: int, stages: int) -> Coarser:
+    return Coarser("geometric.everyEpochs", settings.every_epochs, -(-epochs // stages))
+
+
+GEOMETRIC = GrowthEntry(
+    name="Geometric",
+    summary="multiplies every few epochs",
+    source="GeoDamp of Sievert and Shah, 2021",
+    block=Geometric,
+    implementation=lambda initial, block, _schedule: GeometricRule(initial, Decimal(block.factor), block.every_epochs),
+    example={"factor": "2", "everyEpochs": 5},
+    coarser=_coarser_geometric,
+)
+
+
+# --- Linear: d = ceil(initial + examplesPerUpdate · updates done). PadaDamp of Sievert and Shah, 2021 ---
+
+
+class Linear(Model):
+    """d = initial + examplesPerUpdate · updates done: PadaDamp of Sievert and Shah, 2021."""
+
+    examples_per_update: DecimalText = Field(
+        description="Examples by which the wanted batch size grows with each update: a decimal in quotes, more "
+        'than 0 and at most 1000000. Required. Example: "0.25".'
+    )
+    every_updates: int = Field(
+        1,
+        ge=1,
+        le=1_000_000_000,
+        description="Updates between two evaluations of the rule; the batch size is constant in between. A plan "
+        "holds at most 1,000 stages, so a long job needs a larger number. Unit: updates. Default: 1.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "examplesPerUpdate",
+            'give a decimal more than 0 and at most 1000000, such as "0.25"',
+            lambda g: 0 < exact(g.examples_per_update) <= 1_000_000,
+            "double(self.examplesPerUpdate) > 0.0 && double(self.examplesPerUpdate) <= 1000000.0",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LinearRule:
+    """The batch size grows a little with each update; the rule is evaluated every few updates."""
+
+    initial: int
+    examples_per_update: Fraction
+    every_updates: int
+
+    def wanted(self, position: Position) -> int:
+        """The rule's value at the last evaluation before or at this update."""
+        evaluated = position.update // self.every_updates * self.every_updates
+        return ceil(self.initial + self.examples_per_update * evaluated)
+
+    def until(self, position: Position) -> Until:
+        """The first evaluation at which the rounded answer is larger."""
+        updates = (self.wanted(position) - self.initial) / self.examples_per_update
+        return Until(update=(floor(updates / self.every_updates) + 1) * self.every_updates)
+
+
+def _linear_rule(initial: int, block: Linear, _schedule: ScheduleRule) -> LinearRule:
+    return LinearRule(initial, exact(block.examples_per_update), block.every_updates)
+
+
+def _coarser_linear(settings: Linear, _epochs: int, updates: int, stages: int) -> Coarser:
+    return Coarser("linear.everyUpdates", settings.every_updates, -(-updates // stages))
+
+
+LINEAR = GrowthEntry(
+    name="Linear",
+    summary="adds a little with each update",
+    source="PadaDamp of Sievert and Shah, 2021",
+    block=Linear,
+    implementation=_linear_rule,
+    example={"examplesPerUpdate": "0.25", "everyUpdates": 10},
+    coarser=_coarser_linear,
+)
+
+
+# --- Milestones: a list of (epoch or update, batch size). Smith et al., 2017; Sievert and Shah, 2021, Fig. 2 ---
+
+MOST_STEPS = 999
+"""The most entries: a plan has at most 1,000 stages."""
+
+
+class Milestone(Model):
+    """From this epoch or update on, this batch size is wanted."""
+
+    epoch: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Epochs done when the batch grows. Must be below spec.epochs. Required unless update is given. "
+        "Example: 10.",
+    )
+    update: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="Updates done when the batch grows. Must be below the updates of the plan. Required unless epoch "
+        "is given. Example: 450.",
+    )
+    batch_size: int = Field(
+        ge=1,
+        le=LARGEST_BATCH,
+        description="The batch size wanted from then on. Past batch.maximum the learning rate falls instead, as "
+        "learningRate.rule says. Unit: examples. Required. Example: 256.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "epoch",
+            "give either epoch or update",
+            lambda m: (m.epoch is None) != (m.update is None),
+            "has(self.epoch) != has(self.update)",
+        ),
+    )
+
+    @property
+    def at(self) -> int:
+        """The epoch or update."""
+        return self.epoch or self.update or 0
+
+
+def each_pair(holds: str) -> str:
+    """CEL that asks `holds` of each of up to 1,000 steps, {a}, and its successor, {b}.
+
+    CEL has no loop over indices, and a comparison of each step with all others would exceed an API server's limit on
+    the cost of a rule from some 300 steps on. So the three digits of the index run through a list of ten.
+    """
+    digits, index = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "100 * i + 10 * j + k"
+    asked = holds.format(a=f"self.steps[{index}]", b=f"self.steps[{index} + 1]")
+    pair = f"{index} + 1 >= size(self.steps) || ({asked})"
+    return f"{digits}.all(i, 100 * i + 1 >= size(self.steps) || {digits}.all(j, {digits}.all(k, {pair})))"
+
+
+class Milestones(Model):
+    """A list of epochs or updates, and batch sizes: Smith et al., 2017."""
+
+    steps: tuple[Milestone, ...] = Field(
+        strict=False,
+        min_length=1,
+        max_length=MOST_STEPS,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="When the batch grows, and to what: epochs and batch sizes both rise from entry to entry. "
+        f"Updates rise too, but their batch sizes may fall. From 1 to {MOST_STEPS} entries. Required. "
+        "Example: [{epoch: 10, batchSize: 256}].",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "steps",
+            "give an epoch in each entry, or an update in each",
+            lambda m: len({step.epoch is None for step in m.steps}) == 1,
+            "self.steps.all(s, has(s.epoch)) || self.steps.all(s, has(s.update))",
+        ),
+        Rule(
+            "steps",
+            "give the entries in the order of their epochs or updates, each once",
+            lambda m: all(a.at < b.at for a, b in pairwise(m.steps) if (a.epoch is None) == (b.epoch is None)),
+            each_pair(
+                "has({a}.epoch) ? !has({b}.epoch) || {a}.epoch < {b}.epoch : "
+                "has({b}.epoch) || !has({a}.update) || !has({b}.update) || {a}.update < {b}.update"
+            ),
+        ),
+        Rule(
+            "steps",
+            "give a larger batchSize in each entry than in the one before; by update, another one",
+            lambda m: all(
+                a.batch_size < b.batch_size or (b.update is not None and a.batch_size > b.batch_size)
+                for a, b in pairwise(m.steps)
+            ),
+            each_pair("{a}.batchSize < {b}.batchSize || (has({b}.update) && {a}.batchSize > {b}.batchSize)"),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MilestonesRule:
+    """The batch size follows a list; `at` rises strictly, and `sizes` has one entry for each.
+
+    `at` counts updates if `by_update`, else epochs.
+    """
+
+    initial: int
+    at: tuple[int, ...]
+    sizes: tuple[int, ...]
+    by_update: bool = False
+
+    def wanted(self, position: Position) -> int:
+        """The size of the last milestone passed; the initial size before the first."""
+        passed = self._passed(position)
+        return self.sizes[passed - 1] if passed else self.initial
+
+    def until(self, position: Position) -> Until:
+        """The next milestone; never after the last."""
+        passed = self._passed(position)
+        if passed == len(self.at):
+            return Until()
+        return Until(update=self.at[passed]) if self.by_update else Until(epoch=self.at[passed])
+
+    def _passed(self, position: Position) -> int:
+        return bisect_right(self.at, position.update if self.by_update else position.epoch)
+
+
+def _milestones_rule(initial: int, block: Milestones, _schedule: ScheduleRule) -> MilestonesRule:
+    at, sizes = tuple(step.at for step in block.steps), tuple(step.batch_size for step in block.steps)
+    return MilestonesRule(initial, at, sizes, by_update=block.steps[0].update is not None)
+
+
+def _last_update(block: Milestones) -> tuple[str, int] | None:
+    last = block.steps[-1].update
+    return None if last is None else ("milestones.steps", last)
+
+
+MILESTONES = GrowthEntry(
+    name="Milestones",
+    summary="follows a list",
+    source="Smith et al., 2017",
+    block=Milestones,
+    implementation=_milestones_rule,
+    last_update=_last_update,
+    shrinks=lambda block: any(a.batch_size > b.batch_size for a, b in pairwise(block.steps)),
+    example={"steps": [{"epoch": 1, "batchSize": 64}, {"epoch": 2, "batchSize": 256}]},
+    outer_rules={
+        "Batch": (
+            Rule(
+                "growth.milestones.steps",
+                "give a first batchSize larger than batch.initial",
+                lambda b: b.growth.milestones is None or b.growth.milestones.steps[0].batch_size > b.initial,
+                "!has(self.growth.milestones) || self.growth.milestones.steps[0].batchSize > self.initial",
+            ),
+        ),
+        "JobSpec": (
+            Rule(
+                "batch.growth.milestones.steps",
+                "give epochs below spec.epochs",
+                lambda s: (
+                    s.batch.growth.milestones is None or (s.batch.growth.milestones.steps[-1].epoch or 0) < s.epochs
+                ),
+                "!has(self.batch.growth.milestones) || "
+                "self.batch.growth.milestones.steps.all(s, !has(s.epoch) || s.epoch < self.epochs)",
+            ),
+        ),
+    },
+)
+
+
+# --- InsteadOfDecay ---
+# InsteadOfDecay: d = ceil(initial / factor of the schedule). Smith et al., 2017; for Adam Seesaw, arXiv 2510.14717.
+# With rule Linear the learning rate is lr0 · factor · B / initial, so that lr / B is the schedule's own curve
+# whatever the batch; with rule SquareRoot it is lr0 · factor · sqrt(B / initial), and lr / sqrt(B) is. A factor of
+# 1/2 thus doubles the batch, and the learning rate stays (SGD) or is multiplied by 1/sqrt(2) (Adam). At batch.maximum
+# the learning rate falls as it does without growth.
+
+MOST_EPOCHS = 1_000_000
+"""The most epochs of a job."""
+
+
+class InsteadOfDecay(Model):
+    """d = initial / factor of the schedule: Smith et al., 2017; Seesaw, arXiv 2510.14717."""
+
+    every_epochs: int = Field(
+        1,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="Epochs between two looks at the schedule; the batch size is constant in between, and the learning "
+        "rate still follows the schedule in each epoch. Default: 1.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InsteadOfDecayRule:
+    """The batch grows by as much as the learning rate would have fallen."""
+
+    initial: int
+    every_epochs: int
+    schedule: ScheduleRule
+
+    def wanted(self, position: Position) -> int:
+        """The initial batch size over the factor at the last look, rounded up; at most the largest batch there is."""
+        return self._after(position.epoch // self.every_epochs)
+
+    def until(self, position: Position) -> Until:
+        """The first look at which the rounded answer is larger."""
+        looks, wanted, ahead = position.epoch // self.every_epochs, self.wanted(position), 1
+        end = -(-MOST_EPOCHS // self.every_epochs)
+        while looks + ahead < end and self._after(looks + ahead) == wanted:
+            ahead *= 2
+        after = min(looks + ahead, end)
+        changed = bisect_right(range(after), wanted, lo=looks + ahead // 2, key=self._after)
+        return Until(epoch=changed * self.every_epochs) if changed < end else Until()
+
+    def _after(self, looks: int) -> int:
+        factor = self.schedule.factor(looks * self.every_epochs)
+        return min(ceil(self.initial / factor), LARGEST_BATCH) if factor else LARGEST_BATCH
+
+
+def _coarser_instead_of_decay(settings: InsteadOfDecay, epochs: int, _updates: int, stages: int) -> Coarser:
+    return Coarser("insteadOfDecay.everyEpochs", settings.every_epochs, -(-epochs // stages))
+
+
+RULES = {"SGD": ("Linear",), "Adam": ("SquareRoot",), "AdamW": ("SquareRoot",)}
+"""Optimizer -> the learning-rate rule under which a larger batch does what a smaller learning rate does."""
+
+INSTEAD_OF_DECAY = GrowthEntry(
+    name="InsteadOfDecay",
+    summary="grows by as much as the schedule would have the learning rate fall",
+    source="Smith et al., 2017; Seesaw, arXiv 2510.14717",
+    block=InsteadOfDecay,
+    implementation=lambda initial, block, schedule: InsteadOfDecayRule(initial, block.every_epochs, schedule),
+    coarser=_coarser_instead_of_decay,
+    outer_rules={
+        "JobSpec": (
+            Rule(
+                "learningRate.schedule",
+                "give a schedule other than Constant: growth InsteadOfDecay grows the batch as that falls",
+                lambda s: (
+                    s.batch.growth.type != "InsteadOfDecay"
+                    or s.value_at("learningRate.schedule.type") not in (None, "Constant")
+                ),
+                "self.batch.growth.type != 'InsteadOfDecay' || "
+                "(has(self.learningRate.schedule) && self.learningRate.schedule.type != 'Constant')",
+            ),
+            Rule(
+                "learningRate.rule",
+                "give Linear with optimizer SGD, or SquareRoot with Adam or AdamW, because of growth InsteadOfDecay",
+                lambda s: (
+                    s.batch.growth.type != "InsteadOfDecay"
+                    or s.learning_rate.rule in RULES.get(s.optimizer.type, ("Linear", "SquareRoot"))
+                ),
+                "self.batch.growth.type != 'InsteadOfDecay' || (self.optimizer.type == 'SGD' ? "
+                "self.learningRate.rule == 'Linear' : self.optimizer.type in ['Adam', 'AdamW'] ? "
+                "self.learningRate.rule == 'SquareRoot' : self.learningRate.rule in ['Linear', 'SquareRoot'])",
+            ),
+        ),
+    },
+)

@@ -1,0 +1,358 @@
+"""Rules by which the batch follows what training measures, one entry each."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import Field
+
+from batchgrowth.extend import MeasuredEntry
+from batchgrowth.measuring import Look, ratio, two_shards
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, exact
+from batchgrowth.shards import busiest
+
+# --- GradientNorm: d = B0 · |G(w0)|² / |G(w)|². AdaDamp's form for neural networks, Sievert and Shah, 2021 ---
+# |G|² is the unbiased squared norm of the expected gradient, and |G(w0)|² its mean until the first look.
+
+
+class GradientNormRule:
+    """The batch grows as the expected gradient shrinks."""
+
+    def value(self, look: Look) -> float:
+        """How many times smaller |G|² is than at the start; infinity if it does not exceed its noise."""
+        return ratio(look.first.square, look.now.square)
+
+    def wanted(self, look: Look, value: float) -> float:
+        """The initial batch size times that ratio."""
+        return look.initial * value
+
+
+GRADIENT_NORM = MeasuredEntry(
+    name="GradientNorm",
+    summary="grows as the expected gradient shrinks",
+    source="AdaDampNN of Sievert and Shah, 2021",
+    quantity="gradient ratio",
+    needs_noise=True,
+    implementation=lambda _: GradientNormRule(),
+    outer_rules=two_shards("GradientNorm"),
+)
+
+
+# --- LossRatio: d = B0 · F(w0) / F(w), with F the training loss. AdaDamp of Sievert and Shah, 2021 ---
+# F(w0) is the loss of the first batch.
+
+
+class LossRatioRule:
+    """The batch grows as the loss falls."""
+
+    def value(self, look: Look) -> float:
+        """How many times smaller the loss is than at the start; infinity if it is not above 0."""
+        return ratio(look.start.loss, look.now.loss)
+
+    def wanted(self, look: Look, value: float) -> float:
+        """The initial batch size times that ratio."""
+        return look.initial * value
+
+
+LOSS_RATIO = MeasuredEntry(
+    name="LossRatio",
+    summary="grows as the training loss falls",
+    source="AdaDamp of Sievert and Shah, 2021",
+    quantity="loss ratio",
+    implementation=lambda _: LossRatioRule(),
+)
+
+
+# --- LossAndGradient: d = B0 · (c·F0 + g0) / (c·F + g). RadaDamp of Sievert, 2021 ---
+
+
+class LossAndGradient(Model):
+    """d = B0 · (c·F0 + g0) / (c·F + g), with F the loss and g the squared norm of a batch's gradient: RadaDamp.
+
+    F0 and g0 are means until the first look. In RadaDamp's terms, everyUpdates is its dwell and also its wait.
+    """
+
+    loss_weight: DecimalText = Field(
+        "5",
+        description="Weight c of the loss beside the squared norm of the gradient. A decimal in quotes, at least 0 "
+        'and at most 1000000. Default: "5".',
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "lossWeight",
+            'give a decimal of at most 1000000, such as "5"',
+            lambda m: exact(m.loss_weight) <= 1_000_000,
+            "double(self.lossWeight) <= 1000000.0",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LossAndGradientRule:
+    """The batch grows as loss and gradient shrink together."""
+
+    loss_weight: float
+
+    def value(self, look: Look) -> float:
+        """How many times smaller the weighted sum of loss and gradient is than until the first look."""
+        before = self.loss_weight * look.first.loss + look.first.batch_square
+        return ratio(before, self.loss_weight * look.now.loss + look.now.batch_square)
+
+    def wanted(self, look: Look, value: float) -> float:
+        """The initial batch size times that ratio."""
+        return look.initial * value
+
+
+LOSS_AND_GRADIENT = MeasuredEntry(
+    name="LossAndGradient",
+    summary="grows as loss and gradient shrink together",
+    source="RadaDamp of Sievert, 2021",
+    quantity="loss and gradient ratio",
+    block=LossAndGradient,
+    implementation=lambda settings: LossAndGradientRule(float(settings.loss_weight)),
+)
+
+
+# --- NoiseScale: d = multiple · tr(Σ) / |G|². McCandlish et al., 2018 ---
+
+
+class NoiseScale(Model):
+    """d = multiple · tr(Σ) / |G|², the simple noise scale: McCandlish et al., 2018, section 2.2."""
+
+    multiple: DecimalText = Field(
+        "1",
+        description="The wanted batch size in noise scales: less than 1 saves examples, more saves updates. A decimal "
+        'in quotes, more than 0 and at most 1000. Default: "1".',
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "multiple",
+            'give a decimal more than 0 and at most 1000, such as "1"',
+            lambda n: 0 < exact(n.multiple) <= 1000,
+            "double(self.multiple) > 0.0 && double(self.multiple) <= 1000.0",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseScaleRule:
+    """The batch follows the noise scale: a batch of that size has as much noise as signal in its gradient."""
+
+    multiple: float
+
+    def value(self, look: Look) -> float:
+        """The noise scale in examples."""
+        return ratio(look.now.trace, look.now.square)
+
+    def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
+        """The multiple of the noise scale."""
+        return self.multiple * value
+
+
+NOISE_SCALE = MeasuredEntry(
+    name="NoiseScale",
+    summary="follows the noise of the gradient, measured while training",
+    source="McCandlish et al., 2018",
+    quantity="noise scale",
+    needs_noise=True,
+    block=NoiseScale,
+    implementation=lambda settings: NoiseScaleRule(float(settings.multiple)),
+    outer_rules=two_shards("NoiseScale"),
+)
+
+
+# --- GradientDiversity: d = δ · n · Δ + 1, with n · Δ = 1 + tr(Σ) / |G|². Yin et al., 2018 ---
+
+
+class GradientDiversity(Model):
+    """d = δ · n · Δ + 1, with Δ = Σ|∇f|² / |Σ∇f|² over n examples: Yin et al., 2018, section 3.
+
+    The training set's n · Δ is 1 + tr(Σ) / |G|²: 1 if all gradients are equal, n if they are orthogonal.
+    """
+
+    share: DecimalText = Field(
+        "1",
+        description="The share δ of n · Δ that the batch may reach. A decimal in quotes, more than 0 and at most 1000. "
+        'Default: "1".',
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "share",
+            'give a decimal more than 0 and at most 1000, such as "1"',
+            lambda d: 0 < exact(d.share) <= 1000,
+            "double(self.share) > 0.0 && double(self.share) <= 1000.0",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GradientDiversityRule:
+    """The batch follows the diversity of the examples' gradients."""
+
+    share: float
+
+    def value(self, look: Look) -> float:
+        """N · Δ in examples; infinity if |G|² does not exceed its noise."""
+        return 1 + ratio(look.now.trace, look.now.square)
+
+    def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
+        """That share of it, and 1 more."""
+        return self.share * value + 1
+
+
+GRADIENT_DIVERSITY = MeasuredEntry(
+    name="GradientDiversity",
+    summary="follows the diversity of the examples' gradients",
+    source="Yin et al., 2018",
+    quantity="gradient diversity",
+    needs_noise=True,
+    block=GradientDiversity,
+    implementation=lambda settings: GradientDiversityRule(float(settings.share)),
+    outer_rules=two_shards("GradientDiversity"),
+)
+
+
+# --- Cabs: d = lr · tr(Σ) / F, with F the training loss, whose minimum is taken to be 0. Balles et al., 2017 ---
+
+
+class CabsRule:
+    """The batch couples the gradient's noise with the learning rate and the loss that is left."""
+
+    def value(self, look: Look) -> float:
+        """Lr · tr(Σ) / F in examples; infinity if the loss is not above 0."""
+        return ratio(look.learning_rate * look.now.trace, look.now.loss)
+
+    def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
+        """The value itself."""
+        return value
+
+
+CABS = MeasuredEntry(
+    name="Cabs",
+    summary="couples the gradient's noise with learning rate and loss",
+    source="Balles et al., 2017",
+    quantity="coupled batch",
+    needs_noise=True,
+    implementation=lambda _: CabsRule(),
+    outer_rules=two_shards("Cabs"),
+)
+
+
+# --- Goodput: the d of largest throughput · statistical efficiency. Pollux of Qiao et al., OSDI 2021 ---
+# The throughput is d / (a + b · load) examples per second, where load is the share of the busiest of the workers that
+# the plan has for d, and a and b are fitted to the timed updates. The efficiency is (φ + B0) / (φ + d), with the noise
+# scale φ = tr(Σ) / |G|²: the progress per example, relative to that in batches of B0.
+# The rule looks at a clock, so another run may decide otherwise; its decisions as milestones repeat a run exactly.
+
+_QUARTERS = (1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429)
+"""2^(k/4), written out because a power may differ in its last bit between machines."""
+
+
+class GoodputRule:
+    """The batch follows the useful examples per second."""
+
+    def value(self, look: Look) -> float:
+        """The useful examples per second of the present batch; 0 before an update was timed."""
+        return goodput(look)(look.wanted)
+
+    def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
+        """The candidate with the largest goodput, the smallest of these; the present batch if no update was timed."""
+        if not look.timings.updates:
+            return look.wanted
+        return max(candidates(look), key=goodput(look))
+
+
+def candidates(look: Look) -> list[int]:
+    """At most 100 batch sizes from the first one to the largest of this look, in whole shards, 2^(1/4) apart."""
+    sizes, shard = {look.wanted, look.largest}, look.shard
+    for octave in range(math.ceil(math.log2(look.largest / look.initial))):
+        wholes = (math.floor(look.initial * 2**octave * factor / shard + 0.5) * shard for factor in _QUARTERS)
+        sizes.update(size for size in wholes if look.initial <= size < look.largest)
+    return sorted({*sizes, look.initial})
+
+
+def goodput(look: Look) -> Callable[[int], float]:
+    """A function: the examples per second of a batch size, times its efficiency; 0 if no update was timed."""
+    fixed, per_example = look.timings.line()
+    noise = ratio(max(look.now.trace, 0.0), look.now.square)
+
+    def of(batch: int) -> float:
+        seconds = fixed + per_example * busiest(batch, -(-batch // look.shard), look.workers(batch))
+        return batch / seconds * efficiency(noise, look.initial, batch) if seconds > 0 else 0.0
+
+    return of
+
+
+def efficiency(noise: float, initial: int, batch: int) -> float:
+    """The progress per example, relative to that of the first batch size; 1 if the noise cannot be measured."""
+    return (noise + initial) / (noise + batch) if math.isfinite(noise) else 1.0
+
+
+GOODPUT = MeasuredEntry(
+    name="Goodput",
+    summary="follows throughput times statistical efficiency, measured with a clock: only a replay repeats a run",
+    source="Pollux of Qiao et al., 2021",
+    quantity="goodput",
+    needs_noise=True,
+    looks_at_clock=True,
+    implementation=lambda _: GoodputRule(),
+    outer_rules=two_shards("Goodput"),
+)
+
+
+# --- Custom: d = what a function of the user's returns ---
+
+MOST_NUMBERS = 256
+"""The most numbers that a custom rule remembers from look to look."""
+
+
+class Custom(Model):
+    """d = function(look): a function of the user's, which takes batchgrowth.extend.Look."""
+
+    entrypoint: str = Field(
+        pattern=ENTRYPOINT,
+        min_length=3,
+        max_length=253,
+        description="The function that returns the wanted batch size, written package.module:function. It is called "
+        "with a batchgrowth.extend.Look at each look, and must depend on nothing else. Required. "
+        "Example: my_rules:by_noise.",
+    )
+    memory: int = Field(
+        0,
+        ge=0,
+        le=MOST_NUMBERS,
+        description="Numbers that the function remembers from look to look, in look.memory; they are 0 at first. "
+        f"At most {MOST_NUMBERS}. Default: 0.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CustomRule:
+    """The batch follows a function of the user's."""
+
+    function: Callable[[Look], float]
+
+    def value(self, look: Look) -> float:
+        """What the function returns, in examples."""
+        return float(self.function(look))
+
+    def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
+        """The value itself."""
+        return value
+
+
+CUSTOM = MeasuredEntry(
+    name="Custom",
+    summary="follows a function of your own",
+    quantity="custom rule",
+    needs_noise=True,
+    block=Custom,
+    implementation="batchgrowth_trainer.replica.growth:custom_rule",
+    example={"entrypoint": "my_rules:by_noise"},
+    memory=lambda block: block.memory,
+    outer_rules=two_shards("Custom"),
+)

@@ -1,0 +1,95 @@
+"""Rules by which the learning rate follows the batch, one entry each."""
+
+from fractions import Fraction
+
+from batchgrowth.extend import RateEntry
+from batchgrowth.measuring import Signals, Windows, square_root
+from batchgrowth.schema import Rule
+
+# --- Constant: lr = lr0 ---
+
+CONSTANT = RateEntry(
+    name="Constant",
+    summary="stays as it is",
+    implementation=lambda rate, _initial, _wanted, _used: rate,
+)
+
+
+# --- DecayPastMaximum: lr = lr0 · B / d, so that lr / B is lr0 / d always. Sievert and Shah, 2021 ---
+
+DECAY_PAST_MAXIMUM = RateEntry(
+    name="DecayPastMaximum",
+    summary="is initial · B / d, so that it falls as soon as more than batch.maximum is wanted",
+    source="Sievert and Shah, 2021",
+    implementation=lambda rate, _initial, wanted, used: rate * used / wanted,
+    falls_past_maximum=True,
+)
+
+
+# --- Linear: lr = lr0 · B / B0. Goyal et al., 2017 ---
+
+LINEAR = RateEntry(
+    name="Linear",
+    summary="is initial · B / batch.initial",
+    source="Goyal et al., 2017",
+    implementation=lambda rate, initial, _wanted, used: rate * used / initial,
+)
+
+
+# --- SquareRoot: lr = lr0 · sqrt(B / B0), for adaptive optimizers. Krizhevsky, 2014; Malladi et al., 2022, for Adam ---
+
+SQUARE_ROOT = RateEntry(
+    name="SquareRoot",
+    summary="is initial · sqrt(B / batch.initial), as suits Adam and AdamW",
+    source="Krizhevsky, 2014; Malladi et al., 2022",
+    implementation=lambda rate, initial, _wanted, used: rate * square_root(Fraction(used, initial)),
+)
+
+
+# --- AdaScale: lr = lr0 · r, where r is what a batch of B gains over one of B0. Johnson et al., 2020 ---
+# r = (tr(Σ) / B0 + |G|²) / (tr(Σ) / B + |G|²): the expected squared norm of the gradient of a batch of B0 over that
+# of a batch of B. It is B / B0 while noise rules and 1 where the gradient does.
+
+ADAPTIVE = ["Adagrad", "Adam", "AdamW", "LAMB", "LARS", "LBFGS", "RMSprop"]
+"""The optimizers whose steps do not grow with the gradient."""
+
+
+class AdaScale(Windows):
+    """When the gain is measured again: Johnson et al., 2020."""
+
+
+def gain(signals: Signals, initial: int, used: int) -> float:
+    """The gain of a batch of `used` examples over one of `initial`, between 1 and used / initial; 1 if not measured.
+
+    A squared norm that its noise exceeds counts as 0.
+    """
+    square, trace = max(signals.square, 0.0), max(signals.trace, 0.0)
+    seen = square + trace / used
+    return (square + trace / initial) / seen if seen > 0 else 1.0
+
+
+ADA_SCALE = RateEntry(
+    name="AdaScale",
+    summary="is initial · the gain of the batch over batch.initial, as training measures it",
+    source="Johnson et al., 2020",
+    block=AdaScale,
+    implementation=lambda rate, _initial, _wanted, _used: rate,
+    gain=gain,
+    outer_rules={
+        "JobSpec": (
+            Rule(
+                "learningRate.rule",
+                f"give another rule with {', '.join(ADAPTIVE)}: AdaScale suits the steps of SGD",
+                lambda s: s.learning_rate.rule != "AdaScale" or s.optimizer.type not in ADAPTIVE,
+                f"self.learningRate.rule != 'AdaScale' || !(self.optimizer.type in {ADAPTIVE})",
+            ),
+            Rule(
+                "batch.shard",
+                "give a shard smaller than batch.maximum: AdaScale compares the gradients of two shards or more",
+                lambda s: s.learning_rate.rule != "AdaScale" or s.shard < s.batch.maximum,
+                "self.learningRate.rule != 'AdaScale' || self.batch.maximum > "
+                "(has(self.batch.shard) ? self.batch.shard : self.workers.examplesPerWorker)",
+            ),
+        ),
+    },
+)

@@ -1,0 +1,360 @@
+"""Optimizers, one entry each; the trainer has their arithmetic."""
+
+import json
+from typing import Annotated, ClassVar
+
+from pydantic import Field, StringConstraints
+
+from batchgrowth.extend import OptimizerEntry
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, exact
+
+# --- Rules that several optimizers share ---
+
+
+def below_one(field: str, attribute: str) -> Rule:
+    """The decimal is below 1."""
+    return Rule(
+        field,
+        "give a decimal below 1",
+        lambda o: exact(getattr(o, attribute)) < 1,
+        f"double(self.{field}) < 1.0",
+    )
+
+
+def small(field: str, attribute: str, example: str) -> Rule:
+    """The decimal is more than 0 and at most 1."""
+    return Rule(
+        field,
+        f'give a decimal more than 0 and at most 1, such as "{example}"',
+        lambda o: 0 < exact(getattr(o, attribute)) <= 1,
+        f"double(self.{field}) > 0.0 && double(self.{field}) <= 1.0",
+    )
+
+
+WEIGHT_DECAY_AT_MOST_ONE = Rule(
+    "weightDecay",
+    "give a decimal of at most 1",
+    lambda o: exact(o.weight_decay) <= 1,
+    "double(self.weightDecay) <= 1.0",
+)
+
+
+# --- SGD: Sutskever et al., 2013 ---
+
+
+class SGD(Model):
+    """Stochastic gradient descent with momentum, in the form of Sutskever et al., 2013."""
+
+    momentum: DecimalText = Field(
+        "0", description='Momentum: a decimal in quotes, below 1. Default: "0". Example: "0.9".'
+    )
+    nesterov: bool = Field(False, description="Nesterov's form of momentum; needs momentum. Default: false.")
+    weight_decay: DecimalText = Field(
+        "0", description='L2 penalty added to the gradient: a decimal in quotes, at most 1. Default: "0".'
+    )
+
+    rules: ClassVar = (
+        below_one("momentum", "momentum"),
+        WEIGHT_DECAY_AT_MOST_ONE,
+        Rule(
+            "nesterov",
+            "give a momentum more than 0 with it, or leave it out",
+            lambda o: not o.nesterov or exact(o.momentum) > 0,
+            "!self.nesterov || double(self.momentum) > 0.0",
+        ),
+    )
+
+
+SGD_ENTRY = OptimizerEntry(
+    name="SGD",
+    summary="is stochastic gradient descent, with momentum, Nesterov's momentum and weight decay",
+    source="Sutskever et al., 2013",
+    block=SGD,
+    implementation="batchgrowth_trainer.replica.optimizers:sgd_stepper",
+    example={"momentum": "0.9"},
+)
+
+
+# --- Adagrad: Duchi et al., 2011 ---
+
+
+class Adagrad(Model):
+    """Adagrad: Duchi et al., 2011."""
+
+    epsilon: DecimalText = Field(
+        "0.0000000001",
+        description="Added to the root of the sum of squares: a decimal in quotes, more than 0 and at most 1. "
+        'Default: "0.0000000001".',
+    )
+    weight_decay: DecimalText = Field(
+        "0", description='L2 penalty added to the gradient: a decimal in quotes, at most 1. Default: "0".'
+    )
+
+    rules: ClassVar = (small("epsilon", "epsilon", "0.0000000001"), WEIGHT_DECAY_AT_MOST_ONE)
+
+
+ADAGRAD = OptimizerEntry(
+    name="Adagrad",
+    summary="scales each weight's step by the sum of its squared gradients so far",
+    source="Duchi et al., 2011",
+    block=Adagrad,
+    implementation="batchgrowth_trainer.replica.optimizers:adagrad_stepper",
+)
+
+
+# --- RMSprop: Tieleman and Hinton, 2012 ---
+
+
+class RMSprop(Model):
+    """RMSprop: Tieleman and Hinton, 2012, lecture 6.5."""
+
+    alpha: DecimalText = Field(
+        "0.99", description='Decay of the mean of squared gradients: a decimal in quotes, below 1. Default: "0.99".'
+    )
+    epsilon: DecimalText = Field(
+        "0.00000001",
+        description="Added to the root of the squared mean: a decimal in quotes, more than 0 and at most 1. "
+        'Default: "0.00000001".',
+    )
+    momentum: DecimalText = Field("0", description='Momentum: a decimal in quotes, below 1. Default: "0".')
+    centered: bool = Field(
+        False, description="Subtracts the squared mean of gradients from the mean of their squares. Default: false."
+    )
+    weight_decay: DecimalText = Field(
+        "0", description='L2 penalty added to the gradient: a decimal in quotes, at most 1. Default: "0".'
+    )
+
+    rules: ClassVar = (
+        below_one("alpha", "alpha"),
+        below_one("momentum", "momentum"),
+        small("epsilon", "epsilon", "0.00000001"),
+        WEIGHT_DECAY_AT_MOST_ONE,
+    )
+
+
+RMSPROP = OptimizerEntry(
+    name="RMSprop",
+    summary="scales each weight's step by a running mean of its squared gradients",
+    source="Tieleman and Hinton, 2012",
+    block=RMSprop,
+    implementation="batchgrowth_trainer.replica.optimizers:rmsprop_stepper",
+    example={"momentum": "0.9", "centered": True},
+)
+
+
+# --- Adam: Kingma and Ba, 2015 ---
+
+
+class Adam(Model):
+    """Adam: Kingma and Ba, 2015."""
+
+    beta1: DecimalText = Field(
+        "0.9", description='Decay of the mean of gradients: a decimal in quotes, below 1. Default: "0.9".'
+    )
+    beta2: DecimalText = Field(
+        "0.999", description='Decay of the mean of squared gradients: a decimal in quotes, below 1. Default: "0.999".'
+    )
+    epsilon: DecimalText = Field(
+        "0.00000001",
+        description="Added to the root of the squared mean: a decimal in quotes, more than 0 and at most 1. "
+        'Default: "0.00000001".',
+    )
+    weight_decay: DecimalText = Field(
+        "0",
+        description="Weight decay: added to the gradient by Adam, taken off the weights by AdamW. A decimal in "
+        'quotes, at most 1. Default: "0".',
+    )
+
+    rules: ClassVar = (
+        below_one("beta1", "beta1"),
+        below_one("beta2", "beta2"),
+        small("epsilon", "epsilon", "0.00000001"),
+        WEIGHT_DECAY_AT_MOST_ONE,
+    )
+
+
+ADAM = OptimizerEntry(
+    name="Adam",
+    summary="scales each weight's step by running means of gradients and their squares",
+    source="Kingma and Ba, 2015",
+    block=Adam,
+    implementation="batchgrowth_trainer.replica.optimizers:adam_stepper",
+    example={"weightDecay": "0.001"},
+)
+
+
+# --- AdamW: Loshchilov and Hutter, 2019 ---
+
+
+class AdamW(Adam):
+    """Adam with the weight decay taken off the weights: Loshchilov and Hutter, 2019."""
+
+    weight_decay: DecimalText = Field(
+        "0.01", description='Taken off the weights in each update: a decimal in quotes, at most 1. Default: "0.01".'
+    )
+
+
+ADAMW = OptimizerEntry(
+    name="AdamW",
+    summary="is Adam with the weight decay subtracted from the weights",
+    source="Loshchilov and Hutter, 2019",
+    block=AdamW,
+    implementation="batchgrowth_trainer.replica.optimizers:adamw_stepper",
+)
+
+
+# --- LAMB: You et al., 2020 ---
+
+
+class LAMB(Adam):
+    """Adam whose step in each layer has the norm of its weights: You et al., 2020, algorithm 2."""
+
+    epsilon: DecimalText = Field(
+        "0.000001",
+        description="Added to the root of the squared mean: a decimal in quotes, more than 0 and at most 1. "
+        'Default: "0.000001".',
+    )
+    weight_decay: DecimalText = Field(
+        "0.01",
+        description="Part of the step whose norm is scaled. What optimizer.withoutDecay names takes steps of plain "
+        'Adam. A decimal in quotes, at most 1. Default: "0.01".',
+    )
+
+
+LAMB_ENTRY = OptimizerEntry(
+    name="LAMB",
+    summary="is AdamW with a step for each layer, in proportion to the norm of its weights, for large batches",
+    source="You et al., 2020",
+    block=LAMB,
+    implementation="batchgrowth_trainer.replica.optimizers:lamb_stepper",
+)
+
+
+# --- LARS: You et al., 2017 ---
+
+
+class LARS(Model):
+    """SGD whose step in each layer is in proportion to the norm of its weights: You et al., 2017."""
+
+    momentum: DecimalText = Field("0.9", description='Momentum: a decimal in quotes, below 1. Default: "0.9".')
+    trust_coefficient: DecimalText = Field(
+        "0.001",
+        description="The step of a layer at learning rate 1, relative to the norm of its weights. A decimal in quotes, "
+        'more than 0 and at most 1. Default: "0.001".',
+    )
+    weight_decay: DecimalText = Field(
+        "0",
+        description="L2 penalty added to the gradient. What optimizer.withoutDecay names takes steps of plain SGD. "
+        'A decimal in quotes, at most 1. Default: "0".',
+    )
+
+    rules: ClassVar = (
+        below_one("momentum", "momentum"),
+        small("trustCoefficient", "trust_coefficient", "0.001"),
+        WEIGHT_DECAY_AT_MOST_ONE,
+    )
+
+
+LARS_ENTRY = OptimizerEntry(
+    name="LARS",
+    summary="is SGD with a learning rate for each layer, in proportion to the norm of its weights, for large batches",
+    source="You et al., 2017",
+    block=LARS,
+    implementation="batchgrowth_trainer.replica.optimizers:lars_stepper",
+    example={"weightDecay": "0.0001"},
+)
+
+
+# --- LBFGS: Nocedal, 1980; in the form of Sandblaster, Dean et al., 2012 ---
+
+
+class LBFGS(Model):
+    """Limited-memory BFGS without a line search: Nocedal and Wright, 2006, algorithm 7.4."""
+
+    history: int = Field(
+        10,
+        ge=1,
+        le=100,
+        description="Pairs of a step and the change of the gradient by it that are kept, each of the size of two "
+        "copies of the weights. Default: 10.",
+    )
+    least_curvature: DecimalText = Field(
+        "0.0000000001",
+        description="A pair whose inner product is not above this is left out. A decimal in quotes, more than 0 and at "
+        'most 1. Default: "0.0000000001".',
+    )
+    weight_decay: DecimalText = Field(
+        "0", description='L2 penalty added to the gradient: a decimal in quotes, at most 1. Default: "0".'
+    )
+
+    rules: ClassVar = (
+        small("leastCurvature", "least_curvature", "0.0000000001"),
+        WEIGHT_DECAY_AT_MOST_ONE,
+    )
+
+
+LBFGS_ENTRY = OptimizerEntry(
+    name="LBFGS",
+    summary="steps by the curvature that its last steps have shown, for batches of the whole data set",
+    source="Dean et al., 2012; Nocedal and Wright, 2006",
+    block=LBFGS,
+    implementation="batchgrowth_trainer.replica.lbfgs:maker",
+    example={"history": 5},
+    compares_gradients=True,
+)
+
+
+# --- Torch: any optimizer class of torch's form, of torch itself, of a package, or of one's own ---
+
+SettingText = Annotated[str, StringConstraints(max_length=1024)]
+RESERVED = ("params", "lr")
+
+
+class Torch(Model):
+    """A subclass of torch.optim.Optimizer."""
+
+    optimizer: str = Field(
+        pattern=ENTRYPOINT,
+        min_length=3,
+        max_length=253,
+        description="The class, written package.module:Class. Its step() is called without a closure. Required. "
+        "Example: torch.optim:NAdam.",
+    )
+    arguments: dict[str, SettingText] = Field(
+        default_factory=dict,
+        max_length=32,
+        description="Keyword arguments of the class besides lr, at most 32, each as JSON in quotes; what is not JSON "
+        'is text. Default: none. Example: {betas: "[0.9, 0.95]", weight_decay: "0.01"}.',
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "arguments",
+            "remove params and lr: the parameters are the model's, and learningRate gives the rate of each update",
+            lambda t: not any(name in t.arguments for name in RESERVED),
+            " && ".join(f"!('{name}' in self.arguments)" for name in RESERVED),
+        ),
+    )
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The arguments as Python values."""
+        return {name: _value(text) for name, text in self.arguments.items()}
+
+
+def _value(text: str) -> object:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return tuple(value) if isinstance(value, list) else value
+
+
+TORCH = OptimizerEntry(
+    name="Torch",
+    summary="is any subclass of torch.optim.Optimizer, of torch, of a package or of your own",
+    source="PyTorch, torch.optim",
+    block=Torch,
+    implementation="batchgrowth_trainer.replica.torch_optimizer:maker",
+    example={"optimizer": "torch.optim:NAdam", "arguments": {"betas": "[0.9, 0.95]"}},
+)

@@ -1,0 +1,332 @@
+"""Schedules by which the learning rate falls by epoch, one entry each."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from batchgrowth.extend import ScheduleEntry
+from batchgrowth.measuring import SIXTY_DIGITS, power, square_root
+from batchgrowth.schema import DecimalText, Model, Rule, exact
+
+# --- Constant: factor 1 ---
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSchedule:
+    """The learning rate does not depend on the epoch."""
+
+    def factor(self, epoch: int) -> Fraction:  # noqa: ARG002
+        """1."""
+        return Fraction(1)
+
+
+CONSTANT = ScheduleEntry(
+    name="Constant",
+    summary="does not depend on the epoch",
+    implementation=lambda _settings, _epochs: ConstantSchedule(),
+)
+
+
+# --- What schedules that reach a last factor after some epochs have in common: two settings and their rules ---
+
+FinalFactor = Annotated[
+    DecimalText,
+    Field(
+        description="Factor of the learning rate at the end of the fall: a decimal in quotes, below 1. With "
+        '"0" the last epoch still has a learning rate above 0. Default: "0".'
+    ),
+]
+FallEpochs = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=1_000_000,
+        description="Epochs that the fall takes; the factor stays at finalFactor from then on. At most spec.epochs. "
+        "Default: spec.epochs.",
+    ),
+]
+
+
+def below_one() -> Rule:
+    """The rule that finalFactor is below 1."""
+    return Rule(
+        "finalFactor",
+        'give a decimal below 1, such as "0.01"',
+        lambda block: exact(block.final_factor) < 1,
+        "double(self.finalFactor) < 1.0",
+    )
+
+
+def within_the_job(name: str) -> tuple[Rule, ...]:
+    """The rules of JobSpec for the block `name`: the fall ends with the job at the latest; not at 0 before that."""
+    path = f"learningRate.schedule.{name}"
+    absent = f"!has(self.learningRate.schedule) || !has(self.{path}) || !has(self.{path}.epochs)"
+
+    def block(spec: Any) -> Any:
+        return spec.value_at(path)
+
+    def epochs(spec: Any) -> int:
+        result: int = spec.value_at(f"{path}.epochs") or spec.epochs
+        return result
+
+    return (
+        Rule(
+            f"{path}.epochs",
+            "give at most spec.epochs, or leave it out",
+            lambda spec: epochs(spec) <= spec.epochs,
+            f"{absent} || self.{path}.epochs <= self.epochs",
+        ),
+        Rule(
+            f"{path}.finalFactor",
+            "give a decimal above 0, or leave epochs out: the learning rate keeps this factor until the job ends",
+            lambda spec: epochs(spec) >= spec.epochs or exact(block(spec).final_factor) > 0,
+            f"{absent} || self.{path}.epochs >= self.epochs || double(self.{path}.finalFactor) > 0.0",
+        ),
+    )
+
+
+# --- Cosine: half a wave from 1 to finalFactor. Loshchilov and Hutter, 2017; torch's CosineAnnealingLR ---
+
+PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
+RATIONAL = {
+    Fraction(0): Fraction(1),
+    Fraction(1, 3): Fraction(3, 4),
+    Fraction(1, 2): Fraction(1, 2),
+    Fraction(2, 3): Fraction(1, 4),
+}
+"""Part of the way -> the only rational values of half a wave before its end: Niven's theorem."""
+TERMS = 30
+"""Terms of the series of the cosine: 60 digits up to π / 2."""
+
+
+class Cosine(Model):
+    """The factor of an epoch is finalFactor + (1 - finalFactor) · (1 + cos(π · epoch / epochs)) / 2."""
+
+    final_factor: FinalFactor = "0"
+    epochs: FallEpochs = None
+
+    rules: ClassVar = (below_one(),)
+
+
+@dataclass(frozen=True, slots=True)
+class CosineSchedule:
+    """The factor falls from 1 along half a wave to `final` after `epochs`, and stays there."""
+
+    final: Fraction
+    epochs: int
+
+    def factor(self, epoch: int) -> Fraction:
+        """Exact after 0, 1/3, 1/2, 2/3 and all of the epochs, else to 50 digits and more."""
+        if epoch >= self.epochs:
+            return self.final
+        return self.final + (1 - self.final) * half_wave(Fraction(epoch, self.epochs))
+
+
+@lru_cache(maxsize=4096)
+def half_wave(part: Fraction) -> Fraction:
+    """(1 + cos(π · part)) / 2 for a part of the way from 0 to below 1."""
+    if part in RATIONAL:
+        return RATIONAL[part]
+    angle = SIXTY_DIGITS.divide(SIXTY_DIGITS.multiply(PI, part.numerator), 2 * part.denominator)
+    square, cosine = SIXTY_DIGITS.multiply(angle, angle), Decimal(1)
+    for k in range(2 * TERMS, 0, -2):
+        cosine = SIXTY_DIGITS.subtract(1, SIXTY_DIGITS.divide(SIXTY_DIGITS.multiply(square, cosine), k * (k - 1)))
+    return Fraction(SIXTY_DIGITS.multiply(cosine, cosine))
+
+
+COSINE = ScheduleEntry(
+    name="Cosine",
+    summary="falls along half a cosine wave",
+    source="Loshchilov and Hutter, 2017",
+    block=Cosine,
+    implementation=lambda block, epochs: CosineSchedule(exact(block.final_factor), block.epochs or epochs),
+    example={"finalFactor": "0.01"},
+    outer_rules={"JobSpec": within_the_job("cosine")},
+)
+
+
+# --- Linear: 1 - (1 - finalFactor) · epoch / epochs. Li, Yumer and Ramanan, 2020; torch's LinearLR ---
+
+
+class Linear(Model):
+    """The factor of an epoch is 1 - (1 - finalFactor) · epoch / epochs: Li, Yumer and Ramanan, 2020."""
+
+    final_factor: FinalFactor = "0"
+    epochs: FallEpochs = None
+
+    rules: ClassVar = (below_one(),)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSchedule:
+    """The factor falls by the same amount each epoch, from 1 to `final` after `epochs`, and stays there."""
+
+    final: Fraction
+    epochs: int
+
+    def factor(self, epoch: int) -> Fraction:
+        """The factor during that epoch, exact."""
+        return 1 - (1 - self.final) * Fraction(min(epoch, self.epochs), self.epochs)
+
+
+LINEAR = ScheduleEntry(
+    name="Linear",
+    summary="falls by the same amount each epoch",
+    source="Li, Yumer and Ramanan, 2020",
+    block=Linear,
+    implementation=lambda block, epochs: LinearSchedule(exact(block.final_factor), block.epochs or epochs),
+    example={"finalFactor": "0.1"},
+    outer_rules={"JobSpec": within_the_job("linear")},
+)
+
+
+# --- Polynomial ---
+# Polynomial: finalFactor + (1 - finalFactor) · (1 - epoch / epochs)^power. Chen et al., 2018; torch's PolynomialLR.
+
+
+class Polynomial(Model):
+    """The factor of an epoch is finalFactor + (1 - finalFactor) · (1 - epoch / epochs)^power: Chen et al., 2018."""
+
+    power: DecimalText = Field(
+        "2", description='Power of the fall: a decimal in quotes, more than 0 and at most 10. Default: "2".'
+    )
+    final_factor: FinalFactor = "0"
+    epochs: FallEpochs = None
+
+    rules: ClassVar = (
+        Rule(
+            "power",
+            'give a decimal more than 0 and at most 10, such as "2"',
+            lambda p: 0 < exact(p.power) <= 10,
+            "double(self.power) > 0.0 && double(self.power) <= 10.0",
+        ),
+        below_one(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolynomialSchedule:
+    """The factor falls from 1 along a power of the epochs left to `final` after `epochs`, and stays there."""
+
+    power: Fraction
+    final: Fraction
+    epochs: int
+
+    def factor(self, epoch: int) -> Fraction:
+        """Exact for a whole power, else to 60 digits."""
+        left = Fraction(max(self.epochs - epoch, 0), self.epochs)
+        return self.final + (1 - self.final) * power(left, self.power)
+
+
+POLYNOMIAL = ScheduleEntry(
+    name="Polynomial",
+    summary="falls along a power of the epochs left",
+    source="Chen et al., 2018",
+    block=Polynomial,
+    implementation=lambda block, epochs: PolynomialSchedule(
+        exact(block.power), exact(block.final_factor), block.epochs or epochs
+    ),
+    example={"power": "2"},
+    outer_rules={"JobSpec": within_the_job("polynomial")},
+)
+
+
+# --- InverseSquareRoot: sqrt(offsetEpochs / (offsetEpochs + epoch)). Vaswani et al., 2017, section 5.3, by epoch ---
+
+
+class InverseSquareRoot(Model):
+    """The factor of an epoch is sqrt(offsetEpochs / (offsetEpochs + epoch)): Vaswani et al., 2017, by epoch."""
+
+    offset_epochs: int = Field(
+        1,
+        ge=1,
+        le=1_000_000,
+        description="Epochs counted as done before the first; the more, the slower the fall. Default: 1.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InverseSquareRootSchedule:
+    """The factor falls with the inverse square root of the epochs."""
+
+    offset_epochs: int
+
+    def factor(self, epoch: int) -> Fraction:
+        """1 at first; exact if the root is rational, else to 50 digits."""
+        return square_root(Fraction(self.offset_epochs, self.offset_epochs + epoch))
+
+
+INVERSE_SQUARE_ROOT = ScheduleEntry(
+    name="InverseSquareRoot",
+    summary="falls with the inverse square root of the epochs",
+    source="Vaswani et al., 2017",
+    block=InverseSquareRoot,
+    implementation=lambda block, _epochs: InverseSquareRootSchedule(block.offset_epochs),
+    example={"offsetEpochs": 4},
+)
+
+
+# --- Step: factor^floor(epoch / everyEpochs). He et al., 2016, section 4; torch's StepLR ---
+
+
+class Step(Model):
+    """The factor of an epoch is factor^floor(epoch / everyEpochs): He et al., 2016."""
+
+    factor: DecimalText = Field(
+        description="Factor by which the learning rate is multiplied at each step: a decimal in quotes, more than 0 "
+        'and below 1. Required. Example: "0.1".'
+    )
+    every_epochs: int = Field(
+        ge=1,
+        le=1_000_000,
+        description="Epochs from one step to the next. Must be below spec.epochs. Required. Example: 30.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "factor",
+            'give a decimal more than 0 and below 1, such as "0.1"',
+            lambda s: 0 < exact(s.factor) < 1,
+            "double(self.factor) > 0.0 && double(self.factor) < 1.0",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepSchedule:
+    """The learning rate is multiplied by `base` every few epochs."""
+
+    base: Fraction
+    every_epochs: int
+
+    def factor(self, epoch: int) -> Fraction:
+        """The base to the power of the steps passed."""
+        return power(self.base, Fraction(epoch // self.every_epochs))
+
+
+STEP = ScheduleEntry(
+    name="Step",
+    summary="multiplies by a factor every few epochs",
+    source="He et al., 2016",
+    block=Step,
+    implementation=lambda block, _epochs: StepSchedule(exact(block.factor), block.every_epochs),
+    example={"factor": "0.1", "everyEpochs": 3},
+    outer_rules={
+        "JobSpec": (
+            Rule(
+                "learningRate.schedule.step.everyEpochs",
+                "give a number below spec.epochs, so that there is a step",
+                lambda s: (
+                    s.value_at("learningRate.schedule.step") is None
+                    or s.learning_rate.schedule.step.every_epochs < s.epochs
+                ),
+                "!has(self.learningRate.schedule) || !has(self.learningRate.schedule.step) || "
+                "self.learningRate.schedule.step.everyEpochs < self.epochs",
+            ),
+        )
+    },
+)

@@ -1,0 +1,349 @@
+"""The `status` of a BatchGrowthJob, and the types and reasons of its conditions and events."""
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, StringConstraints
+
+from batchgrowth.schema import Model
+
+# --- The types and reasons of conditions and events, each with a sentence that explains it ---
+
+CONDITIONS = {
+    "Accepted": "The spec is valid and has a plan; without one nothing is created.",
+    "ClusterReady": "The scheduler is ready and the workers of the current stage have joined it.",
+    "Training": "The trainer commits updates.",
+    "Resizing": "Workers are being added or removed.",
+    "Degraded": "The training goes on with fewer workers than the plan gives the stage, or with one that adds "
+    "differently than the job.",
+    "Stalled": "No update was committed for longer than expected.",
+    "Contested": "Another process changes a field of the job's objects again and again, against the operator.",
+    "Suspended": "The job holds no workers because spec.suspend is true.",
+    "Succeeded": "True when training has ended as it should, False when the job failed, Unknown until then.",
+}
+
+HELD_UP = {
+    "ReferenceMissing": "Pods need a claim, secret, config map or account that does not exist; the message names it.",
+    "ImagePullFailed": "A node cannot pull the image; the message is the node's.",
+    "QuotaExceeded": "A quota of the namespace does not allow the pods, or the claim for the checkpoints.",
+    "Unschedulable": "No node can take a pod; the message is the scheduler's.",
+    "VolumePending": "A claim that pods mount has no volume; the message says why, if Kubernetes does.",
+    "PodBroken": "A pod's container cannot start or keeps crashing; the message is the node's.",
+    "PodsRefused": "The API server refuses the pods; the message is its own.",
+}
+"""Reasons that keep pods from running, the workers' and the trainer's alike."""
+
+REASONS = {
+    "Accepted": {
+        "PlanMade": "The plan is in the job's ConfigMap; if the growth is measured, the one without decisions.",
+        "PlanImpossible": "The spec is valid but has no plan; the message says why.",
+        "SpecInvalid": "The stored spec breaks a rule that the API server does not check; the message names the field.",
+        "PodsNotAllowed": "The workers' pods break the Pod Security Standard of the installation, or use a service "
+        "account that it does not allow; the message names the field. Nothing is created; workers that exist stay as "
+        "they are.",
+    },
+    "ClusterReady": {
+        "AllWorkersJoined": "The scheduler is ready and all workers of the current stage have joined.",
+        "WaitingForWorkers": "Some workers are still starting.",
+        "WaitingForScheduler": "The scheduler is still starting.",
+        "DaskOperatorMissing": "The Dask operator does not process the DaskCluster; install or restart it.",
+        **HELD_UP,
+        "ChildRefused": "The API server refuses to store or to delete an object of the job; the message is its own.",
+        "NameTaken": "An object that the job needs exists and belongs to another owner; the message names it.",
+        "Released": "The job is over or suspended and needs no cluster.",
+    },
+    "Training": {
+        "UpdatesCommitted": "Updates are being committed.",
+        "NotStarted": "The trainer has not committed an update yet.",
+        "TrainerUnreachable": "The node of the trainer's pod, which the message names, does not answer. After a minute "
+        "another trainer takes its place if spec.checkpoint says where checkpoints are kept, otherwise once Kubernetes "
+        "has deleted the pod, by default after five minutes.",
+        "TrainerReplaced": "Another trainer starts from the last checkpoint, since the node of the one before does not "
+        "answer. If that one still works, it ends when it meets its successor.",
+        "TrainerRestarting": "The trainer was lost, or ended by an error that may pass, and restarts from its last "
+        "checkpoint, or from the beginning if nothing keeps checkpoints; the message has its exit code and error.",
+        **HELD_UP,
+        "Ended": "The trainer has ended.",
+        "Paused": "spec.suspend is true.",
+    },
+    "Resizing": {
+        "ScalingUp": "More workers were requested, for the next stage or a new bound.",
+        "ScalingDown": "Workers that are no longer needed are being removed.",
+        "AtTarget": "As many workers have joined as were requested.",
+    },
+    "Degraded": {
+        "TooFewWorkers": "Workers are missing for longer than spec.workers.waitSeconds and at least ten seconds, or "
+        "again and again.",
+        "ArithmeticDiffers": "A worker adds differently than the job, because of its processor, its version of torch "
+        "or its code: the first shard of the job has another digest there. The message names the worker, its node and "
+        "what differs. It trains if too few others are ready, and the weights may end with other last bits; "
+        "spec.workers.sameArithmetic: Required refuses it.",
+        "FullStrength": "No worker has been missing for that long, and none adds differently.",
+    },
+    "Stalled": {
+        "NoProgress": "The last update is too long ago; the message says how long.",
+        "ReportRefused": "The trainer's report is not one that this job can make, so it is not used; the message names "
+        "the field. Code of the workload may have written it.",
+        "ProgressSeen": "Updates arrive as expected.",
+    },
+    "Contested": {
+        "ChildRewritten": "An autoscaler, a webhook or a script changes a field that the operator owns again and "
+        "again. The message names the object, the field, and the other if the object does. The operator puts the field "
+        "back five times at once, then after a wait that doubles up to five minutes; changes of the job apply at once.",
+        "ChildrenKept": "No field is changed again and again.",
+    },
+    "Suspended": {
+        "BySpec": "spec.suspend is true.",
+        "Checkpointing": "The trainer writes a checkpoint before it stops.",
+        "Releasing": "The API server refused to delete the workers; ClusterReady says why.",
+        "Discarding": "The trainer stops, and nothing keeps its checkpoints.",
+        "StateLost": "spec.suspend is true, and the training, whose checkpoints nothing kept, starts over when the job "
+        "is resumed; the message has the update that was lost.",
+        "NotSuspended": "spec.suspend is false.",
+    },
+    "Succeeded": {
+        "Finished": "Every update of the plan is done.",
+        "StoppedEarly": "By spec.evaluation.stopEarly, training ended before its last epoch; the message has the epoch "
+        "and the metric.",
+        "InProgress": "The job is not over.",
+        "WorkloadFailed": "The user's code failed; the message is its error.",
+        "DataFailed": "The data is missing or differs from its declaration.",
+        "CheckpointFailed": "A checkpoint cannot be written or read, and a retry would not help; the message is the "
+        "error. A full disk is retried instead.",
+        "ManifestRefused": "The trainer refuses the job or its plan; the message is its error.",
+        "RestartsExceeded": "The trainer was lost more often than spec.restarts.limit allows.",
+        "RetriesFruitless": "The trainer ended ten times with exit code 75, which is retried, without getting any "
+        "further; the message is its last.",
+        "DeadlineExceeded": "The job was active for longer than spec.activeDeadlineSeconds.",
+    },
+}
+"""Condition type -> reason -> its meaning."""
+
+STAGE_BEGAN = "StageBegan"
+"""Reason of the event about a new stage."""
+STATUS_REFUSED = "StatusRefused"
+"""Reason of the event about a status that the API server refuses. All other events have the reasons of conditions."""
+
+
+# --- The `status` of a BatchGrowthJob, which the operator writes ---
+# Conditions are authoritative and `phase` is their summary; `batchgrowth.contract.status` documents types and reasons.
+
+MOST_HISTORY = 64
+"""Stages kept in status.history."""
+
+Phase = Literal["Pending", "Rejected", "Training", "Resizing", "Suspended", "Stalled", "Succeeded", "Failed"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+LongCount = Annotated[int, Field(ge=0, le=2**53)]
+Decimal = Annotated[str, StringConstraints(pattern=r"^-?[0-9][0-9.e+-]*$", min_length=1, max_length=32)]
+Time = Annotated[str, StringConstraints(max_length=32), Field(json_schema_extra={"format": "date-time"})]
+Name = Annotated[str, StringConstraints(max_length=253)]
+
+
+def _list_of(most: int, description: str, key: str = "") -> Any:
+    """The field of a list of at most that many entries: a map by `key`, or atomic without one."""
+    extra: dict[str, Any] = {"x-kubernetes-list-type": "map" if key else "atomic"}
+    extra |= {"x-kubernetes-list-map-keys": [key]} if key else {}
+    return Field(strict=False, max_length=most, json_schema_extra=extra, description=description)
+
+
+class Condition(Model):
+    """One condition, in the form of metav1.Condition."""
+
+    type: Literal[
+        "Accepted",
+        "ClusterReady",
+        "Training",
+        "Resizing",
+        "Degraded",
+        "Stalled",
+        "Contested",
+        "Suspended",
+        "Succeeded",
+    ] = Field(description="Its type. " + " ".join(f"{name}: {text}" for name, text in CONDITIONS.items()))
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
+    reason: str = Field(
+        pattern=r"^[A-Za-z]([A-Za-z0-9]*)$", min_length=1, max_length=64, description="Cause, in CamelCase."
+    )
+    message: str = Field("", max_length=1024, description="Cause, as a sentence for people.")
+    observed_generation: LongCount = Field(0, description="The job's metadata.generation at the time.")
+    last_transition_time: Time = Field(description="When the status last changed, in RFC 3339.")
+
+
+class BatchStatus(Model):
+    """The batch size now and in the next stage."""
+
+    current: Count = Field(0, description="Batch size of the current stage. Unit: examples.")
+    next: Count | None = Field(
+        None,
+        description="Batch size of the next stage; absent in the last one. If the growth is measured, what the next "
+        "look will probably decide; absent if that is no other batch.",
+    )
+    next_at_epoch: Decimal | None = Field(None, description="Epoch at which the next stage begins.")
+
+
+class WorkersStatus(Model):
+    """The numbers of workers desired, requested and ready."""
+
+    desired: Count = Field(0, description="Workers that the plan gives the current stage.")
+    requested: Count = Field(0, description="Replicas of the Deployment; more ahead of a milestone.")
+    requested_time: Time | None = Field(None, description="When requested last changed, in RFC 3339.")
+    resize_seconds: Decimal | None = Field(
+        None, description="Time from the last request of workers until all had joined. Unit: seconds."
+    )
+    lead_seconds: Decimal | None = Field(None, description="Smoothed start-up time of workers. Unit: seconds.")
+    ready: Count = Field(0, description="Workers that have joined the cluster.")
+    selector: str = Field("", max_length=253, description="Label selector of the worker pods.")
+
+
+class CheckpointStatus(Model):
+    """The newest complete checkpoint."""
+
+    update: LongCount = Field(description="Updates done when the checkpoint was taken.")
+    time: Time = Field(description="When the checkpoint was written, in RFC 3339.")
+
+
+class TrainerMetric(Model):
+    """One metric of the workload."""
+
+    name: str = Field(min_length=1, max_length=64, description="Name, such as loss or accuracy.")
+    value: Decimal = Field(description="Last value, as a decimal string.")
+
+
+class ExchangeStatus(Model):
+    """What the exchange did since the trainer's start, or lately; absent is what the exchange does not have."""
+
+    bytes_sent: LongCount | None = Field(
+        None, description="Bytes that the workers have sent each other since the trainer's start."
+    )
+    compression_error: Decimal | None = Field(
+        None,
+        description="Part of its norm by which exchange.compression changed a sum of gradients, or that exchange TopK "
+        "left for later.",
+    )
+    replica_distance: Decimal | None = Field(
+        None, description="Root mean square distance of the logical replicas from their mean."
+    )
+    largest_staleness: LongCount | None = Field(
+        None, description="Most updates made between the fetch of a gradient's weights and its push, in the last round."
+    )
+    mean_staleness: Decimal | None = Field(None, description="Their mean.")
+    backups: LongCount | None = Field(
+        None, description="Parts of updates that an idle worker repeated since the trainer's start."
+    )
+    backups_first: LongCount | None = Field(None, description="Those of them whose backup came first.")
+
+
+class TrainerStatus(Model):
+    """The training's progress, with the field names of Kubeflow's TrainJob."""
+
+    progress_percentage: int | None = Field(
+        None, ge=0, le=100, description="Share of the updates that are done. Unit: percent."
+    )
+    estimated_remaining_seconds: LongCount | None = Field(
+        None, description="Time to the end at the current pace. Unit: seconds."
+    )
+    epoch: Decimal | None = Field(None, description="Epochs done, with the current one's fraction.")
+    start: LongCount | None = Field(None, description="Number of the trainer's start, from 0; a restart increments it.")
+    update: LongCount | None = Field(None, description="Updates done.")
+    loss: Decimal | None = Field(None, description="Training loss in the last report, per example.")
+    metrics: Annotated[
+        tuple[TrainerMetric, ...], _list_of(16, "Last values of the workload's metrics, at most 16.", key="name")
+    ] = ()
+    weights_sha256: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{64}$",
+        max_length=64,
+        description="SHA-256 of the weights; independent of the workers.",
+    )
+    exchange: ExchangeStatus | None = Field(None, description="What the exchange between the workers did.")
+    last_updated_time: Time | None = Field(None, description="When the trainer last reported, in RFC 3339.")
+
+
+class RetriesStatus(Model):
+    """What the trainer's retries are counted from: those of a run that gets no further are limited."""
+
+    update: LongCount = Field(0, description="Most updates done so far; a restart may repeat some.")
+    before: Count = Field(0, description="Trainer pods that had ended with exit code 75 when that update was reported.")
+
+
+class FlappingCondition(Model):
+    """How often a condition turned bad lately; after a few times it stays bad until it has been good for a while."""
+
+    type: str = Field(min_length=1, max_length=64, description="Type of the condition.")
+    turns: Count = Field(0, description="Times that it turned bad; those after it is kept bad do not count.")
+    first_time: Time = Field(description="When the first of these was seen, in RFC 3339.")
+    last_time: Time = Field(description="When the last of these was seen, in RFC 3339.")
+    good_time: Time | None = Field(
+        None, description="Since when a condition that is kept bad has been good, in RFC 3339; absent while it is bad."
+    )
+
+
+class FlappingStatus(Model):
+    """The conditions that turned bad lately, and when those that are kept bad were last written."""
+
+    write_time: Time = Field(description="When conditions that are kept bad were last written, in RFC 3339.")
+    conditions: Annotated[
+        tuple[FlappingCondition, ...], _list_of(16, "The conditions that turned bad lately.", key="type")
+    ] = ()
+
+
+class StageRecord(Model):
+    """A stage that has begun. In a measured job the operator reads its decisions here when the report is gone."""
+
+    index: Count = Field(description="Index of the stage in the plan, from 0.")
+    batch_size: Count = Field(description="Batch size of the stage. Unit: examples.")
+    workers: Count = Field(description="Most workers that trained in the stage at once.")
+    first_update: LongCount | None = Field(None, description="Updates done when the stage began.")
+    wanted: Count | None = Field(
+        None, description="Batch size that a measured rule wanted, if not batchSize. Unit: examples."
+    )
+    measured: Decimal | None = Field(
+        None, description="Measured value that decided the stage; absent if it is too large to measure."
+    )
+    start_time: Time = Field(description="When the stage began, in RFC 3339.")
+    resize_seconds: Decimal | None = Field(
+        None, description="Time until the workers of the stage had joined. Unit: seconds."
+    )
+    pause_seconds: Decimal | None = Field(
+        None, description="Longest pause while workers joined or left. Unit: seconds."
+    )
+
+
+class JobStatus(Model):
+    """The status of a job."""
+
+    observed_generation: LongCount = Field(0, description="The metadata.generation described here.")
+    phase: Phase = Field(
+        "Pending", description="The conditions in one word, for people. Rejected: the spec is invalid or has no plan."
+    )
+    start_time: Time | None = Field(
+        None,
+        description="When the job first started, in RFC 3339; since then the mathematics of the spec is immutable.",
+    )
+    completion_time: Time | None = Field(None, description="When the job ended, in RFC 3339.")
+    conditions: Annotated[
+        tuple[Condition, ...], _list_of(16, "The job's state and its causes, one entry for each type.", key="type")
+    ] = ()
+    cluster_name: Name | None = Field(None, description="DaskCluster, for KubeCluster.from_name.")
+    stage: Count | None = Field(None, description="Index of the current stage, from 0.")
+    stages: Count | None = Field(
+        None, description="Number of stages in the plan; if the growth is measured, those decided so far."
+    )
+    batch: BatchStatus | None = Field(None, description="Batch size now and in the next stage.")
+    workers: WorkersStatus | None = Field(None, description="Workers desired, requested and ready.")
+    checkpoint: CheckpointStatus | None = Field(None, description="The newest complete checkpoint.")
+    trainer_status: TrainerStatus | None = Field(None, description="Progress of the training.")
+    restarts: Count = Field(0, description="Restarts of the trainer.")
+    retries: RetriesStatus | None = Field(None, description="What fruitless retries are counted from.")
+    flapping: FlappingStatus | None = Field(
+        None, description="Conditions that turned bad lately: those that do again and again are kept bad."
+    )
+    history: Annotated[
+        tuple[StageRecord, ...],
+        _list_of(MOST_HISTORY, f"The stages that have begun, the newest last, at most {MOST_HISTORY}."),
+    ] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The status as the API server stores it, without unknown values."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

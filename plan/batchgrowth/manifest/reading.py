@@ -1,0 +1,308 @@
+"""Reads a file into a BatchGrowthJob, with `--set` overrides, or reports all its faults at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from batchgrowth.errors import Fault, SpecError, redacted
+from batchgrowth.manifest.documents import (
+    LARGEST_BYTES,
+    Document,
+    KeyPath,
+    build,
+    dotted,
+    printable,
+    read_document,
+)
+from batchgrowth.manifest.documents import (
+    KeyPath as Keys,
+)
+from batchgrowth.schema import DECIMAL, RULES_BROKEN, WORDS, Schema, structural_schema
+from batchgrowth.spec import MATHEMATICS, BatchGrowthJob
+
+# --- Pydantic's errors as faults that a person can act on: the field, what was given, and what would do ---
+
+
+@cache
+def job_schema() -> Schema:
+    """The structural schema of the whole manifest."""
+    return structural_schema(BatchGrowthJob)
+
+
+def schema_at(path: KeyPath) -> Schema:
+    """The part of the schema that describes the value at a path of the manifest; empty if none does."""
+    node = job_schema()
+    for part in path:
+        if isinstance(part, int):
+            node = node.get("items", {})
+        else:
+            node = node.get("properties", {}).get(part) or node.get("additionalProperties") or {}
+    return node
+
+
+def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
+    """One fault for each of pydantic's errors, in the order of the fields."""
+    for found in error.errors(include_url=False):
+        path: KeyPath = found["loc"]
+        if found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
+            continue  # pydantic counts only the valid entries, and has already reported the others
+        if found["type"] == RULES_BROKEN:
+            for field, value, remedy in found["ctx"]["broken"]:
+                at = (*path, *field.split("."))
+                yield Fault(dotted(at), _given(at, value, document), remedy)
+        elif found["type"] == "missing":
+            yield Fault(dotted(path), "missing", "give " + wanted(schema_at(path)))
+        elif found["type"] == "extra_forbidden":
+            yield Fault(dotted(path), "no such field", _near(str(path[-1]), schema_at(path[:-1])))
+        else:
+            given, node = _given(path, found["input"], document), schema_at(path)
+            yield Fault(dotted(path) or "manifest", given, _remedy(path, found["input"], document, node))
+
+
+def _given(path: KeyPath, value: Any, document: Document) -> str:
+    """The value as the manifest spells it, shortened if it is long, without what looks like a password."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list | tuple):
+        kind = "a map" if isinstance(value, dict) else "a list"
+        return f"{kind} of {len(value)}"
+    if isinstance(value, BaseModel):
+        return "a block"
+    text = redacted(document.written.get(path, str(value)))
+    return printable(f'"{text}"' if isinstance(value, str) else text)
+
+
+def _remedy(path: KeyPath, value: Any, document: Document, node: Schema) -> str:
+    text = document.written.get(path)
+    if node.get("type") == "string" and text is not None and not isinstance(value, str) and value is not None:
+        also = f": {wanted(node)}" if node.get("pattern") == DECIMAL else ""
+        return f'put it in quotes, "{printable(text)}", so that YAML keeps it as written{also}'
+    if node.get("type") == "integer" and isinstance(value, str):
+        return f"give {wanted(node)}, without quotes"
+    close = get_close_matches(str(value), map(str, node.get("enum", ())), n=1)
+    return f"did you mean {close[0]}? Give {wanted(node)}" if close else f"give {wanted(node)}"
+
+
+def _near(name: str, parent: Schema) -> str:
+    names = sorted(parent.get("properties", ()))
+    folded = {known.lower(): known for known in names}
+    close = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    return f"did you mean {folded[close[0]]}?" if close else f"give one of {', '.join(names)}, or leave it out"
+
+
+def wanted(node: Schema) -> str:
+    """What a value must be, in words, derived from the schema that enforces it."""
+    kind = node.get("type")
+    if "enum" in node:
+        return ("one of " if len(node["enum"]) > 1 else "") + ", ".join(map(str, node["enum"]))
+    if kind == "integer":
+        return f"a whole number from {node['minimum']} to {node['maximum']}"
+    if kind == "boolean":
+        return "true or false"
+    if kind == "array":
+        return f"a list of {node.get('minItems', 0)} to {node['maxItems']} entries"
+    if kind == "object":
+        return _wanted_block(node)
+    words = WORDS.get(node.get("pattern", ""), "a string")
+    return words if node.get("pattern") == DECIMAL else f"{words}, at most {node['maxLength']} characters"
+
+
+def _wanted_block(node: Schema) -> str:
+    if "properties" in node:
+        return "a block with " + ", ".join(node.get("required") or node["properties"])
+    return f"a map of at most {node['maxProperties']} entries"
+
+
+# --- `--set path=value`: a change to the spec before it is validated ---
+
+EXAMPLE = "give path=value with the path below spec, such as batch.maximum=640"
+
+
+def override(document: Document, overrides: Sequence[str]) -> None:
+    """Applies each "path=value" to the document's spec, and adds the overrides' faults to the document's."""
+    for text in overrides:
+        fault = _apply(document, text)
+        if fault is not None:
+            document.faults.append(fault)
+
+
+def _apply(document: Document, text: str) -> Fault | None:
+    name = f"--set {text}"
+    dotted, separator, written = text.partition("=")
+    parts = dotted.split(".")
+    if not separator or not all(parts):
+        return Fault(name, "no path and value", EXAMPLE)
+    path: KeyPath = ("spec", *(int(part) if part.isdecimal() else part for part in parts))
+    try:
+        value = _value(written, path, name)
+    except (yaml.YAMLError, RecursionError, SpecError):
+        return Fault(name, "a value that is not YAML", EXAMPLE)
+    if not _replace(document.tree, path, value.tree):
+        return Fault(name, f"no block at {dotted.rpartition('.')[0] or 'spec'}", EXAMPLE)
+    for old in [old for old in document.written if old[: len(path)] == path]:
+        del document.written[old]
+    document.written.update({(*path, *below): kept for below, kept in value.written.items()})
+    document.faults.extend(value.faults)
+    return None
+
+
+def _value(written: str, path: KeyPath, name: str) -> Document:
+    """The value as YAML reads it, or as typed if the field is a string: the shell has removed the quotes."""
+    node = yaml.compose(written, Loader=yaml.SafeLoader)
+    value = Document(None) if node is None else build(node, name)
+    if schema_at(path).get("type") == "string" and not isinstance(value.tree, str | dict | list):
+        return Document(written, {(): written}, value.faults)
+    return value
+
+
+def _replace(tree: Any, path: KeyPath, value: Any) -> bool:
+    """True if the value was set; missing blocks are created on the way."""
+    for part, following in pairwise(path):
+        if isinstance(tree, dict) and tree.get(part) is None and isinstance(following, str):
+            tree[part] = {}
+        if not _holds(tree, part):
+            return False
+        tree = tree[part]
+    if not _holds(tree, path[-1]) and not (isinstance(tree, dict) and isinstance(path[-1], str)):
+        return False
+    tree[path[-1]] = value
+    return True
+
+
+def _holds(tree: Any, part: str | int) -> bool:
+    if isinstance(tree, list):
+        return isinstance(part, int) and part < len(tree)
+    return isinstance(tree, dict) and part in tree
+
+
+# --- Reads a file into a BatchGrowthJob, or reports all its faults at once ---
+# A user's file may have no unknown field. What an API server or an operator stored may: its version can be another one.
+
+VERSION = version("batchgrowth")
+VERSION_ANNOTATION = "batchgrowth.dev/version"
+"""Annotation with the version of the operator that wrote a job document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A job from an API server or an operator, and the paths of its fields that this version does not know.
+
+    `short` is its spec as plain data, with these fields and without values that are defaults: a CRD writes the defaults
+    of its new fields into every stored job, and a trainer of an older version can read what is left.
+    """
+
+    job: BatchGrowthJob
+    unknown: tuple[str, ...]
+    short: dict[str, Any]
+
+
+def load_manifest(path: Path, overrides: Sequence[str] = ()) -> BatchGrowthJob:
+    """The job in a file. Raises SpecError if the file cannot be read or has faults."""
+    return read_manifest(_bytes_of(path), overrides, str(path))
+
+
+def read_manifest(text: str | bytes, overrides: Sequence[str] = (), source: str = "") -> BatchGrowthJob:
+    """The job that the YAML in `text` describes, after the overrides: "path=value" with the path below spec.
+
+    Raises SpecError with every fault of the YAML, the overrides and the fields. A rule about several fields is checked
+    only if each of them is valid by itself. `source` is the file's name in messages.
+    """
+    document = _map_in(text, source)
+    override(document, overrides)
+    return _job_in(document)
+
+
+def read_stored(text: str | bytes, source: str = "") -> Stored:
+    """The job that was stored. Raises SpecError for every fault but unknown fields."""
+    document = _map_in(text, source)
+    unknown = _unknown_in(document.tree)
+    kept = [(keys, _node_at(document.tree, keys[:-1]).pop(keys[-1])) for keys in unknown]
+    job = _job_in(document)
+    short: dict[str, Any] = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
+    for keys, value in kept:
+        if keys[0] == "spec" and all(isinstance(key, str) for key in keys):
+            _put(short, keys[1:], value)
+    return Stored(job, tuple(map(dotted, unknown)), short)
+
+
+def load_stored(path: Path) -> BatchGrowthJob:
+    """The job in a file that an operator wrote, without unknown fields that only affect speed.
+
+    Raises SpecError if the file cannot be read or has faults, or an unknown field that the weights may depend on.
+    """
+    stored = read_stored(_bytes_of(path), str(path))
+    author = stored.job.metadata.annotations.get(VERSION_ANNOTATION, "an older version")
+    faults = [
+        Fault(
+            name, f"not known to this trainer, {VERSION}", f"set spec.image to one of the operator's version, {author}"
+        )
+        for name in stored.unknown
+        if not _affects_speed_only(name)
+    ]
+    if faults:
+        raise SpecError(faults)
+    return stored.job
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        reason = (error.strerror or "unreadable").lower()
+        raise SpecError([Fault(str(path), f"cannot be read ({reason})", "give the path of a manifest")]) from error
+
+
+def _map_in(text: str | bytes, source: str) -> Document:
+    document = read_document(text, source)
+    if not isinstance(document.tree, dict):
+        raise SpecError(
+            [Fault(source or "manifest", "not a map of fields", "begin with apiVersion, kind and metadata")]
+        )
+    return document
+
+
+def _unknown_in(tree: dict[str, Any]) -> list[Keys]:
+    """The keys that lead to each unknown field."""
+    try:
+        BatchGrowthJob.model_validate(tree)
+    except ValidationError as error:
+        return [found["loc"] for found in error.errors(include_url=False) if found["type"] == "extra_forbidden"]
+    return []
+
+
+def _put(tree: dict[str, Any], keys: Keys, value: Any) -> None:
+    for key in keys[:-1]:
+        tree = tree.setdefault(str(key), {})
+    tree[str(keys[-1])] = value
+
+
+def _node_at(tree: Any, keys: Sequence[str | int]) -> Any:
+    for key in keys:
+        tree = tree[key]
+    return tree
+
+
+def _affects_speed_only(path: str) -> bool:
+    """Whether an unknown field lies in a block whose other fields do not determine the weights."""
+    _, block, *below = path.split(".")
+    mathematical = {name.partition(".")[0] for name in MATHEMATICS} - {"workers"}
+    return bool(below) and block not in mathematical
+
+
+def _job_in(document: Document) -> BatchGrowthJob:
+    try:
+        job = BatchGrowthJob.model_validate(document.tree)
+    except ValidationError as error:
+        document.faults.extend(fault for fault in faults_of(error, document))
+    if document.faults:
+        raise SpecError(document.faults)
+    return job

@@ -1,0 +1,61 @@
+"""What the next look at a measured quantity will probably decide, so that workers can come ahead of it.
+
+A forecast decides nothing itself: a wrong one costs a worker that idles for a while.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from batchgrowth.measured.course import Course
+from batchgrowth.measuring import LARGEST_BATCH
+from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.stages import Plan
+from batchgrowth.spec.running import MOST_WORKERS
+
+LONGEST_SECONDS = 2.0**53
+"""The longest time until a look that a forecast may give."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The batch size that the look at update `update` will probably decide, and the workers of such a batch.
+
+    `due_seconds` is the time until that look at the current pace; None if no pace is known.
+    """
+
+    update: int
+    batch_size: int
+    workers: int
+    due_seconds: float | None = None
+
+    def is_possible(self, update: int, updates: int) -> bool:
+        """Whether a training of that many `updates` that has done `update` of them may have this forecast."""
+        return (
+            update < self.update < updates
+            and 1 <= self.batch_size <= LARGEST_BATCH
+            and 1 <= self.workers <= MOST_WORKERS
+            and 0 <= (self.due_seconds or 0) <= LONGEST_SECONDS
+        )
+
+
+def expected_plan(course: Course, looks: Sequence[Decision]) -> Plan:
+    """The plan after the next look, if what the rule asks for changes by the same factor as between the last two.
+
+    `looks` are the last two outcomes, or the only one, which counts as no change. Returns the course's own plan if the
+    batch would stay as it is, if training ends before that look, or if a look asked for more than can be measured.
+    """
+    if not all(0 < look.asked < math.inf for look in looks):
+        return course.plan
+    before, last, stage = looks[0], looks[-1], course.plan.stages[-1]
+    wanted = course.bounded(last.asked * (last.asked / before.asked), stage.wanted)
+    plan = course.joined_by(Decision(course.next_look(last.update), wanted, math.nan)).plan
+    return course.plan if plan.stages[-1].batch_size == stage.batch_size else plan
+
+
+def forecast_of(plan: Plan, expected: Plan) -> Forecast | None:
+    """The last stage of the expected plan as a forecast; None if it is the plan itself."""
+    if expected is plan:
+        return None
+    stage = expected.stages[-1]
+    return Forecast(update=stage.first_update, batch_size=stage.batch_size, workers=stage.workers)

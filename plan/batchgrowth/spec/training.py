@@ -1,0 +1,380 @@
+"""The parts of the spec that say what is trained: workload, batch, learning rate, optimizer, evaluation."""
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from batchgrowth.choices import GROWTH, LEARNING_RATES, OPTIMIZERS, SCHEDULES
+from batchgrowth.measuring import LARGEST_BATCH, Looks
+from batchgrowth.schema import (
+    CONFIG_KEY,
+    ENTRYPOINT,
+    FILE_PATH,
+    Choice,
+    DecimalText,
+    Model,
+    ObjectName,
+    Rule,
+    choice_of,
+    exact,
+)
+from batchgrowth.spec.pods import map_list, once
+
+# --- `spec.batch`: how large a batch is and how it grows ---
+
+_MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
+
+
+@choice_of(GROWTH)
+class Growth(Choice):
+    """The rule of growth: `type`, and the block of that name; `looks` for the rules that measure."""
+
+    type: str
+    looks: Looks | None = Field(
+        None,
+        description="When a measured rule looks at the training, and how far it may move the batch: only with one of "
+        f"{', '.join(_MEASURED)}. Default: a look at the end of each epoch.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "looks",
+            "give the block looks only with a type that measures",
+            lambda g: g.looks is None or g.type in _MEASURED,
+            f"!has(self.looks) || self.type in {_MEASURED}",
+        ),
+    )
+
+
+class Batch(Model):
+    """How many examples one update uses, from the first to the last."""
+
+    initial: int = Field(
+        ge=1,
+        le=LARGEST_BATCH,
+        description="The batch size of the first update. At most batch.maximum. Unit: examples. Required. Example: 32.",
+    )
+    maximum: int = Field(
+        ge=1,
+        le=LARGEST_BATCH,
+        description="The largest batch size used; when more is wanted the learning rate falls instead, as "
+        "learningRate.rule says. Unit: examples. Required. Example: 512.",
+    )
+    shard: int | None = Field(
+        None,
+        ge=1,
+        le=1_048_576,
+        description="Examples per gradient shard: the unit of work of a worker, and of reproducibility. A finer "
+        "shard makes updates slower; workers can use it only when a batch has fewer shards than workers. Unit: "
+        "examples. Default: workers.examplesPerWorker.",
+    )
+    growth: Growth = Field(Growth(), description="How the batch grows. Default: Constant, not at all.")
+
+    rules: ClassVar = (
+        Rule(
+            "initial",
+            "give a number no larger than batch.maximum",
+            lambda b: b.initial <= b.maximum,
+            "self.initial <= self.maximum",
+        ),
+        *GROWTH.outer_rules("Batch"),
+    )
+
+
+# --- How often a job is evaluated, and what follows from its evaluations; only `stopEarly` changes the weights ---
+
+
+class Watched(Model):
+    """A metric of the evaluations, and which of its values are better."""
+
+    metric: str = Field(
+        min_length=1,
+        max_length=253,
+        description="Name as in evaluations.csv: loss or a metric of the workload, those of a further test set as "
+        "NAME.loss. Required. Example: accuracy.",
+    )
+    mode: Literal["Minimize", "Maximize"] = Field(description="Whether less or more is better. Required.")
+
+    @property
+    def least(self) -> float:
+        """A better value differs by more than this."""
+        return 0.0
+
+
+class KeepBest(Watched):
+    """Which evaluation's weights are kept beside the last."""
+
+
+class StopEarly(Watched):
+    """When training ends before its last epoch."""
+
+    patience: int = Field(
+        ge=1,
+        le=1_000_000,
+        description="Evaluations in a row without a better value, after which the job ends. Required. Example: 5.",
+    )
+    minimum_change: DecimalText = Field(
+        "0", description="A better value differs from the best before by more than this. Default: 0."
+    )
+
+    @property
+    def least(self) -> float:
+        """See Watched.least."""
+        return float(self.minimum_change)
+
+
+class Evaluation(Model):
+    """How often the model is evaluated on held-out data, and what follows from it."""
+
+    every_epochs: int = Field(1, ge=1, le=1_000_000, description="Epochs from one evaluation to the next. Default: 1.")
+    keep_best: KeepBest | None = Field(
+        None,
+        description="Keeps the weights of the best evaluation too, in best.safetensors. Default: only the last. "
+        "Example: {metric: accuracy, mode: Maximize}.",
+    )
+    stop_early: StopEarly | None = Field(
+        None,
+        description="Ends the job as Succeeded when a metric gets no better. Belongs to the mathematics, with "
+        "everyEpochs. Default: never. Example: {metric: loss, mode: Minimize, patience: 5}.",
+    )
+
+
+# --- `spec.learningRate` and `spec.optimizer`: what is done with a gradient ---
+
+NamePattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*-]+$", min_length=1, max_length=253)]
+"""A shell pattern of parameter names of a torch module."""
+
+
+class Warmup(Model):
+    """A ramp of the learning rate over the first updates: Goyal et al., 2017, section 2.2."""
+
+    updates: int = Field(
+        ge=1, le=1_000_000_000, description="Length of the warm-up. Unit: updates. Required. Example: 500."
+    )
+    initial: DecimalText = Field(
+        "0",
+        description="The learning rate at the foot of the ramp; the first update is one step above it. At most "
+        'learningRate.initial. A decimal in quotes. Default: "0".',
+    )
+
+
+@choice_of(SCHEDULES)
+class Schedule(Choice):
+    """How the learning rate falls by epoch: `type`, and the block of that name."""
+
+    type: str
+
+
+@choice_of(LEARNING_RATES, "rule")
+class LearningRate(Choice):
+    """The learning rate of each update."""
+
+    initial: DecimalText = Field(
+        description="The learning rate at batch.initial: a decimal in quotes, more than 0 and at most 1000. "
+        'Required. Example: "0.05".'
+    )
+    rule: str
+    schedule: Schedule | None = Field(
+        None,
+        description="How the learning rate falls by epoch: a factor, constant during each epoch, of what the rule says."
+        " Default: Constant.",
+    )
+    warmup: Warmup | None = Field(None, description="A ramp over the first updates. Default: none.")
+
+    rules: ClassVar = (
+        Rule(
+            "initial",
+            'give a decimal more than 0 and at most 1000, such as "0.05"',
+            lambda r: 0 < exact(r.initial) <= 1000,
+            "double(self.initial) > 0.0 && double(self.initial) <= 1000.0",
+        ),
+        Rule(
+            "warmup.initial",
+            "give a decimal no larger than learningRate.initial",
+            lambda r: r.warmup is None or exact(r.warmup.initial) <= exact(r.initial),
+            "!has(self.warmup) || double(self.warmup.initial) <= double(self.initial)",
+        ),
+    )
+
+
+class Clipping(Model):
+    """A bound on the gradient of each update, the mean over its batch: Pascanu et al., 2013."""
+
+    norm: DecimalText | None = Field(
+        None,
+        description="The largest Euclidean norm of the whole gradient, which is scaled down to it. A decimal in "
+        'quotes, more than 0. Either norm or value. Example: "1".',
+    )
+    value: DecimalText | None = Field(
+        None,
+        description="The largest absolute value of each element of the gradient. A decimal in quotes, more than 0. "
+        'Either norm or value. Example: "0.5".',
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "norm",
+            "give either norm or value",
+            lambda c: (c.norm is None) != (c.value is None),
+            "has(self.norm) != has(self.value)",
+        ),
+        Rule(
+            "norm",
+            'give a decimal more than 0, such as "1"',
+            lambda c: c.norm is None or exact(c.norm) > 0,
+            "!has(self.norm) || double(self.norm) > 0.0",
+        ),
+        Rule(
+            "value",
+            'give a decimal more than 0, such as "0.5"',
+            lambda c: c.value is None or exact(c.value) > 0,
+            "!has(self.value) || double(self.value) > 0.0",
+        ),
+    )
+
+
+class Averaging(Model):
+    """An exponential moving average of the weights: Polyak and Juditsky, 1992."""
+
+    decay: DecimalText = Field(
+        description="What is kept of the average in each update: a decimal in quotes, more than 0 and below 1. "
+        'Required. Example: "0.999".'
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "decay",
+            'give a decimal more than 0 and below 1, such as "0.999"',
+            lambda a: 0 < exact(a.decay) < 1,
+            "double(self.decay) > 0.0 && double(self.decay) < 1.0",
+        ),
+    )
+
+
+class WithoutDecay(Model):
+    """The parameters that the weight decay leaves alone."""
+
+    below_dimensions: int = Field(
+        0,
+        ge=0,
+        le=8,
+        description="Parameters of fewer dimensions are not decayed: 2 spares biases and the scales of norms. "
+        "Default: 0, all are decayed.",
+    )
+    names: tuple[NamePattern, ...] = Field(
+        (),
+        strict=False,
+        max_length=64,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        description="Patterns of the names of parameters that are not decayed, at most 64; * stands for any "
+        'characters. Default: none. Example: ["*.bias", "embedding.*"].',
+    )
+
+
+@choice_of(OPTIMIZERS)
+class Optimizer(Choice):
+    """What turns a gradient into new weights: `type`, and the block of that name."""
+
+    type: str
+    clipping: Clipping | None = Field(None, description="A bound on the gradient of each update. Default: none.")
+    without_decay: WithoutDecay | None = Field(
+        None, description="Parameters that the weight decay leaves alone. Default: none."
+    )
+    averaging: Averaging | None = Field(
+        None, description="An average of the weights over the updates, to evaluate and export. Default: none."
+    )
+
+
+# --- `spec.workload`: the user's code and data ---
+
+ARGUMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+MOST_FILES = 256
+
+ArgumentText = Annotated[str, StringConstraints(max_length=1024)]
+
+
+class SourceItem(Model):
+    """A key of the ConfigMap, and the file that it is."""
+
+    key: str = Field(pattern=CONFIG_KEY, min_length=1, max_length=253, description="A key of the ConfigMap. Required.")
+    path: str = Field(
+        pattern=FILE_PATH,
+        min_length=1,
+        max_length=255,
+        description="The path of its file below the folder of the code. Required. Example: package/module.py.",
+    )
+
+
+class Source(Model):
+    """A ConfigMap of the job's namespace with the modules of the workload."""
+
+    config_map: ObjectName = Field(
+        description="Name of the ConfigMap; make it immutable. Required. Example: digits-code."
+    )
+    items: tuple[SourceItem, ...] | None = Field(
+        None,
+        strict=False,
+        min_length=1,
+        max_length=MOST_FILES,
+        json_schema_extra=map_list("path"),
+        description="The keys that become files, with their paths, for modules in packages; at most 256. "
+        "Default: each key is a file of its name.",
+    )
+
+    rules: ClassVar = (
+        Rule("items", "give each path once", once("items", "path"), None),  # the list type of the field says so
+    )
+
+
+class Workload(Model):
+    """The user's code, its arguments, and the number of training examples."""
+
+    entrypoint: str = Field(
+        pattern=ENTRYPOINT,
+        min_length=3,
+        max_length=253,
+        description="The function that returns the model, the loss, the data and the metrics, written "
+        "package.module:function. It is called with the arguments below. Required. "
+        "Example: batchgrowth_trainer.workloads.digits:workload.",
+    )
+    arguments: dict[str, ArgumentText] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Keyword arguments of the entrypoint, at most 64; every value is a string, which the "
+        'entrypoint converts. Default: none. Example: {hidden: "64"}.',
+    )
+    examples: int = Field(
+        ge=1,
+        le=2_147_483_647,
+        description="How many training examples the data holds. The plan is made from this number without loading "
+        "the data, and the trainer refuses data of another length. Required. Example: 50000.",
+    )
+    device: Literal["Auto", "CPU", "CUDA"] = Field(
+        "Auto",
+        description="Device of the workers: Auto uses CUDA if a worker has it and the CPU otherwise. Weights are "
+        "identical only among workers of one kind. Default: Auto.",
+    )
+
+    source: Source | None = Field(
+        None,
+        description="Where the code comes from on Kubernetes; its folder precedes sys.path in trainer and workers. "
+        "It does not change once the job has started. Ignored on a single machine, where modules lie beside the "
+        "manifest. Default: none, the image has the code.",
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "arguments",
+            "give argument names of at most 63 characters",
+            lambda w: all(len(name) <= 63 for name in w.arguments),
+            "self.arguments.all(name, size(name) <= 63)",
+        ),
+        Rule(
+            "arguments",
+            "give argument names that are Python names: letters, digits and underscores, no digit first",
+            lambda w: all(ARGUMENT_NAME.fullmatch(name) for name in w.arguments),
+            None,  # the cost of a regular expression over keys of unknown length is too high an estimate for CEL
+        ),
+    )

@@ -1,0 +1,357 @@
+"""Runs that start in Python: `train`, `load`, and the `Run` that they return."""
+
+import html
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from batchgrowth.errors import BatchGrowthError, CheckpointError, Fault, Interrupted, SpecError
+from batchgrowth.manifest.keywords import job_of
+from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.spec import BatchGrowthJob
+from batchgrowth.spec.job import LONGEST_JOB_NAME
+from torch import nn
+
+from batchgrowth_trainer import training
+from batchgrowth_trainer.loading import find_modules_in, load_workload
+from batchgrowth_trainer.plots import plot_runs
+from batchgrowth_trainer.record.functions import NAMED, changes, function_in, importable_name, is_function, packed
+from batchgrowth_trainer.record.history import EvaluationRow
+from batchgrowth_trainer.record.output import CHECKPOINTS
+from batchgrowth_trainer.record.runs import JOB_FILE, evaluation_facts, read_run, read_summary, recorded_job
+from batchgrowth_trainer.replica.building import trained_model
+from batchgrowth_trainer.replica.data import untouched_randomness
+from batchgrowth_trainer.sinks.display import Cell, make_display
+from batchgrowth_trainer.sinks.events import Event, Note, Sink, publish
+from batchgrowth_trainer.training import interrupts
+from batchgrowth_trainer.worker.logs import quiet_dask
+from batchgrowth_trainer.workload import Workload
+
+# --- Errors and notes in Python's words: they name the command line's options and a manifest's fields otherwise ---
+
+_CELL = re.compile(r"([^\s()]*ipykernel_\d+[^\s()]*\.py):(\d+)")
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+_KEYWORD = re.compile(r"\bworkload\.(arguments|examples|device)\b")
+
+
+@contextmanager
+def reported_in_python() -> Iterator[None]:
+    """Errors of the block name keyword arguments and cells of the notebook."""
+    try:
+        yield
+    except SpecError as error:
+        faults = [Fault(*map(in_python, (fault.path, fault.given, fault.remedy))) for fault in error.faults]
+        raise type(error)(faults) from None
+    except BatchGrowthError as error:
+        error.args = (in_python(str(error)),)
+        raise
+
+
+def in_python(text: str) -> str:
+    """The text with `output_dir` for `--output-dir`, and `Cell In[3], line 2` for the file of a cell."""
+    text = _KEYWORD.sub(r"\1", text.replace("--resume", "resume=True").replace("workload.entrypoint", "workload"))
+    text = _OPTION.sub(lambda found: found[1].replace("-", "_"), text)
+    return _CELL.sub(lambda found: _cell(found[1], found[2]) or found[0], NAMED.sub(r"\1", text))
+
+
+class InPython:
+    """Hands events on to a display, with notes in Python's words."""
+
+    def __init__(self, display: Sink) -> None:
+        self._display = display
+
+    def handle(self, event: Event) -> None:
+        """See Sink."""
+        self._display.handle(Note(in_python(event.text)) if isinstance(event, Note) else event)
+
+
+def shell() -> Any:
+    """IPython's shell if this process is a notebook's kernel, else None."""
+    if "IPython" not in sys.modules:
+        return None
+    from IPython.core.getipython import get_ipython
+
+    here = get_ipython()
+    return here if here is not None and hasattr(here, "kernel") else None
+
+
+def _cell(file: str, line: str) -> str | None:
+    here = shell()
+    named = here.compile.format_code_name(file) if here is not None else None
+    return f"{' '.join(named)}, line {line}" if named else None
+
+
+# --- A run as Python sees it: its history as tables, its plot, and its model ---
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_PLOT_WIDTH = 960  # pixels; the file has more
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """The files of a run's plot; a notebook shows the picture."""
+
+    png: Path
+    html: Path
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The picture and its width, as IPython asks for them."""
+        texts = {"image/png": self.png.read_bytes(), "text/plain": repr(self)}
+        return texts, {"image/png": {"width": _PLOT_WIDTH}}
+
+
+class Run:
+    """A run in its `folder`, finished or not; `train` and `load` return it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def job(self) -> BatchGrowthJob:
+        """The job, with every default. Raises SpecError if it is damaged."""
+        with reported_in_python():
+            return recorded_job(self.folder)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The content of summary.json, None until the run is finished. Raises CheckpointError if it is damaged."""
+        with reported_in_python():
+            return read_summary(self.folder)
+
+    @property
+    def history(self) -> "DataFrame":
+        """One row per update, by its number: epoch, batch_size, learning_rate, loss, workers and times in seconds.
+
+        Raises DataError before the first update, ImportError without pandas.
+        """
+        with reported_in_python():
+            return _table(asdict(row) for row in read_run(self.folder).history)
+
+    @property
+    def evaluations(self) -> "DataFrame":
+        """One row per evaluation, by the number of updates before it: epoch, seconds, loss, and each metric.
+
+        Raises DataError before the first update, ImportError without pandas.
+        """
+        with reported_in_python():
+            return _table(_evaluation(row) for row in read_run(self.folder).evaluations)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained model, on the CPU and in eval mode; with their average if the job averages its weights.
+
+        Raises DataError if the run has not ended, CheckpointError if the weights are damaged, and what loading the
+        workload raises.
+        """
+        with reported_in_python():
+            return trained_model(self.folder)
+
+    @cached_property
+    def best_model(self) -> nn.Module:
+        """As `model`, with the weights of the best evaluation, which evaluation.keepBest keeps.
+
+        Raises what `model` raises, and DataError if the job does not keep them.
+        """
+        with reported_in_python():
+            return trained_model(self.folder, best=True)
+
+    def plot(self) -> Plot:
+        """Loss, metrics, batch and workers by epoch, update and second, as plot.png and plot.html in the folder.
+
+        Raises DataError before the first update, BatchGrowthError if the files cannot be written.
+        """
+        with reported_in_python():
+            return Plot(*plot_runs([self.folder]))
+
+    def __repr__(self) -> str:
+        """The folder and how the run ended."""
+        return f"Run({str(self.folder)!r}): {', '.join(f'{key} {value}' for key, value in self._facts())}"
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        facts = [("folder", str(self.folder)), *self._facts()]
+        cells = (f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in facts)
+        return f"<table>{''.join(cells)}</table>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        summary = self.summary
+        if summary is None:
+            return [("state", "not finished")]
+        accuracy = summary["accuracy"]
+        return [
+            ("updates", f"{summary['updates']:,}"),
+            ("seconds", f"{summary['seconds']:.1f}"),
+            ("training loss", f"{summary['finalLoss']:.4f}"),
+            *([("accuracy", f"{accuracy:.4f}")] if accuracy is not None else []),
+            *evaluation_facts(summary),
+            ("weights SHA-256", summary["weightsSha256"]),
+        ]
+
+
+def load(folder: str | Path) -> Run:
+    """The run in a folder, finished or not, of this process or another. Raises DataError if there is none."""
+    run = Run(Path(folder))
+    run.job  # noqa: B018  (there is one, and it can be read)
+    return run
+
+
+def _evaluation(row: EvaluationRow) -> dict[str, Any]:
+    return {"update": row.update, "epoch": row.epoch, "seconds": row.seconds, "loss": row.loss, **row.metrics}
+
+
+def _table(rows: Iterable[dict[str, Any]]) -> "DataFrame":
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("tables need pandas: pip install 'batchgrowth[notebook]'") from error
+    table = pd.DataFrame(list(rows))
+    return table.set_index("update") if len(table) else table
+
+
+# --- Starts a run from Python: in a notebook, a script or a program ---
+
+_WANTED = (
+    "give a function that returns a batchgrowth_trainer.Workload, its name as package.module:function, or the path "
+    "of a manifest"
+)
+
+
+def train(
+    workload: Callable[..., Workload] | str | Path | BatchGrowthJob,
+    *,
+    arguments: Mapping[str, str] | None = None,
+    examples: int | None = None,
+    device: str | None = None,
+    name: str | None = None,
+    output_dir: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    scheduler: str | None = None,
+    sinks: Sequence[Sink] = (),
+    **spec: Any,
+) -> Run:
+    """The finished run, trained by worker processes of this machine or by those of the Dask cluster at `scheduler`.
+
+    `workload` is the function that returns the `Workload`: the function itself, which needs no module and is sent to
+    the workers, or its name as "package.module:function". It may also be the path of a manifest, or a BatchGrowthJob,
+    whose fields are then the defaults of the keywords.
+
+    Every field of a manifest's `spec` is a keyword, with its name in snake_case and the same structure:
+    `epochs=30, batch={"initial": 32, "maximum": 512}, learning_rate={"initial": 0.05}`. `epochs`, `batch` and
+    `learning_rate` are required. `arguments` and `device` are those of `spec.workload`; `examples` is too, and is
+    counted by calling the function here if it is not given.
+
+    Results go to the folder `output_dir`, by default runs/NAME; `name` is by default that of the function. A run that
+    is there is kept in earlier/N; with `resume` it goes on from its newest checkpoint instead. `progress` shows how far
+    it is; `sinks` receive the events too.
+
+    Interrupting it (Ctrl-C, or the notebook's button) writes a checkpoint and raises Interrupted; a second time stops
+    at once. Raises SpecError with every fault of the keywords, WorkloadError for one of the function, DataError,
+    CheckpointError, or another error of `batchgrowth.errors`.
+    """
+    with reported_in_python(), _process_as_it_was():
+        paths = _users_modules(workload)
+        base, entrypoint, function = _sorted_out(workload)
+        given: dict[str, Any] = {"arguments": arguments, "examples": examples, "device": device}
+        given = {key: value for key, value in given.items() if value is not None}
+        if entrypoint is not None:
+            given["entrypoint"] = entrypoint
+        title = name or (base.metadata.name if base else _name_of(entrypoint or ""))
+        job = _checked(title, {**spec, "workload": given}, base)
+        folder = Path(output_dir) if output_dir is not None else Path("runs") / title
+        if resume:
+            _refuse_another_function(folder, job, function)
+        options = training.Options(
+            output_dir=folder, scheduler=scheduler, resume=resume, paths=paths, function=function
+        )
+        _trained(job, options, [*([_display()] if progress else []), *sinks])
+        return Run(folder)
+
+
+def _sorted_out(workload: Any) -> tuple[BatchGrowthJob | None, str | None, bytes]:
+    """What was given as the workload: a manifest's job, the entrypoint, and the function if it has no module."""
+    if isinstance(workload, BatchGrowthJob):
+        return workload, None, b""
+    if _is_path(workload):
+        return load_manifest(Path(workload)), None, b""
+    if isinstance(workload, str):
+        return None, workload, b""
+    if not callable(workload):
+        raise SpecError([Fault("workload", f"a {type(workload).__name__}", _WANTED)])
+    if (name := importable_name(workload)) is not None:
+        return None, name, b""
+    return None, *packed(workload)
+
+
+def _is_path(workload: Any) -> bool:
+    return isinstance(workload, Path) or (isinstance(workload, str) and workload.endswith((".yaml", ".yml", ".json")))
+
+
+def _users_modules(workload: Any) -> tuple[str, ...]:
+    """The folders of the user's modules, as for `batchgrowth run`; this process finds modules there from now on."""
+    above = [str(Path(workload).resolve().parent)] if _is_path(workload) else []
+    paths = tuple(dict.fromkeys((*above, str(Path.cwd()))))
+    find_modules_in(paths)
+    return paths
+
+
+def _name_of(entrypoint: str) -> str:
+    """The name of the job: that of the function, or of its module if the function is called workload."""
+    module, _, function = entrypoint.partition(":")
+    own = function if function != "workload" or is_function(entrypoint) else module.rpartition(".")[2]
+    return re.sub(r"[^a-z0-9]+", "-", own.lower()).lstrip("-0123456789")[:LONGEST_JOB_NAME].strip("-") or "workload"
+
+
+def _checked(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None) -> BatchGrowthJob:
+    """The job; the number of its examples is counted, once all else is checked, if nothing gives it."""
+    if "examples" in spec["workload"] or base is not None:
+        return job_of(name, spec, base)
+    workload = spec["workload"]
+    job = job_of(name, {**spec, "workload": {**workload, "examples": 1}})
+    found = load_workload(job.spec.workload.entrypoint, job.spec.workload.arguments, seed=0, examples=None)
+    return job_of(name, {**spec, "workload": {**workload, "examples": len(found.train)}})
+
+
+def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes) -> None:
+    """Raises CheckpointError if checkpoints are there of a run of another version of the function."""
+    if not function or not (folder / JOB_FILE).is_file() or not any((folder / CHECKPOINTS).glob("*")):
+        return
+    before = recorded_job(folder).spec.workload.entrypoint
+    if is_function(before) and before != job.spec.workload.entrypoint:
+        changed = " and ".join(changes(function_in(folder, before), function))
+        raise CheckpointError(
+            f"{folder}: the run there has another workload, since {changed} changed; undo that to resume it, or train "
+            "without --resume, which begins a new run and keeps this one"
+        )
+
+
+def _trained(job: BatchGrowthJob, options: training.Options, sinks: Sequence[Sink]) -> None:
+    first_stop = Note("stopping after this update, with a checkpoint; interrupt again to stop at once")
+    try:
+        with interrupts(lambda: publish(sinks, first_stop)) as requested:
+            training.train(job, options, sinks, requested)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped at once; --resume continues from the last checkpoint") from None
+
+
+def _display() -> Sink:
+    return InPython(Cell() if shell() is not None else make_display())
+
+
+@contextmanager
+def _process_as_it_was() -> Iterator[None]:
+    """Sets torch's threads, the random numbers and Dask's log back at the end: the process is the user's."""
+    threads = torch.get_num_threads()
+    try:
+        with untouched_randomness(), quiet_dask():
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,279 @@
+"""Errors of users' code and data: which of them may pass, and one paragraph about each with file, line and remedy."""
+
+import errno
+import io
+import logging
+import re
+import sysconfig
+import traceback
+from functools import partial
+from inspect import unwrap
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from batchgrowth.errors import BatchGrowthError, DataError, WorkloadError
+from torch import nn
+
+# Errors of users' code and data: which of them may pass, and one paragraph about each with file, line and remedy.
+
+__all__ = [
+    "FAULTS",
+    "DeviceFault",
+    "ReadFault",
+    "WorkerFault",
+    "advice_for",
+    "begin",
+    "described",
+    "is_of_the_device",
+    "may_pass",
+    "reason",
+    "reported_as_device_fault",
+    "reported_as_workload_error",
+    "seen_at",
+    "workload_error",
+]
+
+
+# --- What helps against the exceptions that users' code raises most, where their text does not say it ---
+
+_PACKAGES = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil", "git": "gitpython",
+    "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "pyyaml",
+}  # fmt: skip
+"""Packages whose name at PyPI differs from that of their module."""
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+
+_ADVICE = {
+    r"circular import|partially initialized module": "two modules import each other: move one import into the function "
+    "that needs it; if a file of yours has the name of a package, rename it",
+    r"^(Syntax|Indentation|Tab)Error": "correct that line; python -m py_compile FILE checks the file alone",
+    r"^SystemExit": "raise an exception in its place, or return",
+    r"^RecursionError": "the function there calls itself without an end",
+    r"^PermissionError": "let the user that trains read it; in pods, that user is not root",
+    r"^(FileNotFound|NotADirectory)Error": "give its whole path, since a relative one begins in the folder in which "
+    "the process was started; docs/own-code.md says how data gets into pods",
+    r"^(OutOfMemory|Memory)Error|out of memory|can't allocate memory": "give the workers more memory, or set a smaller "
+    "batch.shard",
+    r"same device|expected device|NVIDIA driver|not compiled with CUDA|No CUDA GPUs|invalid device": "leave .cuda() "
+    "and .to(device) out, because the trainer moves the model and each batch to its device; create new tensors with "
+    "device=inputs.device",
+    r"shapes cannot be multiplied|size of tensor a|expected input\[|Given groups=|normalized_shape|should contain \d+ "
+    r"elements|invalid for input of size": "give the layer the size of what it gets, or change what an example holds",
+    r"target dtype to be Long|scalar type Long|nll_loss\w*\W+not implemented|target with class prob": "give classes as "
+    "int64, a tensor by .long()",
+    r"same dtype|expected m1 and m2|scalar type|Input type .* and \w+ type": "give the inputs as float32, a tensor by "
+    ".float(), an array by .astype('float32')",
+    r"device-side assert": "number classes from 0 to one below the outputs of the last layer, and tokens to one below "
+    "the number of embeddings; the log has what the GPU refused, and a run with workload.device: CPU names the line",
+    r"Target -?\d+ is out of bounds|index out of range in self|Class values must": "number classes from 0 to one below "
+    "the outputs of the last layer, and tokens to one below the number of embeddings",
+    r"not have a deterministic implementation": "use another operation there, or set deterministic: false, with which "
+    "the weights differ from run to run",
+    r"call numpy\(\) on Tensor that requires grad|convert cuda\S* device type tensor to numpy": "compute it with "
+    "torch's functions, so that it has a gradient; in a metric, call detach() first, and on a GPU cpu()",
+    r"modified by an inplace operation": "write x = x + y in the place of x += y, and relu(x) in the place of relu_(x)",
+    r"leaf Variable that requires grad": "leave parameters to the optimizer; what the model changes by itself belongs "
+    "into a buffer, by register_buffer",
+    r"^TypeError: .*(positional argument|keyword argument)": "the trainer calls model(input), loss(output, target), "
+    "each metric(output, target), augment(inputs), collate(examples) and step(model, inputs, target)",
+    r"[Cc]an('t|not) (pickle|get local)|PicklingError": "define at the top of a module what must be pickled; a "
+    "lambda, a local function or class and an open file cannot be",
+}
+"""Regular expression of what is found in `TYPE: TEXT` -> what helps; the first that fits counts."""
+
+
+def advice_for(error: BaseException) -> str | None:
+    """What helps against this exception, None if its own text must do."""
+    text = f"{type(error).__name__}: {error}"
+    if missing := _MISSING.match(text):
+        package = _PACKAGES.get(missing[1], missing[1])
+        return (
+            f"if it is a package, pip install {package}, and in pods use an image that has it (docs/own-code.md); if "
+            "it is a file of yours, put it beside the manifest"
+        )
+    return next((advice for pattern, advice in _ADVICE.items() if re.search(pattern, text)), None)
+
+
+# --- Tells which errors of users' code, of their data or of a device may pass ---
+# What may pass, by itself or on another worker, is no reason to end a job.
+
+FAULTS = (Exception, SystemExit)
+"""What counts as a fault of the workload if its code raises it: an exit would end the trainer as if all were done."""
+
+_LASTING_KINDS = (
+    FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, io.UnsupportedOperation,
+)  # fmt: skip
+_LASTING = {errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS}
+
+_DEVICE_KINDS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+_DEVICE_WORDS = (
+    "CUDA error", "CUDA out of memory", "CUBLAS_STATUS_", "CUDNN_STATUS_", "cuDNN error", "NCCL error", "ECC error",
+    "DefaultCPUAllocator: can't allocate memory",
+)  # fmt: skip
+_ASSERTED = "device-side assert"
+
+
+class WorkerFault(BatchGrowthError):
+    """An error that another worker may not have; its exit code counts once it recurs.
+
+    `what` names the fault: two workers that raise the same at the same update have a common cause.
+    """
+
+    def __init__(self, text: str, what: str = "") -> None:
+        super().__init__(text)
+        self.what = what or text
+
+
+class ReadFault(WorkerFault, DataError):
+    """Data cannot be read at the moment, or on this worker."""
+
+
+class DeviceFault(WorkerFault, WorkloadError):
+    """The device or the memory of a worker failed."""
+
+
+def is_of_the_device(error: BaseException | None) -> bool:
+    """Whether torch or Python reports with this error that a device failed, or that memory ran out."""
+    says_so = isinstance(error, RuntimeError) and any(word in str(error) for word in _DEVICE_WORDS)
+    return says_so or isinstance(error, _DEVICE_KINDS)
+
+
+def is_asserted(error: BaseException) -> bool:
+    """Whether a kernel of a GPU refused what it was given, such as a class that is out of range, as all others would.
+
+    Afterwards the process cannot use its GPU any more.
+    """
+    return isinstance(error, RuntimeError) and _ASSERTED in str(error)
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether this is an OSError that a retry may not meet: not one of a missing file or a missing right."""
+    return isinstance(error, OSError) and not isinstance(error, _LASTING_KINDS) and error.errno not in _LASTING
+
+
+# --- Describes errors of users' code in one paragraph: what raised, its file and line, and what would help ---
+
+_LOG = logging.getLogger(__name__)
+_OURS = Path(__file__).parents[1]
+_BY_DEFAULT = "call the model, then the loss, with a few examples in Python to see the whole traceback"
+_CALLS = ("forward", "_call_impl")  # not __init__: the module must be whole
+_LONGEST_LAYER = 100  # characters
+_FOR_OTHERS = re.compile(r"\nSearch for `cuda|, but you set 'torch.use_deterministic")
+"""Where torch's advice begins to those who write kernels, or set what the trainer sets."""
+_begun: list[str] = []
+"""Where the function of the workload is that this process loaded last."""
+
+
+class reported_as_workload_error:  # noqa: N801
+    """Turn exceptions that the workload raises inside the block into WorkloadErrors; our own errors pass unchanged.
+
+    `remedy` is what their text says at the end, by default what helps against that exception.
+    A class, like contextlib.suppress, since it is entered several times in each update: a generator costs 4 µs.
+    """
+
+    __slots__ = ("_remedy", "_what")
+
+    def __init__(self, what: str, remedy: str | None = None) -> None:
+        self._what, self._remedy = what, remedy
+
+    def __enter__(self) -> None:
+        """Nothing is prepared."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """Raise the WorkloadError, a DeviceFault for an error of the device.
+
+        Other exceptions than FAULTS pass, such as KeyboardInterrupt.
+        """
+        if isinstance(error, FAULTS) and not isinstance(error, BatchGrowthError):
+            raise workload_error(self._what, error, self._remedy) from error
+
+
+class reported_as_device_fault(reported_as_workload_error):  # noqa: N801
+    """Turn errors of the device that are raised inside the block into what `workload_error` makes of them.
+
+    Others pass unchanged.
+    """
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Raise the DeviceFault, or the WorkloadError."""
+        if is_of_the_device(error):
+            super().__exit__(kind, error, traceback)
+
+
+def workload_error(what: str, error: BaseException, remedy: str | None = None) -> WorkloadError:
+    """The WorkloadError for an exception of `what`; a DeviceFault if the device raised it, and may not elsewhere."""
+    text = described(what, error, remedy)
+    passing = is_of_the_device(error) and not is_asserted(error)
+    return DeviceFault(text, type(error).__name__) if passing else WorkloadError(text)
+
+
+def described(what: str, error: BaseException, remedy: str | None = None) -> str:
+    """One paragraph: `what` ran, the exception, the innermost line of the user's own code, and the remedy.
+
+    If no line is the user's, and no remedy is given, it names the line of the workload's function.
+    """
+    text = f"{what} raised {reason(error)}; {remedy or advice_for(error) or _BY_DEFAULT}"
+    users = _line_of_syntax(error) or any(
+        _is_users(frame.filename) for frame in traceback.extract_tb(error.__traceback__)
+    )
+    return text if users or remedy else text + seen_at(None)
+
+
+def reason(error: BaseException) -> str:
+    """The exception, and where it was raised: in the user's file, or in a layer of the model."""
+    _LOG.debug("an error of the workload", exc_info=error)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
+    users = [at for at, frame in enumerate(frames) if _is_users(frame.f_code.co_filename)]
+    last = users[-1] if users else -1
+    parts = [_line_of_syntax(error)]
+    if users and not parts[0]:
+        parts.append(f"{frames[last].f_code.co_filename}:{lines[last]}, in {frames[last].f_code.co_name}")
+    parts.append(_layer(frames, last))
+    at = "; ".join(filter(None, parts))
+    text = error.msg if isinstance(error, SyntaxError) and parts[0] else _FOR_OTHERS.split(str(error))[0]
+    return " ".join(f"{type(error).__name__}: {text}{at and f' ({at})'}".split())
+
+
+def seen_at(function: Any) -> str:
+    """`; see FILE:LINE, in NAME` for a function or a method of the user's, by default for the workload's function."""
+    while isinstance(function, partial):
+        function = function.func
+    if isinstance(function, nn.Module):
+        function = type(function).forward
+    code = getattr(unwrap(function), "__code__", None) if callable(function) else None
+    if code is None or not _is_users(code.co_filename):
+        return "".join(_begun)
+    return f"; see {code.co_filename}:{code.co_firstlineno}, in {code.co_name}"
+
+
+def begin(function: Any) -> None:
+    """Remember the function of the workload, which errors name that have no line of their own in the user's code."""
+    _begun.clear()
+    _begun[:] = [seen_at(function)]
+
+
+def _line_of_syntax(error: BaseException) -> str:
+    """Where a file cannot be parsed; no frame has that line."""
+    return f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) and error.filename else ""
+
+
+def _layer(frames: list[FrameType], after: int) -> str:
+    """The innermost layer of a library that was being called after the user's innermost frame, by its name."""
+    modules = [(at, frame.f_locals.get("self")) for at, frame in enumerate(frames) if frame.f_code.co_name in _CALLS]
+    called = [(at, module) for at, module in modules if isinstance(module, nn.Module)]
+    if not called or called[-1][0] <= after:
+        return ""
+    layer = called[-1][1]
+    names = [name for _, outer in called for name, module in outer.named_modules() if module is layer and name]
+    return f"in {f'layer {names[0]}: ' if names else ''}{layer!r:.{_LONGEST_LAYER}}"
+
+
+def _is_users(filename: str) -> bool:
+    path = Path(filename)
+    library = "site-packages" in path.parts or filename.startswith(("<", sysconfig.get_path("stdlib")))
+    return not library and _OURS not in path.parents

@@ -1,0 +1,422 @@
+"""Which members of a generation are connected, and how: seats, the grid, greetings, and TLS or TCP links."""
+
+import math
+import secrets
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
+from typing import Any
+
+# --- Which members are connected: all with each other, or, if they are many, as the rows and columns of a grid ---
+# A row is a run of consecutive ranks, and so of consecutive shards. The members at the same place of each row are a
+# column; rows differ in length by at most one, and the last member of a longer row is in no column. So each of P
+# members has some 2 sqrt(P) connections, and not P - 1.
+
+LARGEST_MESH = 64
+"""The largest number of members that are all connected with each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The ranks of each row; a single row is a mesh."""
+
+    rows: tuple[range, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return self.rows[-1].stop
+
+    @property
+    def is_mesh(self) -> bool:
+        """Whether all members are connected with each other."""
+        return len(self.rows) == 1
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        return min(map(len, self.rows))
+
+    def row(self, rank: int) -> range:
+        """The ranks of this member's row."""
+        return next(row for row in self.rows if rank in row)
+
+    def column(self, rank: int) -> tuple[int, ...]:
+        """The ranks of this member's column, in order; empty if it is in none."""
+        place = rank - self.row(rank).start
+        return tuple(row[place] for row in self.rows) if place < self.width else ()
+
+    def peers(self, rank: int) -> tuple[int, ...]:
+        """The members with which this one is connected, in order."""
+        return tuple(sorted({*self.row(rank), *self.column(rank)} - {rank}))
+
+    def routes(self, holds: Sequence[bool]) -> list[dict[int, list[int]]]:
+        """How a state gets from the members that hold it to all: one turn after another, {sender: receivers}.
+
+        A member sends to its own row, or to a few of its column.
+        """
+        full = [row for row in self.rows if any(holds[rank] for rank in row)]
+        within = {next(r for r in row if holds[r]): [r for r in row if not holds[r]] for row in full}
+        across: dict[int, list[int]] = {}
+        onward: dict[int, list[int]] = {}
+        for number, row in enumerate(row for row in self.rows if row not in full):
+            turn, giver = divmod(number, len(full))
+            place = turn % self.width
+            across.setdefault(full[giver][place], []).append(row[place])
+            onward[row[place]] = [rank for rank in row if rank != row[place]]
+        turns = ({sender: to for sender, to in turn.items() if to} for turn in (within, across, onward))
+        return [turn for turn in turns if turn]
+
+
+def rows_for(size: int) -> int:
+    """The number of rows of a group of this size: one, a mesh, or about its square root."""
+    return 1 if size <= LARGEST_MESH else math.isqrt(size - 1) + 1
+
+
+@lru_cache(maxsize=64)
+def grid_of(size: int, rows: int = 1) -> Grid:
+    """The grid of `size` members in `rows` rows."""
+    cuts = [size * row // rows for row in range(rows + 1)]
+    return Grid(tuple(range(cuts[row], cuts[row + 1]) for row in range(rows)))
+
+
+# --- The seats of the members of one generation, which the driver hands out with its orders ---
+
+TOKEN_BYTES = 16
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member's place in one generation: its rank, the doors of its peers by their ranks, and the token.
+
+    `rows` are those of the grid. `store` is the address of the driver's torch store, for members with GPUs only.
+    """
+
+    rank: int
+    size: int
+    rows: int
+    doors: Mapping[int, Address]
+    token: bytes = field(repr=False)
+    timeout_seconds: float
+    store: Address | None = None
+
+    @property
+    def grid(self) -> Grid:
+        """How the members are connected."""
+        return grid_of(self.size, self.rows)
+
+
+def seats(
+    doors: Sequence[Address],
+    token: bytes,
+    timeout_seconds: float,
+    store: Address | None = None,
+    *,
+    all_connected: bool = False,
+) -> Iterator[Seat]:
+    """The seats of the members with these doors, by rank; each names the doors of its peers alone.
+
+    If `all_connected`, these are all others, however many.
+    """
+    size, rows = len(doors), 1 if all_connected else rows_for(len(doors))
+    for rank in range(size):
+        peers = {peer: doors[peer] for peer in grid_of(size, rows).peers(rank)}
+        yield Seat(rank, size, rows, peers, token, timeout_seconds, store)
+
+
+# How members of a generation connect: each dials its peers of lower rank, and greets those of higher rank at its
+# door.
+# Every connection begins with the generation's token and the rank of the member that dials; the driver sends the
+# token to members alone. A connection is greeted in a thread of its own, since a stranger may connect and stay
+# silent; from then on only the thread that trains uses it.
+
+_RANK_BYTES = 4
+_POLL_SECONDS = 0.1  # between two checks that the generation is not over
+_GREETING_SHARE = 0.3  # of the time for forming, which one connection may take for its handshake, token and rank
+_MOST_GREETED = 64  # connections at once
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """The TLS contexts of a member, with the job's certificate: as the one that greets, and as the one that dials."""
+
+    greets: ssl.SSLContext
+    dials: ssl.SSLContext
+
+    def __post_init__(self) -> None:
+        # A ticket that is never read would make closing lose what was sent last.
+        self.greets.num_tickets = 0
+
+
+class Door:
+    """The port of a member, at which the members of higher rank connect, generation after generation."""
+
+    def __init__(self, host: str) -> None:
+        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        self._server = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
+        self._server.setblocking(False)
+        self.address: Address = self._server.getsockname()[:2]
+
+    def fileno(self) -> int:
+        """The descriptor, which is readable when a process has connected. Raises ConnectionError if it is closed."""
+        if self._server.fileno() < 0:
+            raise ConnectionError("the run has ended")
+        return self._server.fileno()
+
+    def accept(self) -> socket.socket | None:
+        """The next connection; None if there is none. Raises OSError, as `fileno` does."""
+        try:
+            return self._server.accept()[0]
+        except (BlockingIOError, ConnectionError):
+            return None
+        except OSError:
+            self.fileno()
+            raise
+
+    def close(self) -> None:
+        """Refuse further connections."""
+        self._server.close()
+
+
+def connect_all(
+    seat: Seat, door: Door, encryption: Encryption | None, is_over: Callable[[], bool], seconds: float
+) -> dict[int, socket.socket]:
+    """A connection to every peer of this seat, by rank.
+
+    Raises OSError if one does not connect within `seconds`, and as soon as `is_over()`.
+    """
+    with _Forming(seat, encryption, seconds) as forming:
+        return forming.connected(door, is_over)
+
+
+class _Forming:
+    """The connections of a member while its group forms. Its threads close whatever they have when it is over."""
+
+    def __init__(self, seat: Seat, encryption: Encryption | None, seconds: float) -> None:
+        self._seat, self._encryption, self._ends = seat, encryption, time.monotonic() + seconds
+        self._greeting_seconds = _GREETING_SHARE * seconds
+        self._lock = threading.Lock()
+        self._peers: dict[int, socket.socket] = {}
+        self._failed: OSError | None = None
+        self._is_done = False
+        self._greeted = threading.Semaphore(_MOST_GREETED)
+        self._news, self._wake = socket.socketpair()
+
+    def __enter__(self) -> "_Forming":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._lock:
+            self._is_done = True
+            self._news.close()
+            self._wake.close()
+            for connection in self._peers.values() if kind else ():
+                connection.close()
+
+    def connected(self, door: Door, is_over: Callable[[], bool]) -> dict[int, socket.socket]:
+        threading.Thread(target=self._dial_all, name="dial", daemon=True).start()
+        while len(self._peers) < len(self._seat.doors):
+            if is_over():
+                raise ConnectionError("the generation is over already")
+            ready = _readable([door, self._news], min(_POLL_SECONDS, _left(self._ends)))
+            if self._news in ready:
+                self._news.recv(_BACKLOG)
+            if self._failed is not None:
+                raise self._failed
+            if door in ready and self._greeted.acquire(timeout=_POLL_SECONDS):
+                self._greet_in_a_thread(door.accept())
+        for connection in self._peers.values():
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setblocking(False)
+        return self._peers
+
+    def _greet_in_a_thread(self, connection: socket.socket | None) -> None:
+        if connection is None:
+            self._greeted.release()
+        else:
+            threading.Thread(target=self._greet, args=(connection,), name="greet", daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        seconds = min(self._greeting_seconds, max(self._ends - time.monotonic(), _POLL_SECONDS))
+        try:
+            connection.settimeout(seconds)
+            if self._encryption:
+                connection = self._encryption.greets.wrap_socket(connection, server_side=True)
+            rank = _rank_of(connection, self._seat.token)
+            if rank is None or rank < self._seat.rank or rank not in self._seat.doors:
+                raise ConnectionError("a stranger, or a rank that should not dial")
+            self._keep(rank, connection)
+        except OSError:
+            connection.close()
+        finally:
+            self._greeted.release()
+
+    def _dial_all(self) -> None:
+        try:
+            for peer in self._seat.doors:
+                if peer < self._seat.rank:
+                    self._keep(peer, self._dial(peer))
+        except OSError as error:
+            self._failed = error
+            self._tell()
+
+    def _dial(self, peer: int) -> socket.socket:
+        connection = socket.create_connection(self._seat.doors[peer], timeout=_left(self._ends))
+        try:
+            if self._encryption:
+                connection = self._encryption.dials.wrap_socket(connection)
+            connection.sendall(self._seat.token + self._seat.rank.to_bytes(_RANK_BYTES, "big"))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def _keep(self, peer: int, connection: socket.socket) -> None:
+        """Keep the connection, unless it is a second one of the same rank, or too late."""
+        with self._lock:
+            if self._is_done or peer in self._peers:
+                connection.close()
+                return
+            self._peers[peer] = connection
+        self._tell()
+
+    def _tell(self) -> None:
+        with suppress(OSError):
+            self._wake.send(b".")
+
+
+def _readable(sources: list[Any], seconds: float) -> list[Any]:
+    """Those that can be read from within that time; unlike select, with any number of open files."""
+    by_number, waiting = {source.fileno(): source for source in sources}, select.poll()
+    for number in by_number:
+        waiting.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in waiting.poll(seconds * 1e3)]
+
+
+def _rank_of(connection: socket.socket, token: bytes) -> int | None:
+    """The rank that the connection sends; None unless it sends the token first."""
+    greeting = b""
+    while len(greeting) < TOKEN_BYTES + _RANK_BYTES:
+        more = connection.recv(TOKEN_BYTES + _RANK_BYTES - len(greeting))
+        if not more:
+            return None
+        greeting += more
+    if not secrets.compare_digest(greeting[:TOKEN_BYTES], token):
+        return None
+    return int.from_bytes(greeting[TOKEN_BYTES:], "big")
+
+
+def _left(ends: float) -> float:
+    left = ends - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("not every member connected in time")
+    return left
+
+
+# --- Connections between the members of one generation, TLS or plain TCP, served by the thread that trains ---
+# Not gloo, which serves its connections in a second thread. If that wakes while the training thread holds a
+# connection's lock in a send, it polls until its time slice ends; if the two share a core, the sender cannot go on
+# and release the lock before. docs/benchmarks.md has the figures. Here an update waits only for its peers' sums.
+
+_LARGEST_SEND = 1 << 28  # bytes; OpenSSL counts in 31 bits
+_MOST_WAKES = 4096
+_LOOK_SECONDS = 0.5  # between two checks that the generation is not over, while no byte moves
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Mesh:
+    """One connection to every other rank, by rank; not thread-safe. The connections do not block.
+
+    A member that waits for its peers gives up as soon as `is_over()`.
+    """
+
+    def __init__(self, peers: Mapping[int, socket.socket], is_over: Callable[[], bool] = lambda: False) -> None:
+        self._peers, self._is_over = peers, is_over
+        self._news, self._wake = socket.socketpair()
+        self._news.setblocking(False)
+        self._wake.setblocking(False)
+
+    def arrived(self, peers: Iterable[int], seconds: float) -> list[int]:
+        """Those of the ranks that have sent something, or are gone; after `seconds` or a `wake` perhaps none."""
+        held = [peer for peer in peers if (pending := getattr(self._peers[peer], "pending", None)) and pending()]
+        if held:  # TLS may hold bytes that the kernel no longer has
+            return held
+        waiting, ranks = poll(), {self._peers[peer].fileno(): peer for peer in peers}
+        for number in (*ranks, self._news.fileno()):
+            waiting.register(number, POLLIN)
+        numbers = [number for number, _ in waiting.poll(seconds * 1e3)]
+        if self._news.fileno() in numbers:
+            self._news.recv(_MOST_WAKES)
+        return [ranks[number] for number in numbers if number in ranks]
+
+    def wake(self) -> None:
+        """End `arrived`, or the next call of it; from any thread."""
+        with suppress(BlockingIOError):
+            self._wake.send(b".")
+
+    def swap(self, outgoing: Mapping[int, memoryview], incoming: Mapping[int, memoryview], seconds: float) -> None:
+        """Send to and receive from all these ranks at once.
+
+        Raises ConnectionError if a peer is gone or it is over, and TimeoutError if no byte moves for `seconds`.
+        """
+        sends, receives = ({p: part for p, part in parts.items() if part} for parts in (outgoing, incoming))
+        for peer in list(sends):
+            self._send(peer, sends)
+        for peer in list(receives):  # TLS may hold bytes that the kernel no longer has
+            self._receive(peer, receives)
+        while sends or receives:
+            self._poll(sends, receives, seconds)
+
+    def close(self) -> None:
+        """Close every connection; bytes sent before still arrive."""
+        for connection in (*self._peers.values(), self._news, self._wake):
+            connection.close()
+
+    def _poll(self, sends: dict[int, memoryview], receives: dict[int, memoryview], seconds: float) -> None:
+        waiting, ranks = poll(), {}
+        for peer in sends.keys() | receives.keys():
+            number = self._peers[peer].fileno()
+            ranks[number] = peer
+            waiting.register(number, (POLLIN if peer in receives else 0) | (POLLOUT if peer in sends else 0))
+        waited = 0.0
+        while not (events := waiting.poll(min(_LOOK_SECONDS, seconds - waited) * 1e3)):
+            waited += _LOOK_SECONDS
+            if self._is_over():
+                raise ConnectionError("the driver has ended the generation")
+            if waited >= seconds:
+                silent = ", ".join(str(peer) for peer in sorted(ranks.values()))
+                raise TimeoutError(f"no answer from rank {silent} within {seconds:g} s")
+        for number, what in events:
+            if ranks[number] in receives and what & (POLLIN | POLLHUP | POLLERR):
+                self._receive(ranks[number], receives)
+            if ranks[number] in sends and what & (POLLOUT | POLLHUP | POLLERR):
+                self._send(ranks[number], sends)
+
+    def _send(self, peer: int, sends: dict[int, memoryview]) -> None:
+        try:
+            while sends[peer]:
+                sends[peer] = sends[peer][self._peers[peer].send(sends[peer][:_LARGEST_SEND]) :]
+        except _NOT_NOW:
+            return
+        del sends[peer]
+
+    def _receive(self, peer: int, receives: dict[int, memoryview]) -> None:
+        try:
+            while receives[peer]:
+                count = self._peers[peer].recv_into(receives[peer])
+                if not count:
+                    raise ConnectionError(f"rank {peer} has closed its connection")
+                receives[peer] = receives[peer][count:]
+        except _NOT_NOW:
+            return
+        del receives[peer]

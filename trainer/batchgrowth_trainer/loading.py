@@ -1,0 +1,347 @@
+"""Finds the function that a manifest names, calls it, and checks the `Workload` that it returns."""
+
+import difflib
+import importlib
+import inspect
+import random
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from types import ModuleType
+from typing import Any
+
+import dask
+import numpy as np
+import torch
+from batchgrowth.errors import DataError, WorkloadError
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.data import IterableDataset
+
+from batchgrowth_trainer.blame import (
+    FAULTS,
+    ReadFault,
+    advice_for,
+    begin,
+    described,
+    may_pass,
+    reason,
+    seen_at,
+    workload_error,
+)
+from batchgrowth_trainer.record import functions
+from batchgrowth_trainer.record.history import EVALUATION_HEADER
+from batchgrowth_trainer.workload import Dataset, Workload
+
+# --- Finding the function that a manifest names, calling it, and checking the `Workload` that it returns ---
+
+__all__ = ["find_function", "find_modules_in", "load_workload"]
+
+
+# --- Finds the function or class that an entrypoint, `package.module:function`, names ---
+
+
+def find_function(entrypoint: str, field: str = "workload.entrypoint") -> Callable[..., Any]:
+    """The function that an entrypoint, given in `field`, names. Raises WorkloadError if there is none."""
+    module_name, colon, name = entrypoint.partition(":")
+    if not (module_name and colon and name):
+        raise WorkloadError(f"{field}: {entrypoint!r} was given; write package.module:function")
+    if functions.is_function(entrypoint):
+        return functions.found(entrypoint, field)
+    module = _imported(module_name, entrypoint, field)
+    function = getattr(module, name, None)
+    if function is None:
+        raise WorkloadError(f"{field}: {module_name} has no {name!r}; {_near(name, module)}")
+    if not callable(function):
+        raise WorkloadError(f"{field}: {entrypoint} is a {type(function).__name__}; name a function")
+    return function  # type: ignore[no-any-return]
+
+
+def find_modules_in(folders: Iterable[str]) -> None:
+    """This process finds users' modules in these folders first, from now on."""
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+
+
+def _imported(module_name: str, entrypoint: str, field: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise WorkloadError(_import_failed(module_name, error, field)) from error
+        raise WorkloadError(
+            f"{field}: no module named {error.name!r} for {entrypoint!r}; looked in "
+            f"{', '.join(entry or '.' for entry in sys.path[:4])}, …; put {module_name.split('.')[0]}.py beside the "
+            "manifest, run from its folder, or install its package; in pods, docs/own-code.md says how it gets there"
+        ) from error
+    except FAULTS as error:
+        raise WorkloadError(_import_failed(module_name, error, field)) from error
+
+
+def _import_failed(module_name: str, error: BaseException, field: str) -> str:
+    remedy = advice_for(error) or f"import {module_name} in Python to see the whole traceback"
+    return described(f"{field}: importing {module_name}", error, remedy)
+
+
+def _near(name: str, module: ModuleType) -> str:
+    own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    close = difflib.get_close_matches(name, own, n=3)
+    defined = sorted(key for key in own if getattr(vars(module)[key], "__module__", None) == module.__name__)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"it defines {', '.join(defined)}" if defined else "it defines no function"
+
+
+# --- Checks what a workload's function returned, before anything is computed with it ---
+
+_UNFIT_FOR_BUFFERS = {
+    torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+    torch.float4_e2m1fn_x2, torch.uint16, torch.uint32, torch.uint64,
+}  # fmt: skip
+_NO_DATA_SETS = {
+    "DataLoader": "give its dataset; the trainer makes the batches",
+    "Array": "give batchgrowth_trainer.DaskArrays(inputs, targets), or a data set of its rows",
+    "tuple of arrays": "give TensorDataset(inputs, targets), or of Dask arrays batchgrowth_trainer.DaskArrays",
+    "DataFrame": "give a data set of its rows, such as a TensorDataset of its columns",
+} | dict.fromkeys(("Tensor", "ndarray", "memmap"), "give TensorDataset(inputs, targets), or a data set of its rows")
+METRIC_NAME = re.compile(r"[A-Za-z][\w.-]*")
+
+
+def check_workload(workload: Workload, entrypoint: str) -> None:
+    """Raises WorkloadError for what cannot be trained, a function that is none, or data without a length."""
+    _check_model(workload, entrypoint)
+    _check_functions(workload, entrypoint)
+    _check_columns(workload, entrypoint)
+    _check_data(workload, entrypoint)
+
+
+def _check_model(workload: Workload, entrypoint: str) -> None:
+    model = workload.model
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(f"{entrypoint}: model is {_what(model)}; give a torch.nn.Module")
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained:
+        raise WorkloadError(
+            f"{entrypoint}: no parameter of the model needs a gradient, so there is nothing to "
+            "train; call requires_grad_(True) on those that should be trained"
+        )
+    _check_all_found(model, entrypoint)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise WorkloadError(
+                f"{entrypoint}: model.{name} has no shape yet, since its module is lazy; call the model once with an "
+                "example before returning it, or give the module its sizes"
+            )
+    for name, parameter in trained:
+        if parameter.dtype is not torch.float32:
+            raise WorkloadError(
+                f"{entrypoint}: model.{name} is {parameter.dtype}; parameters must be torch.float32: call model.float()"
+            )
+    for name, buffer in model.named_buffers():
+        if buffer.is_complex() or buffer.dtype in _UNFIT_FOR_BUFFERS:
+            raise WorkloadError(
+                f"{entrypoint}: the buffer model.{name} is {buffer.dtype}, whose changes cannot be averaged over the "
+                "shards; give it a float of 16 to 64 bits, a signed integer, uint8 or bool"
+            )
+    _check_state(model, entrypoint)
+
+
+def _check_state(model: nn.Module, entrypoint: str) -> None:
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise WorkloadError(
+                f"{entrypoint}: model.state_dict() has {_what(value)} under {name}, and weights are written as "
+                "safetensors, which hold tensors alone; keep it in a buffer, by register_buffer, or leave out "
+                "get_extra_state and what else adds it"
+            )
+
+
+def _check_all_found(model: nn.Module, entrypoint: str) -> None:
+    """Raises WorkloadError for layers in a list, a tuple or a dict that torch does not find, and so does not train."""
+    found = {id(parameter) for parameter in model.parameters()}
+    for path, module in model.named_modules():
+        for key, held in vars(module).items():
+            values = held.values() if isinstance(held, dict) else held if isinstance(held, list | tuple) else ()
+            layers = [layer for layer in values if isinstance(layer, nn.Module)]
+            if any(p.requires_grad and id(p) not in found for layer in layers for p in layer.parameters()):
+                name, kind = f"{path}.{key}" if path else key, type(held).__name__
+                raise WorkloadError(
+                    f"{entrypoint}: model.{name} is a {kind} of modules, which torch does not find, so they would not "
+                    "be trained; make it an nn.ModuleList or nn.ModuleDict, or call requires_grad_(False) on them"
+                )
+
+
+def _check_functions(workload: Workload, entrypoint: str) -> None:
+    for name in ("metrics", "whole_set_metrics"):
+        given = getattr(workload, name)
+        if not isinstance(given, Mapping):
+            raise WorkloadError(
+                f"{entrypoint}: {name} is {_what(given)}; give functions by name, as in "
+                f"{name}={{'accuracy': correct}}, or leave it out"
+            )
+    functions = {
+        "loss": workload.loss,
+        **{f"metrics.{name}": function for name, function in workload.metrics.items()},
+        **{f"whole_set_metrics.{name}": function for name, function in workload.whole_set_metrics.items()},
+    }
+    for name, function in functions.items():
+        if not callable(function) or isinstance(function, type):
+            result = "number" if name.startswith("whole_set") else "Tensor"
+            raise WorkloadError(f"{entrypoint}: {name} is {_what(function)}; give (output, target) -> {result}")
+    for name, kind in (
+        ("augment", "inputs -> inputs"), ("collate", "list of examples -> (inputs, target)"),
+        ("step", "(model, inputs, target) -> Tensor"),
+    ):  # fmt: skip
+        function = getattr(workload, name)
+        if function is not None and not callable(function):
+            raise WorkloadError(f"{entrypoint}: {name} is {_what(function)}; give {kind}")
+
+
+def _what(value: object) -> str:
+    return f"the class {value.__name__} and no object of it" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def _check_columns(workload: Workload, entrypoint: str) -> None:
+    both = [name for name in workload.metrics if name in workload.whole_set_metrics]
+    if both:
+        raise WorkloadError(f"{entrypoint}: {both[0]} is in metrics and in whole_set_metrics; rename one of them")
+    for name in (*workload.metrics, *workload.whole_set_metrics):
+        for test in workload.test_sets:
+            if test and str(name).startswith(f"{test}."):
+                raise WorkloadError(
+                    f"{entrypoint}: the metric {name!r} has the name of a value of the test set {test!r}; rename it"
+                )
+        if not _is_name(name) or name in EVALUATION_HEADER:
+            raise WorkloadError(
+                f"{entrypoint}: a metric is named {name!r}; write letters, digits, '_', '-' and '.', a letter first, "
+                f"and none of {', '.join(EVALUATION_HEADER)}, which are columns of evaluations.csv already"
+            )
+
+
+def _check_data(workload: Workload, entrypoint: str) -> None:
+    if isinstance(workload.test, Mapping) and not workload.test:
+        raise WorkloadError(f"{entrypoint}: test is an empty mapping; give None, a data set, or data sets by name")
+    for name, dataset in (("train", workload.train), *_named_test_sets(workload, entrypoint)):
+        arrays = isinstance(dataset, tuple) and all(hasattr(part, "shape") for part in dataset)
+        kind = "tuple of arrays" if arrays and dataset else type(dataset).__name__
+        if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset) or kind in _NO_DATA_SETS:
+            wanted = _NO_DATA_SETS.get(kind) or (
+                "give a map-style data set with __len__ and __getitem__ (a stream has no order that a seed can fix)"
+            )
+            raise WorkloadError(f"{entrypoint}: {name} is {_what(dataset)}; {wanted}")
+        if len(dataset) == 0:
+            raise WorkloadError(f"{entrypoint}: {name} holds no example; leave test out or give at least one")
+
+
+def _named_test_sets(workload: Workload, entrypoint: str) -> Iterator[tuple[str, Any]]:
+    for name, dataset in workload.test_sets.items():
+        if name != "" and not _is_name(name):
+            raise WorkloadError(
+                f"{entrypoint}: a test set is named {name!r}; write letters, digits, '_', '-' and '.', a letter first"
+            )
+        yield f"test.{name}" if name else "test", dataset
+
+
+def _is_name(given: object) -> bool:
+    return isinstance(given, str) and METRIC_NAME.fullmatch(given) is not None
+
+
+# --- Calls the function that a manifest names; a fault of the user's code is reported in one paragraph ---
+
+_OF_A_STRING = re.compile(r"\bstr\b|empty\(\) received an invalid combination")
+"""What Python and torch say of a string where a number is needed."""
+_BY_CALL = "call it in Python to see the whole traceback"
+_BY_CHECKS = "call it in Python, then len() of its data sets and state_dict() of its model, to see the whole traceback"
+
+
+def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, examples: int | None) -> Workload:
+    """The workload that `package.module:function` builds from `arguments`, checked.
+
+    The generators of random, numpy and torch are seeded with `seed` first, so that every worker builds the same
+    initial model. `examples` is the size of the training set in the manifest, None if it is not given.
+    Raises WorkloadError for a fault in the user's code, DataError if data is missing or has another size, and a
+    WorkerFault for an error that another worker may not have.
+    """
+    function = find_function(entrypoint)
+    begin(function)
+    _check_arguments(function, entrypoint, arguments)
+    _seed_everything(seed)
+    workload = _called(function, entrypoint, arguments)
+    with _reported(f"{entrypoint}: checking what it returned", arguments, _BY_CHECKS):
+        try:
+            check_workload(workload, entrypoint)
+        except WorkloadError as error:
+            raise WorkloadError(f"{error}{seen_at(function)}") from None
+        if examples is not None and len(workload.train) != examples:
+            raise DataError(
+                f"workload.examples: {examples} was given but {entrypoint} has {len(workload.train)}; "
+                f"set workload.examples: {len(workload.train)}"
+            )
+    return workload
+
+
+def _check_arguments(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # some callables written in C have no signature; calling them finds the fault
+    takes = signature.parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values())
+    unknown = [] if takes_any else sorted(set(arguments) - set(takes))
+    if unknown:
+        raise WorkloadError(
+            f"workload.arguments.{unknown[0]}: {entrypoint} takes no such argument; "
+            f"it takes {', '.join(takes) or 'none'}"
+        )
+    missing = [name for name, parameter in takes.items() if name not in arguments and _is_needed(parameter)]
+    if missing:
+        raise WorkloadError(f"workload.arguments.{missing[0]}: {entrypoint} needs it and none was given; add it")
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return named and parameter.default is inspect.Parameter.empty
+
+
+def _seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> Workload:
+    with _reported(entrypoint, arguments, _BY_CALL):
+        workload = function(**arguments)
+    if not isinstance(workload, Workload):
+        raise WorkloadError(
+            f"workload.entrypoint: {entrypoint} returned a {type(workload).__name__}; "
+            f"return batchgrowth_trainer.workload.Workload(model=…, loss=…, train=…){seen_at(function)}"
+        )
+    return workload
+
+
+@contextmanager
+def _reported(what: str, arguments: Mapping[str, str], by_default: str) -> Iterator[None]:
+    """Turn what the user's code raises inside the block into the errors of load_workload; those themselves pass."""
+    try:
+        with dask.config.set(scheduler="synchronous"):  # or a worker would send what it computes to its own cluster
+            yield
+    except (DataError, WorkloadError):
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"{what}: a file is missing: {reason(error)}; {advice_for(error)}") from error
+    except FAULTS as error:
+        remedy = _remedy(error, arguments) or by_default
+        if may_pass(error):
+            raise ReadFault(described(what, error, remedy), type(error).__name__) from error
+        raise workload_error(what, error, remedy) from error
+
+
+def _remedy(error: BaseException, arguments: Mapping[str, str]) -> str | None:
+    """What helps if the workload's function, or an object that it returned, raises this; None if nothing is known."""
+    if isinstance(error, TypeError) and arguments and _OF_A_STRING.search(str(error)):
+        return f"arguments are strings, so convert them, as in int({next(iter(arguments))})"
+    if isinstance(error, TypeError) and str(error).startswith(Workload.__name__):
+        return f"Workload takes {', '.join(field.name for field in fields(Workload))}"
+    return advice_for(error)

@@ -1,0 +1,208 @@
+"""Which examples a shard has and how they are read, with every random draw a function of the job's seed."""
+
+import hashlib
+import logging
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from batchgrowth.schedule.stages import Plan, Step
+from batchgrowth.shards import shard_bounds
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_any, wait_exponential
+from tenacity.stop import stop_base
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from batchgrowth_trainer.blame import ReadFault
+from batchgrowth_trainer.workload import Dataset, Workload, fetch
+
+# --- Every random number of a run, as a pure function of the job's seed and the purpose of the draw ---
+# The number of workers is not an argument, so no draw can depend on it.
+
+_MASK_31 = (1 << 31) - 1
+
+
+def draw_seed(seed: int, purpose: str, *parts: int) -> int:
+    """A 63-bit seed for one purpose, such as ("shard", update, shard); the same on every machine."""
+    key = struct.pack(f"<{len(parts) + 1}q", seed, *parts) + purpose.encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+
+
+def seed_generators(value: int) -> None:
+    """Seed the global generators of torch, numpy and Python, which users' code draws from."""
+    torch.default_generator.manual_seed(value)  # torch.manual_seed records its caller, which takes 60 us
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(value)
+    np.random.seed(value & _MASK_31)
+    random.seed(value)
+
+
+def generator_states() -> Callable[[], None]:
+    """A function that sets the global generators back to their states of now."""
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda_states = torch.cuda.get_rng_state_all() if used else []
+
+    def restore() -> None:
+        torch.set_rng_state(torch_state)
+        with suppress(torch.AcceleratorError):  # of a GPU that has failed, whose own error is on its way
+            torch.cuda.set_rng_state_all(cuda_states)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+    return restore
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Sets the global generators back, at the end, to their states at the beginning."""
+    restore = generator_states()
+    try:
+        yield
+    finally:
+        restore()
+
+
+def shard_seed(seed: int, update: int, shard: int) -> int:
+    """The seed for one shard: its dropout and augmentation."""
+    return draw_seed(seed, "shard", update, shard)
+
+
+def reading_seed(seed: int, update: int, shard: int) -> int:
+    """The seed for reading the examples of one shard, which another process may do."""
+    return draw_seed(seed, "reading", update, shard)
+
+
+def example_order(seed: int, epoch: int, examples: int) -> Tensor:
+    """The epoch's permutation of the training examples, shape (examples,), int64."""
+    generator = torch.Generator().manual_seed(draw_seed(seed, "order", epoch))
+    return torch.randperm(examples, generator=generator)
+
+
+# --- Reads the examples of a shard; an example that cannot be read is read again, with the same random draws ---
+
+MOST_TRIES = 10  # of one example
+_RETRY_SECONDS = 30.0  # for one shard; half of the default of exchange.timeoutSeconds, after which peers give up
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """The examples at `indices`, int64, shape (N,), drawn with a seed that only they have.
+
+    They are of the training set, or of the test set with that name.
+    """
+
+    test: str | None
+    indices: Tensor
+    seed: int
+
+
+def read(workload: Workload, request: Request) -> tuple[Any, Any]:
+    """What `fetch` returns for a request, also if an example is only read at the second try.
+
+    The generators are seeded before, unless reading cannot draw from them, and are left as they then are.
+    Raises DataError, which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
+    """
+    dataset = workload.train if request.test is None else workload.test_sets[request.test]
+    if is_indexed(workload, dataset):
+        return fetch(dataset, request.indices)
+    seed_generators(request.seed)
+    try:
+        return fetch(dataset, request.indices, collate=workload.collate)
+    except ReadFault as fault:
+        _LOG.warning("%s; reading it again", fault)
+    seed_generators(request.seed)  # the examples before it may have drawn
+    return fetch(dataset, request.indices, _Retries(), workload.collate)
+
+
+def is_indexed(workload: Workload, dataset: Dataset) -> bool:
+    """Whether reading is only indexing tensors in memory: it takes no time, fails never and draws nothing."""
+    return type(dataset) is TensorDataset and workload.collate is None
+
+
+class _Retries:
+    """The Attempt for every example of one shard: tries again, and draws the same each time."""
+
+    def __init__(self) -> None:
+        self._retrying = Retrying(
+            retry=retry_if_exception_type(ReadFault),
+            stop=stop_any(stop_after_attempt(MOST_TRIES), _stop_at(time.monotonic() + _RETRY_SECONDS)),
+            wait=wait_exponential(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS),  # jitter would draw from `random`
+            reraise=True,
+        )
+
+    def __call__(self, read: Callable[[], Any]) -> Any:
+        """What `read` returns. Raises the ReadFault of its last try."""
+        restore = generator_states()
+
+        def read_alike() -> Any:
+            restore()
+            return read()
+
+        return self._retrying(read_alike)
+
+
+class _stop_at(stop_base):  # noqa: N801
+    """Stops before the wait that would end after this time of the monotonic clock."""
+
+    def __init__(self, ends: float) -> None:
+        self._ends = ends
+
+    def __call__(self, state: RetryCallState) -> bool:
+        """Whether to give up."""
+        return time.monotonic() + state.upcoming_sleep > self._ends
+
+
+# Which examples a shard has: the job's order of each epoch, cut into batches and shards. The same in every process.
+
+Runs = Callable[[Step], tuple[int, int]]
+"""An update -> the shards [lo, hi) of it that this process computes."""
+
+Ahead = Callable[[int], Iterator[Request]]
+"""A shard -> the requests for its examples, and for those that are read after them."""
+
+
+def none_known(_: Step) -> tuple[int, int]:
+    """No shards: nothing is read ahead of the present update."""
+    return 0, 0
+
+
+class Requests:
+    """The requests for the training examples of a job; `draws` is whether reading them may draw random numbers."""
+
+    def __init__(self, seed: int, *, draws: bool = True) -> None:
+        self._seed, self._draws = seed, draws
+        self._orders: dict[int, Tensor] = {}
+
+    def of(self, plan: Plan, step: Step, shard: int) -> Request:
+        """The request for one shard of an update."""
+        bounds, first = shard_bounds(step.examples, step.shards), step.position.offset
+        order = self.order(step.position.epoch, plan.examples_per_epoch)
+        indices = order[first + bounds[shard] : first + bounds[shard + 1]]
+        return Request(None, indices, reading_seed(self._seed, step.position.update, shard) if self._draws else 0)
+
+    def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
+        """The requests for these shards of an update, and for the `runs` of the later ones, to the end of the plan.
+
+        With `none_known` they end after these shards: to plan each later update takes a second in a long job.
+        """
+        yield from (self.of(plan, step, shard) for shard in shards)
+        while runs is not none_known and not plan.is_done(step.after):
+            step = plan.step_at(step.after)
+            yield from (self.of(plan, step, shard) for shard in range(*runs(step)))
+
+    def order(self, epoch: int, examples: int) -> Tensor:
+        """The epoch's permutation of the examples; that of the epoch before is kept, as reading ahead goes before."""
+        if epoch not in self._orders:
+            kept = {known: order for known, order in self._orders.items() if known == epoch - 1}
+            self._orders = kept | {epoch: example_order(self._seed, epoch, examples)}
+        return self._orders[epoch]

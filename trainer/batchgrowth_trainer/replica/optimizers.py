@@ -1,0 +1,370 @@
+"""Optimizer steps over flat vectors, and what follows them: averages of weights, and the outer optimizer."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+import torch
+from batchgrowth.choices.exchanges import LocalSGD, Outer
+from batchgrowth.choices.optimizers import LAMB, LARS, SGD, Adagrad, Adam, RMSprop
+from batchgrowth.errors import WorkloadError
+from batchgrowth.schema import exact
+from batchgrowth.spec import Averaging, JobSpec
+from torch import Tensor, nn
+from torch.optim.adagrad import adagrad
+from torch.optim.adam import adam
+from torch.optim.rmsprop import rmsprop
+
+from batchgrowth_trainer.replica.flat import FlatParameters
+
+# --- An optimizer over one flat vector; its state is made of flat vectors too ---
+# A step depends on nothing but (vector, gradient, state, learning rate, updates done), so the state can move to another
+# process or through a checkpoint and continue with the same bits.  The steps are torch's functions, not its classes:
+# constructing one of those loads torch's compiler, a second that a new worker should not spend.
+
+Take = Callable[[Tensor, Tensor, Mapping[str, Tensor], float, int], None]
+BLOCK = 1 << 17
+"""The elements of a vector that each thread of a CPU steps on at once: of four or five vectors, 2 MiB in its caches."""
+_Bound = tuple[Take, slice, Tensor, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepper:
+    """`step(vector, gradient, state, learning rate, updates done)` moves the vector in place.
+
+    `state` names the flat vectors that the optimizer keeps between steps; each begins at 0.
+    If `by_parameter`, the vector is that of one parameter of the model; else it has several, and the step moves each
+    element by itself, so that it may be taken for some of them.
+    `spared`, with the same state, moves the parameters that do not decay; by default, the same without weight decay.
+    """
+
+    state: tuple[str, ...]
+    step: Take
+    by_parameter: bool = False
+    spared: "Stepper | None" = None
+
+
+class AnyOptimizer(Protocol):
+    """`state` are the vectors that move with the parameters: they are read after a step and may be written before."""
+
+    state: dict[str, Tensor]
+
+    def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
+        """Move the parameters by one update; `gradient` is the mean over the batch, shape (length,)."""
+
+
+def optimizer_of(spec: JobSpec, parameters: FlatParameters) -> AnyOptimizer:
+    """The optimizer of a spec over the trained parameters of a model. Raises WorkloadError if it does not fit them."""
+    made = spec.optimizer.entry.load()(spec.optimizer.settings)
+    if isinstance(made, Stepper):
+        return FlatOptimizer(spec, parameters, made)
+    optimizer: AnyOptimizer = made(spec, parameters)
+    return optimizer
+
+
+class FlatOptimizer:
+    """Takes the steps of a Stepper. See AnyOptimizer."""
+
+    def __init__(self, spec: JobSpec, parameters: FlatParameters, stepper: Stepper) -> None:
+        vector, cut = parameters.vector.data, parameters.last_from
+        self.state: dict[str, Tensor] = {name: torch.zeros_like(vector) for name in stepper.state}
+        decayed = [span.place for span in parameters.spans if span.start < cut]
+        others = [span.place for span in parameters.spans if span.start >= cut]
+        parts = [(stepper, place) for place in _places(stepper, decayed)]
+        if others:
+            spared = stepper.spared or _undecayed(spec)
+            parts += [(spared, place) for place in _places(spared, others)]
+        self._parameters, self._steps = vector, parts
+        self._bound = self._bind(slice(0, len(vector)))
+
+    def within(self, place: slice) -> "FlatOptimizer":
+        """One that moves only the parameters at `place`, whole ones; its gradients are theirs, shape of the slice.
+
+        Its state is that of this one: the same vectors. It takes the same steps, bit for bit.
+        """
+        part = copy(self)
+        part._bound = self._bind(place)
+        return part
+
+    def _bind(self, within: slice) -> list[_Bound]:
+        """The steps with the views that they work on, and their place in the gradient of these parameters."""
+        bound: list[_Bound] = []
+        for stepper, place in self._steps:
+            start, stop = max(place.start, within.start), min(place.stop, within.stop)
+            for lo, hi in _blocks(stepper, start, stop, self._parameters.device):
+                state = {name: whole[lo:hi] for name, whole in self.state.items()}
+                bound.append(
+                    (stepper.step, slice(lo - within.start, hi - within.start), self._parameters[lo:hi], state)
+                )
+        return bound
+
+    def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
+        """Move the vector by one update; `gradient` is the mean over the batch, shape (length,).
+
+        None of these tensors requires a gradient, so `no_grad` would only take time.
+        """
+        for step, place, vector, state in self._bound:
+            step(vector, gradient[place], state, learning_rate, updates_done)
+
+
+def _places(stepper: Stepper, parameters: Sequence[slice]) -> Sequence[slice]:
+    """Where the steps are taken, given adjacent parameters: for each, or for all at once."""
+    if stepper.by_parameter or not parameters:
+        return parameters
+    return [slice(parameters[0].start, parameters[-1].stop)]
+
+
+def _blocks(stepper: Stepper, start: int, stop: int, device: torch.device) -> Iterator[tuple[int, int]]:
+    """Where the steps on [start, stop) begin and end: one step, or on a CPU a step for each block.
+
+    A step is several operations, each of which reads and writes its vectors; those of a block stay in the caches.
+    """
+    whole = stepper.by_parameter or device.type != "cpu"
+    block = stop - start if whole else BLOCK * torch.get_num_threads()
+    for lo in range(start, stop, max(1, block)):
+        yield lo, min(lo + block, stop)
+
+
+def _undecayed(spec: JobSpec) -> Stepper:
+    settings = spec.optimizer.settings
+    if not hasattr(settings, "weight_decay"):
+        raise WorkloadError(
+            f"optimizer.withoutDecay: {spec.optimizer.type} has no weightDecay, so leave withoutDecay out"
+        )
+    stepper: Stepper = spec.optimizer.entry.load()(settings.model_copy(update={"weight_decay": "0"}))
+    return stepper
+
+
+# --- SGD with momentum, Nesterov's momentum and weight decay ---
+
+_MOMENTUM = "momentum_buffer"
+
+
+def sgd_stepper(settings: SGD) -> Stepper:
+    """Torch's SGD with these settings, operation by operation; it keeps a momentum buffer if there is momentum.
+
+    Torch's own function takes twice as long for a small net.
+    """
+    momentum, decay, nesterov = float(settings.momentum), float(settings.weight_decay), settings.nesterov
+
+    def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, _done: int) -> None:
+        if decay:
+            gradient = gradient.add(vector, alpha=decay)
+        if momentum:
+            buffer = state[_MOMENTUM].mul_(momentum).add_(gradient)
+            gradient = gradient.add(buffer, alpha=momentum) if nesterov else buffer
+        vector.add_(gradient, alpha=-learning_rate)
+
+    return Stepper((_MOMENTUM,) if momentum else (), step)
+
+
+# --- Adagrad ---
+
+
+def adagrad_stepper(settings: Adagrad) -> Stepper:
+    """Torch's Adagrad with these settings."""
+
+    def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
+        adagrad(
+            [vector],
+            [gradient],
+            [state["sum"]],
+            [torch.tensor(float(done))],
+            foreach=False,
+            lr=learning_rate,
+            weight_decay=float(settings.weight_decay),
+            lr_decay=0.0,
+            eps=float(settings.epsilon),
+            maximize=False,
+        )
+
+    return Stepper(("sum",), step)
+
+
+# --- RMSprop, with momentum and centred if asked for ---
+
+_SQUARES, _MEAN, _BUFFER = "square_avg", "grad_avg", "momentum_buffer"
+
+
+def rmsprop_stepper(settings: RMSprop) -> Stepper:
+    """Torch's RMSprop with these settings; it keeps only the vectors that they need."""
+    kept = (_SQUARES, *([_MEAN] if settings.centered else []), *([_BUFFER] if float(settings.momentum) else []))
+
+    def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
+        rmsprop(
+            [vector],
+            [gradient],
+            [state[_SQUARES]],
+            [state[_MEAN]] if settings.centered else [],
+            [state[_BUFFER]] if float(settings.momentum) else [],
+            [torch.tensor(float(done))],
+            foreach=False,
+            lr=learning_rate,
+            alpha=float(settings.alpha),
+            eps=float(settings.epsilon),
+            weight_decay=float(settings.weight_decay),
+            momentum=float(settings.momentum),
+            centered=settings.centered,
+        )
+
+    return Stepper(kept, step)
+
+
+# --- Adam, and AdamW, which decouples the weight decay from the gradient ---
+
+
+def adam_stepper(settings: Adam, *, decoupled: bool = False) -> Stepper:
+    """Torch's Adam with these settings."""
+
+    def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
+        adam(
+            [vector],
+            [gradient],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [torch.tensor(float(done))],
+            foreach=False,
+            lr=learning_rate,
+            beta1=float(settings.beta1),
+            beta2=float(settings.beta2),
+            eps=float(settings.epsilon),
+            weight_decay=float(settings.weight_decay),
+            decoupled_weight_decay=decoupled,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    return Stepper(("exp_avg", "exp_avg_sq"), step)
+
+
+def adamw_stepper(settings: Adam) -> Stepper:
+    """Torch's AdamW with these settings."""
+    return adam_stepper(settings, decoupled=True)
+
+
+# --- LAMB: AdamW with a step for each parameter that has the norm of its weights ---
+
+
+def lamb_stepper(settings: LAMB) -> Stepper:
+    """LAMB with these settings: You et al., 2020, algorithm 2, with corrected moments and the identity as phi."""
+    plain = adam_stepper(settings.model_copy(update={"weight_decay": "0"}))
+    decay = float(settings.weight_decay)
+
+    def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
+        down = torch.zeros_like(vector)
+        plain.step(down, gradient, state, 1.0, done)  # Adam's step, from 0 at learning rate 1
+        move = down.sub_(vector, alpha=decay)
+        weights, length = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(move)
+        ratio = torch.where((weights > 0) & (length > 0), weights / length, 1.0)
+        vector.add_(move.mul_(ratio), alpha=learning_rate)
+
+    return Stepper(plain.state, step, by_parameter=True, spared=plain)
+
+
+# --- LARS: SGD with a learning rate for each parameter ---
+
+
+def lars_stepper(settings: LARS) -> Stepper:
+    """LARS with these settings: You et al., 2017, with the learning rate outside of the momentum, as torch's SGD."""
+    plain = sgd_stepper(SGD(momentum=settings.momentum))
+    trust, decay = float(settings.trust_coefficient), float(settings.weight_decay)
+
+    def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
+        weights, slope = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(gradient)
+        ratio = trust * weights / (slope + decay * weights)
+        ratio = torch.where((weights > 0) & (slope > 0), ratio, 1.0)
+        plain.step(vector, torch.add(gradient, vector, alpha=decay).mul_(ratio), state, learning_rate, done)
+
+    return Stepper(plain.state, step, by_parameter=True, spared=plain)
+
+
+# --- An exponential moving average of the weights, which a job with spec.optimizer.averaging evaluates and exports ---
+# The decay begins small, so that the first weights are soon forgotten, as in TensorFlow's ExponentialMovingAverage.
+
+_ALL = slice(None)
+
+
+class Average:
+    """The average of `vector`, shape (length,), so far; begins as the vector itself."""
+
+    def __init__(self, averaging: Averaging, vector: Tensor) -> None:
+        self._decay, self._vector = float(averaging.decay), vector
+        self.vector = vector.clone()
+
+    @torch.no_grad()
+    def follow(self, updates_done: int, place: slice = _ALL) -> None:
+        """Take the vector after an update into account, at `place`; `updates_done` counts those before."""
+        decay = min(self._decay, (1 + updates_done) / (10 + updates_done))
+        self.vector[place].lerp_(self._vector[place], 1 - decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The average in place of the vector, for the block."""
+        kept = self._vector.clone()
+        self._vector.copy_(self.vector)
+        try:
+            yield
+        finally:
+            self._vector.copy_(kept)
+
+
+def average_of(spec: JobSpec, vector: Tensor) -> Average | None:
+    """The average that a job asks for."""
+    asked = spec.optimizer.averaging
+    return None if asked is None else Average(asked, vector)
+
+
+# --- Which parameters the weight decay leaves alone ---
+
+
+def spared(spec: JobSpec, model: nn.Module) -> Callable[[str, Tensor], bool]:
+    """Whether the decay leaves a parameter alone, by its name and shape.
+
+    Raises WorkloadError for a pattern that no trained parameter has.
+    """
+    asked = spec.optimizer.without_decay
+    if asked is None:
+        return lambda _name, _parameter: False
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    for index, pattern in enumerate(asked.names):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            few = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
+            raise WorkloadError(
+                f"optimizer.withoutDecay.names[{index}]: no trained parameter is named {pattern}; there are {few}"
+            )
+
+    def is_spared(name: str, parameter: Tensor) -> bool:
+        return parameter.ndim < asked.below_dimensions or any(fnmatchcase(name, one) for one in asked.names)
+
+    return is_spared
+
+
+# The outer optimizer of LocalSGD: the mean change of the replicas' weights is its gradient, with the sign reversed.
+# With a learning rate of 1 and no momentum the change is made as it is. Douillard et al., 2023 (DiLoCo).
+
+
+class OuterOptimizer:
+    """SGD with momentum on `vector`, shape (length,); `momentum` has the same shape and begins at 0."""
+
+    def __init__(self, settings: Outer, vector: Tensor) -> None:
+        self._learning_rate, self._keep = float(exact(settings.learning_rate)), float(exact(settings.momentum))
+        self._nesterov, self._vector = settings.nesterov, vector
+        self.momentum = torch.zeros_like(vector)
+
+    @torch.no_grad()
+    def step(self, change: Tensor) -> None:
+        """Move the vector by the mean change of a round, shape (length,)."""
+        self.momentum.mul_(self._keep).add_(change)
+        moved = change.add(self.momentum, alpha=self._keep) if self._nesterov else self.momentum
+        self._vector.add_(moved, alpha=self._learning_rate)
+
+
+def outer_of(spec: JobSpec, vector: Tensor) -> OuterOptimizer | None:
+    """The outer optimizer that a job asks for."""
+    settings = spec.exchange.settings
+    asked = settings.outer if isinstance(settings, LocalSGD) else None
+    return None if asked is None else OuterOptimizer(asked, vector)

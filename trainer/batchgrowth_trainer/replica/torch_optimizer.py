@@ -1,0 +1,184 @@
+"""Torch: an optimizer class of torch's form, over the parameters of a model.
+
+What it keeps is in flat vectors between two steps, so that it can move to another process or through a checkpoint.
+"""
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from batchgrowth.choices.optimizers import Torch
+from batchgrowth.errors import WorkloadError
+from batchgrowth.spec import JobSpec
+from torch import Tensor, nn
+
+from batchgrowth_trainer.blame import reported_as_workload_error
+from batchgrowth_trainer.loading import find_function
+from batchgrowth_trainer.replica.data import draw_seed, seed_generators
+from batchgrowth_trainer.replica.flat import FlatParameters
+
+FIELD = "optimizer.torch.optimizer"
+_REMEDY = (
+    "give the arguments that the class takes in optimizer.torch.arguments, and name one whose step() needs no closure"
+)
+_NUMBERS = "numbers"
+_TRIED = 1e-3  # every element of the gradient that is tried, to see what the optimizer keeps
+_NOT_KEPT = ("params", "lr")
+_CPU = torch.device("cpu")
+
+Made = torch.optim.Optimizer
+Make = Callable[[list[nn.Parameter]], Made]
+Store = dict[str, Any]
+
+
+def maker(settings: Torch) -> Callable[[JobSpec, FlatParameters], "TorchOptimizer"]:
+    """A function that makes the optimizer for the parameters of a model."""
+
+    def made(spec: JobSpec, parameters: FlatParameters) -> TorchOptimizer:
+        return TorchOptimizer(settings, spec, parameters)
+
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One thing that the optimizer keeps, for a parameter or in a group, and its place in the vector `name`."""
+
+    owner: int
+    key: str
+    name: str
+    place: slice
+    shape: tuple[int, ...]
+    device: torch.device
+    kind: type
+
+
+class TorchOptimizer:
+    """An optimizer that is made from its class, with the interface of a FlatOptimizer."""
+
+    def __init__(self, settings: Torch, spec: JobSpec, parameters: FlatParameters) -> None:
+        """Raises WorkloadError if there is no such optimizer, or its state cannot travel."""
+        self._class = find_function(settings.optimizer, FIELD)
+        if not (isinstance(self._class, type) and issubclass(self._class, torch.optim.Optimizer)):
+            raise WorkloadError(f"{FIELD}: {settings.optimizer} is no subclass of torch.optim.Optimizer; name one")
+        self._settings, self._seed, self._rate = settings, spec.seed, float(spec.learning_rate.initial)
+        self._spans, vector = parameters.spans, parameters.vector.data
+        self._spared = [span.start >= parameters.last_from for span in self._spans]
+        self._leaves = [nn.Parameter(span.of(vector)) for span in self._spans]
+        self.state: dict[str, Tensor] = {}
+        with reported_as_workload_error(f"{FIELD}: {settings.optimizer}", _REMEDY):
+            self._cells = list(self._tried())
+            self._optimizer = self._made(self._leaves)
+
+    def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
+        """Move the parameters by one update; `gradient` is the mean over the batch, shape (length,).
+
+        Raises WorkloadError if the optimizer does, or keeps something else than at first.
+        """
+        seed_generators(draw_seed(self._seed, "optimizer", updates_done))
+        for leaf, span in zip(self._leaves, self._spans, strict=True):
+            leaf.grad = span.of(gradient)
+        with reported_as_workload_error(f"{FIELD}: {self._settings.optimizer} at update {updates_done + 1}", _REMEDY):
+            if updates_done == 0:
+                self._optimizer = self._made(self._leaves)
+            else:
+                self._bring_back()
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+            self._optimizer.step()
+        self._keep()
+        for leaf in self._leaves:
+            leaf.grad = None
+
+    def _made(self, leaves: list[nn.Parameter]) -> Made:
+        """The optimizer with the parameters that do not decay in a group of their own."""
+        plain = [leaf for leaf, spared in zip(leaves, self._spared, strict=True) if not spared]
+        others = [leaf for leaf, spared in zip(leaves, self._spared, strict=True) if spared]
+        groups: list[Store] = [{"params": plain}] if plain else []
+        if others:
+            groups.append({"params": others, "weight_decay": 0.0})
+        made: Made = self._class(groups, lr=self._rate, **self._settings.values)
+        if others and "weight_decay" not in made.defaults:
+            raise WorkloadError(
+                f"optimizer.withoutDecay: {self._settings.optimizer} has no weight_decay, so leave withoutDecay out"
+            )
+        return made
+
+    # --- what it keeps ------------------------------------------------------------------------------------------------
+
+    def _tried(self) -> Iterator[_Cell]:
+        """What the optimizer keeps, found by steps on copies of the parameters; makes the vectors for it."""
+        leaves = [nn.Parameter(leaf.detach().clone()) for leaf in self._leaves]
+        trial = self._made(leaves)
+        before: list[Store] = [{}] * len(leaves) + [deepcopy(_settings_of(group)) for group in trial.param_groups]
+        for _ in range(2):
+            for leaf in leaves:
+                leaf.grad = torch.full_like(leaf, _TRIED)
+            trial.step()
+        lengths: dict[str, int] = {}
+        for owner, store in enumerate(_stores(trial, leaves)):
+            for key, value in sorted(_settings_of(store).items()):
+                if value is None or (key in before[owner] and _is_same(before[owner][key], value)):
+                    continue
+                name, count = self._kind_of(key, value)
+                start = lengths.get(name, 0)
+                lengths[name] = start + count
+                shape, device = ((), _CPU) if name == _NUMBERS else (tuple(value.shape), value.device)
+                yield _Cell(owner, key, name, slice(start, start + count), shape, device, type(value))
+        for name, length in lengths.items():
+            dtype = torch.float64 if name == _NUMBERS else getattr(torch, name)
+            self.state[name] = torch.zeros(length, dtype=dtype, device=self._leaves[0].device)
+
+    def _kind_of(self, key: str, value: Any) -> tuple[str, int]:
+        """The vector for a value, and how many of its elements it takes."""
+        if isinstance(value, Tensor):
+            return str(value.dtype).removeprefix("torch."), value.numel()
+        if isinstance(value, bool | int | float):
+            return _NUMBERS, 1
+        raise WorkloadError(
+            f"{FIELD}: {self._settings.optimizer} keeps a {type(value).__name__} in {key!r}, which cannot move to "
+            "another worker; it may keep tensors and numbers"
+        )
+
+    def _bring_back(self) -> None:
+        stores = _stores(self._optimizer, self._leaves)
+        numbers = self.state[_NUMBERS].tolist() if _NUMBERS in self.state else []
+        for cell in self._cells:
+            if cell.name == _NUMBERS:
+                stores[cell.owner][cell.key] = cell.kind(numbers[cell.place.start])
+            else:
+                stores[cell.owner][cell.key] = self.state[cell.name][cell.place].view(cell.shape).to(cell.device)
+
+    def _keep(self) -> None:
+        stores = _stores(self._optimizer, self._leaves)
+        numbers = []
+        for cell in self._cells:
+            value = stores[cell.owner].get(cell.key)
+            if cell.name == _NUMBERS and isinstance(value, bool | int | float):
+                numbers.append(float(value))
+            elif isinstance(value, Tensor) and tuple(value.shape) == cell.shape:
+                self.state[cell.name][cell.place].view(cell.shape).copy_(value)
+            else:
+                raise WorkloadError(
+                    f"{FIELD}: {self._settings.optimizer} keeps something else in {cell.key!r} than at first, which "
+                    "cannot move to another worker"
+                )
+        if numbers:
+            self.state[_NUMBERS].copy_(torch.tensor(numbers, dtype=torch.float64))
+
+
+def _stores(optimizer: Made, leaves: list[nn.Parameter]) -> list[Store]:
+    """What an optimizer keeps: for each parameter, then for each group."""
+    return [*(optimizer.state[leaf] for leaf in leaves), *optimizer.param_groups]
+
+
+def _settings_of(store: Store) -> Store:
+    return {key: value for key, value in store.items() if key not in _NOT_KEPT}
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    if isinstance(before, Tensor) and isinstance(now, Tensor):
+        return torch.equal(before, now)
+    return type(before) is type(now) and bool(before == now)

@@ -1,0 +1,232 @@
+"""Calls and requests to workers, which give up on a worker as soon as it is gone."""
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import CancelledError
+from itertools import count
+from pickle import PicklingError
+from typing import Any, Literal, TypeVar
+
+from batchgrowth.errors import BatchGrowthError
+from distributed import Client, Future
+from distributed.client import ClosedClientError
+from distributed.core import clean_exception
+from distributed.protocol import to_serialize
+from distributed.protocol.pickle import dumps, loads
+
+from batchgrowth_trainer.blame import described
+from batchgrowth_trainer.worker.messages import COMPUTE
+from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
+
+# --- A request that a worker's thread computes something, which the driver makes to the worker itself ---
+# It takes Dask's connections but not its scheduler, whose tasks take longer and need their data scattered before and
+# their results gathered after.
+
+_NUMBERS = count()
+
+
+class Request:
+    """Looks like a future of Dask to those who wait for its end; `result` is the answer once `status` is "finished".
+
+    It is "lost" if the worker, or the connection to it, is; "error" if `exception()` was raised on the way or there.
+    """
+
+    def __init__(self) -> None:
+        self.key = f"request-{next(_NUMBERS)}"
+        self.status: Literal["pending", "finished", "error", "lost"] = "pending"
+        self.result: Any = None
+        self._error: BaseException | None = None
+
+    def end(self, answer: Any) -> None:
+        """Take what the worker's handler returned: see `service.listen`."""
+        if answer is None:
+            self.status = "lost"
+        elif isinstance(answer, dict):
+            self.fail(clean_exception(**answer)[1])
+        else:
+            self.result, self.status = answer, "finished"
+
+    def fail(self, error: BaseException | None) -> None:
+        """Take what the function raised, or what prevented it or its answer."""
+        self._error, self.status = error, "error"
+
+    def lose(self) -> None:
+        """Take the loss of the worker, or of the answer."""
+        self.status = "lost"
+
+    def exception(self) -> BaseException | None:
+        """The error of a request with that status; None otherwise."""
+        return self._error
+
+
+# --- Calls to workers that give up on a worker as soon as it is gone ---
+# Dask keeps connecting to a dead worker for half a minute, and its own calls block as long; the driver must go on with
+# the others.
+
+CALL_SECONDS = 60.0  # the default timeout
+_POLL_SECONDS = 0.02
+_RETRY_SECONDS = 1.0
+_UNANSWERABLE = (AttributeError, NotImplementedError, PicklingError, TypeError, ValueError)
+"""What a worker that lives raises, also for an answer that cannot be sent; others count as a lost worker."""
+
+Answer = TypeVar("Answer")
+Asked = Callable[[], dict[str, Any] | None]
+"""The answers to what was asked, without those that failed; None until they have come."""
+
+
+class Calls:
+    """Calls through the client; `registered` are the addresses of the workers that the scheduler knows.
+
+    `check` raises if there is no longer any reason to wait.
+    """
+
+    def __init__(self, client: Client, check: Callable[[], None] = lambda: None) -> None:
+        self._client, self._check = client, check
+        self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
+        self.registered: set[str] = set()
+        self._under_way: set[concurrent.futures.Future[Any]] = set()
+
+    def wait(self, work: Coroutine[Any, Any, Answer], workers: Collection[str], seconds: float) -> Answer | None:
+        """What the coroutine returns; None if one of these workers leaves before, or after the timeout in seconds.
+
+        Raises what the coroutine or the check raises.
+        """
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        ends = time.monotonic() + seconds
+        try:
+            while not concurrent.futures.wait([running], timeout=_POLL_SECONDS).done:
+                if time.monotonic() > ends or not self.registered.issuperset(workers):
+                    return None
+                self._check()
+        finally:
+            running.cancel()  # does nothing to one that is done
+        return running.result()
+
+    def start(self, work: Coroutine[Any, Any, Answer]) -> concurrent.futures.Future[Answer]:
+        """Start the coroutine without waiting for it; its errors are dropped, unless its result is taken."""
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._under_way.add(running)
+        running.add_done_callback(self._end)
+        return running
+
+    def close(self) -> None:
+        """Cancel what is still under way."""
+        for running in list(self._under_way):
+            running.cancel()
+
+    def _end(self, running: concurrent.futures.Future[Any]) -> None:
+        self._under_way.discard(running)
+        if not running.cancelled():
+            running.exception()  # retrieved, so that the event loop does not log it
+
+    def ask(
+        self, function: Callable[..., Any], *arguments: Any, workers: list[str], seconds: float = CALL_SECONDS
+    ) -> dict[str, Any]:
+        """Call a coroutine function on the event loops of these workers: {address: answer}, without those that failed.
+
+        Raises the BatchGrowthError that a worker raised, also if it cannot answer, and SchedulerLost if the scheduler
+        does not answer.
+        """
+        if not workers:
+            return {}
+        asking = self._client._run(function, *arguments, workers=workers, on_error="return")
+        return _usable(function, lambda: self.wait(asking, workers, seconds))
+
+    def begin(self, function: Callable[..., Any], *arguments: Any, worker: str) -> Asked:
+        """Call a coroutine function on the event loop of this worker, without waiting for its answer: see Asked.
+
+        Taking the answer raises what `ask` does.
+        """
+        asking = self.start(self._client._run(function, *arguments, workers=[worker], on_error="return"))
+        return lambda: _usable(function, asking.result) if asking.done() else None
+
+    def notify(self, function: Callable[..., Any], *arguments: Any, worker: str) -> None:
+        """Call a coroutine function on the event loop of this worker, without waiting for it."""
+        self.start(self._client._run(function, *arguments, workers=[worker], on_error="ignore"))
+
+    async def reach(self, function: Callable[..., Any], worker: str) -> None:
+        """Call a coroutine function on the event loop of this worker, again until it answers or leaves.
+
+        A coroutine for the client's event loop.
+        """
+        while worker in self.registered and not await self._client._run(function, workers=[worker], on_error="ignore"):
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def fetch(self, future: Future, take: Callable[[Any | None], None]) -> None:
+        """Call `take`, on the client's event loop, with a finished task's result once it is here; with None if lost.
+
+        Does not wait, so that the results of many workers are on their way at once.
+        """
+
+        async def fetched() -> None:
+            answer = None
+            try:
+                [answer] = await self._client._gather([future], direct=True)
+            finally:
+                take(answer)
+
+        self.start(fetched())
+
+    def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
+        """The future of a task on exactly this worker; Dask does not retry it elsewhere. Raises SchedulerLost."""
+        pinned = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
+        try:
+            return self._client.submit(_unpacked(function.__name__), dumps((function, arguments)), **pinned)
+        except ClosedClientError as error:
+            raise SchedulerLost(LOST) from error
+
+    def request(
+        self, address: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Request], None]
+    ) -> Request:
+        """Have the worker's thread call the function, and call `then`, on the client's event loop, at its end.
+
+        The worker must listen, see `service.listen`. Does not wait, nor is the worker's leaving noticed other than by
+        the loss of the connection.
+        """
+        request = Request()
+
+        async def requested() -> None:
+            try:
+                answer = await getattr(self._client.rpc(address), COMPUTE)(call=to_serialize((function, arguments)))
+                request.end(answer)
+            except (OSError, TimeoutError):
+                request.lose()
+            except Exception as error:  # noqa: BLE001  (who waits for the end gets it)
+                request.fail(error)
+            then(request)
+
+        self.start(requested())
+        return request
+
+
+def _unpacked(name: str) -> Callable[[bytes], Any]:
+    """A function of this name that a worker calls with a pickled (function, arguments).
+
+    The scheduler unpickles tasks: one that refers to our package would have it import torch, which takes seconds and
+    half a gigabyte. The function is local, so that it is pickled by value: an existing scheduler may lack this package.
+    """
+
+    def call(packed: bytes) -> Any:
+        function, arguments = loads(packed)
+        return function(*arguments)
+
+    call.__name__ = name
+    return call
+
+
+def _usable(function: Callable[..., Any], take: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    """The answers to a call of the function that `take` returns, without those that failed; raises what `ask` does."""
+    try:
+        answers = take() or {}
+    except (CancelledError, TimeoutError):
+        return {}
+    except OSError as error:
+        raise SchedulerLost(f"{LOST} ({error})") from error
+    for address, answer in answers.items():
+        if isinstance(answer, BatchGrowthError):
+            raise answer
+        if isinstance(answer, _UNANSWERABLE):
+            raise BatchGrowthError(described(f"worker {address}: {function.__name__}", answer)) from answer
+    return {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}

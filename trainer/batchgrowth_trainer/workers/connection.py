@@ -1,0 +1,130 @@
+"""Whether the event loop of the connection to Dask still turns; the trainer's liveness probe asks."""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import dask
+from batchgrowth.errors import ClusterError, Interrupted
+from distributed import Client
+
+from batchgrowth_trainer.worker import certificates
+from batchgrowth_trainer.worker.addresses import CONNECT_SECONDS, RETRY_SECONDS, host_and_port
+
+# --- Whether the event loop of the connection to Dask still turns; the trainer's liveness probe asks ---
+
+HUNG_SECONDS = 300.0
+"""The silence after which an event loop counts as hung; Dask waits as long for a silent worker."""
+
+
+class LoopWatch:
+    """Asks the watched event loop for a sign of life with each look.
+
+    Only that loop: without it the driver waits forever, and nothing slow runs on it. The driver's own thread may load
+    data, evaluate, or wait for storage for as long as that takes.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked_at: float | None = None  # None once the loop has answered
+        self._logged = False
+
+    @contextmanager
+    def watching(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Watch this event loop inside the block."""
+        self._asked_at, self._loop, self._logged = None, loop, False
+        try:
+            yield
+        finally:
+            self._loop = None
+
+    def trouble(self) -> str:
+        """What hangs; empty if nothing does. Logs it the first time, so that the pod's last lines name it."""
+        loop, asked_at, now = self._loop, self._asked_at, time.monotonic()
+        if loop is None:
+            return ""
+        if asked_at is None:
+            self._asked_at = now
+            with suppress(RuntimeError):  # a closed loop does not answer either
+                loop.call_soon_threadsafe(self._answer)
+            return ""
+        if now - asked_at < HUNG_SECONDS:
+            return ""
+        trouble = f"the event loop of the connection to Dask has not turned for {now - asked_at:.0f} s"
+        if not self._logged:
+            self._logged = True
+            logging.getLogger(__name__).error("%s; the liveness probe ends this trainer", trouble)
+        return trouble
+
+    def _answer(self) -> None:
+        self._asked_at = None
+
+
+# --- The connection to an existing Dask scheduler, which may start late and may be lost ---
+
+_CLIENT_SECONDS = 10.0
+_CLOSE_SECONDS = 5.0
+_PRELOAD = "distributed.client.preload"
+
+LOST = (
+    "the connection to the Dask scheduler was lost; check that the scheduler still runs, "
+    "then --resume goes on from the last checkpoint"
+)
+
+
+class SchedulerLost(ClusterError):
+    """The scheduler was lost, and with it every task of this run."""
+
+
+def connect(address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]) -> Client:
+    """A client of the scheduler at `address`, once it answers; `report` is called with what is waited for.
+
+    Raises ClusterError if it does not answer within `patience` seconds or the address is malformed, and Interrupted if
+    a stop is requested before.
+    """
+    began, trouble = time.monotonic(), "nothing listens there"
+    try:
+        host, port = host_and_port(address)
+        while not stop_requested():
+            try:
+                socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+                with dask.config.set({_PRELOAD: [*dask.config.get(_PRELOAD), certificates.__name__]}):
+                    return Client(address, timeout=_CLIENT_SECONDS)
+            except OSError as error:
+                trouble = str(error)
+            if time.monotonic() - began > patience:
+                raise _no_answer(address, trouble)
+            report(f"the Dask scheduler at {address}")
+            time.sleep(RETRY_SECONDS)
+    except ValueError as error:
+        raise _no_answer(address, str(error)) from error
+    raise Interrupted(f"stopped while waiting for the Dask scheduler at {address} ({trouble})")
+
+
+@contextmanager
+def connection(
+    address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]
+) -> Iterator[Client]:
+    """The client that `connect` makes; see `closed_in_time`."""
+    with closed_in_time(connect(address, patience, stop_requested, report)) as client:
+        yield client
+
+
+@contextmanager
+def closed_in_time(client: Client) -> Iterator[Client]:
+    """The client, which is closed at the end; closing it times out soon if the scheduler does not answer."""
+    try:
+        yield client
+    finally:
+        with suppress(TimeoutError):
+            client.close(timeout=_CLOSE_SECONDS)
+
+
+def _no_answer(address: str, trouble: str) -> ClusterError:
+    return ClusterError(
+        f"--scheduler {address}: no Dask scheduler answers there ({trouble}); "
+        "give its address, for example tcp://10.0.0.1:8786 or tls://…"
+    )

@@ -1,0 +1,109 @@
+"""Which workers do not answer, and their restarts."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection
+
+from distributed import Client
+
+from batchgrowth_trainer.worker import service
+from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls
+
+# --- Which workers do not answer: all are asked at once, and those that may only be slow are given time ---
+# Under load every answer is late. So a worker counts as hung by what the others show: after a few of the round trips
+# that were measured, if most of the others have answered; after a minute if most have not; and after five minutes, as
+# in Dask's own worker-ttl, if none has, since they alone hold the newest state.
+
+SHORTEST_SECONDS = 5.0
+MOST_SILENT_SECONDS = 60.0
+ALL_SILENT_SECONDS = 300.0
+STUCK_SECONDS = 60.0
+"""Beyond exchange.timeoutSeconds, how long others wait for a worker that answers but does not end its task."""
+STUCK = "does not end its update"
+STOPPING_SECONDS = 20.0  # a pod that stops has two minutes, in which another worker's state can still be saved
+_ROUND_TRIPS = 10
+_FORGET = 0.9  # what is left of the longest round trip after each further one
+
+Note = Callable[[str], None]
+"""Called with a line for the user."""
+Save = Callable[[set[str]], None]
+"""Called with the workers that answer before one that does not is restarted."""
+
+
+class Pulse:
+    """Asks workers whether they live; `clock` gives seconds."""
+
+    def __init__(self, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
+        self._calls, self._clock = calls, clock
+        self._asked: set[str] = set()  # in the last round
+        # Worker that has not answered yet -> when it was asked. The client's event loop removes those that answer, at
+        # any moment.
+        self._waiting: dict[str, float] = {}
+        self._longest = 0.0  # round trip, in seconds
+
+    def ask(self, addresses: Collection[str]) -> None:
+        """Ask all of these that are registered, and not being asked already; a new round."""
+        self._asked = self._calls.registered.intersection(addresses)
+        for address in set(self._waiting) - self._asked:
+            self._waiting.pop(address, None)
+        for address in self._asked.difference(self._waiting):
+            self._waiting[address] = self._clock()
+            self._calls.start(self._ask(address))
+
+    def silent(self) -> set[str]:
+        """Those of the last round that have not answered yet, and are still registered."""
+        return self._calls.registered.intersection(self._waiting)
+
+    def hung(self, *, stopping: bool = False) -> set[str]:
+        """The silent ones that have had time enough, each of them only once; `stopping` leaves them less."""
+        silent = self.silent()
+        patience = min(self._patience(len(silent)), STOPPING_SECONDS if stopping else ALL_SILENT_SECONDS)
+        overdue = {a for a in silent if self._clock() - self._waiting.get(a, math.inf) > patience}
+        return {address for address in overdue if self._waiting.pop(address, None) is not None}
+
+    def _patience(self, silent: int) -> float:
+        asked = len(self._calls.registered & self._asked)
+        if silent >= asked:
+            return ALL_SILENT_SECONDS
+        if silent > asked / 2:
+            return MOST_SILENT_SECONDS
+        return min(max(SHORTEST_SECONDS, _ROUND_TRIPS * self._longest), MOST_SILENT_SECONDS)
+
+    async def _ask(self, address: str) -> None:
+        await self._calls.reach(service.ping, address)
+        asked_at = self._waiting.pop(address, None)
+        if asked_at is not None and address in self._calls.registered:
+            self._longest = max(self._clock() - asked_at, _FORGET * self._longest)
+
+
+# --- Restarts of workers that did not answer, by their nannies; without a nanny, the end of those that stay away ---
+
+RESTART_SECONDS = 300.0
+"""The longest that a worker without a nanny may take to come back; Dask waits as long for a silent worker."""
+
+
+class Restarts:
+    """Restarts workers; `is_back` returns whether one is ready again, or about to exit by itself."""
+
+    def __init__(self, client: Client, is_back: Callable[[str], bool]) -> None:
+        self._client, self._is_back = client, is_back
+        self._given_up_at: dict[str, float] = {}  # when a worker without a nanny last did not answer
+
+    async def restart(self, address: str) -> None:
+        """Have the worker's nanny restart it; without a nanny, end its process if it is not back in STUCK_SECONDS.
+
+        Only a worker whose thread is free becomes ready again, so one that was slow keeps its process.
+        If the event loop hangs too, this cannot reach the process, and its pod's liveness probe ends it.
+        """
+        try:
+            await self._client._restart_workers([address], timeout=CALL_SECONDS, raise_for_error=False)
+        except ValueError:  # it has no nanny
+            await self._end_if_stuck(address)
+
+    async def _end_if_stuck(self, address: str) -> None:
+        given_up_at = self._given_up_at[address] = time.monotonic()
+        await asyncio.sleep(RESTART_SECONDS)
+        if self._given_up_at[address] == given_up_at and not self._is_back(address):
+            why = f"this worker did not answer, and was not ready again within {RESTART_SECONDS:.0f} s"
+            await self._client._run(service.give_up, why, workers=[address], on_error="ignore")

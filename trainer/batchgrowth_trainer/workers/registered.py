@@ -1,0 +1,158 @@
+"""The workers that are registered with the scheduler: its own list, polled; events only speed up what polling finds."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from distributed import Client, Future, Scheduler
+from distributed.client import ClosedClientError
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.scheduler import KilledWorker
+
+from batchgrowth_trainer.blame import WorkerFault
+from batchgrowth_trainer.worker.messages import Joined, Left, Message, Outcome, Prepared
+from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls, Request
+from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
+
+# --- A scheduler plugin that reports to a run which workers join and leave ---
+# It reports on the run's own topic: Dask's topic "all" also carries events with objects that cannot be serialized, such
+# as those of a retirement, and each of them breaks the connection of every subscriber.
+
+
+def membership_plugin(topic: str) -> SchedulerPlugin:
+    """A plugin that reports on `topic`, as plain data that `messages.decode` turns into Joined and Left.
+
+    Its class is local, so that it is pickled by value: an existing scheduler may lack this package.
+    """
+
+    class Membership(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
+        def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+            scheduler.log_event(topic, {"kind": "joined", "address": worker})
+
+        def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
+            scheduler.log_event(topic, {"kind": "left", "address": worker})
+
+    return Membership()
+
+
+# --- The events of a crew; all arrive in one queue, in the order in which they happened ---
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker's member can join; `prepared` is None if that was lost on its way."""
+
+    address: str
+    prepared: Prepared | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unready:
+    """A worker's member could not be built."""
+
+    address: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A member's task of a generation, or what was requested of it, ended, or was lost with its worker.
+
+    `outcome` is the result of a task that trained; None if it was lost on its way, and for a task of another kind.
+    """
+
+    address: str
+    generation: int
+    future: Future | Request
+    outcome: Outcome | None = None
+
+    def fault(self) -> WorkerFault | None:
+        """The fault of this worker that ended the task; None if it ended otherwise."""
+        error = self.future.exception() if self.future.status == "error" else None
+        return error if isinstance(error, WorkerFault) else None
+
+    def is_lost(self) -> bool:
+        """Whether the task was lost with its worker. Raises the error of a task that failed."""
+        if self.future.status == "error":
+            error = self.future.exception()
+            if error is not None and not isinstance(error, KilledWorker):
+                raise error
+        return bool(self.future.status != "finished")
+
+
+Event = Message | Ready | Unready | Ended
+
+
+# The workers that are registered with the scheduler: its own list, polled; events only speed up what polling finds.
+# An event reaches only clients that have subscribed by then, and Dask does not say when that is; the list misses
+# nothing.
+
+_POLL_SECONDS = 1.0
+_CLOSE_SECONDS = 5.0
+
+
+class Roll:
+    """Keeps `calls.registered` in step with the scheduler's list, and reports every change to `report`."""
+
+    def __init__(self, client: Client, calls: Calls, report: Callable[[Event], None]) -> None:
+        self._client, self._calls, self._report = client, calls, report
+        self._missing: set[str] = set()  # from the last list
+        self._asked_at = self._answered_at = 0.0
+
+    def open(self, topic: str, handler: Callable[[Any], None]) -> None:
+        """Subscribe `handler` to the topic, and read the list. Raises SchedulerLost."""
+        try:
+            self._client.subscribe_topic(topic, handler)
+            reporting = self._client._register_scheduler_plugin(membership_plugin(topic), topic, False)
+            self._calls.wait(reporting, (), CALL_SECONDS)
+            self._calls.wait(self.read(), (), CALL_SECONDS)
+        except (ClosedClientError, OSError) as error:
+            raise SchedulerLost(f"{LOST} ({error})") from error
+
+    def close(self, topic: str) -> None:
+        """Unsubscribe. Raises OSError."""
+        self._client.unsubscribe_topic(topic)
+        self._calls.wait(self._client.scheduler.unregister_scheduler_plugin(name=topic), (), _CLOSE_SECONDS)
+
+    def poll(self) -> None:
+        """Request the list once a second, without waiting for it."""
+        now = time.monotonic()
+        if self.silence() == 0 and now - self._asked_at > _POLL_SECONDS:
+            self._asked_at = now
+            self._calls.start(self.read())
+
+    def silence(self) -> float:
+        """Seconds since the request that the scheduler has not answered yet; 0 if it has answered all."""
+        return 0.0 if self._answered_at >= self._asked_at else time.monotonic() - self._asked_at
+
+    async def read(self) -> None:
+        """Read the list, on the client's event loop."""
+        try:
+            self._follow(set(await self._client.scheduler.ncores()))
+        except OSError:
+            return  # a lost connection is noticed elsewhere; after a reconnection the next poll catches up
+        finally:
+            self._answered_at = time.monotonic()
+
+    def joined(self, address: str) -> None:
+        """Count on this worker: it has registered."""
+        self._missing.discard(address)
+        if address not in self._calls.registered:
+            self._calls.registered.add(address)
+            self._report(Joined(address))
+
+    def left(self, address: str) -> None:
+        """Stop counting on this worker: it is gone, or does not answer."""
+        self._missing.discard(address)
+        self._calls.registered.discard(address)
+        self._report(Left(address))
+
+    def _follow(self, registered: set[str]) -> None:
+        """A worker is gone if two lists in a row lack it: one may have been sent before the worker registered."""
+        for address in registered.difference(self._calls.registered):
+            self.joined(address)
+        missed = self._calls.registered - registered
+        for address in missed & self._missing:
+            self.left(address)
+        self._missing = missed & self._calls.registered
