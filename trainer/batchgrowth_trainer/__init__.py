@@ -16,11 +16,11 @@ __all__ = ["DaskArrays", "Run", "Workload", "correct", "load", "train"]
 
 _HOMES = {
     "DaskArrays": "workloads.dask_arrays",
-    "Run": "frontend.runs",
+    "Run": "api",
     "Workload": "workload",
     "correct": "workload",
-    "load": "frontend.runs",
-    "train": "frontend.starting",
+    "load": "api",
+    "train": "api",
 }
 
 

@@ -156,7 +156,7 @@ def may_pass(error: BaseException | None) -> bool:
 # --- Describes errors of users' code in one paragraph: what raised, its file and line, and what would help ---
 
 _LOG = logging.getLogger(__name__)
-_OURS = Path(__file__).parents[1]
+_OURS = Path(__file__).parent
 _BY_DEFAULT = "call the model, then the loss, with a few examples in Python to see the whole traceback"
 _CALLS = ("forward", "_call_impl")  # not __init__: the module must be whole
 _LONGEST_LAYER = 100  # characters
