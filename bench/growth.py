@@ -21,7 +21,7 @@ import typer
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.schedule.plan import Decision, make_plan
+from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth.spec import JobSpec
 from kubernetes import client, config, watch
@@ -118,7 +118,7 @@ class PlayedJob:
     api: Api
     name: str
     spec: JobSpec
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[BatchDecision, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -149,7 +149,7 @@ class PlayedJob:
         return seconds[0]
 
 
-def play(api: Api, body: dict[str, Any], decisions: tuple[Decision, ...] = ()) -> PlayedJob:
+def play(api: Api, body: dict[str, Any], decisions: tuple[BatchDecision, ...] = ()) -> PlayedJob:
     """The job of that manifest, applied, once its first worker is ready."""
     api.custom.create_namespaced_custom_object(*GROUP_VERSION, api.namespace, "batchgrowthjobs", body)
     name = body["metadata"]["name"]

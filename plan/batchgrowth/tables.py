@@ -8,7 +8,7 @@ from rich.table import Table
 
 from batchgrowth.measured.course import Course
 from batchgrowth.measuring import Looks
-from batchgrowth.schedule.plan import Decision, make_plan
+from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth.spec import Growth, JobSpec
 
@@ -101,7 +101,7 @@ def declared_totals(plan: Plan, spec: JobSpec) -> str:
 def measured_totals(plan: Plan, spec: JobSpec) -> str:
     """What is known of a job whose growth is measured before it trains: the most updates, and the bounds."""
     batch, looks = spec.batch, spec.batch.growth.looks or Looks()
-    fewest = make_plan(spec, [Decision(1, batch.maximum, 1.0)]).updates
+    fewest = make_plan(spec, [BatchDecision(1, batch.maximum, 1.0)]).updates
     return (
         f"\nat most {plan.updates:,} and at least {fewest:,} updates for {plan.epochs:,} epochs of "
         f"{plan.examples_per_epoch:,} examples; the batch grows from {batch.initial:,} to {batch.maximum:,} at most, "

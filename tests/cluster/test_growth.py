@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from real_job import until
 
 from bench.growth import DECLARED, MEASURED, Api, manifest, namespace_of_its_own, play
@@ -19,7 +19,7 @@ def api(local: LocalCluster) -> Iterator[Api]:
 
 
 DECISIONS = tuple(
-    Decision(update, batch, 2.0 * batch) for update, batch in ((9000, 640), (12000, 3200), (13000, 16000))
+    BatchDecision(update, batch, 2.0 * batch) for update, batch in ((9000, 640), (12000, 3200), (13000, 16000))
 )
 
 
@@ -28,7 +28,7 @@ DECISIONS = tuple(
     [(DECLARED, (), 5120, [1, 5, 25, 40]), (MEASURED, DECISIONS, 16000, [1, 5, 25, 125])],
 )
 def test_workers_come_with_every_stage(
-    api: Api, growth: dict[str, Any], decisions: tuple[Decision, ...], maximum: int, workers: list[int]
+    api: Api, growth: dict[str, Any], decisions: tuple[BatchDecision, ...], maximum: int, workers: list[int]
 ) -> None:
     """Whether declared or decided while training, each with its own GPU; plan and pods match the table."""
     job = play(api, manifest(maximum, growth), decisions)

@@ -16,8 +16,7 @@ import yaml
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.pod_limits import PodLimits
-from batchgrowth.schedule.plan import Decision as Taken
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth_operator.children.writes import Decision
 from batchgrowth_operator.job.reconcile import reconcile
 from batchgrowth_operator.seen.clock import seconds_since
@@ -185,7 +184,7 @@ class World:
 
     def report_decided(self, update: int, *decisions: tuple[int, int, float], **values: Any) -> World:
         """The trainer of a measured job reports that update and its decisions so far."""
-        made = tuple(starmap(Taken, decisions))
+        made = tuple(starmap(BatchDecision, decisions))
         plan = make_plan(spec_of(job_text(self.observed())), made)
         position = plan.position_at(update)
         epoch = position.epoch + position.offset / plan.examples_per_epoch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.measured.course import Course, Measured
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.schedule.stages import Step
 from batchgrowth_trainer.replica.rows import add_up, lay_out
 from batchgrowth_trainer.workload import Workload
@@ -67,7 +67,7 @@ class Taken:
     """What a training measured and decided, and the weights' change."""
 
     measured: list[Measured]
-    decisions: list[Decision]
+    decisions: list[BatchDecision]
     moved: float
 
 
@@ -81,12 +81,12 @@ def taken(small_job: Any, make_replica: Any, monkeypatch: pytest.MonkeyPatch) ->
             f"workload.examples={EXAMPLES}", "epochs=1", f"batch={{initial: 16, maximum: 64, shard: 4, {looks}}}",
             "learningRate={initial: '0.0000001', rule: Constant}",
         )  # fmt: skip
-        replica, measured, decisions = make_replica(job, workload), list[Measured](), list[Decision]()
+        replica, measured, decisions = make_replica(job, workload), list[Measured](), list[BatchDecision]()
         after = Course.after
 
         def noted(
             course: Course, step: Step, seen: Measured, memory: Sequence[float]
-        ) -> tuple[Course, Decision | None, list[float]]:
+        ) -> tuple[Course, BatchDecision | None, list[float]]:
             measured.append(seen)
             return after(course, step, seen, memory)
 

@@ -16,7 +16,7 @@ from batchgrowth.contract.progress import LARGEST_START, Progress
 from batchgrowth.contract.status import JobStatus, StageRecord
 from batchgrowth.manifest.reading import Stored, read_stored
 from batchgrowth.measuring import LARGEST_BATCH
-from batchgrowth.schedule.plan import MOST_DECISIONS, Decision, make_plan
+from batchgrowth.schedule.plan import MOST_DECISIONS, BatchDecision, make_plan
 from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec
 
@@ -38,7 +38,7 @@ class Standing:
 
     plan: Plan
     expected: Plan
-    decisions: tuple[Decision, ...]
+    decisions: tuple[BatchDecision, ...]
     report: Progress | None
     update: int
     forgotten: int = 0
@@ -128,7 +128,7 @@ def _expected(text: str, report: Progress) -> Plan | None:
     next_look = report.forecast
     if next_look is None or report.ended_at_epoch is not None:
         return None
-    return _decided(text, (*report.decisions, Decision(next_look.update, next_look.batch_size, math.inf)))
+    return _decided(text, (*report.decisions, BatchDecision(next_look.update, next_look.batch_size, math.inf)))
 
 
 def _check(report: Progress, plan: Plan) -> None:
@@ -153,7 +153,7 @@ def _check(report: Progress, plan: Plan) -> None:
         raise ValueError("progress.weights_sha256: not the 64 hexadecimal digits of a SHA-256")
 
 
-def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[Decision, ...], int]:
+def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[BatchDecision, ...], int]:
     """The plan and the decisions that the history records, and the number of earlier stages that it no longer lists.
 
     It keeps the newest 64 stages, which suffice for the batch and the first update of the current one.
@@ -166,14 +166,14 @@ def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[
     return plan, decisions, run[0].index - 1 if run else 0
 
 
-def _decision(record: StageRecord) -> Decision:
+def _decision(record: StageRecord) -> BatchDecision:
     """The decision that began the stage, without its value, which no plan depends on."""
     wanted = record.batch_size if record.wanted is None else record.wanted
-    return Decision(update=record.first_update or 0, wanted=wanted, value=math.inf)
+    return BatchDecision(update=record.first_update or 0, wanted=wanted, value=math.inf)
 
 
 @lru_cache(maxsize=2048)
-def _decided(text: str, decisions: tuple[Decision, ...]) -> Plan | None:
+def _decided(text: str, decisions: tuple[BatchDecision, ...]) -> Plan | None:
     """The plan that follows from these decisions; None if no training of this spec can take them."""
     if not decisions:
         return undecided(text)
@@ -184,7 +184,7 @@ def _decided(text: str, decisions: tuple[Decision, ...]) -> Plan | None:
     return plan if len(plan.stages) == len(decisions) + 1 else None  # each decision before the end begins a stage
 
 
-def _are_plausible(decisions: tuple[Decision, ...]) -> bool:
+def _are_plausible(decisions: tuple[BatchDecision, ...]) -> bool:
     rising = all(one < other for one, other in pairwise([0, *(decision.update for decision in decisions)]))
     return (
         rising

@@ -10,7 +10,7 @@ from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.contract.status import Condition, FlappingCondition, JobStatus, RetriesStatus
 from batchgrowth.manifest.reading import Stored
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth.spec import JobSpec
 from pydantic import ValidationError
@@ -150,7 +150,7 @@ class Situation:
     undecided: Plan
     plan: Plan
     expected: Plan
-    decisions: tuple[Decision, ...]
+    decisions: tuple[BatchDecision, ...]
     forgotten: int
     previous: JobStatus
     report: Progress | None

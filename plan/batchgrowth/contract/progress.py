@@ -8,7 +8,7 @@ from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from typing import Any, Self, get_args
 
 from batchgrowth.measured.forecast import Forecast
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 
 # --- What the exchange of a training did, since its trainer started or lately ---
 
@@ -61,7 +61,7 @@ KINDS: dict[Any, tuple[type, ...]] = {
     str: (str,),
     Mapping[str, float]: (dict,),
     Mapping[str, str]: (dict,),
-    tuple[Decision, ...]: (list,),
+    tuple[BatchDecision, ...]: (list,),
 }
 """Type of a field -> the types that JSON gives it."""
 
@@ -101,7 +101,7 @@ class Progress:
     crews: Mapping[str, float] = field(default_factory=dict)
     pauses: Mapping[str, float] = field(default_factory=dict)
     weights_sha256: str | None = None
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[BatchDecision, ...] = ()
     forecast: Forecast | None = None
     ended_at_epoch: int | None = None
     differing: Mapping[str, str] = field(default_factory=dict)
@@ -175,9 +175,9 @@ def _part(kind: Any, given: Any) -> Any:
         return None
 
 
-def _decisions(rows: list[Any]) -> tuple[Decision, ...]:
+def _decisions(rows: list[Any]) -> tuple[BatchDecision, ...]:
     try:
-        made = tuple(Decision(*_decision(*row)) for row in rows)
+        made = tuple(BatchDecision(*_decision(*row)) for row in rows)
     except TypeError as error:
         raise ValueError(f"progress.decisions: {error}; give [update, wanted, value] for each") from error
     return made

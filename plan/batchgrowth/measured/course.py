@@ -8,7 +8,7 @@ from typing import Any
 
 from batchgrowth.measuring import LARGEST_BATCH, NOT_TIMED, Look, Looks, MeasuredRule, Signals, Timing, Timings
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import MOST_DECISIONS, Decision, make_plan
+from batchgrowth.schedule.plan import MOST_DECISIONS, BatchDecision, make_plan
 from batchgrowth.schedule.stages import Step
 from batchgrowth.spec import JobSpec, LearningRate
 
@@ -61,7 +61,7 @@ def _noise_signals(examples: float, square: float, trace: float) -> Signals:
 # take the same decisions. The memory of a course is a list of numbers, which the trainer keeps with the model's
 # state.
 
-__all__ = ["Course", "Decision", "Measured"]
+__all__ = ["BatchDecision", "Course", "Measured"]
 
 _SUMS = 6  # examples, loss, squared norms of batches; examples, |G|² and trace of updates with two shards or more
 _NOISE = 3  # the last of these
@@ -100,7 +100,7 @@ class Measured:
 class Course:
     """The decisions of a training so far, its plan, and what a further update decides."""
 
-    def __init__(self, spec: JobSpec, decisions: Sequence[Decision] = (), end: int | None = None) -> None:
+    def __init__(self, spec: JobSpec, decisions: Sequence[BatchDecision] = (), end: int | None = None) -> None:
         """`decisions` are those that changed the wanted batch size, in their order.
 
         `end` is the epoch after which stopEarly ended the job; None if it has not.
@@ -150,7 +150,7 @@ class Course:
         """Whether the duration of updates is measured, so that only a replay repeats a run."""
         return bool(self._entry.looks_at_clock)
 
-    def joined_by(self, decision: Decision) -> "Course":
+    def joined_by(self, decision: BatchDecision) -> "Course":
         """The course with this decision; the same course if it is known or changes nothing."""
         known = self.decisions[-1].update if self.decisions else 0
         if decision.update <= known or decision.wanted == self.plan.stages[-1].wanted:
@@ -163,7 +163,7 @@ class Course:
 
     def after(
         self, step: Step, measured: Measured, memory: Sequence[float]
-    ) -> tuple["Course", Decision | None, list[float]]:
+    ) -> tuple["Course", BatchDecision | None, list[float]]:
         """The course after that update, the outcome of a look, if one was due, and the new memory."""
         added, own = measured.sums(), self._own
         gained = self._gain.after(step.after, added[-_NOISE:], memory[own:])
@@ -183,7 +183,7 @@ class Course:
 
     def _grown(
         self, step: Step, measured: Measured, added: Sequence[float], memory: Sequence[float]
-    ) -> tuple["Course", Decision | None, list[float]]:
+    ) -> tuple["Course", BatchDecision | None, list[float]]:
         """As `after`, of a measured growth; the gain's memory is the old one."""
         remembered = list(memory)
         if not remembered[0]:
@@ -205,7 +205,7 @@ class Course:
         )  # fmt: skip
         value = self.rule.value(look)
         asked = self.rule.wanted(look, value)
-        decision = Decision(position.update, self.bounded(asked, wanted), value, asked)
+        decision = BatchDecision(position.update, self.bounded(asked, wanted), value, asked)
         own = [float(number) for number in look.memory]
         if len(own) != self._own - self._shared:
             raise ValueError(f"the rule's memory has {len(own)} numbers; keep {self._own - self._shared}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from batchgrowth.measured.course import Course
 from batchgrowth.measuring import LARGEST_BATCH
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec.running import MOST_WORKERS
 
@@ -39,7 +39,7 @@ class Forecast:
         )
 
 
-def expected_plan(course: Course, looks: Sequence[Decision]) -> Plan:
+def expected_plan(course: Course, looks: Sequence[BatchDecision]) -> Plan:
     """The plan after the next look, if what the rule asks for changes by the same factor as between the last two.
 
     `looks` are the last two outcomes, or the only one, which counts as no change. Returns the course's own plan if the
@@ -49,7 +49,7 @@ def expected_plan(course: Course, looks: Sequence[Decision]) -> Plan:
         return course.plan
     before, last, stage = looks[0], looks[-1], course.plan.stages[-1]
     wanted = course.bounded(last.asked * (last.asked / before.asked), stage.wanted)
-    plan = course.joined_by(Decision(course.next_look(last.update), wanted, math.nan)).plan
+    plan = course.joined_by(BatchDecision(course.next_look(last.update), wanted, math.nan)).plan
     return course.plan if plan.stages[-1].batch_size == stage.batch_size else plan
 
 

@@ -22,7 +22,7 @@ MOST_DECISIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class BatchDecision:
     """The outcome of a look at update `update`: the batch size wanted from then on, and the measured value.
 
     `asked` is the batch size that the rule asked for, before the bounds of Looks; NaN in a decision that was stored.
@@ -53,7 +53,7 @@ class _Segment:
     learning_rate: Fraction
 
 
-def make_plan(spec: JobSpec, decisions: Sequence[Decision] = ()) -> Plan:
+def make_plan(spec: JobSpec, decisions: Sequence[BatchDecision] = ()) -> Plan:
     """The plan that follows from the spec, and, if its growth is measured, from the decisions taken so far.
 
     Raises PlanError, naming the field and what would do, if the plan has more than 1,000 stages, the learning rate
@@ -88,7 +88,7 @@ def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int
     return position.epoch % spec.evaluation.every_epochs == 0 or plan.is_done(position)
 
 
-def _growth_rule(spec: JobSpec, schedule: ScheduleRule, decisions: Sequence[Decision]) -> GrowthRule:
+def _growth_rule(spec: JobSpec, schedule: ScheduleRule, decisions: Sequence[BatchDecision]) -> GrowthRule:
     growth = spec.batch.growth
     if growth.entry.quantity:
         at, sizes = tuple(one.update for one in decisions), tuple(one.wanted for one in decisions)

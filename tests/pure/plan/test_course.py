@@ -14,7 +14,7 @@ from batchgrowth.measured.course import Course, Measured
 from batchgrowth.measured.forecast import Forecast, expected_plan, forecast_of
 from batchgrowth.measuring import Look, Timing
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import Decision, make_plan
+from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth.spec import JobSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,7 +54,7 @@ def measured(examples: int, shards: int, update: Update) -> Measured:
 
 def follow(
     course: Course, updates: Iterator[Update], seconds: Line = (0.0, 0.001)
-) -> Iterator[tuple[Course, Decision | None]]:
+) -> Iterator[tuple[Course, BatchDecision | None]]:
     """The course after each update of a training by one worker, and the outcome of each look.
 
     `seconds` are those of an update, (a, b) for a + b · examples.
@@ -70,7 +70,7 @@ def follow(
         yield course, decision
 
 
-def decided(spec: JobSpec, updates: Sequence[Update], seconds: Line = (0.0, 0.001)) -> list[Decision]:
+def decided(spec: JobSpec, updates: Sequence[Update], seconds: Line = (0.0, 0.001)) -> list[BatchDecision]:
     """What the looks of a training decided; the last of the updates repeats to the end."""
     course = Course(spec)
     endless = iter([*updates, *[updates[-1]] * 1000])
@@ -294,15 +294,22 @@ def test_a_look_waits_for_an_update_that_shows_the_noise() -> None:
 
 
 def test_known_decisions_stand() -> None:
-    course = Course(job("{type: LossRatio}"), [Decision(20, 64, 2.0)])
-    assert course is course.joined_by(Decision(20, 128, 4.0))
-    assert course is course.joined_by(Decision(30, 64, 2.1))
-    assert (Decision(20, 64, 2.0), Decision(30, 128, 4.0)) == course.joined_by(Decision(30, 128, 4.0)).decisions
+    course = Course(job("{type: LossRatio}"), [BatchDecision(20, 64, 2.0)])
+    assert course is course.joined_by(BatchDecision(20, 128, 4.0))
+    assert course is course.joined_by(BatchDecision(30, 64, 2.1))
+    assert (BatchDecision(20, 64, 2.0), BatchDecision(30, 128, 4.0)) == course.joined_by(
+        BatchDecision(30, 128, 4.0)
+    ).decisions
 
 
 def test_declared_decisions_make_the_same_plan() -> None:
     """Also where the batch shrinks from its maximum, at which a batch that only grows would stay."""
-    decisions = Decision(25, 64, 2.0), Decision(40, 256, 9.0), Decision(45, 128, 3.0), Decision(51, 32, 1.0)
+    decisions = (
+        BatchDecision(25, 64, 2.0),
+        BatchDecision(40, 256, 9.0),
+        BatchDecision(45, 128, 3.0),
+        BatchDecision(51, 32, 1.0),
+    )
     steps = ", ".join(f"{{update: {one.update}, batchSize: {one.wanted}}}" for one in decisions)
     declared = make_plan(job(f"{{type: Milestones, milestones: {{steps: [{steps}]}}}}"))
     assert make_plan(job("{type: LossRatio}"), decisions) == declared
@@ -347,7 +354,7 @@ def test_a_declared_job_has_no_course_to_follow() -> None:
 def test_the_plan_of_a_measured_job_follows_its_decisions() -> None:
     spec = job("{type: NoiseScale}")
     assert [(0, 32)] == [(stage.first_update, stage.batch_size) for stage in make_plan(spec).stages]
-    decisions: list[Any] = [Decision(25, 64, 2.0), Decision(40, 512, 9.0)]
+    decisions: list[Any] = [BatchDecision(25, 64, 2.0), BatchDecision(40, 512, 9.0)]
     stages = make_plan(spec, decisions).stages
     assert [(0, 32), (25, 64), (40, 256)] == [(stage.first_update, stage.batch_size) for stage in stages]
     assert [32, 64, 512] == [stage.wanted for stage in stages]
@@ -356,12 +363,14 @@ def test_the_plan_of_a_measured_job_follows_its_decisions() -> None:
 # --- forecasts ----------------------------------------------------------------------------------------------------
 
 WORKERS = ("workers={examplesPerWorker: 32, maximum: 4}",)
-DOUBLED = Decision(20, 64, 2.0)
+DOUBLED = BatchDecision(20, 64, 2.0)
 
 
-def outcomes(*asked: float) -> list[Decision]:
+def outcomes(*asked: float) -> list[BatchDecision]:
     """Looks at the ends of the second and the third epoch, or at that of the third alone, that kept 64 examples."""
-    return [Decision(update, 64, one / 32, one) for update, one in zip((30, 40)[-len(asked) :], asked, strict=True)]
+    return [
+        BatchDecision(update, 64, one / 32, one) for update, one in zip((30, 40)[-len(asked) :], asked, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -403,7 +412,7 @@ def test_a_forecast_continues_the_trend(asked: tuple[float, ...], batch: int | N
 def test_nothing_is_forecast_if_nothing_can_change(
     growth: str, overrides: tuple[str, ...], decided: int, asked: tuple[float, ...]
 ) -> None:
-    course = Course(job(growth, *overrides), [Decision(20, decided, 2.0)])
+    course = Course(job(growth, *overrides), [BatchDecision(20, decided, 2.0)])
     assert course.plan is expected_plan(course, outcomes(*asked))
 
 
@@ -417,7 +426,7 @@ def test_a_batch_may_be_forecast_to_shrink() -> None:
 def test_a_steady_trend_is_forecast_exactly(factor: float) -> None:
     """The loss falls by one factor from look to look; every forecast from the second look on comes true."""
     spec = job("{type: LossRatio, looks: {everyUpdates: 5, mostChange: '4'}}")
-    looks, ahead = list[Decision](), make_plan(spec)
+    looks, ahead = list[BatchDecision](), make_plan(spec)
     losses = ((factor ** -(update // 5), 1.0, 1.0) for update in range(401))
     for course, decision in follow(Course(spec), losses):
         if decision is None:

@@ -18,7 +18,7 @@ from batchgrowth.contract.progress import Exchanged
 from batchgrowth.contract.status import CONDITIONS, REASONS
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.schema import structural_schema
 from batchgrowth.spec.job import LONGEST_JOB_NAME
 from pydantic import BaseModel
@@ -28,7 +28,7 @@ PROGRESS = Progress(
     update=10, updates=40, epoch=0.5, epochs=2, stage=1, batch_size=64, learning_rate=0.1, workers=2, loss=1.5,
     metrics={"accuracy": 0.9}, seconds_per_update=0.01, eta_seconds=0.3, checkpoint_update=8,
     crews={"1": 2}, pauses={"1": 0.07}, weights_sha256="ab" * 32,
-    decisions=(Decision(4, 64, 61.5), Decision(8, 128, -2.0)),
+    decisions=(BatchDecision(4, 64, 61.5), BatchDecision(8, 128, -2.0)),
     forecast=Forecast(update=12, batch_size=256, workers=4, due_seconds=0.02),
     differing={"w-1": "AVX2 rather than AVX512"},
     exchanged=Exchanged(
@@ -80,9 +80,9 @@ def test_progress_has_no_nan() -> None:
 @pytest.mark.parametrize("value", [math.inf, math.nan, -math.inf])
 def test_a_value_too_large_to_measure_is_null(value: float) -> None:
     """JSON has no infinity; without a number the value is infinite again."""
-    report = dataclasses.replace(PROGRESS, decisions=(Decision(4, 64, value),))
+    report = dataclasses.replace(PROGRESS, decisions=(BatchDecision(4, 64, value),))
     assert [[4, 64, None]] == json.loads(report.to_json())["decisions"]
-    assert (Decision(4, 64, math.inf),) == Progress.from_json(report.to_json()).decisions
+    assert (BatchDecision(4, 64, math.inf),) == Progress.from_json(report.to_json()).decisions
 
 
 def test_a_report_of_an_earlier_version_has_no_decisions_and_no_forecast() -> None:

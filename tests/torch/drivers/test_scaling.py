@@ -13,7 +13,7 @@ from batchgrowth.contract.lead import RELEASE_SLACK
 from batchgrowth.measured.course import Course
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import Decision, make_plan
+from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth_trainer.drivers import workforce as scaling_module
 from batchgrowth_trainer.drivers.run import Run, Story
 from batchgrowth_trainer.drivers.workforce import Scaling, shards_of
@@ -168,7 +168,7 @@ class MeasuredRun:
     def repair(self) -> None:
         """No worker ever starts."""
 
-    def update(self, outcome: Decision | None = None) -> None:
+    def update(self, outcome: BatchDecision | None = None) -> None:
         plan, position = self._run.plan, self._run.position
         committed = Committed(0.5, 0.1, stop=False, decision=outcome)
         self._run.record_rows([UpdateRow.now(plan.step_at(position), plan, committed, 1, (1.0, 0.0, 0.0))])
@@ -190,7 +190,7 @@ def test_workers_come_ahead_of_a_forecast_and_outstay_a_wrong_one(
         run = MeasuredRun(job, tmp_path / "checkpoints", history, monkeypatch)
         for number in range(1, 13):
             asked = min(2.0 * number, 16.0)
-            run.update(Decision(number, int(asked), asked / 8, asked) if number % 4 == 0 else None)
+            run.update(BatchDecision(number, int(asked), asked / 8, asked) if number % 4 == 0 else None)
             assert [1] + [4] * (number >= 8) == run.requests
         run.wait(scaling_module._FIRST_LEAD_SECONDS * RELEASE_SLACK)
 

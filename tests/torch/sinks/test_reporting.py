@@ -19,7 +19,7 @@ from batchgrowth.errors import CheckpointError, PlanError
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.names import LAST_START
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import Decision, make_plan
+from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import check_same_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
@@ -91,7 +91,7 @@ def test_the_longest_pause_of_each_stage_is_reported(small_job: MakeJob) -> None
 
 def test_decisions_are_reported_with_the_plan_that_they_make(small_job: MakeJob) -> None:
     spec, reports = small_job("batch.growth={type: LossRatio}").spec, list[Progress]()
-    decisions = Decision(12, 16, 2.5), Decision(18, 32, math.inf)
+    decisions = BatchDecision(12, 16, 2.5), BatchDecision(18, 32, math.inf)
     before, after = make_plan(spec, decisions[:1]), make_plan(spec, decisions)
     reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
     reporter.handle(Started("small", before, before.position_at(15), decisions[:1]))

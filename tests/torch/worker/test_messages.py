@@ -8,7 +8,7 @@ from typing import Any
 import cloudpickle
 import pytest
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.worker.messages import (
     EvaluationReport,
@@ -29,9 +29,9 @@ ROW = UpdateRow(
     update=7, epoch=1 / 3, stage=1, batch_size=16, learning_rate=0.1, loss=0.7, workers=2,
     compute_seconds=1e-3, exchange_seconds=2e-4, wait_seconds=0.0, committed_at=1.7e9 + 1 / 7,
 )  # fmt: skip
-LOOKED = replace(ROW, decision=Decision(7, 32, 610.5))
+LOOKED = replace(ROW, decision=BatchDecision(7, 32, 610.5))
 MESSAGES = [
-    RowsReport((ROW, LOOKED, replace(ROW, decision=Decision(7, 32, float("inf")))), 1),
+    RowsReport((ROW, LOOKED, replace(ROW, decision=BatchDecision(7, 32, float("inf")))), 1),
     RowsReport((ROW, ROW), 1 << 40),
     RowsReport((), 0),
     EvaluationReport(Position(7, 1, 3), {"loss": float("inf"), "accuracy": 1 / 3}, 1.7e9),

@@ -11,7 +11,7 @@ from batchgrowth.measured.course import Course
 from batchgrowth.measured.forecast import expected_plan, forecast_of
 from batchgrowth.measured.judging import Judged
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import Decision, evaluation_due
+from batchgrowth.schedule.plan import BatchDecision, evaluation_due
 from batchgrowth.schedule.stages import Plan
 
 from batchgrowth_trainer.record import storage
@@ -157,7 +157,7 @@ class Run:
         self.spec, self.stop_requested = course.spec, stop_requested
         self._course, self._wanted, self._check_held = course, wanted, check_held
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
-        self._looks: tuple[Decision, ...] = ()  # the last two outcomes
+        self._looks: tuple[BatchDecision, ...] = ()  # the last two outcomes
         self.story = story_of(saved)
         self.arithmetics = Arithmetics(
             required=self.spec.workers.same_arithmetic == "Required",

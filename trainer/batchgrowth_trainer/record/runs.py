@@ -10,7 +10,7 @@ import yaml
 from batchgrowth.errors import CheckpointError, DataError, Fault, SpecError
 from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth.measured.course import Course
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.spec import BatchGrowthJob, differences, mathematics
 
 from batchgrowth_trainer.record.history import (
@@ -71,13 +71,13 @@ def recorded_course(directory: Path, manifest: Path | None = None, overrides: Se
     return Course(asked.spec, decisions_of(directory, recorded))
 
 
-def decisions_of(directory: Path, job: BatchGrowthJob) -> list[Decision]:
+def decisions_of(directory: Path, job: BatchGrowthJob) -> list[BatchDecision]:
     """The decisions of a run that changed the wanted batch size."""
     wanted, changes = job.spec.batch.initial, []
     for look in read_looks(directory):
         if look.wanted != wanted:
             wanted = look.wanted
-            changes.append(Decision(look.update, wanted, look.value))
+            changes.append(BatchDecision(look.update, wanted, look.value))
     return changes
 
 
@@ -104,7 +104,7 @@ def measured_quantity(directory: Path) -> str:
     return str(load_manifest(path).spec.batch.growth.entry.quantity) if path.is_file() else ""
 
 
-def _declared(decisions: list[Decision]) -> dict[str, Any]:
+def _declared(decisions: list[BatchDecision]) -> dict[str, Any]:
     if not decisions:
         return {"type": "Constant"}
     steps = [{"update": decision.update, "batchSize": decision.wanted} for decision in decisions]

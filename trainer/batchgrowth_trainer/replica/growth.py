@@ -6,7 +6,7 @@ import torch
 from batchgrowth.choices.growth_measured import Custom, CustomRule
 from batchgrowth.measured.course import Course, Measured
 from batchgrowth.measuring import NOT_TIMED, Timing
-from batchgrowth.schedule.plan import MOST_DECISIONS, Decision
+from batchgrowth.schedule.plan import MOST_DECISIONS, BatchDecision
 from batchgrowth.schedule.stages import Step
 from batchgrowth.shards import busiest
 from batchgrowth.spec import JobSpec
@@ -66,7 +66,7 @@ class Growth:
         """The learning rate of that update."""
         return self.course.learning_rate(step, self._memory)
 
-    def after(self, step: Step, sums: Sums, size: float, largest_shard: int) -> Decision | None:
+    def after(self, step: Step, sums: Sums, size: float, largest_shard: int) -> BatchDecision | None:
         """Take an update into account, and return the outcome of a look, None if none was due.
 
         `size` is the norm of the mean gradient, `largest_shard` the number of examples that SHARD_SQUARES is weighted
@@ -78,7 +78,7 @@ class Growth:
         is_due = self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING
         return self._take_in() if is_due else None
 
-    def _take_in(self) -> Decision | None:
+    def _take_in(self) -> BatchDecision | None:
         """Take what waits into account; the outcome of the last, as no look is due at the others."""
         waiting, self._waiting, decision = self._waiting, [], None
         self._is_written = self._is_written and not waiting
@@ -113,7 +113,7 @@ class Growth:
         if decisions != self.course.decisions:
             self.course = Course(self.course.spec, decisions)
 
-    def _write(self, decisions: Iterable[Decision]) -> None:
+    def _write(self, decisions: Iterable[BatchDecision]) -> None:
         numbers = [number for one in decisions for number in (one.update, one.wanted, one.value)]
         self._vector[_COUNT] = len(numbers) // _WIDTH
         self._vector[_FIRST : _FIRST + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
@@ -124,11 +124,11 @@ def custom_rule(settings: Custom) -> CustomRule:
     return CustomRule(find_function(settings.entrypoint, "batch.growth.custom.entrypoint"))
 
 
-def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[Decision, ...]:
+def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[BatchDecision, ...]:
     """The decisions in a replica's tensors, or in those of a checkpoint."""
     if _NAME not in tensors:
         return ()
     numbers = tensors[_NAME].tolist()
     count = int(numbers[_COUNT])
     rows = (numbers[_FIRST + _WIDTH * index :][:_WIDTH] for index in range(count))
-    return tuple(Decision(int(update), int(wanted), value) for update, wanted, value in rows)
+    return tuple(BatchDecision(int(update), int(wanted), value) for update, wanted, value in rows)

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.measuring import NOT_TIMED, Timing
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.schedule.stages import Step
 from batchgrowth.shards import merge_order, shard_runs, subtrees, tree_sum
 from batchgrowth.spec import JobSpec
@@ -48,7 +48,7 @@ class Committed:
     loss: float
     learning_rate: float
     stop: bool
-    decision: Decision | None = None
+    decision: BatchDecision | None = None
 
 
 def largest_shard(step: Step) -> int:

@@ -7,7 +7,7 @@ from typing import Protocol
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.measured.judging import Judged
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec
 
@@ -25,7 +25,7 @@ class Started:
     name: str
     plan: Plan
     position: Position
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[BatchDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Looked:
     quantity: str
     before: int
     plan: Plan
-    decisions: tuple[Decision, ...]
+    decisions: tuple[BatchDecision, ...]
     forecast: Forecast | None = None
 
 

@@ -19,7 +19,7 @@ from batchgrowth.errors import ClusterError, Interrupted, Superseded
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.names import LAST_START, PROGRESS_KEY, START_KEY
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.schedule.stages import Plan
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
@@ -270,7 +270,7 @@ class Reporter:
                 self._change(differing=dict(islice(workers.items(), MOST_DIFFERING)))
                 self._due.set()
 
-    def _start(self, plan: Plan, position: Position, decisions: tuple[Decision, ...]) -> None:
+    def _start(self, plan: Plan, position: Position, decisions: tuple[BatchDecision, ...]) -> None:
         stage = plan.stage_at(position.update)
         self._plan = plan
         self._newest = Progress(

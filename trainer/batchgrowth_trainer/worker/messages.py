@@ -9,7 +9,7 @@ import numpy as np
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.measured.judging import Judged
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import Decision
+from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.schedule.stages import Plan, Step
 from pydantic import Discriminator, TypeAdapter
 
@@ -92,7 +92,7 @@ class UpdateRow:
     exchange_seconds: float
     wait_seconds: float
     committed_at: float
-    decision: Decision | None = None
+    decision: BatchDecision | None = None
 
     @classmethod
     def now(
