@@ -15,7 +15,7 @@ from batchgrowth_trainer.worker.messages import Prepared
 from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.calls import Calls
 from batchgrowth_trainer.workers.crew import Crew
-from batchgrowth_trainer.workers.health import Restarts
+from batchgrowth_trainer.workers.health import WorkerRestarts
 from batchgrowth_trainer.workers.registered import Ended, Ready
 
 
@@ -137,7 +137,7 @@ def test_only_registered_workers_that_do_not_answer_are_restarted(
     saved = list[set[str]]()
     crew.calls.registered |= {"a", "b", "c", "d"}
     monkeypatch.setattr(crew, "check_connected", lambda: None)
-    monkeypatch.setattr(crew._roll, "left", restarted.append)
+    monkeypatch.setattr(crew._membership, "left", restarted.append)
     monkeypatch.setattr(crew._restarts, "restart", lambda _: asyncio.sleep(0))
     crew.restart_unresponsive(["a", "b", "c", "d", "gone"], notes.append, saved.append)
     assert "b" in restarted
@@ -162,7 +162,7 @@ def test_all_registered_workers_are_asked_to_forget_a_run_that_ends(
     client._run = run
     crew = Crew(client, "run", small_job().spec, ())
     monkeypatch.setattr(crew, "check_connected", lambda: None)
-    monkeypatch.setattr(crew._roll, "close", lambda _topic: None)
+    monkeypatch.setattr(crew._membership, "close", lambda _topic: None)
     crew.calls.registered |= {"ready", "held", "preparing"}
     for address, digest in (("ready", "one"), ("held", "another")):
         crew._preparing[address] = SimpleNamespace()  # type: ignore[assignment]
@@ -192,7 +192,7 @@ def test_only_a_worker_that_no_nanny_restarts_and_that_stays_away_is_ended(
 
     monkeypatch.setattr(health, "STUCK_SECONDS", 0.01)
     client = SimpleNamespace(_restart_workers=restart_workers, _run=run)
-    asyncio.run(Restarts(client, back.__contains__).restart("a"))  # type: ignore[arg-type]
+    asyncio.run(WorkerRestarts(client, back.__contains__).restart("a"))  # type: ignore[arg-type]
     assert ended == called
 
 
@@ -209,7 +209,7 @@ def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(m
         times.append(asyncio.get_running_loop().time())
 
     async def twice() -> float:
-        both = Restarts(SimpleNamespace(_restart_workers=restart_workers, _run=run), lambda _: False)  # type: ignore[arg-type]
+        both = WorkerRestarts(SimpleNamespace(_restart_workers=restart_workers, _run=run), lambda _: False)  # type: ignore[arg-type]
         first = asyncio.create_task(both.restart("a"))
         await asyncio.sleep(0.1)
         began = asyncio.get_running_loop().time()

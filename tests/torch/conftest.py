@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 
@@ -30,7 +30,7 @@ def _one_thread(nothing_left_behind: None) -> Iterator[None]:
 @pytest.fixture
 def at_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint is due at every update."""
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: True)
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: True)
 
 
 @pytest.fixture

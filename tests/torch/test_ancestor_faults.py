@@ -14,7 +14,7 @@ import pytest
 import small
 import torch
 from batchgrowth_trainer import training
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.exchange.reduction import bytes_sent
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.training import Options, train
@@ -113,7 +113,7 @@ def test_ten_of_ten_short_fits_finish_and_agree(small_job: Any, tmp_path: Path) 
 
 
 def test_there_are_checkpoints(small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: True)
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: True)
     train(small_job(), Options(output_dir=tmp_path))
     assert 3 == len(list((tmp_path / training.CHECKPOINTS).iterdir()))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import CheckpointError, StorageError
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record import remote, storage
 from batchgrowth_trainer.sinks.events import CheckpointFailed, CheckpointSaved, Event
 from batchgrowth_trainer.training import Options, train
@@ -52,7 +52,7 @@ def updates(folder: Path) -> list[int]:
 def test_a_run_that_ends_and_goes_on_elsewhere_has_the_same_weights_and_history(
     s3: Any, small_job: Any, tmp_path: Path, stored: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: run.position.update % 3 == 2)
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: run.position.update % 3 == 2)
     job = small_job("optimizer={type: Adam, adam: {}}")
     expected = train(job, Options(output_dir=tmp_path / "alone"))
 
@@ -77,7 +77,7 @@ def test_a_run_that_ends_and_goes_on_elsewhere_has_the_same_weights_and_history(
 def test_a_store_that_fails_for_a_while_costs_checkpoints_and_nothing_else(
     s3: Any, small_job: Any, tmp_path: Path, stored: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: run.position.update % 3 == 2)
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: run.position.update % 3 == 2)
 
     def disturb(sink: Sink) -> None:
         s3.failure = (503, "SlowDown") if sink.saved == 2 and sink.failed < 3 else None

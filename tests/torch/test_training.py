@@ -16,7 +16,7 @@ import small
 from batchgrowth.errors import CheckpointError, ClusterError, Interrupted, PortError, StorageError, WorkloadError
 from batchgrowth.schedule.plan import make_plan
 from batchgrowth_trainer import training
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record import checkpoint
 from batchgrowth_trainer.record.output import OutputFolder
 from batchgrowth_trainer.sinks.events import Event, note_of
@@ -292,7 +292,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
 ) -> None:
     """The next one may succeed; only a last one that failed is an error."""
     failing = [True]
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: run.position.update in (3, 9))
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: run.position.update in (3, 9))
     save = training.CheckpointStore.save
 
     def sometimes(store: Any, snapshot: Any, story: Any) -> int:

@@ -64,7 +64,7 @@ def main(
     from batchgrowth_trainer.sinks.progress import Reporter, numbered, repeat, to_config_map, to_file
     from batchgrowth_trainer.training import interrupts
     from batchgrowth_trainer.worker.logs import set_up_logs
-    from batchgrowth_trainer.workers.claims import Fence
+    from batchgrowth_trainer.workers.takeover import Fence
 
     paths = (str(source),) if manifest.spec.workload.source else ()  # as it is mounted in trainer and workers
     sys.path[:0] = paths
@@ -83,7 +83,7 @@ def main(
     first_stop = Note("stop requested: writing a checkpoint, then exiting")
     try:
         with interrupts(lambda: publish(sinks, first_stop)) as requested:
-            from batchgrowth_trainer.drivers.workforce import shards_of
+            from batchgrowth_trainer.drivers.scaling import shards_of
             from batchgrowth_trainer.training import Options, train
 
             if fence is not None:

@@ -24,8 +24,8 @@ from distributed import Client
 from prometheus_client import CollectorRegistry
 from safetensors.torch import save
 
-from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.drivers.workforce import Join, Scaler, Scaling, Workforce
+from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.drivers.scaling import Join, JoinedCluster, Scaler, Scaling
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, CheckpointStore, Saved
 from batchgrowth_trainer.record.functions import FUNCTION_FILE, function_in, receive
@@ -40,10 +40,10 @@ from batchgrowth_trainer.sinks.recorder import Journal
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.sinks.trackers.tracking import check_installed, tracking
 from batchgrowth_trainer.worker.addresses import host_towards
-from batchgrowth_trainer.workers.claims import Fence, announce
 from batchgrowth_trainer.workers.connection import LoopWatch, SchedulerLost, closed_in_time, connection
 from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.local_cluster import LOOPBACK, LocalScaler, existing_left_alone, local_cluster
+from batchgrowth_trainer.workers.takeover import Fence, take_over_aside
 
 # --- Ctrl-C once ---
 # Ctrl-C once: write a checkpoint and stop. Twice: stop at once. SIGTERM, which Kubernetes sends, counts as Ctrl-C.
@@ -79,7 +79,7 @@ def interrupts(on_first: Callable[[], None]) -> Iterator[Callable[[], bool]]:
 
 
 def concluded(
-    run: Run, job: BatchGrowthJob, folder: OutputFolder, checkpoints: Checkpoints, trained: Trained
+    run: RunState, job: BatchGrowthJob, folder: OutputFolder, checkpoints: Checkpoints, trained: Trained
 ) -> dict[str, Any]:
     """The summary of the finished run, whose results are written. Raises Interrupted if updates are left."""
     if trained.snapshot is not None:
@@ -105,9 +105,9 @@ def concluded(
     return summary
 
 
-def summary_of(run: Run, directory: Path, name: str, sha256: str) -> dict[str, Any]:
+def summary_of(run: RunState, directory: Path, name: str, sha256: str) -> dict[str, Any]:
     """The content of summary.json; `finalLoss` is the mean training loss per example over the last epoch."""
-    plan, story = run.plan, run.story
+    plan, totals = run.plan, run.totals
     return {
         "name": name,
         "exchange": run.spec.exchange.type,
@@ -116,10 +116,10 @@ def summary_of(run: Run, directory: Path, name: str, sha256: str) -> dict[str, A
         "epochs": plan.epochs,
         "seconds": round(run.seconds, 3),
         "finalLoss": _last_epochs_loss(run, directory),
-        "accuracy": story.accuracy,
+        "accuracy": totals.accuracy,
         "weightsSha256": sha256,
-        "resizes": [row.to_json() for row in story.resizes],
-        "recoveries": story.recoveries,
+        "resizes": [row.to_json() for row in totals.resizes],
+        "recoveries": totals.recoveries,
         "arithmetic": run.arithmetics.to_json(),
     }
 
@@ -146,7 +146,7 @@ def _named(watched: Watched, best: Judged) -> dict[str, Any]:
     return {"metric": watched.metric, "mode": watched.mode, "value": value, "update": best.update, "epoch": best.epoch}
 
 
-def _last_epochs_loss(run: Run, directory: Path) -> float:
+def _last_epochs_loss(run: RunState, directory: Path) -> float:
     run.flush()
     rows = read_run(directory).history
     begin = run.plan.epochs - 1
@@ -217,7 +217,7 @@ def train(
     def wait_for_folder(text: str) -> None:
         note(text)
         if fence is not None and options.scheduler is not None:
-            announce(options.scheduler, fence, stops)
+            take_over_aside(options.scheduler, fence, stops)
 
     patience = _LOCK_PATIENCE_SECONDS if options.patient else 0.0
     # The endpoint answers the liveness probe, so it opens before the run waits for its folder and reads checkpoints.
@@ -275,13 +275,13 @@ def _run(
     saved: Saved | None,
     sinks: Sequence[Sink],
     stop_requested: Callable[[], bool],
-) -> Iterator[Run]:
+) -> Iterator[RunState]:
     position, plan = saved.snapshot.position if saved else Position(), course.plan
     telemetry = Telemetry(plan, position.epoch + position.offset / plan.examples_per_epoch, endpoint.registry)
     with ExitStack() as stack:
         history = stack.enter_context(_history(folder, saved, sinks))
         trackers = tracking(job, folder.path, lambda text: run.note(text))
-        run = Run(
+        run = RunState(
             course, history=history, checkpoints=checkpoints,
             sinks=(telemetry, Journal(folder.path), *trackers, *sinks),
             wanted=options.wanted or _planned(options.workers), stop_requested=stop_requested, saved=saved,
@@ -331,9 +331,9 @@ def _planned(most: int | None) -> Callable[[Plan, Position], int]:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def _trained(run: Run, options: Options, watch: LoopWatch) -> Trained:
+def _trained(run: RunState, options: Options, watch: LoopWatch) -> Trained:
     """Train with the job's exchange; if `options.patient`, once more each time the scheduler is lost."""
-    train_with: Callable[[Run, Join], Trained] = run.spec.exchange.entry.load()
+    train_with: Callable[[RunState, Join], Trained] = run.spec.exchange.entry.load()
     while True:
         try:
             return train_with(run, lambda: _workforce(run, options, watch))
@@ -344,20 +344,20 @@ def _trained(run: Run, options: Options, watch: LoopWatch) -> Trained:
 
 
 @contextmanager
-def _workforce(run: Run, options: Options, watch: LoopWatch) -> Iterator[Workforce]:
+def _workforce(run: RunState, options: Options, watch: LoopWatch) -> Iterator[JoinedCluster]:
     with _cluster(run, options) as (client, scaler, host, patience), watch.watching(client.loop.asyncio_loop):
         given = (run.spec, options.paths, run.stop_requested, options.fence, options.function, run.arithmetics)
         crew = Crew(client, uuid.uuid4().hex, *given)
         scaling = Scaling(run, crew, scaler, patience)
         crew.open()
         try:
-            yield Workforce(crew, scaling, host)
+            yield JoinedCluster(crew, scaling, host)
         finally:
             crew.close()
 
 
 @contextmanager
-def _cluster(run: Run, options: Options) -> Iterator[tuple[Client, Scaler | None, str, float]]:
+def _cluster(run: RunState, options: Options) -> Iterator[tuple[Client, Scaler | None, str, float]]:
     if options.scheduler is None:
         with local_cluster(run.spec, options.logs) as cluster, closed_in_time(Client(cluster)) as client:
             yield client, LocalScaler(cluster), LOOPBACK, _LOCAL_PATIENCE_SECONDS

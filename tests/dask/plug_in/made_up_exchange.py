@@ -6,10 +6,10 @@ from batchgrowth.extend import ExchangeEntry
 
 
 def train(run: Any, join: Any) -> Any:
-    from batchgrowth_trainer.drivers.generations import AllReduceDriver
+    from batchgrowth_trainer.drivers.generations import GenerationsDriver
 
     with join() as workforce:
-        return AllReduceDriver(run, workforce.crew, workforce.scaling, workforce.host).train()
+        return GenerationsDriver(run, workforce.crew, workforce.scaling, workforce.host).train()
 
 
 ENTRY = ExchangeEntry(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.manifest.reading import load_stored
-from batchgrowth_trainer.drivers.workforce import shards_of
+from batchgrowth_trainer.drivers.scaling import shards_of
 from batchgrowth_trainer.sinks.progress import Reporter, to_file
 from batchgrowth_trainer.training import Options, train
-from batchgrowth_trainer.workers.claims import Fence
+from batchgrowth_trainer.workers.takeover import Fence
 
 if __name__ == "__main__":
     start, scheduler, folder = sys.argv[1:]

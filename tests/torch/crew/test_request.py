@@ -15,7 +15,7 @@ from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.messages import COMPUTE
 from batchgrowth_trainer.worker.service import listen
-from batchgrowth_trainer.workers.calls import Calls, Request
+from batchgrowth_trainer.workers.calls import Calls, WorkerRequest
 from batchgrowth_trainer.workers.registered import Ended
 from distributed.protocol import deserialize, serialize
 from distributed.protocol.serialize import Serialize
@@ -37,9 +37,9 @@ def sent(message: Any) -> Any:
     return deserialize(*serialize(message.data)) if isinstance(message, Serialize) else message
 
 
-def ended(worker: Any, function: Any, *arguments: Any) -> Request:
+def ended(worker: Any, function: Any, *arguments: Any) -> WorkerRequest:
     """The request for that function, after its end."""
-    request = Request()
+    request = WorkerRequest()
     request.end(sent(asyncio.run(worker.handlers[COMPUTE]((function, arguments)))))
     return request
 
@@ -73,13 +73,13 @@ def test_it_is_lost_with_a_worker_that_closes(worker: Any) -> None:
 
 
 def test_it_is_lost_with_the_connection() -> None:
-    request = Request()
+    request = WorkerRequest()
     request.lose()
     assert Ended("a", 1, request).is_lost()
 
 
 def test_requests_are_told_apart() -> None:
-    assert Request().key != Request().key
+    assert WorkerRequest().key != WorkerRequest().key
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def calls_that_raise(error: Exception) -> Iterator[Calls]:
 )
 def test_whatever_prevents_the_answer_ends_it(error: Exception, status: str) -> None:
     """What is not the connection's is raised, rather than waited for without end."""
-    ends: SimpleQueue[Request] = SimpleQueue()
+    ends: SimpleQueue[WorkerRequest] = SimpleQueue()
     with calls_that_raise(error) as calls:
         request = calls.request("tcp://a", divmod, 17, 5, then=ends.put)
         assert request is ends.get(timeout=10)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from batchgrowth_trainer.drivers import generations
-from batchgrowth_trainer.drivers.generations import AllReduceDriver, Generation
+from batchgrowth_trainer.drivers.generations import Generation, GenerationsDriver
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.worker.messages import Outcome
+from batchgrowth_trainer.worker.messages import MemberOutcome
 
 CHECKPOINT = 10
 
@@ -19,7 +19,7 @@ class World:
     run_id = "run"
 
     def __init__(self) -> None:
-        self.calls, self.leaving, self.story = self, set[str](), self
+        self.calls, self.leaving, self.totals = self, set[str](), self
         self.note, self.evaluated, self.reported, self.saved_update = print, 0, 0, CHECKPOINT
         self.registered, self.silent, self.overdue = {"a", "b", "c", "idle"}, set[str](), set[str]()
         self.done = list[tuple[str, str]]()
@@ -56,10 +56,10 @@ def present() -> Generation:
 
 
 @pytest.fixture
-def driver(world: World) -> AllReduceDriver:
+def driver(world: World) -> GenerationsDriver:
     unused: Any = SimpleNamespace()
     run: Any = world
-    return AllReduceDriver(run, run, unused, "127.0.0.1")
+    return GenerationsDriver(run, run, unused, "127.0.0.1")
 
 
 CANCELLED = [("cancel", "a"), ("cancel", "b"), ("cancel", "c")]
@@ -74,24 +74,24 @@ CANCELLED = [("cancel", "a"), ("cancel", "b"), ("cancel", "c")]
     ],
 )
 def test_the_others_end_and_their_state_is_saved_first(
-    driver: AllReduceDriver, world: World, present: Generation, updates: tuple[int, int], saves: list[Any]
+    driver: GenerationsDriver, world: World, present: Generation, updates: tuple[int, int], saves: list[Any]
 ) -> None:
     world.silent, world.overdue = {"c"}, {"c"}
     driver._restart_hung(present)
     assert CANCELLED == world.done, "nobody is restarted while others train"
 
-    present.outcomes["b"] = Outcome(updates[1], lost="the driver has ended the generation")
+    present.outcomes["b"] = MemberOutcome(updates[1], lost="the driver has ended the generation")
     driver._restart_hung(present)
     assert CANCELLED == world.done
 
-    present.outcomes["a"] = Outcome(updates[0], lost="the driver has ended the generation")
+    present.outcomes["a"] = MemberOutcome(updates[0], lost="the driver has ended the generation")
     for _ in range(2):
         driver._restart_hung(present)
     assert [*CANCELLED, *saves, ("restart", "c")] == world.done
 
 
 def test_where_no_member_answers_there_is_nothing_to_save(
-    driver: AllReduceDriver, world: World, present: Generation
+    driver: GenerationsDriver, world: World, present: Generation
 ) -> None:
     world.silent, world.overdue = {"a", "b", "c"}, {"a", "b"}
     driver._restart_hung(present)
@@ -99,12 +99,12 @@ def test_where_no_member_answers_there_is_nothing_to_save(
 
 
 def test_those_that_do_not_end_are_not_waited_for_any_longer(
-    driver: AllReduceDriver, world: World, present: Generation, monkeypatch: pytest.MonkeyPatch
+    driver: GenerationsDriver, world: World, present: Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when they wait for the one that hangs by NCCL, which its restart ends."""
     now = 100.0
     monkeypatch.setattr(generations.time, "monotonic", lambda: now)
-    present.outcomes["b"] = Outcome(12, lost="rank 2 does not answer")
+    present.outcomes["b"] = MemberOutcome(12, lost="rank 2 does not answer")
     world.silent, world.overdue = {"c"}, {"c"}
     driver._restart_hung(present)
     now += generations._SAVING_SECONDS
@@ -113,7 +113,7 @@ def test_those_that_do_not_end_are_not_waited_for_any_longer(
 
 
 def test_a_worker_that_does_not_train_is_restarted_at_once(
-    driver: AllReduceDriver, world: World, present: Generation
+    driver: GenerationsDriver, world: World, present: Generation
 ) -> None:
     world.silent, world.overdue = {"idle"}, {"idle"}
     driver._restart_hung(present)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from batchgrowth.choices import EXCHANGES
 from batchgrowth.position import Position
-from batchgrowth_trainer.drivers.generations import AllReduceDriver
+from batchgrowth_trainer.drivers.generations import GenerationsDriver
 from batchgrowth_trainer.record.arithmetic import Arithmetic
-from batchgrowth_trainer.worker.messages import GenerationBegan, Left, Order, Outcome, Prepared
+from batchgrowth_trainer.worker.messages import GenerationBegan, Left, MemberOutcome, Order, Prepared
 from batchgrowth_trainer.workers.registered import Ended, Event
 
 EVERYONE = {
@@ -65,7 +65,7 @@ class Crew:
         done: Any = SimpleNamespace(status="finished")
         for address in orders:
             if not (deadly and address == DIES):
-                yield Ended(address, number, done, Outcome(0, lost="rank 40 is gone" if deadly else ""))
+                yield Ended(address, number, done, MemberOutcome(0, lost="rank 40 is gone" if deadly else ""))
 
     def restart_unresponsive(self, addresses: list[str], _note: Any, _save: Any) -> None:
         self.asked.append(set(addresses))
@@ -89,7 +89,7 @@ def test_a_thousand_workers_regroup() -> None:
     """250 of them, then all, of which one dies; each order is small, and each survivor is notified once."""
     crew, resizes, recoveries = Crew(deadly=3), list[tuple[int, int]](), list[str]()
     run: Any = SimpleNamespace(
-        spec=SPEC, story=SimpleNamespace(evaluated=0),
+        spec=SPEC, totals=SimpleNamespace(evaluated=0),
         reported=0, saved_update=0, position=Position(), plan=SimpleNamespace(is_done=lambda _: False),
         stop_requested=lambda: False, checkpoint_due=lambda: False, checkpoint_after=lambda _: None,
         evaluation_due=lambda _: False, reach=lambda _: None, note=lambda _: None, record_recovery=recoveries.append,
@@ -107,7 +107,7 @@ def test_a_thousand_workers_regroup() -> None:
     )
 
     with pytest.raises(OverError):
-        AllReduceDriver(run, crew, scaling, "127.0.0.1").train()  # type: ignore[arg-type]
+        GenerationsDriver(run, crew, scaling, "127.0.0.1").train()  # type: ignore[arg-type]
 
     assert [250, 1000, 1000, 999] == [len(orders) for orders in crew.orders]
     assert [(250, 1000), (1000, 999)] == resizes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from batchgrowth.errors import ClusterError
 from batchgrowth.measured.course import Course
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import History
 from batchgrowth_trainer.sinks.events import Event, Recovered
@@ -34,19 +34,19 @@ def seen() -> Seen:
 @pytest.fixture
 def run(small_job: Any, tmp_path: Path, seen: Seen) -> Any:
     with closing(History(tmp_path)) as history:
-        yield Run(
+        yield RunState(
             Course(small_job().spec), history=history, checkpoints=CheckpointStore(tmp_path / "checkpoints", {}, 1),
             sinks=[seen], wanted=lambda _plan, _position: 1, stop_requested=lambda: False,
         )  # fmt: skip
 
 
-def lose(run: Run, times: int) -> None:
+def lose(run: RunState, times: int) -> None:
     for number in range(times):
         run.record_recovery(f"loss {number + 1}")
 
 
 @pytest.mark.fault("C01")
-def test_workers_that_are_lost_again_and_again_end_the_run(run: Run, seen: Seen) -> None:
+def test_workers_that_are_lost_again_and_again_end_the_run(run: RunState, seen: Seen) -> None:
     """With the exit code after which the trainer's Job is tried again, within its own bounds."""
     run.reach(5)
     lose(run, MOST)
@@ -57,7 +57,7 @@ def test_workers_that_are_lost_again_and_again_end_the_run(run: Run, seen: Seen)
 
 
 @pytest.mark.fault("C01")
-def test_losses_with_updates_in_between_are_not_counted_together(run: Run, seen: Seen) -> None:
+def test_losses_with_updates_in_between_are_not_counted_together(run: RunState, seen: Seen) -> None:
     for update in range(5):
         run.reach(update)
         lose(run, MOST)

@@ -14,9 +14,9 @@ from batchgrowth.measured.course import Course
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.position import Position
 from batchgrowth.schedule.plan import BatchDecision, make_plan
-from batchgrowth_trainer.drivers import workforce as scaling_module
-from batchgrowth_trainer.drivers.run import Run, Story
-from batchgrowth_trainer.drivers.workforce import Scaling, shards_of
+from batchgrowth_trainer.drivers import scaling as scaling_module
+from batchgrowth_trainer.drivers.run import RunState, RunTotals
+from batchgrowth_trainer.drivers.scaling import Scaling, shards_of
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import History, ResizeRow
 from batchgrowth_trainer.replica.rows import Committed
@@ -55,7 +55,7 @@ def run(small_job: Any) -> Any:
     waits: list[str] = []
     return SimpleNamespace(
         spec=job.spec, plan=plan, position=Position(), wanted=partial(shards_of, plan), stop_requested=lambda: False,
-        publish=lambda event: None, wait_for=waits.append, waits=waits, story=Story(),
+        publish=lambda event: None, wait_for=waits.append, waits=waits, totals=RunTotals(),
     )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def test_resizes_are_apart_while_more_workers_are_to_come(run: Any, monkeypatch:
     names = [f"w{i}" for i in range(wanted)]
     joined(crew, *names[:2])
     members = scaling.gather(lambda _: None, {})
-    run.story.resizes += [ResizeRow(1, 1, 2, 3.0), ResizeRow(2, 2, 1, 30.0)]  # one has joined, then one was lost
+    run.totals.resizes += [ResizeRow(1, 1, 2, 3.0), ResizeRow(2, 2, 1, 30.0)]  # one has joined, then one was lost
     joined(crew, names[2])
     seconds[0] = 29.0
     assert not scaling.regroup_due(members)
@@ -152,7 +152,7 @@ class MeasuredRun:
         self.looks: list[Forecast | None] = []
         self._seconds = 0.0
         monkeypatch.setattr(scaling_module, "time", SimpleNamespace(monotonic=lambda: self._seconds))
-        self._run = Run(
+        self._run = RunState(
             Course(job.spec), history=history, checkpoints=CheckpointStore(folder, {}, 1), sinks=[self],
             wanted=lambda plan, position: plan.stage_at(position.update).workers, stop_requested=lambda: False,
         )  # fmt: skip

@@ -5,10 +5,10 @@ from typing import Any, cast
 import pytest
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.generations import States
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Snapshot, pack_snapshot
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.worker.messages import Outcome
+from batchgrowth_trainer.worker.messages import MemberOutcome
 from batchgrowth_trainer.workers.crew import Crew
 
 
@@ -17,7 +17,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.calls, self.run_id, self.asked = self, "", list[str]()
-        self.reported, self.position, self.story = 12, None, self
+        self.reported, self.position, self.totals = 12, None, self
         self.evaluated = 1
 
     def ask(self, *_: Any, workers: list[str]) -> dict[str, Any]:
@@ -31,30 +31,30 @@ class Asked:
 def test_it_ends_with_a_member_that_has_judged_the_last_evaluation() -> None:
     """Those that lost a peer while they evaluated have the update alone; if there is no other, they evaluate again."""
     crew = Asked()
-    states = States(cast(Run, crew), cast(Crew, crew), lambda _: None)
+    states = States(cast(RunState, crew), cast(Crew, crew), lambda _: None)
     assert states.is_judged, "without a member there is nothing to judge"
-    states.take({"a": Outcome(12, is_judged=False), "b": Outcome(11)})
+    states.take({"a": MemberOutcome(12, is_judged=False), "b": MemberOutcome(11)})
     assert not states.is_judged
-    states.take({"b": Outcome(12)})
+    states.take({"b": MemberOutcome(12)})
     assert states.is_judged
     states.trained()
     assert ["b"] == crew.asked
-    states.take({"a": Outcome(13, is_judged=False)})
+    states.take({"a": MemberOutcome(13, is_judged=False)})
     assert not states.is_judged
-    states.take({"a": Outcome(13)})
+    states.take({"a": MemberOutcome(13)})
     assert states.is_judged
 
 
 def test_nothing_is_saved_or_taken_from_a_member_whose_step_failed_midway() -> None:
     """It is at the update that its step would have ended, which another may have, or else the last checkpoint."""
     crew = Asked()
-    states = States(cast(Run, crew), cast(Crew, crew), lambda _: None)
-    states.take({"a": Outcome(12)})
-    states.take({"a": Outcome(13, is_whole=False), "b": Outcome(12)})
+    states = States(cast(RunState, crew), cast(Crew, crew), lambda _: None)
+    states.take({"a": MemberOutcome(12)})
+    states.take({"a": MemberOutcome(13, is_whole=False), "b": MemberOutcome(12)})
     assert {"b": 12} == states.updates
     states.trained()
     assert ["b"] == crew.asked
-    states.take({"b": Outcome(12, is_whole=False)})
+    states.take({"b": MemberOutcome(12, is_whole=False)})
     states.release({"a", "b"})
     assert ["b"] == crew.asked
 
@@ -63,7 +63,7 @@ class Training:
     """Crew, calls and run in one, whose members answer when the test says so; `saved` are the updates saved."""
 
     def __init__(self) -> None:
-        self.calls, self.story, self.run_id, self.reported, self.evaluated = self, self, "", 0, 0
+        self.calls, self.totals, self.run_id, self.reported, self.evaluated = self, self, "", 0, 0
         self.asked, self.saved = list[str](), list[int]()
         self.answers: dict[str, Any] | None = None
 
@@ -89,7 +89,7 @@ def state(update: int) -> tuple[PackedSnapshot, tuple[()]]:
 def test_nothing_waits_for_the_state_of_a_member_that_trains() -> None:
     """It is asked once, though a checkpoint stays due, and again after it has answered, or was lost."""
     world = Training()
-    states = States(cast(Run, world), cast(Crew, world), lambda _: None)
+    states = States(cast(RunState, world), cast(Crew, world), lambda _: None)
     states.save_while_it_trains("a", due=False)
     assert [] == world.asked
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_nothing_waits_for_the_state_of_a_member_that_trains() -> None:
 def test_a_state_that_comes_too_late_is_not_saved(saves: bool) -> None:
     """After the end of its generation, or once a newer one was saved."""
     world = Training()
-    states = States(cast(Run, world), cast(Crew, world), lambda _: None)
+    states = States(cast(RunState, world), cast(Crew, world), lambda _: None)
     states.save_while_it_trains("a", due=True)
     if saves:
         states.save("b")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from batchgrowth.measured.course import Course
 from batchgrowth.position import Position
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore, Saved
 from batchgrowth_trainer.record.history import History
 from batchgrowth_trainer.record.snapshot import Snapshot
@@ -18,12 +18,12 @@ BETWEEN = Position(17, 1, 80)
 
 
 @contextmanager
-def a_run(job: Any, folder: Path, saved: Saved | None = None) -> Iterator[Run]:
+def a_run(job: Any, folder: Path, saved: Saved | None = None) -> Iterator[RunState]:
     history, store = History(folder), CheckpointStore(folder / "checkpoints", {}, 1)
     if saved is not None:
         history.truncate(saved.snapshot.position.update)
     try:
-        yield Run(
+        yield RunState(
             Course(job.spec), history=history, checkpoints=store, sinks=(), wanted=lambda _plan, _position: 1,
             stop_requested=lambda: False, saved=saved,
         )  # fmt: skip
@@ -46,5 +46,5 @@ def test_an_evaluation_after_the_checkpoint_is_repeated(small_job: Any, tmp_path
         assert not run.evaluation_due(FIRST)
         assert run.evaluation_due(SECOND)
         run.record_evaluation(SECOND, {"loss": 0.4, "accuracy": 0.75}, 1.7e9)
-        assert 0.75 == run.story.accuracy
+        assert 0.75 == run.totals.accuracy
     assert whole == evaluations.read_text()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from batchgrowth.errors import StorageError
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.history import History
 from batchgrowth_trainer.record.output import OutputFolder
@@ -28,22 +28,22 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_disk_ends_in_one_paragraph_and_after_making_room_the_run_goes_on(
     small_job: Any, small_disk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: run.position.update in (10, 20))
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: run.position.update in (10, 20))
     whole = train(small_job(), Options(output_dir=tmp_path / "whole"))
     stuffing: list[Path] = []
-    save = Run.save
+    save = RunState.save
 
-    def save_and_fill(run: Run, snapshot: Any) -> None:
+    def save_and_fill(run: RunState, snapshot: Any) -> None:
         save(run, snapshot)
         if snapshot.position.update == 10:
             stuffing.append(small_disk.fill())
 
-    monkeypatch.setattr(Run, "save", save_and_fill)
+    monkeypatch.setattr(RunState, "save", save_and_fill)
     with pytest.raises(StorageError, match="No space left on device") as raised:
         train(small_job(), Options(output_dir=small_disk.path / "run"))
     assert "\n" not in str(raised.value)
     assert ["update-0000000010"] == [path.name for path in (small_disk.path / "run" / "checkpoints").iterdir()]
-    monkeypatch.setattr(Run, "save", save)
+    monkeypatch.setattr(RunState, "save", save)
     stuffing[0].unlink()
     again = train(small_job(), Options(output_dir=small_disk.path / "run", resume=True))
     assert whole["weightsSha256"] == again["weightsSha256"]
@@ -88,7 +88,7 @@ class Emptier:
 def test_the_end_waits_for_room(
     small_job: Any, small_disk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: run.position.update == 10)
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: run.position.update == 10)
     monkeypatch.setattr(storage, "LAST_SECONDS", 20)
     emptier = Emptier(small_disk, CheckpointFailed)
     done = train(small_job(), Options(output_dir=small_disk.path / "run"), [emptier])
@@ -123,7 +123,7 @@ def test_a_row_torn_by_a_full_disk_does_not_break_the_next_resume(
 ) -> None:
     """The file ends with a page, and so within a row, unless the times in the rows make one end there."""
     job = small_job("epochs=12", "batch={initial: 8, maximum: 8, shard: 4, growth: {type: Constant}}")
-    monkeypatch.setattr(Run, "checkpoint_due", lambda run: run.position.update == 10)
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: run.position.update == 10)
     stuffing: list[Path] = []
 
     class Filler:

@@ -9,7 +9,7 @@ import pytest
 from batchgrowth.measured.course import Course
 from batchgrowth.position import Position
 from batchgrowth.schedule.plan import make_plan
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
 from batchgrowth_trainer.replica.rows import Committed
@@ -56,8 +56,8 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield opened
 
 
-def make_run(job: Any, tmp_path: Path, history: History, sink: Any) -> Run:
-    return Run(
+def make_run(job: Any, tmp_path: Path, history: History, sink: Any) -> RunState:
+    return RunState(
         Course(job.spec), history=history, checkpoints=CheckpointStore(tmp_path / "checkpoints", {}, 1), sinks=[sink],
         wanted=lambda _plan, _position: 1, stop_requested=lambda: False,
     )  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_repeated_row_is_published_once(small_job: Any, tmp_path: Path, histor
     assert [1, 2, 3] == [row.update for row in sink.of(HistoryRow)]
     assert [12] == [row.update for row in sink.of(EvaluationRow)]
     assert 3 == run.position.update
-    assert (1, 0.75) == (run.story.evaluated, run.story.accuracy)
+    assert (1, 0.75) == (run.totals.evaluated, run.totals.accuracy)
 
 
 def test_a_wait_is_published_once_until_the_next_update(small_job: Any, tmp_path: Path, history: History) -> None:

@@ -14,7 +14,7 @@ from batchgrowth_trainer.exchange.group import Group, PeerLost, spread_state
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.worker import member as of_member
 from batchgrowth_trainer.worker.member import Member
-from batchgrowth_trainer.worker.messages import EvaluationReport, Order, Outcome
+from batchgrowth_trainer.worker.messages import EvaluationReport, MemberOutcome, Order
 from optimizers_of_ones_own import Failing
 from torch import Tensor
 
@@ -34,10 +34,10 @@ def members(job: Any, count: int) -> Iterator[list[Member]]:
             member.close()
 
 
-def generation(group: list[Member], number: int, until: int, evaluated: int) -> tuple[list[Outcome], list[Any]]:
+def generation(group: list[Member], number: int, until: int, evaluated: int) -> tuple[list[MemberOutcome], list[Any]]:
     """The outcomes of one generation, each member in a thread of its own, and what they sent."""
     places = seats([member.door.address for member in group], bytes([number]) * TOKEN_BYTES, 60, None)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, MemberOutcome] = {}
     sent = list[Any]()
 
     def train(rank: int, order: Order) -> None:
@@ -72,12 +72,12 @@ def test_what_follows_from_an_evaluation_goes_to_those_who_lack_it(small_job: An
     """A member that lost its peers while it evaluated has only the update."""
     with members(small_job(*JUDGED), 3) as (whole, *group):
         [outcome], [report] = generation([whole], 1, until=12, evaluated=0)
-        assert (Outcome(12), Position(12, 1, 0)) == (outcome, report.position)
+        assert (MemberOutcome(12), Position(12, 1, 0)) == (outcome, report.position)
         complete = whole.replica.snapshot()
         for number, member in enumerate(group):
             member.replica.restore(complete if number == ahead else before_the_evaluation(complete))
         outcomes, reports = generation(group, 2, until=12, evaluated=1)
-        assert [Outcome(12)] * 2 == outcomes
+        assert [MemberOutcome(12)] * 2 == outcomes
         assert not reports
         assert state(whole) == state(group[0]) == state(group[1])
 
@@ -87,11 +87,11 @@ def test_states_that_differ_from_run_to_run_become_one(small_job: Any) -> None:
     with members(small_job("workload.entrypoint=small:plain", "exchange.type=Downpour"), 3) as group:
         for member in group:
             [outcome], _ = generation([member], 1, until=12, evaluated=1)
-            assert Outcome(12) == outcome
+            assert MemberOutcome(12) == outcome
         group[1].replica.parameters.vector.data.add_(1)
         assert state(group[0]) != state(group[1])
         outcomes, _ = generation(group, 2, until=12, evaluated=1)
-        assert [Outcome(12)] * 3 == outcomes
+        assert [MemberOutcome(12)] * 3 == outcomes
         assert state(group[0]) == state(group[1]) == state(group[2])
 
 
@@ -103,7 +103,7 @@ def test_a_member_whose_step_failed_midway_has_no_state(small_job: Any, monkeypa
     )
     with members(job, 1) as [member]:
         [outcome], _ = generation([member], 1, until=5, evaluated=0)
-        assert Outcome(5) == outcome
+        assert MemberOutcome(5) == outcome
         before, asked = member.replica.snapshot(), member.control.request_snapshot()
         assert 5 == asked.result().position.update
 
@@ -119,7 +119,7 @@ def test_a_member_whose_step_failed_midway_has_no_state(small_job: Any, monkeypa
 
         member.replica.restore(before)
         [outcome], _ = generation([member], 4, until=12, evaluated=0)
-        assert Outcome(12) == outcome
+        assert MemberOutcome(12) == outcome
 
 
 def test_a_state_that_came_in_part_is_none(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +134,11 @@ def test_a_state_that_came_in_part_is_none(small_job: Any, monkeypatch: pytest.M
         with monkeypatch.context() as patched:
             patched.setattr(of_member, "spread_state", broken)
             outcomes, _ = generation([ahead, behind], 2, until=13, evaluated=1)
-        assert [Outcome(12, "rank 0 is gone"), Outcome(0, "rank 0 is gone", is_whole=False)] == outcomes
+        assert [MemberOutcome(12, "rank 0 is gone"), MemberOutcome(0, "rank 0 is gone", is_whole=False)] == outcomes
         [outcome], _ = generation([behind], 3, until=13, evaluated=1)
         assert isinstance(outcome.error, DeviceFault)
         outcomes, _ = generation([ahead, behind], 4, until=13, evaluated=1)
-        assert [Outcome(13)] * 2 == outcomes
+        assert [MemberOutcome(13)] * 2 == outcomes
         assert state(ahead) == state(behind)
 
 
@@ -150,6 +150,6 @@ def test_an_evaluation_that_only_the_driver_knows_is_repeated(small_job: Any) ->
         for member in group:
             member.replica.restore(before_the_evaluation(whole.replica.snapshot()))
         outcomes, [again] = generation(group, 2, until=12, evaluated=1)
-        assert [Outcome(12)] * 2 == outcomes
+        assert [MemberOutcome(12)] * 2 == outcomes
         assert report.values == again.values
         assert state(whole) == state(group[0]) == state(group[1])

@@ -13,10 +13,10 @@ import torch
 from batchgrowth.schedule.stages import Step
 
 from batchgrowth_trainer.blame import WorkerFault
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.drivers.single_process import evaluate_if_due
-from batchgrowth_trainer.drivers.workforce import Join, Scaling
-from batchgrowth_trainer.record.snapshot import Packed, Trained, pack_all
+from batchgrowth_trainer.record.snapshot import PackedTensor, Trained, pack_all
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import trained_of
 from batchgrowth_trainer.replica.growth import Stopwatch
@@ -27,7 +27,7 @@ from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Gradients, Left, UpdateRow
 from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.arithmetics import STEPS
-from batchgrowth_trainer.workers.calls import Request
+from batchgrowth_trainer.workers.calls import WorkerRequest
 from batchgrowth_trainer.workers.connection import SchedulerLost
 from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.registered import Ended, Event
@@ -56,7 +56,7 @@ class Copy:
 
     rank: int
     worker: str
-    request: Request
+    request: WorkerRequest
     asked_at: float
     is_backup: bool = False
     delay: float = 0.0
@@ -92,7 +92,7 @@ class Gathering:
         self._copies: dict[str, Copy] = {}  # by the key of the request, without those that are lost
         self._missing = set(range(len(sizes)))
 
-    def add(self, rank: int, worker: str, request: Request) -> None:
+    def add(self, rank: int, worker: str, request: WorkerRequest) -> None:
         """Take a request that the worker computes the part of this rank."""
         copy, part = Copy(rank, worker, request, self._clock()), self._parts[rank]
         if part:
@@ -277,7 +277,7 @@ _PACES = 9  # of the last updates; their median is the usual one, though one or 
 class GatherScatterDriver:
     """The server: holds the replica and the optimizer and adds in the fixed order; the workers compute gradients."""
 
-    def __init__(self, run: Run, crew: Crew, scaling: Scaling, replica: Replica) -> None:
+    def __init__(self, run: RunState, crew: Crew, scaling: Scaling, replica: Replica) -> None:
         self._run, self._crew, self._scaling, self._replica = run, crew, scaling, replica
         self._number = self._size = 0
         self._now: Gathering | None = None
@@ -385,7 +385,7 @@ class GatherScatterDriver:
         idle = present.idle(self._free(self._scaling.team({})))
         return [address for address in idle if address in self._crew.ready]
 
-    def _request(self, step: Step, rank: int, size: int, address: str, model: dict[str, Packed]) -> None:
+    def _request(self, step: Step, rank: int, size: int, address: str, model: dict[str, PackedTensor]) -> None:
         """Have the worker compute the part of this rank, with this model, which it is given once in an update."""
         assert self._now is not None
         order = (self._crew.run_id, None if address in self._now.asked else model, step, rank, size)
@@ -430,7 +430,7 @@ class GatherScatterDriver:
         self._run.record_rows([UpdateRow.now(step, self._replica.plan, done, len(members), times)])
 
 
-def train(run: Run, join: Join) -> Trained:
+def train(run: RunState, join: Join) -> Trained:
     """Train with GatherScatter. See GatherScatterDriver.train."""
     replica = build_replica(run.spec)
     with closing(replica.loaders):

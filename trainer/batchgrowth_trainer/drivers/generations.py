@@ -14,8 +14,8 @@ from batchgrowth.errors import BatchGrowthError
 from distributed import Future
 
 from batchgrowth_trainer.blame import WorkerFault
-from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.drivers.workforce import Join, Scaling
+from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, seats
 from batchgrowth_trainer.exchange.group import Rendezvous
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Trained, pack_snapshot, unpack_snapshot, unpack_trained
@@ -25,8 +25,8 @@ from batchgrowth_trainer.worker.messages import (
     EvaluationReport,
     GenerationBegan,
     Left,
+    MemberOutcome,
     Order,
-    Outcome,
     Prepared,
     Report,
     RowsReport,
@@ -49,7 +49,7 @@ class Generation:
     cancelled_at: float = math.inf  # when those that form it were last requested to stop waiting
     heard_at: float = field(default_factory=time.monotonic)  # when a member last reported or ended
     futures: dict[str, Future] = field(default_factory=dict)
-    outcomes: dict[str, Outcome | None] = field(default_factory=dict)
+    outcomes: dict[str, MemberOutcome | None] = field(default_factory=dict)
     pauses: dict[int, float | None] = field(default_factory=dict)
     stopping: bool = False
     asked_at: float = -math.inf  # when it was last requested to stop
@@ -83,7 +83,7 @@ class Generation:
         return next(reasons, "")
 
     @property
-    def remaining(self) -> dict[str, Outcome]:
+    def remaining(self) -> dict[str, MemberOutcome]:
         """The outcome of each remaining member."""
         return {address: outcome for address, outcome in self.outcomes.items() if outcome is not None}
 
@@ -112,7 +112,7 @@ class States:
     A member that lost its peers while it evaluated is not judged: its state lacks what follows from the evaluation.
     """
 
-    def __init__(self, run: Run, crew: Crew, on_report: Callable[[Report], None]) -> None:
+    def __init__(self, run: RunState, crew: Crew, on_report: Callable[[Report], None]) -> None:
         self._run, self._crew, self._on_report = run, crew, on_report
         self.updates: dict[str, int] = {}
         self._unjudged: set[str] = set()
@@ -133,7 +133,7 @@ class States:
                 self.restart_unresponsive(members[:1])
                 return False
             best = saved.snapshot.position.update
-            self.take({members[0]: Outcome(best, is_judged=answers[members[0]])})
+            self.take({members[0]: MemberOutcome(best, is_judged=answers[members[0]])})
         self._run.reach(best)
         holder = next(address for address in members if self.updates.get(address, 0) == best)
         if self._has_reported_all(holder):
@@ -141,7 +141,7 @@ class States:
         self.restart_unresponsive([holder])
         return False
 
-    def take(self, outcomes: Mapping[str, Outcome]) -> None:
+    def take(self, outcomes: Mapping[str, MemberOutcome]) -> None:
         """How far these members are now; one whose step failed midway has no state."""
         for address, outcome in outcomes.items():
             if not outcome.is_whole:
@@ -228,7 +228,7 @@ class States:
     @property
     def _known(self) -> tuple[str, int, int]:
         """The run, and how far its reports are known."""
-        return self._crew.run_id, self._run.reported, self._run.story.evaluated
+        return self._crew.run_id, self._run.reported, self._run.totals.evaluated
 
     def _save(self, packed: PackedSnapshot, reports: Iterable[Report]) -> None:
         self._take(reports)
@@ -253,10 +253,10 @@ _SAVING_SECONDS = 20.0  # how long the members that answer have to end a generat
 _SILENCE_SECONDS = 10.0  # after which the members of a generation are pinged
 
 
-class AllReduceDriver:
+class GenerationsDriver:
     """Runs generation after generation until the plan is done."""
 
-    def __init__(self, run: Run, crew: Crew, scaling: Scaling, host: str) -> None:
+    def __init__(self, run: RunState, crew: Crew, scaling: Scaling, host: str) -> None:
         self._run, self._crew, self._scaling, self._host = run, crew, scaling, host
         self._number = 0
         self._states = States(run, crew, self._on_report)
@@ -315,7 +315,7 @@ class AllReduceDriver:
         until = self._scaling.ends_at(len(doors))
         all_connected = run.spec.exchange.entry.all_connected
         for seat in seats(doors, self._now.token, run.spec.patience_seconds, store, all_connected=all_connected):
-            yield Order(seat, self._now.number, until, evaluated=run.story.evaluated, reported=run.reported)
+            yield Order(seat, self._now.number, until, evaluated=run.totals.evaluated, reported=run.reported)
 
     def _supervise(self, present: Generation) -> None:
         self._scaling.tick(present.members)
@@ -389,7 +389,7 @@ class AllReduceDriver:
         if self._now is not None and event.generation == self._now.number:
             self._end(self._now, event.address, None if event.is_lost() else event.outcome)
 
-    def _end(self, present: Generation, address: str, outcome: Outcome | None) -> None:
+    def _end(self, present: Generation, address: str, outcome: MemberOutcome | None) -> None:
         present.heard_at = time.monotonic()
         present.outcomes.setdefault(address, outcome)
         if outcome is None:
@@ -463,7 +463,7 @@ class AllReduceDriver:
             self._crew.leave_out(address, fault)
 
 
-def train(run: Run, join: Join) -> Trained:
-    """Train with AllReduce. See AllReduceDriver.train."""
+def train(run: RunState, join: Join) -> Trained:
+    """Train with AllReduce. See GenerationsDriver.train."""
     with join() as force:
-        return AllReduceDriver(run, force.crew, force.scaling, force.host).train()
+        return GenerationsDriver(run, force.crew, force.scaling, force.host).train()

@@ -19,9 +19,9 @@ from threading import Lock
 from batchgrowth.schedule.stages import Step, round_at
 
 from batchgrowth_trainer.blame import reported_as_workload_error
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.drivers.scaling import Join
 from batchgrowth_trainer.drivers.single_process import Advance, train_here
-from batchgrowth_trainer.drivers.workforce import Join
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.optimizers import FlatOptimizer
@@ -44,7 +44,7 @@ class Hogwild:
         # An optimizer of the user's own is an object with a state of its own, which is moved by one thread at a time.
         self._stepping = nullcontext() if isinstance(replica.optimizer, FlatOptimizer) else Lock()
 
-    def __call__(self, run: Run, replica: Replica) -> None:
+    def __call__(self, run: RunState, replica: Replica) -> None:
         """One round, which is recorded. Raises WorkloadError and DataError; the state is then that before it."""
         steps = round_at(replica.plan, replica.position, _UPDATES * len(self._twins))
         with undone_by_errors(replica):
@@ -53,7 +53,7 @@ class Hogwild:
             replica.moved_to(steps[len(rows) - 1].after)
         run.record_rows(rows)
 
-    def _round(self, run: Run, left: deque[Step]) -> list[UpdateRow]:
+    def _round(self, run: RunState, left: deque[Step]) -> list[UpdateRow]:
         """The rows of the updates that were taken from `left`, in the plan's order."""
         rows: list[UpdateRow] = []
         working = {self._pool.submit(self._work, twin, left, rows) for twin in self._twins}
@@ -84,7 +84,7 @@ class Hogwild:
             rows.append(UpdateRow.now(step, replica.plan, done, 1, seconds))
 
 
-def _wait_for(working: set[Future[None]], run: Run, left: deque[Step]) -> None:
+def _wait_for(working: set[Future[None]], run: RunState, left: deque[Step]) -> None:
     """Wait for the end of a round, which a requested stop brings forward. Raises the first error of a thread."""
     while working:
         ended, working = wait(working, _LOOK_SECONDS, return_when="FIRST_COMPLETED")
@@ -102,6 +102,6 @@ def _advance(replica: Replica) -> Iterator[Advance]:
         yield Hogwild(replica, pool, threads)
 
 
-def train(run: Run, _join: Join) -> Trained:
+def train(run: RunState, _join: Join) -> Trained:
     """Train in threads of this process, from the newest checkpoint on. Raises WorkloadError and DataError."""
     return train_here(run, _advance)

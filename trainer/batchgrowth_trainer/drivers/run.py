@@ -28,7 +28,7 @@ from batchgrowth_trainer.workers.arithmetics import Arithmetics
 
 
 @dataclass(slots=True)
-class Story:
+class RunTotals:
     """`evaluated` is the last evaluated epoch."""
 
     resizes: list[ResizeRow] = field(default_factory=list)
@@ -46,17 +46,17 @@ class Story:
         }
 
 
-def story_of(saved: Saved | None) -> Story:
+def totals_of(saved: Saved | None) -> RunTotals:
     """The story so far of a run that goes on from a checkpoint; a new one without.
 
     A member trains on before its state is saved, so the story may be ahead of the checkpoint: the run then evaluates
     the later epochs again, since their rows are cut off.
     """
     if saved is None:
-        return Story()
+        return RunTotals()
     resizes = [ResizeRow.from_json(record) for record in saved.story["resizes"]]
     evaluated = min(int(saved.story["evaluated"]), saved.snapshot.position.epoch)
-    return Story(resizes, int(saved.story["recoveries"]), evaluated, saved.story["accuracy"])
+    return RunTotals(resizes, int(saved.story["recoveries"]), evaluated, saved.story["accuracy"])
 
 
 # --- The checkpoints of a run while it trains: when the next is due, and how long training goes on without one ---
@@ -138,7 +138,7 @@ _MOST_FRUITLESS_RECOVERIES = 20  # in a row, without an update in between
 _SHARED = attrgetter(*HistoryRow.__slots__[:-1])  # what a history row takes from an update row
 
 
-class Run:
+class RunState:
     """The state of a run; `wanted` gives the number of workers at a position of a plan, `sinks` receive its events."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Run:
         self._course, self._wanted, self._check_held = course, wanted, check_held
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
         self._looks: tuple[BatchDecision, ...] = ()  # the last two outcomes
-        self.story = story_of(saved)
+        self.totals = totals_of(saved)
         self.arithmetics = Arithmetics(
             required=self.spec.workers.same_arithmetic == "Required",
             publish=lambda workers, line: self.publish(events.ArithmeticDiffers(workers, line)),
@@ -234,8 +234,8 @@ class Run:
 
         `end` says what ends the training early with it, if anything does. Raises CheckpointError.
         """
-        if position.epoch > self.story.evaluated:
-            self.story.evaluated = position.epoch
+        if position.epoch > self.totals.evaluated:
+            self.totals.evaluated = position.epoch
             self._publish_evaluation(position, values, at)
         if end is not None and not self.plan.ended_early:
             self._course = self._course.ended(end.evaluated)
@@ -246,7 +246,7 @@ class Run:
         if not values:
             return
         metrics = {name: value for name, value in values.items() if name != "loss"}
-        self.story.accuracy = metrics.get("accuracy", self.story.accuracy)
+        self.totals.accuracy = metrics.get("accuracy", self.totals.accuracy)
         row = EvaluationRow(position.update, float(position.epoch), self._since_began(at), values["loss"], metrics)
         self.publish(row)
 
@@ -255,13 +255,13 @@ class Run:
 
         `judged` is the last epoch whose evaluation is judged, if that is known.
         """
-        done = self.story.evaluated if judged is None else min(judged, self.story.evaluated)
+        done = self.totals.evaluated if judged is None else min(judged, self.totals.evaluated)
         return evaluation_due(self.spec, self.plan, position, done)
 
     def record_resize(self, update: int, before: int, after: int, pause_seconds: float) -> None:
         """Record that the number of members changed at this update boundary."""
         row = ResizeRow(update, before, after, round(pause_seconds, 6))
-        self.story.resizes.append(row)
+        self.totals.resizes.append(row)
         self.publish(row)
 
     def record_recovery(self, cause: str) -> None:
@@ -269,7 +269,7 @@ class Run:
 
         Raises ClusterError after too many recoveries without an update in between.
         """
-        self.story.recoveries += 1
+        self.totals.recoveries += 1
         self.publish(events.Recovered(self.position.update, cause))
         self._fruitless = self._fruitless + 1 if self._recovered_at == self.position.update else 1
         self._recovered_at = self.position.update
@@ -312,7 +312,7 @@ class Run:
 
     def _write(self, snapshot: Snapshot) -> int:
         self.flush()
-        return self._checkpoints.save(snapshot, self.story_json())
+        return self._checkpoints.save(snapshot, self.totals_json())
 
     def checkpoint_after(self, update: int) -> Saved | None:
         """The newest whole checkpoint if it is ahead of `update`, else None."""
@@ -321,9 +321,9 @@ class Run:
         saved = self._checkpoints.load_latest(self.note)
         return saved if saved is not None and saved.snapshot.position.update > update else None
 
-    def story_json(self) -> dict[str, Any]:
+    def totals_json(self) -> dict[str, Any]:
         """The story as checkpoints store it."""
-        return {"seconds": self.seconds, **self.story.to_json(), "arithmetic": self.arithmetics.to_json()}
+        return {"seconds": self.seconds, **self.totals.to_json(), "arithmetic": self.arithmetics.to_json()}
 
     @property
     def seconds(self) -> float:

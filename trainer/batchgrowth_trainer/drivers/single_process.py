@@ -8,8 +8,8 @@ from functools import partial
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_device_fault
-from batchgrowth_trainer.drivers.run import Run
-from batchgrowth_trainer.drivers.workforce import Join
+from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.drivers.scaling import Join
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import judged, trained_of
@@ -19,11 +19,11 @@ from batchgrowth_trainer.sinks.events import Compressed
 from batchgrowth_trainer.worker.messages import UpdateRow
 from batchgrowth_trainer.workers.arithmetics import SHARDS
 
-Advance = Callable[[Run, Replica], None]
+Advance = Callable[[RunState, Replica], None]
 """Makes the next update or more, and records them."""
 
 
-def train_alone(run: Run, replica: Replica, advance: Advance) -> Replica:
+def train_alone(run: RunState, replica: Replica, advance: Advance) -> Replica:
     """The replica after training it in this process to the end of the plan, or until a stop is requested.
 
     Raises WorkloadError and DataError.
@@ -38,7 +38,7 @@ def train_alone(run: Run, replica: Replica, advance: Advance) -> Replica:
             advance(run, replica)
 
 
-def _update(stopwatch: Stopwatch, run: Run, replica: Replica) -> None:
+def _update(stopwatch: Stopwatch, run: RunState, replica: Replica) -> None:
     step = replica.plan.step_at(replica.position)
     began = time.perf_counter()
     whole = replica.partials(step, (0, step.shards), runs=lambda later: (0, later.shards))
@@ -52,7 +52,7 @@ def _update(stopwatch: Stopwatch, run: Run, replica: Replica) -> None:
         run.publish(Compressed(replica.rows.rounding_error))
 
 
-def evaluate_if_due(run: Run, replica: Replica) -> bool:
+def evaluate_if_due(run: RunState, replica: Replica) -> bool:
     """Evaluate the replica at the end of an epoch, if that is due and not done; return whether it was."""
     judgement, position = replica.judgement, replica.position
     if not run.evaluation_due(position, judgement.known(position.epoch)):
@@ -69,7 +69,7 @@ def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
     return rows[0]
 
 
-def train_here(run: Run, advancing: Callable[[Replica], AbstractContextManager[Advance]]) -> Trained:
+def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextManager[Advance]]) -> Trained:
     """Train in this process, from the newest checkpoint on. Raises WorkloadError and DataError."""
     replica = build_replica(run.spec)
     with closing(replica.loaders), advancing(replica) as advance:
@@ -81,6 +81,6 @@ def train_here(run: Run, advancing: Callable[[Replica], AbstractContextManager[A
         return trained_of(replica)
 
 
-def train(run: Run, _join: Join) -> Trained:
+def train(run: RunState, _join: Join) -> Trained:
     """Train update after update. See train_here."""
     return train_here(run, lambda _: nullcontext(partial(_update, Stopwatch())))

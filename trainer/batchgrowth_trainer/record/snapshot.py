@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedTensor:
     """The bytes of a tensor, uint8, shape (bytes,), with its own dtype, such as "bfloat16", and shape."""
 
     data: np.ndarray
@@ -22,13 +22,13 @@ class Packed:
     shape: tuple[int, ...]
 
 
-def pack(tensor: Tensor) -> Packed:
+def pack(tensor: Tensor) -> PackedTensor:
     """The tensor packed; shares its memory if it is contiguous and on the CPU."""
     own = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return Packed(_bytes_of(own), str(own.dtype).removeprefix("torch."), tuple(own.shape))
+    return PackedTensor(_bytes_of(own), str(own.dtype).removeprefix("torch."), tuple(own.shape))
 
 
-def unpack(packed: Packed) -> Tensor:
+def unpack(packed: PackedTensor) -> Tensor:
     """The tensor that was packed, on the CPU; a copy, since the bytes that Dask received may be read-only."""
     tensor = torch.empty(packed.shape, dtype=getattr(torch, packed.dtype))
     _bytes_of(tensor)[:] = packed.data
@@ -40,12 +40,12 @@ def _bytes_of(tensor: Tensor) -> np.ndarray:
     return tensor.view(-1).view(torch.uint8).numpy()
 
 
-def pack_all(tensors: Mapping[str, Tensor]) -> dict[str, Packed]:
+def pack_all(tensors: Mapping[str, Tensor]) -> dict[str, PackedTensor]:
     """Every tensor packed, by name."""
     return {name: pack(tensor) for name, tensor in tensors.items()}
 
 
-def unpack_all(packed: Mapping[str, Packed]) -> dict[str, Tensor]:
+def unpack_all(packed: Mapping[str, PackedTensor]) -> dict[str, Tensor]:
     """Every tensor that was packed, by name."""
     return {name: unpack(one) for name, one in packed.items()}
 
@@ -54,8 +54,8 @@ def unpack_all(packed: Mapping[str, Packed]) -> dict[str, Tensor]:
 
 BEST = "best."
 """What the names of the best weights begin with; a job may begin to keep them, and cease to, at any time."""
-PackedSnapshot = tuple[Position, Mapping[str, Packed]]
-PackedTrained = tuple[PackedSnapshot, Mapping[str, Packed], Mapping[str, Packed] | None]
+PackedSnapshot = tuple[Position, Mapping[str, PackedTensor]]
+PackedTrained = tuple[PackedSnapshot, Mapping[str, PackedTensor], Mapping[str, PackedTensor] | None]
 
 
 @dataclass(frozen=True, slots=True)

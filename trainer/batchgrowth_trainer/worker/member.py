@@ -22,7 +22,7 @@ from batchgrowth_trainer.exchange.connections import Door, Encryption
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
-from batchgrowth_trainer.record.snapshot import Packed, Snapshot, unpack
+from batchgrowth_trainer.record.snapshot import PackedTensor, Snapshot, unpack
 from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import is_judged, judged
@@ -179,9 +179,9 @@ class Member:
         self._rows: deque[messages.UpdateRow] = deque(maxlen=_KEPT_ROWS + longest)
         self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
         self._idle_since: tuple[int, float] = (-1, 0.0)
-        self._model: Mapping[str, Packed] = {}
+        self._model: Mapping[str, PackedTensor] = {}
 
-    def train(self, order: messages.Order, send: Send, encryption: Encryption | None) -> messages.Outcome:
+    def train(self, order: messages.Order, send: Send, encryption: Encryption | None) -> messages.MemberOutcome:
         """Train to the order's end, a stop, or the loss of a peer; the outcome names a lost peer or workload error."""
         prepare_process(self.replica.spec)
         self.control.training(True)
@@ -201,9 +201,9 @@ class Member:
             if group is not None:
                 group.close()
 
-    def _outcome(self, lost: str = "", error: BatchGrowthError | None = None) -> messages.Outcome:
+    def _outcome(self, lost: str = "", error: BatchGrowthError | None = None) -> messages.MemberOutcome:
         replica = self.replica
-        return messages.Outcome(replica.position.update, lost, error, is_judged(replica), replica.is_whole)
+        return messages.MemberOutcome(replica.position.update, lost, error, is_judged(replica), replica.is_whole)
 
     def close(self) -> None:
         """Free what the member holds besides its replica: its door, the thread that watches it, and its loaders."""
@@ -211,7 +211,9 @@ class Member:
         self.replica.loaders.close()
         self.door.close()
 
-    def partial_rows(self, model: Mapping[str, Packed] | None, step: Step, rank: int, size: int) -> list[np.ndarray]:
+    def partial_rows(
+        self, model: Mapping[str, PackedTensor] | None, step: Step, rank: int, size: int
+    ) -> list[np.ndarray]:
         """The rows of this member's nodes of the update `step`, computed with the server's model.
 
         None stands for the model of the last call, for another part of its update, if the exchange has backups.

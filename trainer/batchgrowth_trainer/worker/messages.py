@@ -51,7 +51,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MemberOutcome:
     """How a generation ended for one member: `lost` says why a peer was lost, `error` is the workload's fault.
 
     `is_judged` is false if its state lacks the evaluation after that update, which another member may have; `is_whole`

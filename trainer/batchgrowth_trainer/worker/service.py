@@ -22,8 +22,8 @@ from batchgrowth_trainer.exchange.connections import Encryption
 from batchgrowth_trainer.loading import find_modules_in
 from batchgrowth_trainer.record.functions import receive
 from batchgrowth_trainer.record.snapshot import (
-    Packed,
     PackedSnapshot,
+    PackedTensor,
     PackedTrained,
     pack_snapshot,
     pack_trained,
@@ -129,7 +129,7 @@ def _build(run_id: str, spec: JobSpec, host: str) -> None:
         _PREPARING.discard(run_id)
 
 
-def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
+def train_generation(run_id: str, order: messages.Order) -> messages.MemberOutcome:
     """The outcome of one generation of this process's member, which reports through Dask's events."""
     worker = get_worker()
 
@@ -141,7 +141,7 @@ def train_generation(run_id: str, order: messages.Order) -> messages.Outcome:
 
 
 def compute_gradients(
-    run_id: str, model: Mapping[str, Packed] | None, step: Step, rank: int, size: int
+    run_id: str, model: Mapping[str, PackedTensor] | None, step: Step, rank: int, size: int
 ) -> messages.Gradients:
     """This member's rows of the update `step`, with the server's model; None stands for that of the last request."""
     began = time.perf_counter()

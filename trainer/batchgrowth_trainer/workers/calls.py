@@ -27,7 +27,7 @@ from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
 _NUMBERS = count()
 
 
-class Request:
+class WorkerRequest:
     """Looks like a future of Dask to those who wait for its end; `result` is the answer once `status` is "finished".
 
     It is "lost" if the worker, or the connection to it, is; "error" if `exception()` was raised on the way or there.
@@ -178,14 +178,14 @@ class Calls:
             raise SchedulerLost(LOST) from error
 
     def request(
-        self, address: str, function: Callable[..., Any], *arguments: Any, then: Callable[[Request], None]
-    ) -> Request:
+        self, address: str, function: Callable[..., Any], *arguments: Any, then: Callable[[WorkerRequest], None]
+    ) -> WorkerRequest:
         """Have the worker's thread call the function, and call `then`, on the client's event loop, at its end.
 
         The worker must listen, see `service.listen`. Does not wait, nor is the worker's leaving noticed other than by
         the loss of the connection.
         """
-        request = Request()
+        request = WorkerRequest()
 
         async def requested() -> None:
             try:

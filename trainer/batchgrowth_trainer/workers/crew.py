@@ -15,11 +15,11 @@ from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, Prepared, decode
 from batchgrowth_trainer.workers.arithmetics import Arithmetics
-from batchgrowth_trainer.workers.calls import Calls, Request
-from batchgrowth_trainer.workers.claims import Claim, Fence
+from batchgrowth_trainer.workers.calls import Calls, WorkerRequest
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
-from batchgrowth_trainer.workers.health import Note, Pulse, Restarts, Save
-from batchgrowth_trainer.workers.registered import Ended, Event, Ready, Roll, Unready
+from batchgrowth_trainer.workers.health import Note, Pulse, Save, WorkerRestarts
+from batchgrowth_trainer.workers.registered import Ended, Event, Membership, Ready, Unready
+from batchgrowth_trainer.workers.takeover import Fence, Takeover
 
 # --- The workers that had a fault of their own, and when the same fault counts as the job's ---
 
@@ -142,17 +142,17 @@ class Crew:
         self._topic = service.topic(run_id)
         self._preparing: dict[str, Future] = {}
         self.calls = Calls(client, self.check_connected)
-        self._claim = Claim(client, self.calls, fence)
-        self._arguments = (run_id, spec, tuple(paths), self._claim.start, function)
+        self._takeover = Takeover(client, self.calls, fence)
+        self._arguments = (run_id, spec, tuple(paths), self._takeover.start, function)
         self._pulse = Pulse(self.calls)
-        self._roll = Roll(client, self.calls, self.events.put)
-        self._restarts = Restarts(client, lambda a: a in self._admission or a in self.leaving)
+        self._membership = Membership(client, self.calls, self.events.put)
+        self._restarts = WorkerRestarts(client, lambda a: a in self._admission or a in self.leaving)
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
 
     def open(self) -> None:
         """Start to watch the workers, and to prepare all that are registered. Raises SchedulerLost, Superseded."""
-        self._claim.open()
-        self._roll.open(self._topic, self._on_event)
+        self._takeover.open()
+        self._membership.open(self._topic, self._on_event)
 
     def close(self) -> None:
         """Stop watching, and free what the members hold."""
@@ -161,7 +161,7 @@ class Crew:
             for preparing in self._preparing.values():
                 preparing.cancel()  # a worker that has not begun builds no member; one that has drops it when asked
             self.calls.ask(service.forget, self.run_id, workers=[*self.registered], seconds=_ANSWER_SECONDS)
-            self._roll.close(self._topic)
+            self._membership.close(self._topic)
         except (SchedulerLost, Superseded, OSError):
             return  # nothing of this run is left
         finally:
@@ -171,9 +171,9 @@ class Crew:
         """Poll the scheduler. Raises Superseded, and SchedulerLost if it is lost or blocks a requested stop."""
         if self.client.status != "running" or self.client.scheduler_comm is not self._connection:
             raise SchedulerLost(LOST)  # a reconnected scheduler has lost the run's tasks
-        self._roll.poll()
-        self._claim.poll()
-        if self._roll.silence() > _ANSWER_SECONDS and self._stop_requested():
+        self._membership.poll()
+        self._takeover.poll()
+        if self._membership.silence() > _ANSWER_SECONDS and self._stop_requested():
             raise SchedulerLost(LOST)
 
     def drain_events(self, seconds: float, handle: Callable[[Event], None]) -> None:
@@ -276,13 +276,13 @@ class Crew:
             time.sleep(_POLL_SECONDS)
 
     def restart(self, addresses: Iterable[str], note: Note, why: str = "does not answer") -> None:
-        """Restart the registered workers among these, which do not count until ready again: see Restarts.restart."""
+        """Restart the registered workers among these, which do not count until ready again: see WorkerRestartsrestart."""
         for address in self.registered.intersection(addresses):
             note(f"worker {address} {why}; restarting it")
-            self._roll.left(address)
+            self._membership.left(address)
             self.calls.start(self._restarts.restart(address))
 
-    def on_end(self, address: str, generation: int) -> Callable[[Future | Request], None]:
+    def on_end(self, address: str, generation: int) -> Callable[[Future | WorkerRequest], None]:
         """A callback that queues the end of this worker's task or request."""
         return lambda done: self.events.put(Ended(address, generation, done))
 
@@ -308,7 +308,7 @@ class Crew:
     def _prepare(self, address: str) -> None:
         if address in self._preparing or address in self._admission:
             return
-        self.calls.notify(service.abandon_others, self.run_id, self._claim.start, worker=address)
+        self.calls.notify(service.abandon_others, self.run_id, self._takeover.start, worker=address)
         self._preparing[address] = future = self.calls.submit(address, service.prepare_member, *self._arguments)
         future.add_done_callback(lambda done: self._on_prepared(address, done))
 
@@ -329,8 +329,8 @@ class Crew:
     def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
         message = decode(event[1])
         if isinstance(message, Joined):
-            self._roll.joined(message.address)
+            self._membership.joined(message.address)
         elif isinstance(message, Left):
-            self._roll.left(message.address)
+            self._membership.left(message.address)
         else:
             self.events.put(message)

@@ -83,7 +83,7 @@ RESTART_SECONDS = 300.0
 """The longest that a worker without a nanny may take to come back; Dask waits as long for a silent worker."""
 
 
-class Restarts:
+class WorkerRestarts:
     """Restarts workers; `is_back` returns whether one is ready again, or about to exit by itself."""
 
     def __init__(self, client: Client, is_back: Callable[[str], bool]) -> None:

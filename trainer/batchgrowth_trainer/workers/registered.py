@@ -11,8 +11,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import KilledWorker
 
 from batchgrowth_trainer.blame import WorkerFault
-from batchgrowth_trainer.worker.messages import Joined, Left, Message, Outcome, Prepared
-from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls, Request
+from batchgrowth_trainer.worker.messages import Joined, Left, MemberOutcome, Message, Prepared
+from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls, WorkerRequest
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
 
 # --- A scheduler plugin that reports to a run which workers join and leave ---
@@ -26,14 +26,14 @@ def membership_plugin(topic: str) -> SchedulerPlugin:
     Its class is local, so that it is pickled by value: an existing scheduler may lack this package.
     """
 
-    class Membership(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
+    class MembershipPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         def add_worker(self, scheduler: Scheduler, worker: str) -> None:
             scheduler.log_event(topic, {"kind": "joined", "address": worker})
 
         def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
             scheduler.log_event(topic, {"kind": "left", "address": worker})
 
-    return Membership()
+    return MembershipPlugin()
 
 
 # --- The events of a crew; all arrive in one queue, in the order in which they happened ---
@@ -64,8 +64,8 @@ class Ended:
 
     address: str
     generation: int
-    future: Future | Request
-    outcome: Outcome | None = None
+    future: Future | WorkerRequest
+    outcome: MemberOutcome | None = None
 
     def fault(self) -> WorkerFault | None:
         """The fault of this worker that ended the task; None if it ended otherwise."""
@@ -92,7 +92,7 @@ _POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
 
 
-class Roll:
+class Membership:
     """Keeps `calls.registered` in step with the scheduler's list, and reports every change to `report`."""
 
     def __init__(self, client: Client, calls: Calls, report: Callable[[Event], None]) -> None:
@@ -116,7 +116,7 @@ class Roll:
         self._calls.wait(self._client.scheduler.unregister_scheduler_plugin(name=topic), (), _CLOSE_SECONDS)
 
     def poll(self) -> None:
-        """Request the list once a second, without waiting for it."""
+        """WorkerRequest the list once a second, without waiting for it."""
         now = time.monotonic()
         if self.silence() == 0 and now - self._asked_at > _POLL_SECONDS:
             self._asked_at = now

@@ -17,7 +17,7 @@ from batchgrowth.errors import ClusterError
 from batchgrowth.position import Position
 from batchgrowth.schedule.stages import Plan
 
-from batchgrowth_trainer.drivers.run import Run
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.sinks.events import WorkersReady
 from batchgrowth_trainer.workers.crew import Crew
 
@@ -50,7 +50,7 @@ def shards_of(plan: Plan, position: Position) -> int:
 class Scaling:
     """Matches the workers to the plan; `scaler` is None if the cluster is scaled externally."""
 
-    def __init__(self, run: Run, crew: Crew, scaler: Scaler | None, patience_seconds: float) -> None:
+    def __init__(self, run: RunState, crew: Crew, scaler: Scaler | None, patience_seconds: float) -> None:
         self._run, self._crew, self._scaler, self._patience = run, crew, scaler, patience_seconds
         self._asked, self._asked_at, self._repaired_at = 0, 0.0, 0.0
         self._lead_seconds: float | None = None
@@ -59,7 +59,7 @@ class Scaling:
         self._newcomers_since: float | None = None
         self._grouped_at = 0.0
         self._ticked_at = -_TICK_SECONDS
-        self._pace = _Pace()
+        self._pace = _SmoothedPace()
 
     def wanted(self) -> int:
         """The workers that the current position should have, or can use if the cluster is scaled externally."""
@@ -96,7 +96,7 @@ class Scaling:
 
         The pause of a loss does not count: it has the wait for the one that was lost, as no other resize will.
         """
-        grown = (row for row in reversed(self._run.story.resizes) if row.to_workers > row.from_workers)
+        grown = (row for row in reversed(self._run.totals.resizes) if row.to_workers > row.from_workers)
         last = next(grown, None)
         return min(_PAUSES * last.pause_seconds, _LONGEST_APART_SECONDS) if last else 0.0
 
@@ -184,7 +184,7 @@ class Scaling:
         self._num_ready = ready
 
 
-class _Pace:
+class _SmoothedPace:
     """The smoothed pace, in examples per second."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ def _examples(position: Position, plan: Plan) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Workforce:
+class JoinedCluster:
     """A crew that is open, how it is scaled, and the address of this machine that its workers can reach."""
 
     crew: Crew
@@ -216,5 +216,5 @@ class Workforce:
     host: str
 
 
-Join = Callable[[], AbstractContextManager[Workforce]]
+Join = Callable[[], AbstractContextManager[JoinedCluster]]
 """Connects to a Dask cluster, and disconnects at the end of the block. Raises SchedulerLost and ClusterError."""

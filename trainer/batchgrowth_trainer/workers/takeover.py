@@ -49,7 +49,7 @@ _HOLDER = "batchgrowth-holder"  # the scheduler's metadata with the number and t
 Holder = tuple[int, str]
 
 
-def claim_function() -> Callable[..., Holder]:
+def takeover_function() -> Callable[..., Holder]:
     """A function for the scheduler that returns who holds the job, after a claim of (start, token).
 
     A later start takes over from an earlier one, and of two with one number the one that claims for the first time.
@@ -67,7 +67,7 @@ def claim_function() -> Callable[..., Holder]:
     return claim
 
 
-class Claim:
+class Takeover:
     """Claims the job for `fence` at the client's scheduler; without a fence it claims nothing."""
 
     def __init__(self, client: Client, calls: Calls, fence: Fence | None) -> None:
@@ -76,12 +76,12 @@ class Claim:
         self._asked_at = 0.0
 
     def open(self) -> None:
-        """Claim before any order is given. Raises Superseded if a later start holds the job, SchedulerLost."""
+        """Takeover before any order is given. Raises Superseded if a later start holds the job, SchedulerLost."""
         if self._fence is None:
             return
         self._asked_at = time.monotonic()
         try:
-            self._calls.wait(claimed(self._client, self._fence), (), CALL_SECONDS)
+            self._calls.wait(take_over(self._client, self._fence), (), CALL_SECONDS)
         except (ClosedClientError, OSError) as error:
             raise SchedulerLost(f"{LOST} ({error})") from error
         self._fence.check()
@@ -93,33 +93,33 @@ class Claim:
         self._fence.check()
         if time.monotonic() - self._asked_at > RENEW_SECONDS:
             self._asked_at = time.monotonic()
-            self._calls.start(claimed(self._client, self._fence))
+            self._calls.start(take_over(self._client, self._fence))
 
 
-async def claimed(client: Client, fence: Fence) -> None:
-    """Claim, on the client's event loop, unless the claim holds; let the fence fall if a later start holds the job.
+async def take_over(client: Client, fence: Fence) -> None:
+    """Takeover, on the client's event loop, unless the claim holds; let the fence fall if a later start holds the job.
 
     Raises OSError if the scheduler is lost.
     """
     mine = fence.start, fence.token
     held = tuple(await client.scheduler.get_metadata(keys=[_HOLDER], default=()))
     if held != mine:
-        held = tuple(await client._run_on_scheduler(claim_function(), *mine, not fence.granted))
+        held = tuple(await client._run_on_scheduler(takeover_function(), *mine, not fence.granted))
     if held == mine:
         fence.granted = True
     else:
         fence.fall(Superseded(f"start {held[0]} of the trainer drives the job; this one, start {mine[0]}, ends"))
 
 
-def announce(address: str, fence: Fence, over: Callable[[], bool]) -> None:
-    """Claim the job in a thread of its own, unless it is `over` before: another start may hold what this one waits for.
+def take_over_aside(address: str, fence: Fence, over: Callable[[], bool]) -> None:
+    """Takeover the job in a thread of its own, unless it is `over` before: another start may hold what this one waits for.
 
     So one that cannot be reached from the API server, but reaches its scheduler, ends and leaves its folder.
     """
 
     def run() -> None:
         with suppress(BatchGrowthError, OSError, TimeoutError), connection(address, math.inf, over, _ignore) as client:
-            made = asyncio.run_coroutine_threadsafe(claimed(client, fence), client.loop.asyncio_loop)
+            made = asyncio.run_coroutine_threadsafe(take_over(client, fence), client.loop.asyncio_loop)
             made.result(CALL_SECONDS)
 
     threading.Thread(target=run, name="claim", daemon=True).start()
