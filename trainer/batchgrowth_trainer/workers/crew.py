@@ -276,7 +276,7 @@ class Crew:
             time.sleep(_POLL_SECONDS)
 
     def restart(self, addresses: Iterable[str], note: Note, why: str = "does not answer") -> None:
-        """Restart the registered workers among these, which do not count until ready again: see WorkerRestartsrestart."""
+        """Restart the registered workers among these, which do not count until ready again: see `WorkerRestarts`."""
         for address in self.registered.intersection(addresses):
             note(f"worker {address} {why}; restarting it")
             self._membership.left(address)
