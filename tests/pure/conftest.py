@@ -17,7 +17,7 @@ from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.pod_limits import PodLimits
 from batchgrowth.schedule.plan import BatchDecision, make_plan
-from batchgrowth_operator.children.writes import Decision
+from batchgrowth_operator.children.writes import Writes
 from batchgrowth_operator.job.reconcile import reconcile
 from batchgrowth_operator.seen.clock import seconds_since
 from batchgrowth_operator.seen.observed import (
@@ -87,10 +87,10 @@ class World:
             ended_seconds=seconds_since(ended_at(self.job), self.now),
         )
 
-    def decide(self) -> Decision:
+    def decide(self) -> Writes:
         return reconcile(self.observed(), self.defaults)
 
-    def step(self) -> Decision:
+    def step(self) -> Writes:
         decision = self.decide()
         for write in self.writes(decision):
             write()
@@ -104,7 +104,7 @@ class World:
                 return
         raise AssertionError(f"still writing after {passes} passes: {self.decide()}")
 
-    def writes(self, decision: Decision) -> list[Any]:
+    def writes(self, decision: Writes) -> list[Any]:
         """The writes of a decision, one by one, in their order."""
         writes: list[Any] = []
         if decision.status is not None:

@@ -13,7 +13,7 @@ from batchgrowth_operator.api.cache import Store, key_of
 from batchgrowth_operator.api.client import CONFLICT, GONE, Api, Refused
 from batchgrowth_operator.api.events import Recorder
 from batchgrowth_operator.api.leader import bounded
-from batchgrowth_operator.children.writes import Decision, Manifest
+from batchgrowth_operator.children.writes import Manifest, Writes
 from batchgrowth_operator.job.events import status_refused
 from batchgrowth_operator.job.status import declared
 from batchgrowth_operator.seen.observed import Failure, Object, Observed, Ref, is_owned_by, ref_of
@@ -21,7 +21,7 @@ from batchgrowth_operator.seen.observed import Failure, Object, Observed, Ref, i
 # --- Fields of a status that the CRD of the cluster does not declare, since it is older than the operator ---
 
 
-# --- Carries out a decision: the one place that writes ---
+# --- Carrying out what a pass decided: the one place that writes ---
 
 
 class Outdated(Exception):
@@ -44,7 +44,7 @@ class Writer:
         """The API for the next write. Raises NotLeading if this process, which may have been paused, must not write."""
         return bounded(self.api, self.seconds_left())
 
-    def carry_out(self, seen: Observed, decision: Decision) -> tuple[Failure, ...]:
+    def carry_out(self, seen: Observed, writes: Writes) -> tuple[Failure, ...]:
         """The writes that the API server refused.
 
         After the first, nothing is created any more, nor deleted to be made again, nor is the job, since that may
@@ -52,27 +52,27 @@ class Writer:
         wait until it is, or each further pass would post them again. Raises Outdated if the job or a child has changed,
         OSError if no server answers or this process no longer leads.
         """
-        status = None if decision.status is None else self._write_status(seen, decision)
+        status = None if writes.status is None else self._write_status(seen, writes)
         failures = [] if status is None else [status]
-        for manifest in decision.apply:
+        for manifest in writes.apply:
             if not failures or ref_of(manifest) in seen.children:
                 failures += self._apply(seen, manifest)
-        for ref in decision.delete:
-            if not failures or ref not in decision.renewed:
-                failures += self._delete(seen, ref, seen.children[ref], waits=ref not in decision.abandoned)
-        for event in decision.events if status is None else [status_refused(status)]:
+        for ref in writes.delete:
+            if not failures or ref not in writes.recreated:
+                failures += self._delete(seen, ref, seen.children[ref], waits=ref not in writes.in_background)
+        for event in writes.events if status is None else [status_refused(status)]:
             self.recorder.record(seen, event)
-        if decision.delete_job and not failures:
+        if writes.delete_job and not failures:
             failures += self._delete(seen, Ref(KIND, seen.name), seen.job)
         return tuple(failures)
 
-    def _write_status(self, seen: Observed, decision: Decision) -> Failure | None:
+    def _write_status(self, seen: Observed, writes: Writes) -> Failure | None:
         """Writes the status with the observed resource version, so that a job edited since is refused as a conflict."""
         job = {"name": seen.name, "namespace": seen.namespace}
         version = {"uid": seen.uid, "resourceVersion": seen.job["metadata"]["resourceVersion"]}
-        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": decision.status}
+        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": writes.status}
         try:
-            self.store.update(self._applied_status(manifest), is_concluded=decision.is_conclusive)
+            self.store.update(self._applied_status(manifest), is_concluded=writes.is_conclusive)
         except Refused as refused:
             if refused.code in (CONFLICT, GONE):
                 raise Outdated from refused

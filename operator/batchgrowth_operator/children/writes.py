@@ -19,26 +19,33 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """The writes of one pass, in their order: status, apply, delete, events, deletion of the job.
+class Writes:
+    """What one pass writes, in this order: status, apply, delete, events, deletion of the job.
 
-    The status comes first because it records what was decided: if the pass dies after it, the next pass completes the
-    rest. `status` is None if it does not change, `requeue_after_seconds` None if only an event can change the decision.
-    `renewed` are those of `delete` that a later pass makes again, `abandoned` those that do not wait for the end of
-    their pods. `put_backs` are an input of the next decision. `is_conclusive` says that the only write is that of
-    progress in the status, on which neither the next decision nor its time depends.
+    The status comes first because it records what was decided: if the operator dies after it, the next pass writes the
+    rest.
     """
 
     status: Manifest | None = None
+    """The whole status; None if it does not change."""
     apply: tuple[Manifest, ...] = ()
+    """Children to create or change."""
     delete: tuple[Ref, ...] = ()
-    renewed: frozenset[Ref] = frozenset()
-    abandoned: frozenset[Ref] = frozenset()
+    """Children to delete."""
+    recreated: frozenset[Ref] = frozenset()
+    """Those of `delete` that a later pass makes again."""
+    in_background: frozenset[Ref] = frozenset()
+    """Those of `delete` that go at once, without waiting for the end of their pods."""
     events: tuple[Event, ...] = ()
+    """Kubernetes events about the job."""
     delete_job: bool = False
+    """Whether the job itself is deleted, because its time to live is over."""
     requeue_after_seconds: float | None = None
+    """Seconds after which time alone may change what is written; None if only an event can."""
     put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
+    """Children that others changed lately, which the next pass must know."""
     is_conclusive: bool = False
+    """Whether the only write is the progress in the status, which changes nothing that the next pass writes."""
 
     @property
     def is_empty(self) -> bool:

@@ -24,7 +24,7 @@ from batchgrowth_operator.children.pods import inputs_digest
 from batchgrowth_operator.children.scheduler import dask_cluster
 from batchgrowth_operator.children.trainer import trainer_job
 from batchgrowth_operator.children.workers import scheduler_retry, seconds_until_retry, worker_deployment
-from batchgrowth_operator.children.writes import Decision, Manifest
+from batchgrowth_operator.children.writes import Manifest, Writes
 from batchgrowth_operator.job.conditions import degraded_after, held_by, seconds_missing, stalled_after
 from batchgrowth_operator.job.contention import contention
 from batchgrowth_operator.job.events import events_between
@@ -51,10 +51,10 @@ from batchgrowth_operator.seen.situation import (
 from batchgrowth_operator.settings import Defaults
 
 
-def reconcile(seen: Observed, defaults: Defaults) -> Decision:
+def reconcile(seen: Observed, defaults: Defaults) -> Writes:
     """The writes for the job, and the time after which to look again even if nothing changes."""
     if "deletionTimestamp" in seen.job["metadata"]:
-        return Decision()
+        return Writes()
     try:
         s = situate(seen, defaults)
     except (SpecError, PlanError) as error:
@@ -72,25 +72,25 @@ def reconcile(seen: Observed, defaults: Defaults) -> Decision:
     status, until_report = throttled(wanted, s.previous, seen.now, defaults.report_seconds)
     left = _seconds_to_live(s)
     if left is not None and left <= 0 and s.previous.completion_time:  # so those who wait for its end see it
-        return Decision(delete_job=True)
+        return Writes(delete_job=True)
     reported = _reported(s.previous, status, s.quantity)
     apply = (*(manifest for manifest in changed if ref_of(manifest) not in fights.held), *scheduler_retry(seen))
     delete = tuple(_unwanted(s, renewed))
-    return Decision(
+    return Writes(
         status=reported.status,
         events=reported.events,
         apply=apply,
         delete=delete,
-        renewed=frozenset(renewed),
-        abandoned=abandoned,
+        recreated=frozenset(renewed),
+        in_background=abandoned,
         requeue_after_seconds=_soonest(left, until_report, until_steady, fights.due_seconds, *_waits(s, w)),
         put_backs=fights.put_backs,
         is_conclusive=not (apply or delete) and differ_in_progress(status, s.previous),
     )
 
 
-def _reported(previous: JobStatus, new: JobStatus, quantity: str = "") -> Decision:
-    return Decision(status=None if new == previous else new.to_json(), events=events_between(previous, new, quantity))
+def _reported(previous: JobStatus, new: JobStatus, quantity: str = "") -> Writes:
+    return Writes(status=None if new == previous else new.to_json(), events=events_between(previous, new, quantity))
 
 
 def _wanted(s: Situation, w: Workforce) -> Iterator[Manifest]:

@@ -15,7 +15,7 @@ from batchgrowth_operator.api.apply import Outdated, Writer
 from batchgrowth_operator.api.cache import Key
 from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.observe import Observer
-from batchgrowth_operator.children.writes import Decision
+from batchgrowth_operator.children.writes import Writes
 from batchgrowth_operator.job.reconcile import reconcile
 from batchgrowth_operator.loop.telemetry import Telemetry
 from batchgrowth_operator.seen.clock import backoff_seconds
@@ -29,7 +29,7 @@ MOST_PROGRESS_WRITES = 20.0
 
 
 class Pace:
-    """The settings for a job's next decision: the more jobs train, the less often each has its progress written."""
+    """The settings for a job's next pass: the more jobs train, the less often each has its progress written."""
 
     def __init__(self, defaults: Defaults) -> None:
         self._defaults = defaults
@@ -256,16 +256,16 @@ def passes_of(observer: Observer, writer: Writer, pace: Pace, telemetry: Telemet
             pace.forget(key)
             return Result()
         trains = seen.child("DaskCluster", names.cluster(key.name)) is not None
-        decision = reconcile(seen, pace.settings(key, trains=trains))
-        requeue = min(observer.resync_seconds(key), decision.requeue_after_seconds or math.inf)
-        telemetry.decided(key, seen, decision)
-        if decision.is_empty:
-            observer.remember(key, decision.put_backs)
+        writes = reconcile(seen, pace.settings(key, trains=trains))
+        requeue = min(observer.resync_seconds(key), writes.requeue_after_seconds or math.inf)
+        telemetry.decided(key, seen, writes)
+        if writes.is_empty:
+            observer.remember(key, writes.put_backs)
             return Result(requeue_after_seconds=requeue)
-        log.info("%s/%s: %s", *key, summary(decision))
-        refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, decision))
+        log.info("%s/%s: %s", *key, summary(writes))
+        refused = await asyncio.shield(asyncio.to_thread(writer.carry_out, seen, writes))
         _log_refusals(key, refused)
-        observer.remember(key, decision.put_backs, refused)
+        observer.remember(key, writes.put_backs, refused)
         if refused != failures:
             return Result(failures=refused, requeue_after_seconds=DEBOUNCE_SECONDS, backs_off=bool(refused))
         return Result(failures=refused, requeue_after_seconds=requeue, backs_off=bool(refused))
@@ -293,13 +293,13 @@ def _log_refusals(key: Key, failures: tuple[Failure, ...]) -> None:
         log.warning("%s/%s: the API server refuses %s/%s: %s", *key, *failure.ref, redacted(failure.message))
 
 
-def summary(decision: Decision) -> str:
-    """The decision as a line of the log."""
-    parts = ["writing the status"] if decision.status is not None else []
-    if decision.apply:
-        parts.append("applying " + ", ".join("/".join(ref_of(manifest)) for manifest in decision.apply))
-    if decision.delete:
-        parts.append("deleting " + ", ".join(map("/".join, decision.delete)))
-    if decision.delete_job:
+def summary(writes: Writes) -> str:
+    """Return the writes of a pass as a line of the log."""
+    parts = ["writing the status"] if writes.status is not None else []
+    if writes.apply:
+        parts.append("applying " + ", ".join("/".join(ref_of(manifest)) for manifest in writes.apply))
+    if writes.delete:
+        parts.append("deleting " + ", ".join(map("/".join, writes.delete)))
+    if writes.delete_job:
         parts.append("deleting the job")
     return "; ".join(parts) or "posting events"

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from batchgrowth_operator.api.cache import Key
-from batchgrowth_operator.children.writes import Decision
+from batchgrowth_operator.children.writes import Writes
 from batchgrowth_operator.seen.observed import Object, Observed, annotations_of, ref_of
 from batchgrowth_operator.seen.situation import stored_status
 
@@ -65,18 +65,18 @@ class Telemetry:
         self._metrics["batchgrowth_operator_reconciles_total"].labels(result).inc()
         self._metrics["batchgrowth_operator_reconcile_duration_seconds"].observe(seconds)
 
-    def decided(self, key: Key, seen: Observed, decision: Decision) -> None:
-        """Records a decision that is about to be carried out."""
-        written = "written" if decision.status is not None else "unchanged"
+    def decided(self, key: Key, seen: Observed, writes: Writes) -> None:
+        """Count the writes of a pass, which are about to be carried out."""
+        written = "written" if writes.status is not None else "unchanged"
         self._metrics["batchgrowth_operator_status_writes_total"].labels(written).inc()
-        for manifest in decision.apply:
+        for manifest in writes.apply:
             found = seen.children.get(ref_of(manifest))
             if found is not None and _digest(found) == _digest(manifest):
                 self._metrics["batchgrowth_operator_repairs_total"].labels(manifest["kind"]).inc()
         if key not in self._states:
             self._take_up(key, stored_status(seen))
-        if decision.status is not None:
-            self._status(key, decision.status)
+        if writes.status is not None:
+            self._status(key, writes.status)
 
     def forget(self, key: Key) -> None:
         """Removes the series of a job that is gone."""

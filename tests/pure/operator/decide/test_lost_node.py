@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.children.writes import Decision
+from batchgrowth_operator.children.writes import Writes
 from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import Ref
 
@@ -35,8 +35,8 @@ def lose_node(world: Any) -> dict[str, Any]:
     return lost
 
 
-def renewal(decision: Decision) -> tuple[Any, Any]:
-    return decision.delete, decision.abandoned
+def renewal(decision: Writes) -> tuple[Any, Any]:
+    return decision.delete, decision.in_background
 
 
 @pytest.mark.fault("C25")

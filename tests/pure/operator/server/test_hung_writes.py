@@ -13,7 +13,7 @@ from batchgrowth_operator.api.cache import Store
 from batchgrowth_operator.api.client import TIMEOUT_SECONDS, Api
 from batchgrowth_operator.api.events import RETRY_SECONDS, Recorder
 from batchgrowth_operator.api.leader import NotLeading, Tenure, bounded
-from batchgrowth_operator.children.writes import Decision, Event
+from batchgrowth_operator.children.writes import Event, Writes
 from batchgrowth_operator.seen.observed import Observed, Ref
 from kubernetes import client
 
@@ -43,10 +43,10 @@ def test_a_write_that_hangs_ends_with_the_tenure(hung: Api, monkeypatch: pytest.
     seen = Observed(job=job, now=datetime.now(UTC), children={PLAN: CHILD})
 
     for decision in (
-        Decision(status={}),
-        Decision(apply=(CHILD,)),
-        Decision(delete=(PLAN,)),
-        Decision(delete_job=True),
+        Writes(status={}),
+        Writes(apply=(CHILD,)),
+        Writes(delete=(PLAN,)),
+        Writes(delete_job=True),
     ):
         tenure.extend(time.monotonic())
         with pytest.raises(ConnectionError, match="timed out"):

@@ -7,7 +7,7 @@ from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Store
 from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.events import Recorder
-from batchgrowth_operator.children.writes import Decision
+from batchgrowth_operator.children.writes import Writes
 from batchgrowth_operator.job.status import declared
 from batchgrowth_operator.seen.observed import Failure, Observed, Ref
 
@@ -60,7 +60,7 @@ def test_the_rest_is_written(make_world: Any) -> None:
     seen = Observed(job=job, now=make_world().now)
     store = Store()
 
-    decision, recorder = Decision(status=dict(STATUS)), Recorder(None)  # type: ignore[arg-type]
+    decision, recorder = Writes(status=dict(STATUS)), Recorder(None)  # type: ignore[arg-type]
 
     old = OldCrd(".status.phase: field not declared in schema")
     assert () == Writer(old, store, recorder).carry_out(seen, decision)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.events import BURST, Recorder
 from batchgrowth_operator.api.observe import RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
 from batchgrowth_operator.api.server import ServerClock
-from batchgrowth_operator.children.writes import Decision, Event
+from batchgrowth_operator.children.writes import Event, Writes
 from batchgrowth_operator.job import flapping
 from batchgrowth_operator.loop import queue
 from batchgrowth_operator.loop.queue import Pace, Passes, Result, passes_of, summary
@@ -326,13 +326,13 @@ def test_a_job_is_not_deleted_after_a_refusal(setting: Setting) -> None:
     setting.once()
     seen = asyncio.run(setting.observer.observe(KEY, ()))
     assert seen is not None
-    for decision in (Decision(status={}, delete_job=True), Decision(delete=(PLAN,), delete_job=True)):
+    for decision in (Writes(status={}, delete_job=True), Writes(delete=(PLAN,), delete_job=True)):
         setting.api.refused[JOB] = setting.api.undeletable[PLAN] = Refused(500, "no")
         assert 1 == len(setting.writer.carry_out(seen, decision))
         assert ("delete", JOB) not in setting.api.asked
 
     setting.api.undeletable[JOB] = Refused(500, "not the job")
-    assert (Failure(JOB, 500, "not the job"),) == setting.writer.carry_out(seen, Decision(delete_job=True))
+    assert (Failure(JOB, 500, "not the job"),) == setting.writer.carry_out(seen, Writes(delete_job=True))
 
 
 @pytest.mark.fault("B12")
@@ -407,7 +407,7 @@ def test_deletions(setting: Setting, make_world: Any) -> None:
     assert seen is not None
     writer = Writer(setting.api, setting.store, Recorder(setting.api))  # type: ignore[arg-type]
 
-    writer.carry_out(seen, Decision(delete=(PLAN,), delete_job=True))
+    writer.carry_out(seen, Writes(delete=(PLAN,), delete_job=True))
 
     assert {JOB, PLAN}.isdisjoint(setting.api.objects)
 
@@ -420,7 +420,7 @@ def test_a_job_goes_with_its_last_pod_unless_that_is_lost(setting: Setting, aban
     trainer = Ref("Job", "digits-trainer")
     seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
     assert seen is not None
-    decision = Decision(delete=(trainer,), abandoned=frozenset([trainer] * abandoned))
+    decision = Writes(delete=(trainer,), in_background=frozenset([trainer] * abandoned))
 
     Writer(setting.api, setting.store, Recorder(setting.api)).carry_out(seen, decision)  # type: ignore[arg-type]
 
@@ -1040,16 +1040,16 @@ def test_the_back_off_doubles_up_to_a_limit(failures: int, seconds: float) -> No
 @pytest.mark.parametrize(
     ("decision", "text"),
     [
-        (Decision(status={}), "writing the status"),
+        (Writes(status={}), "writing the status"),
         (
-            Decision(apply=({"kind": "Job", "metadata": {"name": "x"}},), delete=(PLAN,)),
+            Writes(apply=({"kind": "Job", "metadata": {"name": "x"}},), delete=(PLAN,)),
             "applying Job/x; deleting ConfigMap/digits-plan",
         ),
-        (Decision(delete_job=True), "deleting the job"),
-        (Decision(events=(Event("Normal", "X", "x"),)), "posting events"),
+        (Writes(delete_job=True), "deleting the job"),
+        (Writes(events=(Event("Normal", "X", "x"),)), "posting events"),
     ],
 )
-def test_decisions_in_the_log(decision: Decision, text: str) -> None:
+def test_decisions_in_the_log(decision: Writes, text: str) -> None:
     assert text == summary(decision)
 
 
@@ -1101,7 +1101,7 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
     seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
     assert seen is not None
     plan = dict(seen.children[PLAN])
-    decision = Decision(apply=(plan,), delete=(trainer, Ref("Role", "digits-progress")), renewed=frozenset([trainer]))
+    decision = Writes(apply=(plan,), delete=(trainer, Ref("Role", "digits-progress")), recreated=frozenset([trainer]))
     Writer(setting.api, setting.store, Recorder(setting.api)).carry_out(seen, decision)  # type: ignore[arg-type]
     assert trainer in setting.api.objects, "what would be made again stays while that cannot be"
     assert Ref("Role", "digits-progress") not in setting.api.objects
