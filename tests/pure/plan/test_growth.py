@@ -11,7 +11,8 @@ from batchgrowth.choices.growth_declared import ConstantRule, GeometricRule, Lin
 from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule
 from batchgrowth.extend import GrowthRule, Until
 from batchgrowth.position import Position
-from batchgrowth.schedule.stages import learning_rate, warmed
+from batchgrowth.schedule.plan import learning_rate
+from batchgrowth.schedule.stages import warmed_up
 from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,9 +154,9 @@ def test_an_irrational_learning_rate_is_precise_to_fifty_digits() -> None:
 def test_warmup() -> None:
     """The first update is one step above the start, and the last one of the ramp is the whole rate."""
     ramp = Warmup(updates=5)
-    assert 0.3 == warmed(None, 0, 0.3)
-    assert pytest.approx([0.1, 0.2, 0.3, 0.4]) == [warmed(ramp, update, 0.5) for update in range(4)]
-    assert [0.5, 0.5, 0.5] == [warmed(ramp, update, 0.5) for update in (4, 5, 100)]
+    assert 0.3 == warmed_up(None, 0, 0.3)
+    assert pytest.approx([0.1, 0.2, 0.3, 0.4]) == [warmed_up(ramp, update, 0.5) for update in range(4)]
+    assert [0.5, 0.5, 0.5] == [warmed_up(ramp, update, 0.5) for update in (4, 5, 100)]
 
 
 @pytest.mark.fault("A06")
