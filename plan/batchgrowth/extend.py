@@ -9,20 +9,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, Protocol
 
-from batchgrowth.measuring import (
-    LARGEST_BATCH,
-    SIXTY_DIGITS,
-    Look,
-    MeasuredRule,
-    Signals,
-    Windows,
-    power,
-    ratio,
-    square_root,
-    two_shards,
-)
+from batchgrowth.exact_numbers import SIXTY_DIGITS, exact, power, square_root
+from batchgrowth.measuring import LARGEST_BATCH, Look, MeasuredRule, Signals, Windows, ratio, two_shards
 from batchgrowth.position import Position
-from batchgrowth.schema import ENTRYPOINT, DecimalText, Entry, Model, Rule, exact
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Entry, Model, Rule
 from batchgrowth.shards import busiest
 
 __all__ = [

@@ -4,7 +4,6 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -78,11 +77,6 @@ class Model(BaseModel):
 def summary_of(broken: list[tuple[str, Any, str]]) -> str:
     """One sentence for callers that build models in Python and read pydantic's error."""
     return "; ".join(f"{field}: {remedy}" for field, _, remedy in broken)
-
-
-def exact(text: str) -> Fraction:
-    """The exact value of a decimal string of the manifest, such as "0.05". Raises ValueError for other text."""
-    return Fraction(text)
 
 
 # --- Patterns of the manifest's strings, each with a description for error messages ---

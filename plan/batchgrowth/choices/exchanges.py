@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from batchgrowth.choices.optimizers import below_one
+from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import ExchangeEntry
-from batchgrowth.schema import DecimalText, Model, Rule, exact
+from batchgrowth.schema import DecimalText, Model, Rule
 
 # --- AllReduce: the workers add among themselves, and each takes the step ---
 

@@ -10,10 +10,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import Coarser, GrowthEntry, ScheduleRule, Until
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.position import Position
-from batchgrowth.schema import DecimalText, Model, Rule, exact
+from batchgrowth.schema import DecimalText, Model, Rule
 
 # --- Constant: d = initial ---
 

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import MeasuredEntry
 from batchgrowth.measuring import Look, ratio, two_shards
-from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, exact
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule
 from batchgrowth.shards import busiest
 
 # --- GradientNorm: d = B0 · |G(w0)|² / |G(w)|². AdaDamp's form for neural networks, Sievert and Shah, 2021 ---

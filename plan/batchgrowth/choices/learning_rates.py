@@ -2,8 +2,9 @@
 
 from fractions import Fraction
 
+from batchgrowth.exact_numbers import square_root
 from batchgrowth.extend import RateEntry
-from batchgrowth.measuring import Signals, Windows, square_root
+from batchgrowth.measuring import Signals, Windows
 from batchgrowth.schema import Rule
 
 # --- Constant: lr = lr0 ---

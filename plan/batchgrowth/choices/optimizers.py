@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
+from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import OptimizerEntry
-from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, exact
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule
 
 # --- Rules that several optimizers share ---
 

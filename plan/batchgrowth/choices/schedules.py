@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from batchgrowth.exact_numbers import SIXTY_DIGITS, exact, power, square_root
 from batchgrowth.extend import ScheduleEntry
-from batchgrowth.measuring import SIXTY_DIGITS, power, square_root
-from batchgrowth.schema import DecimalText, Model, Rule, exact
+from batchgrowth.schema import DecimalText, Model, Rule
 
 # --- Constant: factor 1 ---
 

@@ -9,11 +9,11 @@ from itertools import islice
 
 from batchgrowth.choices.growth_declared import MilestonesRule
 from batchgrowth.errors import Fault, PlanError
+from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import GrowthRule, ScheduleRule
 from batchgrowth.measuring import Looks, Windows
 from batchgrowth.position import Epochs, Position
 from batchgrowth.schedule.stages import Plan, Stage, Step
-from batchgrowth.schema import exact
 from batchgrowth.spec import JobSpec, LearningRate, Schedule
 
 __all__ = [

@@ -8,9 +8,9 @@ from math import ceil
 from typing import Any
 
 from batchgrowth.choices.schedules import ConstantSchedule
+from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import ScheduleRule
 from batchgrowth.position import Epochs, Position
-from batchgrowth.schema import exact
 from batchgrowth.shards import shard_count
 from batchgrowth.spec import Warmup
 

@@ -1,6 +1,7 @@
 """Everything a user may ask for, as frozen pydantic models; each field's sentence becomes the CRD's documentation."""
 
-from batchgrowth.schema import Model, Rule, exact
+from batchgrowth.exact_numbers import exact
+from batchgrowth.schema import Model, Rule
 from batchgrowth.spec.job import (
     API_VERSION,
     KIND,

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from batchgrowth.choices import GROWTH, LEARNING_RATES, OPTIMIZERS, SCHEDULES
+from batchgrowth.exact_numbers import exact
 from batchgrowth.measuring import LARGEST_BATCH, Looks
 from batchgrowth.schema import (
     CONFIG_KEY,
@@ -17,7 +18,6 @@ from batchgrowth.schema import (
     ObjectName,
     Rule,
     choice_of,
-    exact,
 )
 from batchgrowth.spec.pods import map_list, once
 

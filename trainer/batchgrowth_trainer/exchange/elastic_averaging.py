@@ -1,7 +1,7 @@
 """ElasticAveraging: each logical replica moves towards the centre, and the centre towards their mean."""
 
 import torch
-from batchgrowth.schema import exact
+from batchgrowth.exact_numbers import exact
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 

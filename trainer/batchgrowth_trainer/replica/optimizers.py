@@ -11,7 +11,7 @@ import torch
 from batchgrowth.choices.exchanges import LocalSGD, Outer
 from batchgrowth.choices.optimizers import LAMB, LARS, SGD, Adagrad, Adam, RMSprop
 from batchgrowth.errors import WorkloadError
-from batchgrowth.schema import exact
+from batchgrowth.exact_numbers import exact
 from batchgrowth.spec import Averaging, JobSpec
 from torch import Tensor, nn
 from torch.optim.adagrad import adagrad
