@@ -12,7 +12,6 @@ HEAD = """\
 
 Trains PyTorch models whose batch size grows by a plan, on a number of Dask workers that follows it.
 The chart installs the operator, the CustomResourceDefinition `BatchGrowthJob`, roles for users and a Grafana dashboard.
-It includes the Dask operator for clusters that have none.
 
 ```console
 $ make package
@@ -23,10 +22,9 @@ $ kubectl apply -f examples/digits.yaml
 $ kubectl get bgj --watch
 ```
 
-`make package`, in a clone of the repository, writes this chart into one file, with the Dask operator's chart in it.
-`my-values.yaml` names the images, in `image.repository` and `trainer.image.repository`.
-You build and push them, as `docs/kubernetes.md` of the repository says: no registry has public ones.
-`docs/chart.md` explains rights, teams, upgrades and uninstalling; `examples/digits.yaml` is the job that helm prints.
+`make package` writes this chart into one file, with the Dask operator's.
+`my-values.yaml` names the images, which you build and push: `docs/kubernetes.md`.
+`docs/chart.md` explains rights, teams, upgrades and uninstalling.
 
 ## Values
 
