@@ -1,4 +1,4 @@
-"""What the next look at a measured quantity will probably decide, so that workers can come ahead of it.
+"""What the next look at a measured quantity will probably decide, so that workers can be requested ahead of it.
 
 A forecast decides nothing itself: a wrong one costs a worker that idles for a while.
 """
@@ -14,7 +14,7 @@ from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec.running import MOST_WORKERS
 
 LONGEST_SECONDS = 2.0**53
-"""The longest time until a look that a forecast may give."""
+"""The longest time until a look that a forecast may give, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Forecast:
     due_seconds: float | None = None
 
     def is_possible(self, update: int, updates: int) -> bool:
-        """Whether a training of that many `updates` that has done `update` of them may have this forecast."""
+        """Return True if a training that has done `update` of its `updates` can make this forecast."""
         return (
             update < self.update < updates
             and 1 <= self.batch_size <= LARGEST_BATCH
@@ -40,21 +40,25 @@ class Forecast:
 
 
 def expected_plan(course: Course, looks: Sequence[BatchDecision]) -> Plan:
-    """The plan after the next look, if what the rule asks for changes by the same factor as between the last two.
+    """Return the plan after the next look, if the size asked for changes by the same factor as between the last two.
 
     `looks` are the last two outcomes, or the only one, which counts as no change. Returns the course's own plan if the
-    batch would stay as it is, if training ends before that look, or if a look asked for more than can be measured.
+    batch would stay as it is, if training ends before that look, or if a look asked for a size that is not finite.
     """
     if not all(0 < look.asked < math.inf for look in looks):
         return course.plan
-    before, last, stage = looks[0], looks[-1], course.plan.stages[-1]
+    before = looks[0]
+    last = looks[-1]
+    stage = course.plan.stages[-1]
     wanted = course.bounded(last.asked * (last.asked / before.asked), stage.wanted)
     plan = course.joined_by(BatchDecision(course.next_look(last.update), wanted, math.nan)).plan
-    return course.plan if plan.stages[-1].batch_size == stage.batch_size else plan
+    if plan.stages[-1].batch_size == stage.batch_size:
+        return course.plan
+    return plan
 
 
 def forecast_of(plan: Plan, expected: Plan) -> Forecast | None:
-    """The last stage of the expected plan as a forecast; None if it is the plan itself."""
+    """Return the last stage of the expected plan as a forecast; None if it is the plan itself."""
     if expected is plan:
         return None
     stage = expected.stages[-1]

@@ -1,6 +1,6 @@
-"""What the evaluations of a job say of its training: which was the best, and how many came since without a better one.
+"""What a job's evaluations say about its training: which was the best, and how many have followed without a better one.
 
-Pure and exact, so all members of a group, which see the same values, judge the same.
+Pure and exact, so all members of a group, which see the same values, come to the same result.
 """
 
 import math
@@ -14,8 +14,8 @@ from batchgrowth.spec import JobSpec, Watched
 class Judged:
     """The evaluations so far, by one metric.
 
-    `evaluated` is the epoch of the last. `value`, `update` and `epoch` are those of the best, NaN and 0 before the
-    first that is finite; `misses` counts the evaluations since then.
+    `evaluated` is the epoch of the last evaluation. `value`, `update` and `epoch` are those of the best one; they are
+    NaN and 0 before the first finite value. `misses` counts the evaluations after the best.
     """
 
     evaluated: int = 0
@@ -25,7 +25,7 @@ class Judged:
     misses: int = 0
 
     def after(self, position: Position, value: float, watched: Watched) -> "Judged":
-        """With the evaluation at that position; unchanged if it is known. Of equal values, the first stays the best."""
+        """Return the result with the evaluation at that position, or self if it is known; the first of equal values wins."""
         if position.epoch <= self.evaluated:
             return self
         if not self._is_better(value, watched):
@@ -33,15 +33,16 @@ class Judged:
         return Judged(position.epoch, value, position.update, position.epoch)
 
     def _is_better(self, value: float, watched: Watched) -> bool:
-        """Whether the value is finite, and better than the best by more than the least change that counts."""
+        """Return True if the value is finite, and better than the best by more than the least change that counts."""
         if not math.isfinite(value) or math.isnan(self.value):
             return math.isfinite(value)
-        change = value - self.value if watched.mode == "Maximize" else self.value - value
-        return change > watched.least
+        if watched.mode == "Maximize":
+            return value - self.value > watched.least
+        return self.value - value > watched.least
 
 
 def end_of(spec: JobSpec, judged: Judged) -> int | None:
-    """The epoch after which stopEarly ends the job; None if it goes on, or has reached its last epoch anyway."""
+    """Return the epoch after which stopEarly ends the job; None if it goes on, or has reached its last epoch anyway."""
     stop = spec.evaluation.stop_early
     if stop is None or judged.misses < stop.patience or judged.evaluated >= spec.epochs:
         return None
