@@ -1,111 +1,134 @@
-"""What the exchange of a training did, since its trainer started or lately."""
+"""A trainer's progress report: one small JSON document, from the trainer to the operator.
+
+The report comes from a pod that runs a user's code, so pydantic checks it strictly when it is read.
+"""
 
 import json
 import math
+import reprlib
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
-from typing import Any, Self, get_args
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Annotated, Any, ClassVar
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
 
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.schedule.plan import BatchDecision
 
-# --- What the exchange of a training did, since its trainer started or lately ---
-
 LARGEST = 2**53
-"""The largest number that a report may give."""
+"""The largest number that a report may give for what an exchange did."""
+LARGEST_START = 2**53
+"""The largest number of a start: older trainers used a time."""
+MOST_DIFFERING = 8
+"""The most workers of another arithmetic that a report lists."""
+LONGEST_PERIOD_SECONDS = 10.0
+"""Longest time between two reports of a trainer that commits updates, in seconds."""
+
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Amount = Annotated[float, Field(ge=0, le=LARGEST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
-    """Totals since the start of the trainer, and the last values of what belongs to some exchanges only.
+    """What the exchange did: totals since the start of the trainer, and the last values of some exchanges.
 
-    `bytes_sent` is what the workers have sent each other; of `backups` parts of updates that were repeated, in
-    `backups_first` the backup came first. `replica_distance` is the root mean square distance of the logical replicas
-    from their mean, `compression_error` the part of its norm by which a sum of gradients was changed, or that was left
-    for later, and the staleness is in updates. None means that the exchange has no such thing, or that it is not known
-    yet.
+    `bytes_sent` counts what the workers have sent each other. `backups` counts the parts of updates that were repeated;
+    in `backups_first` of them the backup came first. `replica_distance` is the root mean square distance of the logical
+    replicas from their mean. `compression_error` is the part of its norm by which a sum of gradients was changed, or
+    that was left for later. The staleness is in updates. None means that the exchange has no such value, or that it is
+    not known yet.
     """
 
-    bytes_sent: int = 0
-    replica_distance: float | None = None
-    compression_error: float | None = None
-    largest_staleness: int | None = None
-    mean_staleness: float | None = None
-    backups: int = 0
-    backups_first: int = 0
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
 
-    def is_possible(self) -> bool:
-        """Whether a training can have done this."""
-        return all(0 <= (value or 0) <= LARGEST for value in astuple(self)) and self.backups_first <= self.backups
+    bytes_sent: Count = 0
+    replica_distance: Amount | None = None
+    compression_error: Amount | None = None
+    largest_staleness: Count | None = None
+    mean_staleness: Amount | None = None
+    backups: Count = 0
+    backups_first: Count = 0
 
 
-# --- A trainer's progress report: one small document, from the trainer to the operator ---
+def _within_floats(number: int) -> int:
+    if abs(number) > sys.float_info.max:
+        raise PydanticCustomError("finite_number", "give a finite number")
+    return number
 
-LARGEST_START = 2**53
-"""The largest number of a start: that of older trainers was a time."""
-MOST_DIFFERING = 8
-"""The most workers of another arithmetic that a report lists."""
-LONGEST_PERIOD_SECONDS = 10.0
-"""Longest time between two reports of a trainer that commits updates."""
 
-_PARTS: dict[str, Any] = {"forecast": Forecast, "exchanged": Exchanged}
-"""Fields on which nothing else in a report depends, so that a bad one is ignored."""
+def _decision(row: tuple[int, int, float | None]) -> BatchDecision:
+    update, wanted, value = row
+    return BatchDecision(update, wanted, math.inf if value is None else value)
 
-KINDS: dict[Any, tuple[type, ...]] = {
-    int: (int,),
-    float: (float, int),
-    float | None: (float, int, type(None)),
-    int | None: (int, type(None)),
-    str | None: (str, type(None)),
-    str: (str,),
-    Mapping[str, float]: (dict,),
-    Mapping[str, str]: (dict,),
-    tuple[BatchDecision, ...]: (list,),
-}
-"""Type of a field -> the types that JSON gives it."""
+
+def _or_none(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Return None in place of a part on which nothing else in a report depends, if it is bad."""
+    try:
+        return check(given)
+    except ValidationError:
+        return None
+
+
+Whole = Annotated[int, AfterValidator(_within_floats)]
+"""A whole number within the range of floats; only the job's plan can say what is possible."""
+_Row = Annotated[tuple[Whole, Whole, float | None], AfterValidator(_decision)]
+Decisions = Annotated[tuple[BatchDecision, ...], GetPydanticSchema(lambda _, schema_of: schema_of(tuple[_Row, ...]))]
+"""Decisions, which JSON lists as [update, wanted, value]; a value that is not finite is null there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The position and state of a training.
 
-    `update` of `updates` updates and `epoch` of `epochs` epochs are done; `start` grows with each start of the trainer;
-    `loss` is the mean over the examples since the last report; times are in seconds. None means unknown: the loss
+    `update` of `updates` updates and `epoch` of `epochs` epochs are done. `start` grows with each start of the trainer.
+    `loss` is the mean over the examples since the last report. Times are in seconds. None means unknown: the loss
     before the first update, the remaining time before a pace is measured, the checkpoint before the first one, the
     digest of the weights before the end. `workers` is the number that train, `ready` the number that could: they have
     joined and loaded their data. `waiting_for` names what a paused training waits for.
     By stage index, `crews` holds the most workers that trained at once, and `pauses` the longest pause while workers
-    joined or left. `decisions` are those of a measured growth so far, and `forecast` is what its next look will
-    probably decide, if that is another batch. `ended_at_epoch` is where stopEarly ended the training, which has no
-    update after it. `differing` are the workers that add differently than the job, by name, with the reason, at most
-    MOST_DIFFERING. `exchanged` is what the exchange did; None if the trainer is of an earlier version.
+    joined or left. `decisions` are those of a measured growth so far. `forecast` is what its next look will probably
+    decide, if that is another batch. `ended_at_epoch` is the epoch after which stopEarly ended the training.
+    `differing` are the workers that add differently than the job, by name, with the reason, at most MOST_DIFFERING.
+    `exchanged` is what the exchange did; None if the trainer is of an earlier version.
     """
 
-    update: int
-    updates: int
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
+
+    update: Whole
+    updates: Whole
     epoch: float
-    epochs: int
-    stage: int
-    batch_size: int
+    epochs: Whole
+    stage: Whole
+    batch_size: Whole
     learning_rate: float
-    workers: int
-    start: int = 0
+    workers: Whole
+    start: Whole = 0
     loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds_per_update: float | None = None
     eta_seconds: float | None = None
-    checkpoint_update: int | None = None
-    ready: int | None = None
+    checkpoint_update: Whole | None = None
+    ready: Whole | None = None
     waiting_for: str | None = None
     crews: Mapping[str, float] = field(default_factory=dict)
     pauses: Mapping[str, float] = field(default_factory=dict)
     weights_sha256: str | None = None
-    decisions: tuple[BatchDecision, ...] = ()
-    forecast: Forecast | None = None
-    ended_at_epoch: int | None = None
+    decisions: Decisions = ()
+    forecast: Annotated[Forecast | None, WrapValidator(_or_none)] = None
+    ended_at_epoch: Whole | None = None
     differing: Mapping[str, str] = field(default_factory=dict)
-    exchanged: Exchanged | None = None
+    exchanged: Annotated[Exchanged | None, WrapValidator(_or_none)] = None
 
     @property
     def fraction(self) -> float:
@@ -113,78 +136,52 @@ class Progress:
         return self.update / self.updates if self.updates else 1.0
 
     def to_json(self) -> str:
-        """One line of JSON; a loss that is not finite becomes null, since JSON has no NaN."""
+        """Return one line of JSON; a loss that is not finite becomes null, since JSON has no NaN."""
         values = {f.name: _finite(getattr(self, f.name)) for f in fields(self)}
         return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The report in the text. Raises ValueError, naming the field, if the text is not a report.
+    @staticmethod
+    def from_json(text: str) -> "Progress":
+        """Return the report in the text. Raises ValueError, naming the field, if the text is not a report.
 
-        Ignores unknown fields, since trainer and operator may differ by a version, and a forecast or an exchange that
-        no such training can have, since the rest of the report does not depend on them.
+        Ignores unknown fields, since trainer and operator may differ by a version. Ignores a forecast or an exchange
+        that is impossible, since the rest of the report does not depend on them.
         """
         try:
-            given = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"progress: not JSON ({error}); give a trainer's report") from error
-        if not isinstance(given, dict):
-            raise ValueError(f"progress: {type(given).__name__}; give a JSON object")
-        known = {f.name: f for f in fields(cls) if f.name not in _PARTS}
-        values = {name: _checked(name, known[name].type, value) for name, value in given.items() if name in known}
-        try:
-            made = cls(**values)
-        except TypeError as error:
-            raise ValueError(f"progress: {error}; give every field of a report") from error
-        forecast, exchanged = (_part(kind, given.get(name)) for name, kind in _PARTS.items())
-        return replace(
-            made,
-            forecast=forecast if forecast is not None and forecast.is_possible(made.update, made.updates) else None,
-            exchanged=exchanged if exchanged is not None and exchanged.is_possible() else None,
-        )
+            report = _REPORT.validate_json(text)
+        except ValidationError as error:
+            raise ValueError(_first_fault(error)) from error
+        forecast = report.forecast
+        if forecast is not None and not report.update < forecast.update < report.updates:
+            report = replace(report, forecast=None)
+        exchanged = report.exchanged
+        if exchanged is not None and exchanged.backups_first > exchanged.backups:
+            report = replace(report, exchanged=None)
+        return report
+
+
+_REPORT = TypeAdapter(Progress)
+
+
+def _first_fault(error: ValidationError) -> str:
+    """Return the first of pydantic's errors as one line: the field, what was given, and what would do."""
+    found = error.errors(include_url=False)[0]
+    path = ".".join(map(str, ("progress", *found["loc"])))
+    if found["type"] == "json_invalid":
+        return f"{path}: not JSON ({found['ctx']['error']}); give a trainer's report"
+    if found["type"] == "missing":
+        return f"{path}: missing; give every field of a report"
+    return f"{path}: {reprlib.repr(found['input'])}; {found['msg'].replace('Input should be', 'give')}"
 
 
 def _finite(value: Any) -> Any:
+    """Return the value as JSON can hold it: null for a number that is not finite, no such entry in a mapping."""
     if isinstance(value, tuple):
         return [[one.update, one.wanted, _finite(one.value)] for one in value]
     if isinstance(value, Forecast | Exchanged):
         return {name: _finite(each) for name, each in asdict(value).items()}
     if isinstance(value, Mapping):
         return {name: each for name, each in value.items() if isinstance(each, str) or math.isfinite(each)}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _checked(name: str, kind: Any, value: Any) -> Any:
-    if not isinstance(value, KINDS[kind]) or isinstance(value, bool):
-        raise ValueError(f"progress.{name}: {value!r}; give {getattr(kind, '__name__', kind)}")
-    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
-        raise ValueError(f"progress.{name}: not finite; give a finite number")
-    if isinstance(value, dict):
-        return {key: _checked(f"{name}.{key}", get_args(kind)[1], item) for key, item in value.items()}
-    return _decisions(value) if isinstance(value, list) else value
-
-
-def _part(kind: Any, given: Any) -> Any:
-    """The dataclass of a part of a report; None if the part is not there, or not every field has its type."""
-    if not isinstance(given, dict):
+    if isinstance(value, float) and not math.isfinite(value):
         return None
-    known = {f.name: f.type for f in fields(kind)}
-    try:
-        return kind(**{name: _checked(name, known[name], value) for name, value in given.items() if name in known})
-    except (TypeError, ValueError):
-        return None
-
-
-def _decisions(rows: list[Any]) -> tuple[BatchDecision, ...]:
-    try:
-        made = tuple(BatchDecision(*_decision(*row)) for row in rows)
-    except TypeError as error:
-        raise ValueError(f"progress.decisions: {error}; give [update, wanted, value] for each") from error
-    return made
-
-
-def _decision(update: Any, wanted: Any, value: Any) -> tuple[int, int, float]:
-    _checked("decisions", int, update)
-    _checked("decisions", int, wanted)
-    _checked("decisions", float | None, value)
-    return update, wanted, math.inf if value is None else value
+    return value

@@ -6,6 +6,9 @@ A forecast decides nothing itself: a wrong one costs a worker that idles for a w
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
 
 from batchgrowth.measured.course import Course
 from batchgrowth.measuring import LARGEST_BATCH
@@ -24,19 +27,12 @@ class Forecast:
     `due_seconds` is the time until that look at the current pace; None if no pace is known.
     """
 
-    update: int
-    batch_size: int
-    workers: int
-    due_seconds: float | None = None
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
 
-    def is_possible(self, update: int, updates: int) -> bool:
-        """Return True if a training that has done `update` of its `updates` can make this forecast."""
-        return (
-            update < self.update < updates
-            and 1 <= self.batch_size <= LARGEST_BATCH
-            and 1 <= self.workers <= MOST_WORKERS
-            and 0 <= (self.due_seconds or 0) <= LONGEST_SECONDS
-        )
+    update: int
+    batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+    due_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] | None = None
 
 
 def expected_plan(course: Course, looks: Sequence[BatchDecision]) -> Plan:

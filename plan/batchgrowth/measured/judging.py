@@ -25,7 +25,10 @@ class Judged:
     misses: int = 0
 
     def after(self, position: Position, value: float, watched: Watched) -> "Judged":
-        """Return the result with the evaluation at that position, or self if it is known; the first of equal values wins."""
+        """Return the result with the evaluation at that position; self if it is known.
+
+        The first of equal values stays the best.
+        """
         if position.epoch <= self.evaluated:
             return self
         if not self._is_better(value, watched):

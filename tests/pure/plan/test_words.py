@@ -39,15 +39,16 @@ PROGRESS = Progress(
 
 
 REFUSED_DECISIONS = [
-    ("8", r"progress\.decisions: .*; give \[update, wanted, value\] for each"),
-    ("[]", r"progress\.decisions: .*; give \[update, wanted, value\] for each"),
-    ("[8,128]", r"progress\.decisions: .*; give \[update, wanted, value\] for each"),
-    ("[8,128,1,1]", r"progress\.decisions: .*; give \[update, wanted, value\] for each"),
-    ("[null,128,1]", r"progress\.decisions: None; give int"),
-    ("[8,128.0,1]", r"progress\.decisions: 128\.0; give int"),
-    ("[true,128,1]", r"progress\.decisions: True; give int"),
-    ('[8,128,"1"]', r"progress\.decisions: '1'; give float"),
-    ("[8,128,Infinity]", r"progress\.decisions: not finite"),
+    ("8", r"progress\.decisions\.1: 8; give a valid array"),
+    ("[]", r"progress\.decisions\.1\.0: missing; give every field of a report"),
+    ("[8,128]", r"progress\.decisions\.1\.2: missing; give every field of a report"),
+    ("[8,128,1,1]", r"progress\.decisions\.1: \[8, 128, 1, 1\]; Tuple should have at most 3 items"),
+    ('"abc"', r"progress\.decisions\.1: 'abc'; give a valid array"),
+    ("[null,128,1]", r"progress\.decisions\.1\.0: None; give a valid integer"),
+    ("[8,128.0,1]", r"progress\.decisions\.1\.1: 128\.0; give a valid integer"),
+    ("[true,128,1]", r"progress\.decisions\.1\.0: True; give a valid integer"),
+    ('[8,128,"1"]', r"progress\.decisions\.1\.2: '1'; give a valid number"),
+    ("[8,128,Infinity]", r"progress\.decisions\.1\.2: inf; give a finite number"),
 ]
 """Rows of decisions that are no decision, and how they are refused."""
 
@@ -135,18 +136,22 @@ def test_an_impossible_exchange_is_ignored(exchanged: Any) -> None:
     ("text", "message"),
     [
         ("{", "progress: not JSON"),
-        ("[]", "progress: list; give a JSON object"),
-        ("{}", "progress: .*missing 8 required .*give every field"),
-        (PROGRESS.to_json().replace('"update":10', '"update":"10"'), r"progress\.update: '10'; give int"),
-        (PROGRESS.to_json().replace('"update":10', '"update":true'), r"progress\.update: True; give int"),
-        (PROGRESS.to_json().replace("0.9", '"x"'), r"progress\.metrics\.accuracy: 'x'; give float"),
-        (PROGRESS.to_json().replace("0.9", "NaN"), r"progress\.metrics\.accuracy: not finite; give a finite number"),
-        (PROGRESS.to_json().replace("1.5", "1e999"), r"progress\.loss: not finite"),
-        (PROGRESS.to_json().replace('"update":10', f'"update":{10**309}'), r"progress\.update: not finite"),
+        ("[]", r"progress: \[\]; give an object"),
+        ("{}", "progress.update: missing; give every field of a report"),
+        (PROGRESS.to_json().replace('"update":10', '"update":"10"'), r"progress\.update: '10'; give a valid integer"),
+        (PROGRESS.to_json().replace('"update":10', '"update":true'), r"progress\.update: True; give a valid integer"),
+        (PROGRESS.to_json().replace("0.9", '"x"'), r"progress\.metrics\.accuracy: 'x'; give a valid number"),
+        (PROGRESS.to_json().replace("0.9", "true"), r"progress\.metrics\.accuracy: True; give a valid number"),
+        (PROGRESS.to_json().replace("0.9", "NaN"), r"progress\.metrics\.accuracy: nan; give a finite number"),
+        (PROGRESS.to_json().replace("1.5", "1e999"), r"progress\.loss: inf; give a finite number"),
+        (PROGRESS.to_json().replace('"update":10', f'"update":{10**309}'), r"progress\.update: 1000+.*; give a finite"),
         (PROGRESS.to_json().replace('"update":10', f'"update":{"1" * 5000}'), "progress: not JSON"),
         ("[" * 100_000, "progress: not JSON"),
         *((PROGRESS.to_json().replace("[8,128,-2.0]", rows), message) for rows, message in REFUSED_DECISIONS),
-        (PROGRESS.to_json().replace("[[4,64,61.5],[8,128,-2.0]]", "null"), r"progress\.decisions: None; give"),
+        (
+            PROGRESS.to_json().replace("[[4,64,61.5],[8,128,-2.0]]", "null"),
+            r"progress\.decisions: None; give a valid array",
+        ),
     ],
 )
 def test_progress_that_cannot_be_read(text: str, message: str) -> None:

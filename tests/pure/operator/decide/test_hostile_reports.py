@@ -45,8 +45,8 @@ def test_an_early_end_that_cannot_be_is_not_used(training_world: Any, evaluation
     [
         ({"update": -1}, "progress.update: -1; the plan allows 0 to 460"),
         ({"update": 461}, "progress.update: 461; the plan allows 0 to 460"),
-        ({"update": float("nan")}, "progress.update: nan; give int"),
-        ({"epoch": float("inf")}, "progress.epoch: not finite; give a finite number"),
+        ({"update": float("nan")}, "progress.update: nan; give a valid integer"),
+        ({"epoch": float("inf")}, "progress.epoch: inf; give a finite number"),
         ({"updates": 461}, "progress.updates: 461; the plan allows 460"),
         ({"checkpoint_update": 10**30}, "progress.checkpoint_update: 1e+30; the plan allows 0 to 460"),
         ({"seconds_per_update": -0.5}, "progress.seconds_per_update: -0.5; the plan allows 0 to 2147483647"),
@@ -54,7 +54,7 @@ def test_an_early_end_that_cannot_be_is_not_used(training_world: Any, evaluation
         ({"decisions": [[20, 64, 1.0]]}, "progress.decisions: not those of a training of this job"),
         ({"weights_sha256": "ab"}, "progress.weights_sha256: not the 64 hexadecimal digits of a SHA-256"),
         ({"loss": "x" * 5000}, "progress.loss: 'xxxx"),
-        ({"differing": {"w": 3}}, "progress.differing.w: 3; give str"),
+        ({"differing": {"w": 3}}, "progress.differing.w: 3; give a valid string"),
     ],
 )
 def test_it_is_not_used_and_the_field_is_named(training_world: Any, values: dict[str, Any], message: str) -> None:
