@@ -17,6 +17,7 @@ class World:
     """Crew, calls and run in one: what the driver does, in its order, goes into `done`."""
 
     run_id = "run"
+    where = "run, update 12"
 
     def __init__(self) -> None:
         self.calls, self.leaving, self.totals = self, set[str](), self

@@ -89,7 +89,7 @@ def test_a_thousand_workers_regroup() -> None:
     """250 of them, then all, of which one dies; each order is small, and each survivor is notified once."""
     crew, resizes, recoveries = Crew(deadly=3), list[tuple[int, int]](), list[str]()
     run: Any = SimpleNamespace(
-        spec=SPEC, totals=SimpleNamespace(evaluated=0),
+        spec=SPEC, where="run, update 0", totals=SimpleNamespace(evaluated=0),
         reported=0, saved_update=0, position=Position(), plan=SimpleNamespace(is_done=lambda _: False),
         stop_requested=lambda: False, checkpoint_due=lambda: False, checkpoint_after=lambda _: None,
         evaluation_due=lambda _: False, reach=lambda _: None, note=lambda _: None, record_recovery=recoveries.append,
@@ -103,7 +103,7 @@ def test_a_thousand_workers_regroup() -> None:
         return list(crew.ready)[:count]
 
     scaling: Any = SimpleNamespace(
-        gather=gather, tick=lambda _: None, regroup_due=lambda _: False, ends_at=lambda _: 1000
+        gather=gather, tick=lambda _: None, reason_to_regroup=lambda _: "", ends_at=lambda _: 1000
     )
 
     with pytest.raises(OverError):

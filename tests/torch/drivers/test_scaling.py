@@ -54,7 +54,8 @@ def run(small_job: Any) -> Any:
     plan = make_plan(job.spec)
     waits: list[str] = []
     return SimpleNamespace(
-        spec=job.spec, plan=plan, position=Position(), wanted=partial(shards_of, plan), stop_requested=lambda: False,
+        spec=job.spec, where="run, update 0", plan=plan,
+        position=Position(), wanted=partial(shards_of, plan), stop_requested=lambda: False,
         publish=lambda event: None, wait_for=waits.append, waits=waits, totals=RunTotals(),
     )  # fmt: skip
 
@@ -87,15 +88,15 @@ def test_newcomers_join_together(run: Any) -> None:
     scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
     run.position = run.plan.position_at(run.plan.stages[-1].first_update)
     joined(crew, "a", "b")
-    assert not scaling.regroup_due(["a", "b"])
+    assert not scaling.reason_to_regroup(["a", "b"])
     joined(crew, "c")
     crew.is_preparing = True
-    assert not scaling.regroup_due(["a", "b"])
+    assert not scaling.reason_to_regroup(["a", "b"])
     crew.is_preparing = False
-    assert scaling.regroup_due(["a", "b"])
+    assert scaling.reason_to_regroup(["a", "b"])
     crew.is_preparing = True
     deadline = time.monotonic() + 10
-    while not scaling.regroup_due(["a", "b"]):  # a slow newcomer does not hold up the others
+    while not scaling.reason_to_regroup(["a", "b"]):  # a slow newcomer does not hold up the others
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -113,22 +114,22 @@ def test_resizes_are_apart_while_more_workers_are_to_come(run: Any, monkeypatch:
     run.totals.resizes += [ResizeRow(1, 1, 2, 3.0), ResizeRow(2, 2, 1, 30.0)]  # one has joined, then one was lost
     joined(crew, names[2])
     seconds[0] = 29.0
-    assert not scaling.regroup_due(members)
+    assert not scaling.reason_to_regroup(members)
     seconds[0] = 31.0
-    assert scaling.regroup_due(members)
+    assert scaling.reason_to_regroup(members)
     seconds[0] = 29.0
     joined(crew, *names)  # all that are wanted: there is no reason to wait
-    assert scaling.regroup_due(members)
+    assert scaling.reason_to_regroup(members)
 
 
 def test_a_leaving_worker_ends_its_group(run: Any) -> None:
     crew = Crew()
     scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
     joined(crew, "a")
-    assert not scaling.regroup_due(["a", "b"][:1])
+    assert not scaling.reason_to_regroup(["a", "b"][:1])
     crew.leaving.add("b")
-    assert not scaling.regroup_due(["a"])
-    assert scaling.regroup_due(["a", "b"])
+    assert not scaling.reason_to_regroup(["a"])
+    assert scaling.reason_to_regroup(["a", "b"])
 
 
 @pytest.mark.fault("C14")

@@ -15,6 +15,8 @@ from batchgrowth_trainer.workers.crew import Crew
 class Asked:
     """Calls without an answer, with the workers that were asked; it stands for a crew, its calls, and a run."""
 
+    where = "run, update 12"
+
     def __init__(self) -> None:
         self.calls, self.run_id, self.asked = self, "", list[str]()
         self.reported, self.position, self.totals = 12, None, self

@@ -1,12 +1,16 @@
-"""The elastic driver of the exchanges between workers.
+"""The elastic driver of the exchanges between workers: it drives one generation of members after another.
 
-It forms a generation of members, and the next generation when a worker joins, leaves or dies.
+The workers reduce among themselves, and each takes the optimizer's step (dask-pytorch-ddp, made elastic). A generation
+is one long Dask task per member. It ends when the plan wants another number of workers, a worker is ready to join or
+leaves, one is lost, or the run ends; the next generation begins from the most advanced committed state of its members.
+Losing a worker costs the update under way; losing all of them, the updates since the checkpoint.
 """
 
+import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +40,19 @@ from batchgrowth_trainer.workers.calls import Asked
 from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.registered import Ended, Event
 
-# --- One generation as its driver sees it: its members, and how each of them ended ---
+_TICK_SECONDS = 0.05
+_WATCH_SECONDS = 0.25  # between two looks at a generation that reports nothing; each look takes time from its members
+_STOP_RETRY_SECONDS = 5.0
+_SAVING_SECONDS = 20.0  # how long the members that answer have to end a generation in which others hang
+_SILENCE_SECONDS = 10.0  # after which the members of a generation are pinged
+
+log = logging.getLogger(__name__)
+
+
+def train(run: RunState, join: Join) -> Trained:
+    """Train with any exchange between workers. See GenerationsDriver.train."""
+    with join() as cluster:
+        return GenerationsDriver(run, cluster.crew, cluster.scaling, cluster.host).train()
 
 
 @dataclass(slots=True)
@@ -46,74 +62,301 @@ class Generation:
     number: int
     members: list[str]
     token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES), repr=False)
-    cancelled_at: float = math.inf  # when those that form it were last requested to stop waiting
-    heard_at: float = field(default_factory=time.monotonic)  # when a member last reported or ended
     futures: dict[str, Future] = field(default_factory=dict)
     outcomes: dict[str, MemberOutcome | None] = field(default_factory=dict)
-    pauses: dict[int, float | None] = field(default_factory=dict)
-    stopping: bool = False
-    asked_at: float = -math.inf  # when it was last requested to stop
+    pauses: dict[int, float | None] = field(default_factory=dict)  # by rank, of those that have begun
+    stop_reason: str = ""  # why it was requested to stop
+    stop_asked_at: float = -math.inf  # when it was last requested to stop
+    cancelled_at: float = math.inf  # when those that form it were last requested to stop waiting
+    heard_at: float = field(default_factory=time.monotonic)  # when a member last reported or ended
     hung: set[str] = field(default_factory=set)  # workers that are restarted once the others' state is saved
     hung_at: float = math.inf  # when the first of them was found
 
     @property
     def over(self) -> bool:
-        """Whether every member has ended or gone."""
+        """Return whether every member has ended or gone."""
         return len(self.outcomes) == len(self.members)
 
     @property
-    def gone(self) -> list[str]:
-        """Members that died or lost their connection."""
-        return [address for address, outcome in self.outcomes.items() if outcome is None]
+    def remaining(self) -> dict[str, MemberOutcome]:
+        """Return the outcome of each remaining member."""
+        return {address: outcome for address, outcome in self.outcomes.items() if outcome is not None}
 
     @property
     def errors(self) -> dict[str, BatchGrowthError]:
-        """The errors with which members ended."""
-        ended = ((address, outcome.error) for address, outcome in self.outcomes.items() if outcome is not None)
-        return {address: error for address, error in ended if error is not None}
+        """Return the errors with which members ended."""
+        return {address: outcome.error for address, outcome in self.remaining.items() if outcome.error is not None}
 
     @property
     def lost(self) -> str:
-        """Why a peer was lost; empty if none was."""
+        """Return why a peer was lost; empty if none was."""
         for address, error in self.errors.items():
             return f"worker {address} was left out: {error}"
-        if self.gone:
-            return f"{len(self.gone)} of {len(self.members)} workers were lost"
-        reasons = (outcome.lost for outcome in self.outcomes.values() if outcome is not None and outcome.lost)
-        return next(reasons, "")
-
-    @property
-    def remaining(self) -> dict[str, MemberOutcome]:
-        """The outcome of each remaining member."""
-        return {address: outcome for address, outcome in self.outcomes.items() if outcome is not None}
+        gone = len(self.outcomes) - len(self.remaining)
+        if gone:
+            return f"{gone} of {len(self.members)} workers were lost"
+        return next((outcome.lost for outcome in self.remaining.values() if outcome.lost), "")
 
     def pause(self, otherwise: float) -> float | None:
-        """The longest pause of a member, in seconds, `otherwise` if all are newcomers; None until all have begun."""
+        """Return the longest pause of a member, in seconds, `otherwise` if all are newcomers; None until all began."""
         if len(self.pauses) < len(self.members):
             return None
         return max((pause for pause in self.pauses.values() if pause is not None), default=otherwise)
 
 
+class GenerationsDriver:
+    """Runs generation after generation until the plan is done."""
+
+    def __init__(self, run: RunState, crew: Crew, scaling: Scaling, host: str) -> None:
+        self._run = run
+        self._crew = crew
+        self._scaling = scaling
+        self._host = host
+        self._states = States(run, crew, self._take_report)
+        self._number = 0
+        self._reason = "training begins"  # why the next generation is formed
+        self._ended_at = time.monotonic()  # when the last generation ended
+        self._size = 0  # members of the last generation that began
+        self._now: Generation | None = None
+        self._rendezvous: Rendezvous | None = None
+
+    def train(self) -> Trained:
+        """Train to the end of the plan or a requested stop. Raises WorkloadError, DataError and ClusterError."""
+        run, states = self._run, self._states
+        while True:
+            # Wait for members, one of which then holds the newest state with every report of what led to it.
+            members = self._scaling.gather(self._handle_events, states.updates)
+            if members and not states.catch_up(members):
+                self._handle_events(_TICK_SECONDS)
+                continue
+
+            is_done = run.plan.is_done(run.position) and states.is_judged and not run.evaluation_due(run.position)
+            if is_done or run.stop_requested():
+                trained = states.trained()
+                if trained is not None:
+                    return trained
+                states.updates.clear()
+                run.record_recovery("the last state was lost with its worker")
+                continue
+
+            self._number += 1
+            generation = self._now = Generation(self._number, members)
+            log.info("%s: generation %d of %d: %s", run.where, generation.number, len(members), self._reason)
+            try:
+                self._form(generation)
+                # What members report is recorded while events are handled.
+                while not generation.over:
+                    self._handle_events(_WATCH_SECONDS)
+                    self._scaling.tick(members)
+                    self._stop_if_due(generation)
+                    is_ending = generation.stop_reason or generation.outcomes
+                    states.save_while_it_trains(members[0], due=run.checkpoint_due() and not is_ending)
+                    self._ask_if_silent(generation)
+                    self._restart_hung(generation)
+                    self._restart_stuck(generation)
+            finally:
+                self._close_rendezvous()
+            states.expect_none()
+            self._now = None
+            self._ended_at = time.monotonic()
+            self._conclude(generation)
+
+    def _form(self, generation: Generation) -> None:
+        """Give each member its order, by rank: to meet the others, and to train up to the end of the stage."""
+        run, crew = self._run, self._crew
+        ready = [crew.ready[address] for address in generation.members]
+        entry = run.spec.exchange.entry
+        # NCCL makes each wait for all, which a Nondeterministic exchange must not.
+        store = None
+        if entry.promise != "Nondeterministic" and backend_of(ready) == "nccl":
+            self._rendezvous = Rendezvous(self._host)
+            store = (self._rendezvous.host, self._rendezvous.port)
+        until = self._scaling.ends_at(len(ready))
+        places = seats(
+            [prepared.door for prepared in ready],
+            generation.token,
+            run.spec.patience_seconds,
+            store,
+            all_connected=entry.all_connected,
+        )
+        for address, place in zip(generation.members, places, strict=True):
+            order = Order(
+                place, generation.number, until, evaluated=run.totals.evaluated, reported=run.reported
+            )  # fmt: skip
+            future = crew.calls.submit(address, service.train_generation, crew.run_id, order)
+            generation.futures[address] = future
+            future.add_done_callback(crew.on_outcome(address, generation.number))
+
+    def _stop_if_due(self, generation: Generation) -> None:
+        """Request a stop after the update under way, again after a while if the request may have been lost."""
+        if generation.outcomes or time.monotonic() - generation.stop_asked_at < _STOP_RETRY_SECONDS:
+            return
+        reason = "a stop is requested"
+        if not self._run.stop_requested():
+            reason = self._scaling.reason_to_regroup(generation.members)
+        if reason:
+            log.debug("%s: generation %d is asked to stop: %s", self._run.where, generation.number, reason)
+            generation.stop_reason = reason
+            generation.stop_asked_at = time.monotonic()
+            self._crew.calls.notify(
+                service.request_stop, self._crew.run_id, generation.number, worker=generation.members[0]
+            )
+
+    def _ask_if_silent(self, generation: Generation) -> None:
+        if time.monotonic() - generation.heard_at > _SILENCE_SECONDS:
+            log.debug("%s: nothing was heard for %.0f s; asking the workers", self._run.where, _SILENCE_SECONDS)
+            generation.heard_at = time.monotonic()
+            self._crew.ask_whether_alive(generation.members)
+
+    def _restart_hung(self, generation: Generation) -> None:
+        """Restart workers that hang, members only after the newest state of those that answer is saved.
+
+        A member gives its state once its generation is over, so the hung end it for all; those that do not end in time,
+        such as those that share a group by NCCL, are not waited for.
+        """
+        found = self._crew.hung()
+        self._crew.restart(found.difference(generation.members), self._run.note)
+        if found := found.intersection(generation.members):
+            generation.hung |= found
+            generation.hung_at = min(generation.hung_at, time.monotonic())
+            self._cancel(generation)
+        others = self._crew.answering(generation.members) - generation.hung - generation.outcomes.keys()
+        if not generation.hung or (others and time.monotonic() - generation.hung_at < _SAVING_SECONDS):
+            return
+        self._save_remaining(generation)
+        self._crew.restart(generation.hung, self._run.note)
+        generation.hung.clear()
+        generation.hung_at = math.inf
+
+    def _restart_stuck(self, generation: Generation) -> None:
+        """Restart members whose thread hangs, though they answer: the others have long ended this generation."""
+        if time.monotonic() - generation.cancelled_at > self._run.spec.patience_seconds + health.STUCK_SECONDS:
+            generation.cancelled_at = math.inf
+            stuck = [member for member in generation.members if member not in generation.outcomes]
+            self._save_remaining(generation)
+            self._crew.restart(stuck, self._run.note, health.STUCK)
+
+    def _save_remaining(self, generation: Generation) -> None:
+        """Save the newest state of the members that have ended, before others are restarted."""
+        self._states.take(generation.remaining)
+        self._states.save_newest(generation.remaining.keys() - generation.errors)
+
+    def _cancel(self, generation: Generation) -> None:
+        """Unblock the members that still wait for one that is lost; a group that has formed notices by itself."""
+        self._close_rendezvous()
+        if generation.cancelled_at == math.inf:
+            generation.cancelled_at = time.monotonic()
+            for address in generation.members:
+                if address not in generation.outcomes:
+                    self._crew.calls.notify(
+                        service.cancel_generation, self._crew.run_id, generation.number, worker=address
+                    )
+
+    def _close_rendezvous(self) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
+
+    def _conclude(self, generation: Generation) -> None:
+        """Take how far each member is, leave out those with a fault, and record a loss. Raises a workload's error."""
+        run, states = self._run, self._states
+        for address, error in generation.errors.items():
+            if not isinstance(error, WorkerFault):
+                states.take_reports(address)
+                raise error
+        states.take(generation.remaining)
+        if states.updates:
+            run.reach(max(states.updates.values()))
+        lost = generation.lost
+        self._reason = lost or generation.stop_reason or "the last one reached the end of its order"
+        log.debug("%s: generation %d ended: %s", run.where, generation.number, self._reason)
+        states.release(self._crew.leaving | generation.errors.keys())
+        self._crew.settle(run.position.update)
+        for address, fault in generation.errors.items():
+            assert isinstance(fault, WorkerFault)
+            self._crew.leave_out(address, fault)
+        if lost:
+            run.record_recovery(lost)
+            states.restart_unresponsive([*generation.remaining.keys() - generation.errors])
+
+    def _handle_events(self, seconds: float) -> None:
+        self._crew.drain_events(seconds, self._handle)
+        self._crew.settle(self._run.position.update)
+
+    def _handle(self, event: Event) -> None:
+        self._crew.follow(event)
+        generation = self._now
+        match event:
+            case RowsReport() | EvaluationReport():
+                self._take_report(event)
+            case Left(address):
+                self._states.updates.pop(address, None)
+                if generation is not None and address in generation.members:
+                    self._take_end(generation, address, None)
+            case GenerationBegan() if generation is not None and event.generation == generation.number:
+                generation.heard_at = time.monotonic()
+                generation.pauses[event.rank] = event.pause
+                self._record_resize(generation, event.update)
+            case Ended() if generation is not None and event.generation == generation.number:
+                outcome = None if event.is_lost() else event.outcome
+                self._take_end(generation, event.address, outcome)
+
+    def _take_end(self, generation: Generation, address: str, outcome: MemberOutcome | None) -> None:
+        generation.heard_at = time.monotonic()
+        generation.outcomes.setdefault(address, outcome)
+        if outcome is None:
+            generation.futures[address].cancel()
+        if outcome is None or outcome.lost or outcome.error:
+            self._cancel(generation)
+
+    def _take_report(self, report: Report) -> None:
+        if self._now is not None:
+            self._now.heard_at = time.monotonic()
+        if isinstance(report, EvaluationReport):
+            self._run.record_evaluation(report.position, report.values, report.evaluated_at, report.end)
+            return
+        self._run.record_rows(report.rows)
+        self._run.publish(BytesSent(report.bytes_sent))
+        if report.distance is not None:
+            self._run.publish(ReplicasApart(report.distance))
+        if report.staleness is not None:
+            self._run.publish(Stale(report.staleness.largest, report.staleness.mean))
+        if report.compression_error is not None:
+            self._run.publish(Compressed(report.compression_error))
+
+    def _record_resize(self, generation: Generation, update: int) -> None:
+        """Record the resize, if it is one, with its longest pause once every member has begun."""
+        pause = generation.pause(time.monotonic() - self._ended_at)
+        if pause is None:
+            return
+        size = len(generation.members)
+        if self._size not in (0, size):
+            self._run.record_resize(update, self._size, size, pause)
+        self._size = size
+
+
 def backend_of(members: Sequence[Prepared]) -> str:
-    """The backend of a group of these members: `nccl` if each has its own GPU, else `tcp`.
+    """Return the backend of a group of these members: `nccl` if each has its own GPU, else `tcp`.
 
     Pods that share a GPU see it with one UUID.
     """
     gpus = {one.gpu for one in members}
-    return "nccl" if all(one.gpu for one in members) and len(gpus) == len(members) else "tcp"
-
-
-# --- The members' states as their driver knows them: how far each is, and what resuming from them takes ---
+    if all(one.gpu for one in members) and len(gpus) == len(members):
+        return "nccl"
+    return "tcp"
 
 
 class States:
-    """`updates` counts each member's committed updates; `on_report` receives the reports that are fetched.
+    """The members' states as their driver knows them: how far each is, and what resuming from them takes.
 
-    A member that lost its peers while it evaluated is not judged: its state lacks what follows from the evaluation.
+    `updates` counts each member's committed updates; `on_report` receives the reports that are fetched. A member that
+    lost its peers while it evaluated is not judged: its state lacks what follows from the evaluation.
     """
 
     def __init__(self, run: RunState, crew: Crew, on_report: Callable[[Report], None]) -> None:
-        self._run, self._crew, self._on_report = run, crew, on_report
+        self._run = run
+        self._crew = crew
+        self._on_report = on_report
         self.updates: dict[str, int] = {}
         self._unjudged: set[str] = set()
         self._coming: Asked | None = None  # the state of a member that trains
@@ -127,12 +370,13 @@ class States:
         best = max(self.updates.get(address, 0) for address in members)
         saved = self._run.checkpoint_after(best)
         if saved is not None:
+            best = saved.snapshot.position.update
+            log.info("%s: worker %s restores the checkpoint of update %d", self._run.where, members[0], best)
             packed = pack_snapshot(saved.snapshot)
             answers = self._crew.calls.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1])
             if not answers:
                 self.restart_unresponsive(members[:1])
                 return False
-            best = saved.snapshot.position.update
             self.take({members[0]: MemberOutcome(best, is_judged=answers[members[0]])})
         self._run.reach(best)
         holder = next(address for address in members if self.updates.get(address, 0) == best)
@@ -142,45 +386,59 @@ class States:
         return False
 
     def take(self, outcomes: Mapping[str, MemberOutcome]) -> None:
-        """How far these members are now; one whose step failed midway has no state."""
+        """Note how far these members are now; one whose step failed midway has no state."""
         for address, outcome in outcomes.items():
             if not outcome.is_whole:
                 self.updates.pop(address, None)
                 continue
             self.updates[address] = outcome.update
-            (self._unjudged.discard if outcome.is_judged else self._unjudged.add)(address)
+            if outcome.is_judged:
+                self._unjudged.discard(address)
+            else:
+                self._unjudged.add(address)
 
     @property
     def is_judged(self) -> bool:
-        """Whether one of the most advanced members is judged; true if there is none."""
+        """Return whether one of the most advanced members is judged; true if there is none."""
         return not self.updates or self._best() not in self._unjudged
 
-    def _best(self) -> str:
-        return max(self.updates, key=lambda address: (self.updates[address], address not in self._unjudged))
+    def trained(self) -> Trained | None:
+        """Return the newest state; None if the member that held it is gone, empty if nothing was trained."""
+        if not self.updates:
+            return Trained(None, {})
+        best = self._best()
+        self._has_reported_all(best)
+        for packed in self._crew.calls.ask(service.take_result, self._crew.run_id, workers=[best]).values():
+            return unpack_trained(packed)
+        return None
 
     def take_reports(self, address: str) -> bool:
         """Fetch the missing reports of that member; False if it is gone."""
         reports = self._ask(service.take_reports, address)
-        self._take(reports or ())
+        for report in reports or ():
+            self._on_report(report)
         return reports is not None
 
     def save(self, address: str) -> bool:
         """Save that member's state in a checkpoint, after the reports that led to it; False if it is gone."""
         self.expect_none()  # what comes now is newer
         kept = self._ask(service.take_snapshot, address)
-        if kept is not None:
-            self._save(*kept)
-        return kept is not None
+        if kept is None:
+            return False
+        self._save(*kept)
+        return True
 
     def save_while_it_trains(self, address: str, *, due: bool) -> None:
-        """Save the state of a member that trains as soon as it has come; it is asked for it if a checkpoint is due.
+        """Save the state of a member that trains once it has come; ask the member for it if a checkpoint is due.
 
         Nothing waits for it: a member that hangs must not hold up its driver, which looks for those that do.
         """
         if self._coming is None:
             if due:
                 self._coming = self._crew.calls.begin(service.take_snapshot, *self._known, worker=address)
-        elif (answers := self._coming()) is not None:
+            return
+        answers = self._coming()
+        if answers is not None:
             self._coming = None
             for kept in answers.values():
                 self._save(*kept)
@@ -205,265 +463,28 @@ class States:
                 return
 
     def restart_unresponsive(self, addresses: Collection[str]) -> None:
-        """See Crew.restart_unresponsive; the newest state of those that answer is saved before any is restarted."""
+        """Restart those that hang, after the newest state of the others is saved: see Crew.restart_unresponsive."""
         self._crew.restart_unresponsive(addresses, self._run.note, self.save_newest)
 
-    def trained(self) -> Trained | None:
-        """The newest state; None if the member that held it is gone, empty if nothing was trained."""
-        if not self.updates:
-            return Trained(None, {})
-        best = self._best()
-        self._has_reported_all(best)
-        for packed in self._crew.calls.ask(service.take_result, self._crew.run_id, workers=[best]).values():
-            return unpack_trained(packed)
-        return None
+    def _best(self) -> str:
+        return max(self.updates, key=lambda address: (self.updates[address], address not in self._unjudged))
 
     def _has_reported_all(self, address: str) -> bool:
-        reported = self._run.reported >= self.updates.get(address, 0)
-        return (reported and not self._run.evaluation_due(self._run.position)) or self.take_reports(address)
+        """Return whether the history has all of that member, after its missing reports were fetched."""
+        is_recorded = self._run.reported >= self.updates.get(address, 0)
+        if is_recorded and not self._run.evaluation_due(self._run.position):
+            return True
+        return self.take_reports(address)
 
     def _ask(self, function: Callable[..., Any], address: str) -> Any:
         return self._crew.calls.ask(function, *self._known, workers=[address]).get(address)
 
     @property
     def _known(self) -> tuple[str, int, int]:
-        """The run, and how far its reports are known."""
+        """Return the run, and how far its reports are known."""
         return self._crew.run_id, self._run.reported, self._run.totals.evaluated
 
     def _save(self, packed: PackedSnapshot, reports: Iterable[Report]) -> None:
-        self._take(reports)
-        self._run.save(unpack_snapshot(packed))
-
-    def _take(self, reports: Iterable[Report]) -> None:
         for report in reports:
             self._on_report(report)
-
-
-# --- AllReduce ---
-# AllReduce: the workers reduce among themselves, and each takes the optimizer's step (dask-pytorch-ddp, made
-# elastic).
-# One long Dask task per worker and generation. A generation ends when the plan wants another number of workers, a
-# worker is ready to join, one is lost, or the run ends; the next begins from the most advanced committed state of its
-# members. Losing a worker costs the update under way; losing all of them, the updates since the checkpoint.
-
-_TICK_SECONDS = 0.05
-_WATCH_SECONDS = 0.25  # between two looks at a generation that reports nothing; each look takes time from its members
-_STOP_RETRY_SECONDS = 5.0
-_SAVING_SECONDS = 20.0  # how long the members that answer have to end a generation in which others hang
-_SILENCE_SECONDS = 10.0  # after which the members of a generation are pinged
-
-
-class GenerationsDriver:
-    """Runs generation after generation until the plan is done."""
-
-    def __init__(self, run: RunState, crew: Crew, scaling: Scaling, host: str) -> None:
-        self._run, self._crew, self._scaling, self._host = run, crew, scaling, host
-        self._number = 0
-        self._states = States(run, crew, self._on_report)
-        self._ended_at = time.monotonic()  # when the last generation ended
-        self._size = 0  # members of the last generation that began
-        self._now: Generation | None = None
-        self._rendezvous: Rendezvous | None = None
-
-    def train(self) -> Trained:
-        """Train to the end of the plan or a requested stop. Raises WorkloadError, DataError and ClusterError."""
-        while True:
-            members = self._scaling.gather(self._handle_events, self._states.updates)
-            if members and not self._states.catch_up(members):
-                self._handle_events(_TICK_SECONDS)
-                continue
-            if self._run.stop_requested() or self._is_done():
-                trained = self._states.trained()
-                if trained is not None:
-                    return trained
-                self._states.updates.clear()
-                self._run.record_recovery("the last state was lost with its worker")
-            else:
-                self._one_generation(members)
-
-    def _is_done(self) -> bool:
-        run = self._run
-        return run.plan.is_done(run.position) and self._states.is_judged and not run.evaluation_due(run.position)
-
-    def _one_generation(self, members: list[str]) -> None:
-        self._number += 1
-        present = self._now = Generation(self._number, members)
-        waits_for_all = self._run.spec.exchange.entry.promise != "Nondeterministic"  # as NCCL must
-        by_nccl = waits_for_all and backend_of([self._crew.ready[address] for address in members]) == "nccl"
-        self._rendezvous = Rendezvous(self._host) if by_nccl else None
-        try:
-            for address, order in zip(members, self._orders(), strict=True):
-                future = self._crew.calls.submit(address, service.train_generation, self._crew.run_id, order)
-                present.futures[address] = future
-                future.add_done_callback(self._crew.on_outcome(address, self._number))
-            while not present.over:
-                self._handle_events(_WATCH_SECONDS)
-                self._supervise(present)
-        finally:
-            self._close_rendezvous()
-        self._states.expect_none()
-        self._now = None
-        self._ended_at = time.monotonic()
-        self._conclude(present)
-
-    def _orders(self) -> Iterator[Order]:
-        """The order for each member, by rank."""
-        assert self._now is not None
-        meeting, run = self._rendezvous, self._run
-        doors = [self._crew.ready[address].door for address in self._now.members]
-        store = (meeting.host, meeting.port) if meeting else None
-        until = self._scaling.ends_at(len(doors))
-        all_connected = run.spec.exchange.entry.all_connected
-        for seat in seats(doors, self._now.token, run.spec.patience_seconds, store, all_connected=all_connected):
-            yield Order(seat, self._now.number, until, evaluated=run.totals.evaluated, reported=run.reported)
-
-    def _supervise(self, present: Generation) -> None:
-        self._scaling.tick(present.members)
-        asked = time.monotonic() - present.asked_at < _STOP_RETRY_SECONDS
-        if not asked and not present.outcomes and self._should_stop(present):
-            present.stopping, present.asked_at = True, time.monotonic()
-            self._crew.calls.notify(service.request_stop, self._crew.run_id, present.number, worker=present.members[0])
-        due = self._run.checkpoint_due() and not present.stopping and not present.outcomes
-        self._states.save_while_it_trains(present.members[0], due=due)
-        if time.monotonic() - present.heard_at > _SILENCE_SECONDS:
-            present.heard_at = time.monotonic()
-            self._crew.ask_whether_alive(present.members)
-        self._restart_hung(present)
-        self._restart_stuck(present)
-
-    def _restart_hung(self, present: Generation) -> None:
-        """Restart workers that hang, members only after the newest state of those that answer is saved.
-
-        A member gives its state once its generation is over, so the hung end it for all; those that do not end in time,
-        such as those that share a group by NCCL, are not waited for.
-        """
-        found = self._crew.hung()
-        self._crew.restart(found.difference(present.members), self._run.note)
-        if found := found.intersection(present.members):
-            present.hung |= found
-            present.hung_at = min(present.hung_at, time.monotonic())
-            self._cancel(present)
-        others = self._crew.answering(present.members) - present.hung - present.outcomes.keys()
-        if not present.hung or (others and time.monotonic() - present.hung_at < _SAVING_SECONDS):
-            return
-        self._save(present)
-        self._crew.restart(present.hung, self._run.note)
-        present.hung.clear()
-        present.hung_at = math.inf
-
-    def _save(self, present: Generation) -> None:
-        """Save the newest state of the members that have ended, before others are restarted."""
-        self._states.take(present.remaining)
-        self._states.save_newest(present.remaining.keys() - present.errors)
-
-    def _restart_stuck(self, present: Generation) -> None:
-        """Restart members whose thread hangs, though they answer: the others have long ended this generation."""
-        if time.monotonic() - present.cancelled_at > self._run.spec.patience_seconds + health.STUCK_SECONDS:
-            present.cancelled_at = math.inf
-            stuck = [member for member in present.members if member not in present.outcomes]
-            self._save(present)
-            self._crew.restart(stuck, self._run.note, health.STUCK)
-
-    def _should_stop(self, present: Generation) -> bool:
-        return self._run.stop_requested() or self._scaling.regroup_due(present.members)
-
-    def _handle_events(self, seconds: float) -> None:
-        self._crew.drain_events(seconds, self._handle)
-        self._crew.settle(self._run.position.update)
-
-    def _handle(self, event: Event) -> None:
-        self._crew.follow(event)
-        match event:
-            case Left(address):
-                self._states.updates.pop(address, None)
-                if self._now is not None and address in self._now.members:
-                    self._end(self._now, address, None)
-            case RowsReport() | EvaluationReport():
-                self._on_report(event)
-            case GenerationBegan():
-                self._on_began(event)
-            case Ended():
-                self._on_ended(event)
-
-    def _on_ended(self, event: Ended) -> None:
-        if self._now is not None and event.generation == self._now.number:
-            self._end(self._now, event.address, None if event.is_lost() else event.outcome)
-
-    def _end(self, present: Generation, address: str, outcome: MemberOutcome | None) -> None:
-        present.heard_at = time.monotonic()
-        present.outcomes.setdefault(address, outcome)
-        if outcome is None:
-            present.futures[address].cancel()
-        if outcome is None or outcome.lost or outcome.error:
-            self._cancel(present)
-
-    def _cancel(self, present: Generation) -> None:
-        """Unblock the members that still wait for one that is lost; a group that has formed notices by itself."""
-        self._close_rendezvous()
-        if present.cancelled_at == math.inf:
-            present.cancelled_at = time.monotonic()
-            for address in present.members:
-                if address not in present.outcomes:
-                    self._crew.calls.notify(
-                        service.cancel_generation, self._crew.run_id, present.number, worker=address
-                    )
-
-    def _close_rendezvous(self) -> None:
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-            self._rendezvous = None
-
-    def _on_report(self, report: RowsReport | EvaluationReport) -> None:
-        if self._now is not None:
-            self._now.heard_at = time.monotonic()
-        if isinstance(report, RowsReport):
-            self._run.record_rows(report.rows)
-            self._run.publish(BytesSent(report.bytes_sent))
-            if report.distance is not None:
-                self._run.publish(ReplicasApart(report.distance))
-            if report.staleness is not None:
-                self._run.publish(Stale(report.staleness.largest, report.staleness.mean))
-            if report.compression_error is not None:
-                self._run.publish(Compressed(report.compression_error))
-        else:
-            self._run.record_evaluation(report.position, report.values, report.evaluated_at, report.end)
-
-    def _on_began(self, event: GenerationBegan) -> None:
-        if self._now is not None and event.generation == self._now.number:
-            self._now.heard_at = time.monotonic()
-            self._now.pauses[event.rank] = event.pause
-            self._record_resize(self._now, event.update)
-
-    def _record_resize(self, present: Generation, update: int) -> None:
-        pause, size = present.pause(time.monotonic() - self._ended_at), len(present.members)
-        if pause is None:
-            return
-        if self._size not in (0, size):
-            self._run.record_resize(update, self._size, size, pause)
-        self._size = size
-
-    def _conclude(self, present: Generation) -> None:
-        for address, error in present.errors.items():
-            if not isinstance(error, WorkerFault):
-                self._states.take_reports(address)
-                raise error
-        self._states.take(present.remaining)
-        if self._states.updates:
-            self._run.reach(max(self._states.updates.values()))
-        self._states.release(self._crew.leaving | present.errors.keys())
-        self._leave_out(present)
-        if present.lost:
-            self._run.record_recovery(present.lost)
-            self._states.restart_unresponsive([*present.remaining.keys() - present.errors])
-
-    def _leave_out(self, present: Generation) -> None:
-        self._crew.settle(self._run.position.update)
-        for address, fault in present.errors.items():
-            assert isinstance(fault, WorkerFault)
-            self._crew.leave_out(address, fault)
-
-
-def train(run: RunState, join: Join) -> Trained:
-    """Train with AllReduce. See GenerationsDriver.train."""
-    with join() as force:
-        return GenerationsDriver(run, force.crew, force.scaling, force.host).train()
+        self._run.save(unpack_snapshot(packed))

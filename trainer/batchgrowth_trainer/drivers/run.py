@@ -24,12 +24,19 @@ from batchgrowth_trainer.sinks.recorder import Recorder
 from batchgrowth_trainer.worker.messages import UpdateRow
 from batchgrowth_trainer.workers.arithmetics import Arithmetics
 
-# --- What a run has been through, which its checkpoints and its summary hold beside the position ---
+FAILING_SECONDS = 1800.0
+"""The longest that training goes on while no checkpoint can be written."""
+RETRY_SECONDS = 60.0
+"""The longest time from a failed checkpoint to the next."""
+LEAST_FAILURES = 3
+"""The fewest failures in a row that end a run, if its updates are longer than RETRY_SECONDS."""
+_MOST_FRUITLESS_RECOVERIES = 20  # in a row, without an update in between
+_SHARED = attrgetter(*HistoryRow.__slots__[:-1])  # what a history row takes from an update row
 
 
 @dataclass(slots=True)
 class RunTotals:
-    """`evaluated` is the last evaluated epoch."""
+    """What a run has been through, which checkpoints and the summary hold; `evaluated` is the last evaluated epoch."""
 
     resizes: list[ResizeRow] = field(default_factory=list)
     recoveries: int = 0
@@ -37,7 +44,7 @@ class RunTotals:
     accuracy: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The story as checkpoints store it."""
+        """Return the totals as checkpoints store them."""
         return {
             "resizes": [row.to_json() for row in self.resizes],
             "recoveries": self.recoveries,
@@ -47,9 +54,9 @@ class RunTotals:
 
 
 def totals_of(saved: Saved | None) -> RunTotals:
-    """The story so far of a run that goes on from a checkpoint; a new one without.
+    """Return the totals of a run that goes on from a checkpoint; new ones without.
 
-    A member trains on before its state is saved, so the story may be ahead of the checkpoint: the run then evaluates
+    A member trains on before its state is saved, so the totals may be ahead of the checkpoint: the run then evaluates
     the later epochs again, since their rows are cut off.
     """
     if saved is None:
@@ -57,16 +64,6 @@ def totals_of(saved: Saved | None) -> RunTotals:
     resizes = [ResizeRow.from_json(record) for record in saved.story["resizes"]]
     evaluated = min(int(saved.story["evaluated"]), saved.snapshot.position.epoch)
     return RunTotals(resizes, int(saved.story["recoveries"]), evaluated, saved.story["accuracy"])
-
-
-# --- The checkpoints of a run while it trains: when the next is due, and how long training goes on without one ---
-
-FAILING_SECONDS = 1800.0
-"""The longest that training goes on while no checkpoint can be written."""
-RETRY_SECONDS = 60.0
-"""The longest time from a failed checkpoint to the next."""
-LEAST_FAILURES = 3
-"""The fewest failures in a row that end a run, if its updates are longer than RETRY_SECONDS."""
 
 
 class Saves:
@@ -79,15 +76,20 @@ class Saves:
         publish: Callable[[events.Event], None],
         update: int,
     ) -> None:
-        self._write, self._every_seconds, self._publish = write, every_seconds, publish
+        self._write = write
+        self._every_seconds = every_seconds
+        self._publish = publish
         self.update = update
-        self._tried_at = self._failing_since = time.monotonic()
+        self._tried_at = time.monotonic()
+        self._failing_since = self._tried_at
         self._failures = 0
         self._error: CheckpointError | None = None
 
     def due(self) -> bool:
-        """Whether checkpoint.everySeconds have passed since the last one; after a failure at most RETRY_SECONDS."""
-        pause = min(self._every_seconds, RETRY_SECONDS) if self._failures else self._every_seconds
+        """Return whether checkpoint.everySeconds, or RETRY_SECONDS after a failure, have passed since the last one."""
+        pause = self._every_seconds
+        if self._failures:
+            pause = min(pause, RETRY_SECONDS)
         return time.monotonic() - self._tried_at >= pause
 
     def save(self, snapshot: Snapshot) -> None:
@@ -95,13 +97,27 @@ class Saves:
 
         Raises CheckpointError, or StorageError if the cause may pass, after FAILING_SECONDS of failures alone.
         """
-        self._tried_at = began = time.monotonic()
+        began = time.monotonic()
+        self._tried_at = began
         try:
             size = self._write(snapshot)
         except CheckpointError as error:
-            self._fail(error)
+            now = time.monotonic()
+            if not self._failures:
+                self._failing_since = now
+            self._failures += 1
+            self._error = error
+            self._publish(events.CheckpointFailed(str(error)))
+            failing_seconds = now - self._failing_since
+            if self._failures >= LEAST_FAILURES and failing_seconds >= FAILING_SECONDS:
+                raise type(error)(
+                    f"no checkpoint could be written for {failing_seconds:.0f} s, in {self._failures} tries; "
+                    f"the newest is of update {self.update:,}. The last error: {error}"
+                ) from error
             return
-        self._failures, self._error, self.update = 0, None, snapshot.position.update
+        self._failures = 0
+        self._error = None
+        self.update = snapshot.position.update
         self._publish(events.CheckpointSaved(self.update, time.monotonic() - began, size))
 
     def save_last(self, snapshot: Snapshot) -> None:
@@ -118,28 +134,12 @@ class Saves:
         if self._error is not None:
             raise self._error
 
-    def _fail(self, error: CheckpointError) -> None:
-        now = time.monotonic()
-        if not self._failures:
-            self._failing_since = now
-        self._failures, self._error = self._failures + 1, error
-        self._publish(events.CheckpointFailed(str(error)))
-        if self._failures >= LEAST_FAILURES and now - self._failing_since >= FAILING_SECONDS:
-            raise type(error)(
-                f"no checkpoint could be written for {now - self._failing_since:.0f} s, in {self._failures} tries; "
-                f"the newest is of update {self.update:,}. The last error: {error}"
-            ) from error
-
-
-# --- The state of one run of one job: its position, its history, its checkpoints, and the events that it publishes ---
-# The drivers of the exchanges decide which workers compute, and record here what happens.
-
-_MOST_FRUITLESS_RECOVERIES = 20  # in a row, without an update in between
-_SHARED = attrgetter(*HistoryRow.__slots__[:-1])  # what a history row takes from an update row
-
 
 class RunState:
-    """The state of a run; `wanted` gives the number of workers at a position of a plan, `sinks` receive its events."""
+    """The state of one run of the job `name`: the drivers decide which workers compute, and record here what happens.
+
+    `wanted` gives the number of workers at a position of a plan, `sinks` receive the run's events.
+    """
 
     def __init__(
         self,
@@ -151,35 +151,53 @@ class RunState:
         wanted: Callable[[Plan, Position], int],
         stop_requested: Callable[[], bool],
         saved: Saved | None = None,
+        name: str = "a run",
         check_held: Callable[[], None] = lambda: None,
     ) -> None:
         """`check_held` raises Superseded if another run has taken over the folder."""
-        self.spec, self.stop_requested = course.spec, stop_requested
-        self._course, self._wanted, self._check_held = course, wanted, check_held
+        self.name = name
+        self.spec = course.spec
+        self.stop_requested = stop_requested
+        self._course = course
+        self._wanted = wanted
+        self._check_held = check_held
+        self._history = history
+        self._checkpoints = checkpoints
+        self._sinks = (Recorder(history), *sinks)
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
         self._looks: tuple[BatchDecision, ...] = ()  # the last two outcomes
         self.totals = totals_of(saved)
+        self.position = Position()
+        self._before = 0.0  # seconds of training before a resume
+        known = None
+        if saved is not None:
+            self.position = saved.snapshot.position
+            self._before = float(saved.story["seconds"])
+            known = saved.story.get("arithmetic")
         self.arithmetics = Arithmetics(
             required=self.spec.workers.same_arithmetic == "Required",
             publish=lambda workers, line: self.publish(events.ArithmeticDiffers(workers, line)),
-            known=saved.story.get("arithmetic") if saved else None,
+            known=known,
         )
-        self.position = saved.snapshot.position if saved else Position()
-        self._history, self._checkpoints, self._sinks = history, checkpoints, (Recorder(history), *sinks)
-        self._before = float(saved.story["seconds"]) if saved else 0.0  # seconds of training before a resume
-        self._began: float | None = None  # wall-clock time at which the first update since then began
         self._saves = Saves(self._write, self.spec.checkpoint.every_seconds, self.publish, self.position.update)
+        self._began: float | None = None  # wall-clock time at which the first update since then began
         self._seconds = 0.0
-        self._recovered_at, self._fruitless = -1, 0
+        self._recovered_at = -1
+        self._fruitless = 0
         self._waiting_for = ""
 
     @property
+    def where(self) -> str:
+        """Return the job and the update, with which a line of the log begins."""
+        return f"{self.name}, update {self.position.update:,}"
+
+    @property
     def plan(self) -> Plan:
-        """The plan as decided so far."""
+        """Return the plan as decided so far."""
         return self._course.plan
 
     def wanted(self, position: Position, plan: Plan | None = None) -> int:
-        """The number of workers for that position of a plan; of the plan as decided so far by default."""
+        """Return the number of workers for that position of a plan; of the plan as decided so far by default."""
         return self._wanted(plan or self.plan, position)
 
     def publish(self, event: events.Event) -> None:
@@ -194,23 +212,22 @@ class RunState:
             seconds = self._since_began(row.committed_at)
             if row.update > self.reported:
                 self.publish(HistoryRow(*(*_SHARED(row), seconds)))
-                self._take_decision(row)
+                if row.decision is not None:
+                    self._take_decision(row, row.decision)
         self._waiting_for = ""
         if rows and rows[-1].update > self.position.update:
             self.reach(rows[-1].update)
 
-    def _take_decision(self, row: UpdateRow) -> None:
-        if row.decision is None:
-            return
-        self._course = self._course.joined_by(row.decision)
-        self._looks = (*self._looks[-1:], row.decision)
+    def _take_decision(self, row: UpdateRow, decision: BatchDecision) -> None:
+        self._course = self._course.joined_by(decision)
+        self._looks = (*self._looks[-1:], decision)
         self.expected = expected_plan(self._course, self._looks)
         self.reach(self.position.update)  # the same number of updates may be another number of examples now
         used = self.plan.stage_at(row.update).batch_size
-        looked = GrowthRow(row.update, row.epoch, row.decision.value, row.decision.wanted, used)
-        quantity, decisions = self.spec.batch.growth.entry.quantity, self._course.decisions
+        looked = GrowthRow(row.update, row.epoch, decision.value, decision.wanted, used)
+        quantity = self.spec.batch.growth.entry.quantity
         ahead = forecast_of(self.plan, self.expected)
-        self.publish(events.Looked(looked, quantity, row.batch_size, self.plan, decisions, ahead))
+        self.publish(events.Looked(looked, quantity, row.batch_size, self.plan, self._course.decisions, ahead))
 
     def reach(self, update: int) -> None:
         """Set the position to this number of committed updates; a lower number than before repeats updates."""
@@ -224,7 +241,7 @@ class RunState:
 
     @property
     def reported(self) -> int:
-        """Updates whose rows are in the history."""
+        """Return the number of updates whose rows are in the history."""
         return self._history.last_update
 
     def record_evaluation(
@@ -236,26 +253,25 @@ class RunState:
         """
         if position.epoch > self.totals.evaluated:
             self.totals.evaluated = position.epoch
-            self._publish_evaluation(position, values, at)
+            if values:
+                metrics = {name: value for name, value in values.items() if name != "loss"}
+                self.totals.accuracy = metrics.get("accuracy", self.totals.accuracy)
+                seconds = self._since_began(at)
+                epoch = float(position.epoch)
+                self.publish(EvaluationRow(position.update, epoch, seconds, values["loss"], metrics))
         if end is not None and not self.plan.ended_early:
             self._course = self._course.ended(end.evaluated)
             self.expected = self.plan
             self.publish(events.EndedEarly(self.plan, self.spec, end))
 
-    def _publish_evaluation(self, position: Position, values: Mapping[str, float], at: float) -> None:
-        if not values:
-            return
-        metrics = {name: value for name, value in values.items() if name != "loss"}
-        self.totals.accuracy = metrics.get("accuracy", self.totals.accuracy)
-        row = EvaluationRow(position.update, float(position.epoch), self._since_began(at), values["loss"], metrics)
-        self.publish(row)
-
     def evaluation_due(self, position: Position, judged: int | None = None) -> bool:
-        """Whether an evaluation at the end of an epoch is due at `position` and not done, or not judged.
+        """Return whether an evaluation at the end of an epoch is due at `position` and not done, or not judged.
 
         `judged` is the last epoch whose evaluation is judged, if that is known.
         """
-        done = self.totals.evaluated if judged is None else min(judged, self.totals.evaluated)
+        done = self.totals.evaluated
+        if judged is not None:
+            done = min(judged, done)
         return evaluation_due(self.spec, self.plan, position, done)
 
     def record_resize(self, update: int, before: int, after: int, pause_seconds: float) -> None:
@@ -271,7 +287,9 @@ class RunState:
         """
         self.totals.recoveries += 1
         self.publish(events.Recovered(self.position.update, cause))
-        self._fruitless = self._fruitless + 1 if self._recovered_at == self.position.update else 1
+        if self._recovered_at != self.position.update:
+            self._fruitless = 0
+        self._fruitless += 1
         self._recovered_at = self.position.update
         if self._fruitless > _MOST_FRUITLESS_RECOVERIES:
             raise ClusterError(
@@ -290,24 +308,24 @@ class RunState:
             self.publish(events.Waiting(cause))
 
     def checkpoint_due(self) -> bool:
-        """See Saves.due."""
+        """Return whether a checkpoint is due. See Saves.due."""
         return self._saves.due()
 
     def save(self, snapshot: Snapshot) -> None:
-        """See Saves.save."""
+        """Write a checkpoint; a failure is published. See Saves.save."""
         self._saves.save(snapshot)
 
     def save_last(self, snapshot: Snapshot) -> None:
-        """See Saves.save_last."""
+        """Write a checkpoint, or raise CheckpointError. See Saves.save_last."""
         self._saves.save_last(snapshot)
 
     def check_saved(self) -> None:
-        """See Saves.check."""
+        """Raise the error of the last checkpoint if it failed."""
         self._saves.check()
 
     @property
     def saved_update(self) -> int:
-        """Updates that the newest whole checkpoint holds."""
+        """Return the number of updates that the newest whole checkpoint holds."""
         return self._saves.update
 
     def _write(self, snapshot: Snapshot) -> int:
@@ -315,22 +333,28 @@ class RunState:
         return self._checkpoints.save(snapshot, self.totals_json())
 
     def checkpoint_after(self, update: int) -> Saved | None:
-        """The newest whole checkpoint if it is ahead of `update`, else None."""
+        """Return the newest whole checkpoint if it is ahead of `update`, else None."""
         if self.saved_update <= update:
             return None
         saved = self._checkpoints.load_latest(self.note)
-        return saved if saved is not None and saved.snapshot.position.update > update else None
+        if saved is None or saved.snapshot.position.update <= update:
+            return None
+        return saved
 
     def totals_json(self) -> dict[str, Any]:
-        """The story as checkpoints store it."""
+        """Return the totals, the seconds and the arithmetic as checkpoints store them."""
         return {"seconds": self.seconds, **self.totals.to_json(), "arithmetic": self.arithmetics.to_json()}
 
     @property
     def seconds(self) -> float:
-        """Seconds of training since the first update began, those before a resume included."""
-        return self._before + (0.0 if self._began is None else time.time() - self._began)
+        """Return the seconds of training since the first update began, those before a resume included."""
+        if self._began is None:
+            return self._before
+        return self._before + time.time() - self._began
 
     def _since_began(self, at: float) -> float:
-        began = at if self._began is None else self._began
-        self._seconds = max(self._seconds, self._before + at - began)  # several clocks: never backwards
+        since = 0.0
+        if self._began is not None:
+            since = at - self._began
+        self._seconds = max(self._seconds, self._before + since)  # several clocks: never backwards
         return round(self._seconds, 6)
