@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from batchgrowth.choices import choices_help
-from batchgrowth.contract.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
+from batchgrowth.contract.logs import DASK_LEVEL_VARIABLE, FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
 from batchgrowth.errors import BatchGrowthError, PodLimitError, SpecError
 from batchgrowth.manifest.crd import crd_yaml
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, account_note, pod_faults, written_pods
@@ -61,6 +61,9 @@ Set = Annotated[
 ]
 LogLevelOption = Annotated[
     LogLevel, typer.Option(envvar=LEVEL_VARIABLE, case_sensitive=False, help="The least severe messages to log.")
+]
+DaskLogLevelOption = Annotated[
+    LogLevel, typer.Option(envvar=DASK_LEVEL_VARIABLE, case_sensitive=False, help="The least severe messages of Dask.")
 ]
 LogFormatOption = Annotated[
     LogFormat, typer.Option(envvar=FORMAT_VARIABLE, case_sensitive=False, help="A line of text or JSON per message.")

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from batchgrowth.cli import LogFormatOption, LogLevelOption
+from batchgrowth.cli import DaskLogLevelOption, LogFormatOption, LogLevelOption
 from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
 from batchgrowth.manifest.reading import load_stored
 from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.spec.pods import SOURCE_FOLDER
 from rich.console import Console
@@ -53,10 +54,11 @@ def main(
     metrics_port: Annotated[int, typer.Option(min=0, max=65535)] = 9090,
     log_level: LogLevelOption = LogLevel.warning,
     log_format: LogFormatOption = LogFormat.text,
+    dask_log_level: DaskLogLevelOption = LogLevel.warning,
 ) -> None:
     """Train a job in a pod."""
     manifest = load_stored(job)
-    check_same_plan(manifest, plan)
+    same_plan = checked_plan(manifest, plan)
 
     from batchgrowth_trainer.record.output import make_folder
     from batchgrowth_trainer.sinks.display import make_display
@@ -68,7 +70,7 @@ def main(
 
     paths = (str(source),) if manifest.spec.workload.source else ()  # as it is mounted in trainer and workers
     sys.path[:0] = paths
-    logs = Logs(log_level, log_format)
+    logs = Logs(log_level, log_format, dask_log_level)
     set_up_logs(logs)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of every peer address without a name
     make_folder(output_dir)
@@ -93,7 +95,7 @@ def main(
                 metrics_host=ANYWHERE, wanted=shards_of, patient=True, fence=fence, logs=logs,
                 checkpoint_uri=checkpoint_uri, paths=paths,
             )  # fmt: skip
-            summary = train(manifest, options, sinks, requested)
+            summary = train(manifest, options, sinks, requested, same_plan)
         publish(sinks, Note(f"weights SHA-256 {summary['weightsSha256']}"))
     except KeyboardInterrupt:
         raise Interrupted("stopped at once; the next start resumes from the last checkpoint") from None
@@ -102,8 +104,8 @@ def main(
     repeat(reporter.newest, termination_log)  # after an error the kubelet reads the output instead
 
 
-def check_same_plan(job: BatchGrowthJob, path: Path) -> None:
-    """Raises PlanError if the plan in the file is missing or is not the job's."""
+def checked_plan(job: BatchGrowthJob, path: Path) -> Plan:
+    """Return the job's plan. Raises PlanError if the operator's plan, in the file, is missing or another."""
     try:
         given = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -114,10 +116,11 @@ def check_same_plan(job: BatchGrowthJob, path: Path) -> None:
             f"{path}: the operator made another plan of this job than this trainer would; "
             "use images of one version for the operator and spec.image"
         )
+    return plan
 
 
 def _exit_code() -> int:
-    """Runs the command and returns its exit code."""
+    """Run the command and return its exit code."""
     try:
         app()
     except BatchGrowthError as error:

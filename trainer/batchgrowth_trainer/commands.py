@@ -5,18 +5,18 @@ This module imports quickly: a command loads torch and Dask after it has accepte
 
 import json
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from batchgrowth.choices import EXCHANGES
-from batchgrowth.cli import LogFormatOption, LogLevelOption
+from batchgrowth.cli import DaskLogLevelOption, LogFormatOption, LogLevelOption
 from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.errors import DataError, Interrupted, WorkloadError
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.schedule.plan import make_plan
+from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 
@@ -52,13 +52,19 @@ def run(
     plots: Plots = True,
     log_level: LogLevelOption = LogLevel.warning,
     log_format: LogFormatOption = LogFormat.text,
+    dask_log_level: DaskLogLevelOption = LogLevel.warning,
 ) -> None:
     """Train a job on this machine, or on an existing Dask cluster."""
-    job = load_manifest(file, _overrides(set_ or (), exchange, seed))
-    make_plan(job.spec)
+    overrides = list(set_ or ())
+    if exchange is not None:
+        overrides.append(f"exchange.type={exchange.value}")
+    if seed is not None:
+        overrides.append(f"seed={seed}")
+    job = load_manifest(file, overrides)
+    plan = make_plan(job.spec)
     directory = output_dir or Path("runs") / job.metadata.name
     users_modules = tuple(dict.fromkeys((str(file.resolve().parent), str(Path.cwd()))))
-    logs = Logs(log_level, log_format)
+    logs = Logs(log_level, log_format, dask_log_level)
     console = Console(force_terminal=None if logs == DEFAULT_LOGS else False)  # a live display would garble the log
     console.print(f"{job.metadata.name}: loading torch and Dask …", highlight=False)
 
@@ -68,7 +74,7 @@ def run(
         output_dir=directory, workers=workers, scheduler=scheduler, resume=resume, metrics_port=metrics_port,
         paths=users_modules, logs=logs,
     )  # fmt: skip
-    _print_summary(console, _train(job, console, options))
+    _print_summary(console, _train(job, plan, console, options))
     if plots:
         _draw(console, [directory], None)
 
@@ -125,12 +131,7 @@ def manifest(
     typer.echo(declared_manifest(run), nl=False)
 
 
-def _overrides(given: Sequence[str], exchange: ExchangeType | None, seed: int | None) -> list[str]:
-    named = [f"exchange.type={exchange.value}"] if exchange else []
-    return [*given, *named, *([f"seed={seed}"] if seed is not None else [])]
-
-
-def _train(job: BatchGrowthJob, console: Console, options: "Options") -> dict[str, Any]:
+def _train(job: BatchGrowthJob, plan: Plan, console: Console, options: "Options") -> dict[str, Any]:
     from batchgrowth_trainer.loading import find_modules_in
     from batchgrowth_trainer.sinks.display import make_display
     from batchgrowth_trainer.sinks.events import Note, publish
@@ -145,7 +146,7 @@ def _train(job: BatchGrowthJob, console: Console, options: "Options") -> dict[st
     first_stop = Note("stopping after this update; press again to stop at once")
     try:
         with interrupts(lambda: publish(sinks, first_stop)) as requested:
-            return train(job, options, sinks, requested)
+            return train(job, options, sinks, requested, plan)
     except KeyboardInterrupt:
         raise Interrupted("stopped at once; --resume continues from the last checkpoint") from None
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-LEVEL_VARIABLE, FORMAT_VARIABLE = "BATCHGROWTH_LOG_LEVEL", "BATCHGROWTH_LOG_FORMAT"
+LEVEL_VARIABLE = "BATCHGROWTH_LOG_LEVEL"
+FORMAT_VARIABLE = "BATCHGROWTH_LOG_FORMAT"
+DASK_LEVEL_VARIABLE = "DASK_LOGGING__DISTRIBUTED"
+"""Dask's own variable for the level of its log, which a scheduler without this package follows too."""
 
 
 class LogLevel(StrEnum):
-    """The least severe messages to log; debug and info include those of Dask and kopf."""
+    """The least severe messages to log."""
 
     debug = "debug"
     info = "info"
@@ -20,7 +23,7 @@ class LogLevel(StrEnum):
 
     @property
     def number(self) -> int:
-        """The level as the logging module counts it."""
+        """Return the level as the logging module counts it."""
         return logging.getLevelNamesMapping()[self.value.upper()]
 
 
@@ -33,31 +36,37 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What a process logs, and in which format."""
+    """What a process logs, and in which format; Dask's messages have a level of their own."""
 
     level: LogLevel = LogLevel.warning
     format: LogFormat = LogFormat.text
+    dask_level: LogLevel = LogLevel.warning
 
     @property
     def detailed(self) -> bool:
-        """Whether the level is debug or info, at which Dask's log is opened."""
-        return self.level.number <= logging.INFO
+        """Return whether one of the levels is debug or info, at which workers of this machine log too."""
+        return min(self.level.number, self.dask_level.number) <= logging.INFO
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which another process logs the same way."""
-        return {LEVEL_VARIABLE: self.level.value, FORMAT_VARIABLE: self.format.value}
+        """Return the variables by which another process logs the same way."""
+        return {
+            LEVEL_VARIABLE: self.level.value,
+            FORMAT_VARIABLE: self.format.value,
+            DASK_LEVEL_VARIABLE: self.dask_level.value,
+        }
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """The settings in the variables, defaults for those that are missing. Raises ValueError for any other value."""
+        """Return the settings in the variables, with defaults for missing ones. Raise ValueError for other values."""
         level = environment.get(LEVEL_VARIABLE, LogLevel.warning).lower()
         log_format = environment.get(FORMAT_VARIABLE, LogFormat.text).lower()
+        dask_level = environment.get(DASK_LEVEL_VARIABLE, LogLevel.warning).lower()
         try:
-            return cls(LogLevel(level), LogFormat(log_format))
+            return cls(LogLevel(level), LogFormat(log_format), LogLevel(dask_level))
         except ValueError as error:
             raise ValueError(
-                f"{LEVEL_VARIABLE}={level}, {FORMAT_VARIABLE}={log_format}; "
+                f"{LEVEL_VARIABLE}={level}, {FORMAT_VARIABLE}={log_format}, {DASK_LEVEL_VARIABLE}={dask_level}; "
                 f"give one of {', '.join(LogLevel)} and one of {', '.join(LogFormat)}"
             ) from error
 
@@ -66,7 +75,7 @@ DEFAULT_LOGS = Logs()
 
 
 def configure_logs(level: LogLevel, log_format: LogFormat = LogFormat.text) -> None:
-    """Sends every log of this process to stderr, in place of what was configured before."""
+    """Send every log of this process to stderr, in place of what was configured before."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(log_format))
     logging.basicConfig(level=level.number, handlers=[handler], force=True)

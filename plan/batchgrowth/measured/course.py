@@ -19,7 +19,7 @@ from typing import Any
 from batchgrowth.measuring import LARGEST_BATCH, NOT_TIMED, Look, Looks, MeasuredRule, Signals, Timing, Timings
 from batchgrowth.position import Position
 from batchgrowth.schedule.plan import MOST_DECISIONS, BatchDecision, make_plan
-from batchgrowth.schedule.stages import Step
+from batchgrowth.schedule.stages import Plan, Step
 from batchgrowth.spec import JobSpec, LearningRate
 
 __all__ = ["BatchDecision", "Course", "Measured"]
@@ -70,14 +70,23 @@ class Measured:
 class Course:
     """The decisions of a training so far, its plan, and what a further update decides."""
 
-    def __init__(self, spec: JobSpec, decisions: Sequence[BatchDecision] = (), end: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        decisions: Sequence[BatchDecision] = (),
+        end: int | None = None,
+        plan: Plan | None = None,
+    ) -> None:
         """Take the decisions that changed the wanted batch size, in their order.
 
-        `end` is the epoch after which stopEarly ended the job; None if it has not.
+        `end` is the epoch after which stopEarly ended the job; None if it has not. `plan` is that of the spec alone, if
+        the caller has made it.
         """
         self.spec = spec
         self.decisions = tuple(decisions)
-        self.plan = make_plan(spec, self.decisions)
+        if plan is None or self.decisions:
+            plan = make_plan(spec, self.decisions)
+        self.plan = plan
         if end is not None:
             self.plan = self.plan.until(end)
         self._entry = spec.batch.growth.entry

@@ -42,7 +42,7 @@ def test_less_severe_messages_are_dropped(capsys: pytest.CaptureFixture[str]) ->
     assert "" == capsys.readouterr().err
 
 
-@pytest.mark.parametrize("logs", [DEFAULT_LOGS, Logs(LogLevel.debug, LogFormat.json), Logs(LogLevel.error)])
+@pytest.mark.parametrize("logs", [DEFAULT_LOGS, Logs(LogLevel.debug, LogFormat.json), Logs(dask_level=LogLevel.error)])
 def test_settings_travel_in_the_environment(logs: Logs) -> None:
     assert logs == Logs.of({"HOME": "/", **logs.environment})
 
@@ -52,7 +52,7 @@ def test_what_the_environment_leaves_out_is_the_default() -> None:
     assert Logs(LogLevel.info) == Logs.of({"BATCHGROWTH_LOG_LEVEL": "INFO"})
 
 
-@pytest.mark.parametrize("variable", ["BATCHGROWTH_LOG_LEVEL", "BATCHGROWTH_LOG_FORMAT"])
+@pytest.mark.parametrize("variable", ["BATCHGROWTH_LOG_LEVEL", "BATCHGROWTH_LOG_FORMAT", "DASK_LOGGING__DISTRIBUTED"])
 def test_an_unknown_setting_is_named(variable: str) -> None:
     with pytest.raises(ValueError, match=rf"{variable}=loud.*; give one of debug, .* one of text, json"):
         Logs.of({variable: "loud"})
@@ -60,3 +60,4 @@ def test_an_unknown_setting_is_named(variable: str) -> None:
 
 def test_details_are_debug_and_info() -> None:
     assert [LogLevel.debug, LogLevel.info] == [level for level in LogLevel if Logs(level).detailed]
+    assert [LogLevel.debug, LogLevel.info] == [level for level in LogLevel if Logs(dask_level=level).detailed]

@@ -21,7 +21,7 @@ from batchgrowth.names import LAST_START
 from batchgrowth.position import Position
 from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.__main__ import check_same_plan
+from batchgrowth_trainer.__main__ import checked_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import progress
 from batchgrowth_trainer.sinks.events import (
@@ -380,12 +380,12 @@ def test_another_plan_is_refused(tmp_path: Path, small_job: MakeJob) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(make_plan(small_job().spec).to_json()))
 
-    check_same_plan(small_job(), path)
+    assert make_plan(small_job().spec) == checked_plan(small_job(), path)
 
     with pytest.raises(PlanError, match="another plan"):
-        check_same_plan(small_job("epochs=5"), path)
+        checked_plan(small_job("epochs=5"), path)
     with pytest.raises(PlanError, match="cannot be read"):
-        check_same_plan(small_job(), tmp_path / "absent.json")
+        checked_plan(small_job(), tmp_path / "absent.json")
 
 
 def test_the_trainer_of_a_pod(tmp_path: Path, small_job: MakeJob) -> None:

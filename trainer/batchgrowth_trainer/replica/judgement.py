@@ -109,10 +109,13 @@ def judged_in(tensors: Mapping[str, Tensor], name: str, watched: Watched | None)
     return Judged(int(evaluated), value, int(update), int(epoch), int(misses)) if mark == _mark(watched) else None
 
 
-def course_of(spec: JobSpec, tensors: Mapping[str, Tensor]) -> Course:
-    """The course of the training whose state these tensors are; a new one if there are none."""
+def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Course:
+    """Return the course of the training whose state these tensors are; a new one if there are none.
+
+    `plan` is that of the spec alone.
+    """
     judged = judged_in(tensors, STOP, spec.evaluation.stop_early)
-    return Course(spec, decisions_in(tensors), None if judged is None else end_of(spec, judged))
+    return Course(spec, decisions_in(tensors), None if judged is None else end_of(spec, judged), plan)
 
 
 def check_metrics(spec: JobSpec, workload: Workload) -> None:

@@ -12,7 +12,7 @@ _DASK = {"distributed", "asyncio"}
 
 
 def set_up_logs(logs: Logs) -> None:
-    """Sends this process's log and Dask's to stderr; the default leaves both as Python and Dask configure them."""
+    """Send this process's log and Dask's to stderr; the default leaves both as Python and Dask configure them."""
     if logs == DEFAULT_LOGS:
         return
     configure_logs(logs.level, logs.format)
@@ -20,19 +20,22 @@ def set_up_logs(logs: Logs) -> None:
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(logging.NOTSET)
+    for name in _DASK:
+        logging.getLogger(name).setLevel(logs.dask_level.number)
+    logging.getLogger(f"distributed.{__package__}").setLevel(logs.level.number)  # see worker.certificates
     for name in ("matplotlib", "PIL"):  # too chatty at debug
         logging.getLogger(name).setLevel(max(logs.level.number, logging.INFO))
 
 
 def silence_dask() -> None:
-    """Drops all but Dask's critical messages: the run notes a lost worker in one line, Dask logs tracebacks."""
+    """Drop all but Dask's critical messages: the run notes a lost worker in one line, Dask logs tracebacks."""
     for logger in _dask_loggers():
         logger.setLevel(logging.CRITICAL)
 
 
 @contextmanager
 def quiet_dask() -> Iterator[None]:
-    """The same for the block alone."""
+    """Drop all but Dask's critical messages inside the block."""
     before = {logger: logger.level for logger in _dask_loggers()}
     silence_dask()
     try:
@@ -47,5 +50,5 @@ def _dask_loggers() -> list[logging.Logger]:
 
 
 async def dask_setup(_worker: Worker) -> None:
-    """Takes the settings from the environment; Dask calls it before the worker registers."""
+    """Take the settings from the environment; Dask calls this before the worker registers."""
     set_up_logs(Logs.of(os.environ))
