@@ -190,7 +190,7 @@ def test_only_a_worker_that_no_nanny_restarts_and_that_stays_away_is_ended(
         assert (service.give_up, "ignore") == (function, on_error)
         called.extend(workers)
 
-    monkeypatch.setattr(health, "STUCK_SECONDS", 0.01)
+    monkeypatch.setattr(health, "RESTART_SECONDS", 0.01)
     client = SimpleNamespace(_restart_workers=restart_workers, _run=run)
     asyncio.run(WorkerRestarts(client, back.__contains__).restart("a"))  # type: ignore[arg-type]
     assert ended == called
@@ -216,7 +216,7 @@ def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(m
         await asyncio.gather(first, both.restart("a"))
         return began
 
-    monkeypatch.setattr(health, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(health, "RESTART_SECONDS", 0.2)
     began = asyncio.run(twice())
     assert ["a"] == called
     assert times[0] - began >= 0.19

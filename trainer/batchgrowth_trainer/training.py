@@ -4,7 +4,6 @@ import logging
 import math
 import signal
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from batchgrowth_trainer.sinks.recorder import Journal
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.sinks.trackers.tracking import check_installed, tracking
 from batchgrowth_trainer.worker.addresses import host_towards
+from batchgrowth_trainer.worker.service import new_run_id
 from batchgrowth_trainer.workers.connection import LoopWatch, SchedulerLost, closed_in_time, connection
 from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.local_cluster import LOOPBACK, LocalScaler, existing_left_alone, local_cluster
@@ -317,7 +317,7 @@ def _joined_cluster(run: RunState, options: Options, function: bytes, watch: Loo
         stack.enter_context(watch.watching(client.loop.asyncio_loop))
         crew = Crew(
             client,
-            f"{run.name}-{uuid.uuid4().hex}",
+            new_run_id(run.name),
             run.spec,
             options.paths,
             run.stop_requested,

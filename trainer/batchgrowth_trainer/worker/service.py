@@ -4,6 +4,7 @@ import asyncio
 import random
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -68,8 +69,18 @@ class NoMember(KeyError):
 
 
 def topic(run_id: str) -> str:
-    """The Dask event topic of one run."""
+    """Return the Dask event topic of one run."""
     return f"batchgrowth-{run_id}"
+
+
+def new_run_id(job: str) -> str:
+    """Return a new number of a run, which begins with the name of its job."""
+    return f"{job}-{uuid.uuid4().hex}"
+
+
+def job_of(run_id: str) -> str:
+    """Return the name of the job in the number of a run."""
+    return run_id.rpartition("-")[0] or run_id
 
 
 def _announce_leave(worker: Worker) -> None:

@@ -1,5 +1,6 @@
 """The workers of a Dask cluster as a run sees them: joining, ready, leaving, gone, and which of them may compute."""
 
+import logging
 import queue
 import time
 from collections import Counter
@@ -21,105 +22,20 @@ from batchgrowth_trainer.workers.health import Note, Pulse, Save, WorkerRestarts
 from batchgrowth_trainer.workers.registered import Ended, Event, Membership, Ready, Unready
 from batchgrowth_trainer.workers.takeover import Fence, Takeover
 
-# --- The workers that had a fault of their own, and when the same fault counts as the job's ---
-
-MOST_FAULTS = 3  # after which a worker computes only if there is no other
-
-
-class Suspects:
-    """Remembers the faults at the update where training stands, by worker."""
-
-    def __init__(self) -> None:
-        self._update = -1
-        self._seen: dict[str, set[str]] = {}  # what failed at this update -> the workers on which it did
-        self._faults: Counter[str] = Counter()
-
-    def accuse(self, worker: str, fault: WorkerFault, *, alone: bool, last: bool = False) -> None:
-        """Note the fault. Raises it if it came before on another worker, or on this one, which is the only one.
-
-        If no worker is left that could compute, as `last` says, a worker has MOST_FAULTS tries.
-        """
-        before = self._seen.setdefault(fault.what, set())
-        only = alone and set(self._faults) <= {worker}
-        if before - {worker} or (before and only) or (last and self._faults[worker] >= MOST_FAULTS):
-            raise fault
-        before.add(worker)
-        self._faults[worker] += 1
-
-    def settle(self, update: int) -> None:
-        """Forget the faults at earlier updates: others have computed those."""
-        if update > self._update:
-            self._update = update
-            self._seen.clear()
-
-    def is_suspect(self, worker: str) -> bool:
-        """Whether others should compute the present update, or every update, if there are others."""
-        return self._faults[worker] >= MOST_FAULTS or any(worker in workers for workers in self._seen.values())
-
-
-# Which workers may compute: those that are ready, without suspects and without those whose arithmetic is refused.
-
-
-class Admission:
-    """`ready` are the workers that may compute, in the order in which they came; others are held back."""
-
-    def __init__(self, arithmetics: Arithmetics) -> None:
-        self.ready: dict[str, Prepared] = {}
-        self.arithmetics = arithmetics
-        self._held: dict[str, Prepared] = {}
-        self._suspects = Suspects()
-        arithmetics.forget_workers()
-
-    def __contains__(self, address: str) -> bool:
-        """Whether the worker is prepared, held back or not."""
-        return address in self.ready or address in self._held
-
-    def add(self, address: str, prepared: Prepared) -> None:
-        """Take a worker that is prepared."""
-        self.arithmetics.compare(address, prepared)
-        held = self.refusal(address) or self._suspects.is_suspect(prepared.name)
-        (self._held if held else self.ready)[address] = prepared
-
-    def remove(self, address: str) -> Prepared | None:
-        """Forget a worker that is gone, or is about to be; returns it if it was ready."""
-        self._held.pop(address, None)
-        self.arithmetics.left(address)
-        return self.ready.pop(address, None)
-
-    def accuse(self, worker: str, fault: WorkerFault, *, alone: bool, was_ready: bool) -> None:
-        """See Suspects.accuse."""
-        self._suspects.accuse(worker, fault, alone=alone, last=not (was_ready or self.ready))
-
-    def settle(self, update: int) -> None:
-        """Admit those that were held back, if that update is past their fault or there are no others.
-
-        Before the first update, a worker that was refused takes the place of the first one, which is gone.
-        """
-        self._suspects.settle(update)
-        refused = [address for address in self._held if self.refusal(address)]
-        if refused and not update and not self.ready:
-            self.arithmetics.begin_with(self._held[refused[0]])
-            for address, prepared in self._held.items():
-                self.arithmetics.compare(address, prepared)
-        for address, prepared in list(self._held.items()):
-            held = self._suspects.is_suspect(prepared.name) and self.ready
-            if not held and not self.refusal(address):
-                self.ready[address] = self._held.pop(address)
-
-    def refusal(self, address: str) -> str:
-        """Why the worker's arithmetic is refused; empty if it is not."""
-        return self.arithmetics.refusal(address)
-
-
-# --- The workers of a Dask cluster as a run sees them: joining, ready, leaving, gone ---
-# The only place that reads Dask's membership. Every event arrives in one queue, so only the driver's loop decides.
-
 _ANSWER_SECONDS = 5.0  # after which a scheduler that has not answered counts as unresponsive
 _POLL_SECONDS = 0.02
+MOST_FAULTS = 3  # after which a worker computes only if there is no other
+
+log = logging.getLogger(__name__)
 
 
 class Crew:
-    """The workers that are ready, in the order in which they came; every change is put into `events`."""
+    """The workers that are ready, in the order in which they came; every change is put into `events`.
+
+    This is the only place that reads Dask's membership. A worker registers with the scheduler, prepares its member, and
+    is ready; it trains generation after generation, as its driver orders, until it is leaving or gone. Every event of
+    it arrives in one queue, and `follow` takes it, so that only the driver's loop decides.
+    """
 
     def __init__(
         self,
@@ -132,21 +48,24 @@ class Crew:
         function: bytes = b"",
         arithmetics: Arithmetics | None = None,
     ) -> None:
-        self.client, self.run_id, self._stop_requested = client, run_id, stop_requested
+        self.client = client
+        self.run_id = run_id
+        self._stop_requested = stop_requested
         self._connection = client.scheduler_comm  # a reconnection replaces it
+        self._topic = service.topic(run_id)
+        self._update = 0
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.calls = Calls(client, self.check_connected)
+        self._takeover = Takeover(client, self.calls, fence)
+        self._membership = Membership(client, self.calls, self.events.put)
+        self._pulse = Pulse(self.calls)
+        self._restarts = WorkerRestarts(client, lambda a: a in self._admission or a in self.leaving)
+        self._arguments = (run_id, spec, tuple(paths), self._takeover.start, function)
+        self._preparing: dict[str, Future] = {}
         self._admission = Admission(arithmetics or Arithmetics())
         self.ready = self._admission.ready
         self.leaving: set[str] = set()  # got SIGTERM; they train to the end of their generation
         self._released: set[str] = set()
-        self._topic = service.topic(run_id)
-        self._preparing: dict[str, Future] = {}
-        self.calls = Calls(client, self.check_connected)
-        self._takeover = Takeover(client, self.calls, fence)
-        self._arguments = (run_id, spec, tuple(paths), self._takeover.start, function)
-        self._pulse = Pulse(self.calls)
-        self._membership = Membership(client, self.calls, self.events.put)
-        self._restarts = WorkerRestarts(client, lambda a: a in self._admission or a in self.leaving)
         self.trouble = ""  # why the last worker could not be prepared, unless the workload is at fault
 
     def open(self) -> None:
@@ -187,32 +106,93 @@ class Crew:
             return
 
     def follow(self, event: Event) -> None:
-        """Update the membership. Raises the BatchGrowthError of a workload that could not be loaded.
+        """Follow a worker from one state of its life to the next, if the event is about that.
 
-        A WorkerFault is only raised when it comes again; see `leave_out`.
+        Raises the BatchGrowthError of a workload that could not be loaded. A WorkerFault is only raised when it comes
+        again; see `leave_out`.
         """
-        if isinstance(event, Joined):
-            self._prepare(event.address)
-        elif isinstance(event, Left | Leaving):
-            self._admission.remove(event.address)
-            self._preparing.pop(event.address, None)
-            self._follow_departure(event)
-        elif isinstance(event, Ready) and self._preparing.pop(event.address, None) is not None:
-            self._take_prepared(event)
-        elif isinstance(event, Unready):
-            self._preparing.pop(event.address, None)
-            if isinstance(event.error, WorkerFault):
-                self.leave_out(event.address, event.error)
-                return
-            if isinstance(event.error, BatchGrowthError):
-                raise event.error
-            self.trouble = f"{event.address}: {type(event.error).__name__}: {event.error}"
+        match event:
+            case Joined(address):
+                log.info("%s: worker %s has registered", self._where, address)
+                self._prepare(address)
+            case Ready(address, prepared) if address in self._preparing:
+                del self._preparing[address]
+                if prepared is not None:
+                    self._admission.add(address, prepared)
+                    refusal = self._admission.refusal(address)
+                    self.trouble = refusal or self.trouble
+                    joins = "joins" if address in self.ready else f"is held back: {refusal or 'it had a fault'}"
+                    log.info("%s: worker %s, %s on %s, %s", self._where, address, prepared.name, prepared.host, joins)
+                elif address in self.registered:
+                    log.debug("%s: the answer of worker %s was lost; it is prepared again", self._where, address)
+                    self._prepare(address)
+            case Unready(address, error):
+                self._preparing.pop(address, None)
+                if isinstance(error, WorkerFault):
+                    self.leave_out(address, error)
+                elif isinstance(error, BatchGrowthError):
+                    raise error
+                else:
+                    self.trouble = f"{address}: {type(error).__name__}: {error}"
+                    log.warning("%s: worker %s", self._where, self.trouble)
+            case Leaving(address):
+                log.info("%s: worker %s is leaving: it got SIGTERM", self._where, address)
+                self._admission.remove(address)
+                self._preparing.pop(address, None)
+                self.leaving.add(address)
+                self.calls.notify(service.acknowledge_leave, worker=address)
+            case Left(address):
+                log.info("%s: worker %s is gone", self._where, address)
+                self._admission.remove(address)
+                self._preparing.pop(address, None)
+                self.leaving.discard(address)
+                self._released.discard(address)
+
+    def _prepare(self, address: str) -> None:
+        if address in self._preparing or address in self._admission:
+            return
+        self.calls.notify(service.abandon_others, self.run_id, self._takeover.start, worker=address)
+        future = self.calls.submit(address, service.prepare_member, *self._arguments)
+        self._preparing[address] = future
+        future.add_done_callback(lambda done: self._on_prepared(address, done))
+
+    def _on_prepared(self, address: str, future: Future) -> None:
+        # Dask has one thread for all callbacks: waiting here for the result of a dead worker would block the others.
+        if future.status == "finished":
+            self.calls.fetch(future, lambda prepared: self.events.put(Ready(address, prepared)))
+        elif future.status == "error":
+            self.events.put(Unready(address, future.exception()))
+
+    def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        message = decode(event[1])
+        if isinstance(message, Joined):
+            self._membership.joined(message.address)
+        elif isinstance(message, Left):
+            self._membership.left(message.address)
+        else:
+            self.events.put(message)
+
+    def on_end(self, address: str, generation: int) -> Callable[[Future | WorkerRequest], None]:
+        """Return a callback that queues the end of this worker's task or request."""
+        return lambda done: self.events.put(Ended(address, generation, done))
+
+    def on_outcome(self, address: str, generation: int) -> Callable[[Future], None]:
+        """Return a callback that queues the end of this worker's task together with its outcome."""
+
+        def ended(done: Future) -> None:
+            if done.status == "finished":
+                self.calls.fetch(done, lambda outcome: self.events.put(Ended(address, generation, done, outcome)))
+            else:
+                self.events.put(Ended(address, generation, done))
+
+        return ended
 
     def leave_out(self, address: str, fault: WorkerFault) -> None:
         """End the worker's process, so that it is replaced; until it is, others compute what it should have.
 
         Raises the fault if another worker had the same at this update, or this one, and there is no other.
         """
+        log.info("%s: worker %s is left out, so that it is restarted: %s", self._where, address, fault)
         ready = self._admission.remove(address)
         worker = ready.name if ready else host_and_port(address)[0]
         self.trouble = f"{address}: {fault}"
@@ -221,33 +201,36 @@ class Crew:
         self.calls.notify(service.give_up, str(fault), worker=address)
 
     def settle(self, update: int) -> None:
-        """See Admission.settle."""
+        """Admit workers that were held back, now that training stands at `update`. See Admission.settle."""
+        self._update = update
         self._admission.settle(update)
 
     def release_leaving(self, busy: Collection[str]) -> None:
         """Release the leaving workers that are not `busy` training, so that they exit."""
         for address in self.leaving.difference(busy, self._released):
+            log.debug("%s: worker %s is released", self._where, address)
             self._released.add(address)
             self.calls.notify(service.forget, self.run_id, worker=address)
 
     @property
     def is_preparing(self) -> bool:
-        """Whether a registered worker is about to be ready."""
+        """Return whether a registered worker is about to be ready."""
         return bool(self._preparing)
 
     @property
     def registered(self) -> set[str]:
-        """The registered workers, ready or not."""
+        """Return the registered workers, ready or not."""
         return self.calls.registered
 
     def in_order(self, updates: Mapping[str, int]) -> list[str]:
-        """The ready workers: the most advanced by `updates` first, those with the job's arithmetic before others, then
-        by number, else by arrival.
+        """Return the ready workers: the most advanced by `updates` first, those with the job's arithmetic before
+        others, then by number, else by arrival.
         """
         best = max(updates.values(), default=0)
 
         def place(address: str) -> tuple[bool, bool, int, int]:
-            name, behind = self.ready[address].name, updates.get(address, 0) < best
+            name = self.ready[address].name
+            behind = updates.get(address, 0) < best
             rank = (0, int(name)) if name.isdigit() else (1, 0)
             return behind, self._admission.arithmetics.differs(address), *rank
 
@@ -258,11 +241,11 @@ class Crew:
         self._pulse.ask({*addresses, *self.ready})
 
     def hung(self) -> set[str]:
-        """The workers that hang, rather than being slow, each of them only once."""
+        """Return the workers that hang, rather than being slow, each of them only once."""
         return self._pulse.hung(stopping=self._stop_requested())
 
     def answering(self, addresses: Collection[str]) -> set[str]:
-        """The registered workers among these that have answered when they were last asked."""
+        """Return the registered workers among these that have answered when they were last asked."""
         return self.registered.intersection(addresses) - self._pulse.silent()
 
     def restart_unresponsive(self, addresses: Collection[str], note: Note, save: Save = lambda _: None) -> None:
@@ -282,55 +265,97 @@ class Crew:
             self._membership.left(address)
             self.calls.start(self._restarts.restart(address))
 
-    def on_end(self, address: str, generation: int) -> Callable[[Future | WorkerRequest], None]:
-        """A callback that queues the end of this worker's task or request."""
-        return lambda done: self.events.put(Ended(address, generation, done))
+    @property
+    def _where(self) -> str:
+        """Return the job and the update, with which a line of the log begins."""
+        return f"{service.job_of(self.run_id)}, update {self._update:,}"
 
-    def on_outcome(self, address: str, generation: int) -> Callable[[Future], None]:
-        """A callback that queues the end of this worker's task together with its outcome."""
 
-        def ended(done: Future) -> None:
-            if done.status == "finished":
-                self.calls.fetch(done, lambda outcome: self.events.put(Ended(address, generation, done, outcome)))
-            else:
-                self.events.put(Ended(address, generation, done))
+class Admission:
+    """Which workers may compute: those that are ready, without suspects and without those whose arithmetic is refused.
 
-        return ended
+    `ready` are the workers that may, in the order in which they came; others are held back.
+    """
 
-    def _follow_departure(self, event: Left | Leaving) -> None:
-        if isinstance(event, Left):
-            self.leaving.discard(event.address)
-            self._released.discard(event.address)
+    def __init__(self, arithmetics: Arithmetics) -> None:
+        self.ready: dict[str, Prepared] = {}
+        self.arithmetics = arithmetics
+        self._held: dict[str, Prepared] = {}
+        self._suspects = Suspects()
+        arithmetics.forget_workers()
+
+    def __contains__(self, address: str) -> bool:
+        """Return whether the worker is prepared, held back or not."""
+        return address in self.ready or address in self._held
+
+    def add(self, address: str, prepared: Prepared) -> None:
+        """Take a worker that is prepared."""
+        self.arithmetics.compare(address, prepared)
+        if self.refusal(address) or self._suspects.is_suspect(prepared.name):
+            self._held[address] = prepared
         else:
-            self.leaving.add(event.address)
-            self.calls.notify(service.acknowledge_leave, worker=event.address)
+            self.ready[address] = prepared
 
-    def _prepare(self, address: str) -> None:
-        if address in self._preparing or address in self._admission:
-            return
-        self.calls.notify(service.abandon_others, self.run_id, self._takeover.start, worker=address)
-        self._preparing[address] = future = self.calls.submit(address, service.prepare_member, *self._arguments)
-        future.add_done_callback(lambda done: self._on_prepared(address, done))
+    def remove(self, address: str) -> Prepared | None:
+        """Forget a worker that is gone, or is about to be, and return it if it was ready."""
+        self._held.pop(address, None)
+        self.arithmetics.left(address)
+        return self.ready.pop(address, None)
 
-    def _take_prepared(self, event: Ready) -> None:
-        if event.prepared is not None:
-            self._admission.add(event.address, event.prepared)
-            self.trouble = self._admission.refusal(event.address) or self.trouble
-        elif event.address in self.registered:
-            self._prepare(event.address)
+    def accuse(self, worker: str, fault: WorkerFault, *, alone: bool, was_ready: bool) -> None:
+        """Note the fault, or raise it if it came before. See Suspects.accuse."""
+        self._suspects.accuse(worker, fault, alone=alone, last=not (was_ready or self.ready))
 
-    def _on_prepared(self, address: str, future: Future) -> None:
-        # Dask has one thread for all callbacks: waiting here for the result of a dead worker would block the others.
-        if future.status == "finished":
-            self.calls.fetch(future, lambda prepared: self.events.put(Ready(address, prepared)))
-        elif future.status == "error":
-            self.events.put(Unready(address, future.exception()))
+    def settle(self, update: int) -> None:
+        """Admit those that were held back, if that update is past their fault or there are no others.
 
-    def _on_event(self, event: tuple[float, Mapping[str, Any]]) -> None:
-        message = decode(event[1])
-        if isinstance(message, Joined):
-            self._membership.joined(message.address)
-        elif isinstance(message, Left):
-            self._membership.left(message.address)
-        else:
-            self.events.put(message)
+        Before the first update, a worker that was refused takes the place of the first one, which is gone.
+        """
+        self._suspects.settle(update)
+        refused = [address for address in self._held if self.refusal(address)]
+        if refused and not update and not self.ready:
+            self.arithmetics.begin_with(self._held[refused[0]])
+            for address, prepared in self._held.items():
+                self.arithmetics.compare(address, prepared)
+        for address, prepared in list(self._held.items()):
+            held = self._suspects.is_suspect(prepared.name) and self.ready
+            if not held and not self.refusal(address):
+                self.ready[address] = self._held.pop(address)
+
+    def refusal(self, address: str) -> str:
+        """Return why the worker's arithmetic is refused; empty if it is not."""
+        return self.arithmetics.refusal(address)
+
+
+class Suspects:
+    """The workers that had a fault of their own, at the update where training stands.
+
+    The same fault on another worker counts as the job's.
+    """
+
+    def __init__(self) -> None:
+        self._update = -1
+        self._seen: dict[str, set[str]] = {}  # what failed at this update -> the workers on which it did
+        self._faults: Counter[str] = Counter()
+
+    def accuse(self, worker: str, fault: WorkerFault, *, alone: bool, last: bool = False) -> None:
+        """Note the fault. Raises it if it came before on another worker, or on this one, which is the only one.
+
+        If no worker is left that could compute, as `last` says, a worker has MOST_FAULTS tries.
+        """
+        before = self._seen.setdefault(fault.what, set())
+        only = alone and set(self._faults) <= {worker}
+        if before - {worker} or (before and only) or (last and self._faults[worker] >= MOST_FAULTS):
+            raise fault
+        before.add(worker)
+        self._faults[worker] += 1
+
+    def settle(self, update: int) -> None:
+        """Forget the faults at earlier updates: others have computed those."""
+        if update > self._update:
+            self._update = update
+            self._seen.clear()
+
+    def is_suspect(self, worker: str) -> bool:
+        """Return whether others should compute the present update, or every update, if there are others."""
+        return self._faults[worker] >= MOST_FAULTS or any(worker in workers for workers in self._seen.values())

@@ -1,4 +1,10 @@
-"""Which workers do not answer, and their restarts."""
+"""Which workers do not answer, and their restarts.
+
+All workers are asked at once, and those that may only be slow are given time. Under load every answer is late. So a
+worker counts as hung by what the others show: after a few of the round trips that were measured, if most of the others
+have answered; after a minute if most have not; and after five minutes, as in Dask's own worker-ttl, if none has, since
+they alone hold the newest state.
+"""
 
 import asyncio
 import math
@@ -10,14 +16,11 @@ from distributed import Client
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls
 
-# --- Which workers do not answer: all are asked at once, and those that may only be slow are given time ---
-# Under load every answer is late. So a worker counts as hung by what the others show: after a few of the round trips
-# that were measured, if most of the others have answered; after a minute if most have not; and after five minutes, as
-# in Dask's own worker-ttl, if none has, since they alone hold the newest state.
-
 SHORTEST_SECONDS = 5.0
 MOST_SILENT_SECONDS = 60.0
 ALL_SILENT_SECONDS = 300.0
+RESTART_SECONDS = 300.0
+"""The longest that a worker without a nanny may take to come back; Dask waits as long for a silent worker."""
 STUCK_SECONDS = 60.0
 """Beyond exchange.timeoutSeconds, how long others wait for a worker that answers but does not end its task."""
 STUCK = "does not end its update"
@@ -35,7 +38,8 @@ class Pulse:
     """Asks workers whether they live; `clock` gives seconds."""
 
     def __init__(self, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
-        self._calls, self._clock = calls, clock
+        self._calls = calls
+        self._clock = clock
         self._asked: set[str] = set()  # in the last round
         # Worker that has not answered yet -> when it was asked. The client's event loop removes those that answer, at
         # any moment.
@@ -52,13 +56,15 @@ class Pulse:
             self._calls.start(self._ask(address))
 
     def silent(self) -> set[str]:
-        """Those of the last round that have not answered yet, and are still registered."""
+        """Return those of the last round that have not answered yet, and are still registered."""
         return self._calls.registered.intersection(self._waiting)
 
     def hung(self, *, stopping: bool = False) -> set[str]:
-        """The silent ones that have had time enough, each of them only once; `stopping` leaves them less."""
+        """Return workers silent past their deadline, each once. The deadline is shorter while `stopping`."""
         silent = self.silent()
-        patience = min(self._patience(len(silent)), STOPPING_SECONDS if stopping else ALL_SILENT_SECONDS)
+        patience = self._patience(len(silent))
+        if stopping:
+            patience = min(patience, STOPPING_SECONDS)
         overdue = {a for a in silent if self._clock() - self._waiting.get(a, math.inf) > patience}
         return {address for address in overdue if self._waiting.pop(address, None) is not None}
 
@@ -77,32 +83,26 @@ class Pulse:
             self._longest = max(self._clock() - asked_at, _FORGET * self._longest)
 
 
-# --- Restarts of workers that did not answer, by their nannies; without a nanny, the end of those that stay away ---
-
-RESTART_SECONDS = 300.0
-"""The longest that a worker without a nanny may take to come back; Dask waits as long for a silent worker."""
-
-
 class WorkerRestarts:
     """Restarts workers; `is_back` returns whether one is ready again, or about to exit by itself."""
 
     def __init__(self, client: Client, is_back: Callable[[str], bool]) -> None:
-        self._client, self._is_back = client, is_back
+        self._client = client
+        self._is_back = is_back
         self._given_up_at: dict[str, float] = {}  # when a worker without a nanny last did not answer
 
     async def restart(self, address: str) -> None:
-        """Have the worker's nanny restart it; without a nanny, end its process if it is not back in STUCK_SECONDS.
+        """Have the worker's nanny restart it; without a nanny, end its process if it is not back in RESTART_SECONDS.
 
         Only a worker whose thread is free becomes ready again, so one that was slow keeps its process.
         If the event loop hangs too, this cannot reach the process, and its pod's liveness probe ends it.
         """
         try:
             await self._client._restart_workers([address], timeout=CALL_SECONDS, raise_for_error=False)
+            return
         except ValueError:  # it has no nanny
-            await self._end_if_stuck(address)
-
-    async def _end_if_stuck(self, address: str) -> None:
-        given_up_at = self._given_up_at[address] = time.monotonic()
+            given_up_at = time.monotonic()
+        self._given_up_at[address] = given_up_at
         await asyncio.sleep(RESTART_SECONDS)
         if self._given_up_at[address] == given_up_at and not self._is_back(address):
             why = f"this worker did not answer, and was not ready again within {RESTART_SECONDS:.0f} s"
