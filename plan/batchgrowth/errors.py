@@ -23,8 +23,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-# --- The errors a user can meet, each with the exit code that the command line gives it ---
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -44,7 +42,7 @@ class BatchGrowthError(Exception):
     exit_code: ClassVar[int] = 1
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows in place of a traceback: the text names the user's own line if there is one."""
+        """Return what a notebook shows in place of a traceback: the text names the user's own line if there is one."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -114,15 +112,16 @@ class Interrupted(BatchGrowthError):
     exit_code = 130
 
 
-# Secrets in texts that others wrote: the output of a workload, an error of its libraries, an event about its pod.
-# Such texts are shown in a job's status and events, which more people may read than its logs. What looks like a
-# secret is replaced; a secret that looks like any other word is not recognized.
+# A job's status and events quote texts that others wrote: the output of a workload, an error of its libraries, an event
+# about its pod. More people may read them than the logs, so whatever looks like a secret is replaced in them. A secret
+# that looks like any other word is not recognized.
 
 REDACTED = "[redacted]"
 
 _END_OF_KEY = re.compile(r"-----END [A-Z ]{0,30}PRIVATE KEY-----")
-"""Of a key whose beginning was cut off: what Kubernetes keeps of a log is its end."""
+"""The last line of a key; its beginning may be missing, since Kubernetes keeps only the end of a log."""
 _OF_KEYS = string.ascii_letters + string.digits + "+/=" + string.whitespace
+"""The characters of a key."""
 
 _NAMED = (
     r"password|passwd|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|"
@@ -147,7 +146,7 @@ _SECRETS = [
 
 
 def redacted(text: str) -> str:
-    """The text with REDACTED in place of what looks like a password, a token or a key."""
+    """Return the text with REDACTED in place of what looks like a password, a token or a key."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     end = _END_OF_KEY.search(text)
@@ -156,14 +155,13 @@ def redacted(text: str) -> str:
     return redacted(f"{text[: end.start()].rstrip(_OF_KEYS)} {REDACTED}{text[end.end() :]}")
 
 
-# --- Lengths of time as text ---
-
 _MINUTE = 60
 _HOUR = 3600
+"""Lengths of time in seconds."""
 
 
 def duration(seconds: float) -> str:
-    """`12.3 s`, `4 min 05 s` or `2 h 07 min`."""
+    """Return the time as text: `12.3 s`, `4 min 05 s` or `2 h 07 min`."""
     if seconds < _MINUTE:
         return f"{seconds:.1f} s"
     whole = round(seconds)

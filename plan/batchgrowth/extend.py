@@ -33,7 +33,7 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Coarser:
-    """A setting that reduces the number of stages: its path below batch.growth, its value, and one that suffices."""
+    """A setting that reduces the number of stages: its path below batch.growth, its value, and one that is enough."""
 
     field: str
     given: int
@@ -44,31 +44,31 @@ class GrowthRule(Protocol):
     """A rule of growth: which batch size is wanted at a position, and how long that answer holds."""
 
     def wanted(self, position: Position) -> int:
-        """The wanted batch size ("damping", d) in examples; it may exceed batch.maximum."""
+        """Return the wanted batch size ("damping", d) in examples; it may exceed batch.maximum."""
         ...
 
     def until(self, position: Position) -> Until:
-        """How long the answer at `position` holds."""
+        """Return how long the answer at `position` holds."""
         ...
 
 
 def nothing_coarser(settings: Any, epochs: int, updates: int, stages: int) -> Coarser | None:  # noqa: ARG001
-    """None: the rule's number of stages is bounded by its settings."""
+    """Return None: the rule's settings bound the number of its stages."""
     return None
 
 
 def no_update(settings: Any) -> tuple[str, int] | None:  # noqa: ARG001
-    """None: the settings name no update."""
+    """Return None: the settings name no update."""
     return None
 
 
 def nothing_remembered(settings: Any) -> int:  # noqa: ARG001
-    """0: the rule remembers nothing but the sums."""
+    """Return 0: the rule remembers nothing but the sums."""
     return 0
 
 
 def never(settings: Any) -> bool:  # noqa: ARG001
-    """False: the batch only grows."""
+    """Return False: the batch only grows."""
     return False
 
 
@@ -77,15 +77,15 @@ class GrowthEntry(Entry):
     """A growth rule. `implementation` is a function (initial batch size, settings, schedule) -> GrowthRule; the
     schedule is the ScheduleRule of the learning rate.
 
-    `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser: how to change the settings of a
-    job whose plan has too many stages. `last_update` is a function (settings) -> the path of a setting below
-    batch.growth and the last update that it names, which must be below those of the plan; or None. `shrinks` is
-    a function (settings) -> whether the batch becomes smaller somewhere.
+    `coarser` is a function (settings, epochs, most updates, most stages) -> Coarser, the change of the settings that
+    makes a plan with too many stages short enough. `last_update` is a function (settings) -> the path of a setting
+    below batch.growth and the last update that it names; or None. That update must come before the end of the plan.
+    `shrinks` is a function (settings) -> True if the batch becomes smaller somewhere.
 
     `quantity` names what a measured rule measures; it is empty if the plan follows from the spec alone. `needs_noise`
-    is True if that takes the gradient's noise, and with it two shards; `looks_at_clock` if it takes the duration of
-    updates, so that only a replay repeats a run. `memory` is a function (settings) -> how many numbers of its own the
-    rule remembers from look to look.
+    is True if the quantity needs the gradient's noise, and so two shards or more. `looks_at_clock` is True if it needs
+    the duration of updates, so that only a replay repeats a run. `memory` is a function (settings) -> how many numbers
+    of its own the rule remembers from look to look.
     """
 
     coarser: Callable[[Any, int, int, int], Coarser | None] = nothing_coarser
@@ -111,7 +111,7 @@ class RateRule(Protocol):
     """The learning rate of a batch: exact if it is rational, else to 50 digits."""
 
     def __call__(self, rate: Fraction, initial: int, wanted: int, used: int) -> Fraction:
-        """The learning rate of a batch of `used` examples when `wanted` were wanted.
+        """Return the learning rate of a batch of `used` examples when `wanted` were wanted.
 
         `rate` is the learning rate of a batch of `initial` examples.
         """
@@ -135,7 +135,7 @@ class ScheduleRule(Protocol):
     """A schedule of the learning rate: frozen, and picklable because a plan is sent to the workers."""
 
     def factor(self, epoch: int) -> Fraction:
-        """The factor of the learning rate during `epoch`, counted from 0: 1 at first, and never rising.
+        """Return the factor of the learning rate during `epoch`, counted from 0: 1 at first, and never rising.
 
         Exact if it is rational, else to so many digits that its nearest float is the same on every machine.
         """
@@ -152,15 +152,15 @@ class OptimizerEntry(Entry):
     """An optimizer. `implementation` names a function (settings) -> batchgrowth_trainer.replica.optimizers.Stepper,
     or -> a function (spec, parameters) -> batchgrowth_trainer.replica.optimizers.AnyOptimizer.
 
-    `compares_gradients` is True if it compares the gradients of one update and the next, so that both must be those of
-    the weights that it moved.
+    `compares_gradients` is True if it compares the gradients of consecutive updates, so that each must be the gradient
+    of the weights that the optimizer moved.
     """
 
     compares_gradients: bool = False
 
 
-def one(settings: Any) -> int:  # noqa: ARG001
-    """1: all workers hold the same weights after each update."""
+def always_one(settings: Any) -> int:  # noqa: ARG001
+    """Return 1: all workers hold the same weights after each update."""
     return 1
 
 
@@ -169,27 +169,27 @@ Promise = Literal["Exact", "Repeatable", "Nondeterministic"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeEntry(Entry):
-    """An exchange. `implementation` names its driver: a function (run, join) -> Trained, whose arguments are described
-    in batchgrowth_trainer.drivers: the run, and a context manager that connects to the workers.
+    """An exchange. `implementation` names its driver: a function (run, join) -> Trained. `run` is a
+    batchgrowth_trainer.drivers.run.Run, and `join` a context manager that connects to the workers.
 
-    `uses_workers` is False if the driver trains in its own process. `promise` says what the weights depend on: Exact,
-    on the mathematics of the job alone, so they are those of one process; Repeatable, on the settings of the exchange
-    too, which then belong to the mathematics; Nondeterministic, also on how fast each worker happens to be. The first
-    two never depend on the number of workers.
+    `strategy` names the strategy of the members, for the driver that all exchanges between workers share: a function
+    (setting) -> batchgrowth_trainer.exchange.strategy.Strategy. It says what they do in a round, from one point at
+    which all of them have the same state to the next.
+    `uses_workers` is False if the driver trains in its own process.
+    `promise` says what the weights depend on. Exact: on the mathematics of the job alone, so they are the weights of
+    one process. Repeatable: on the settings of the exchange too, which then belong to the mathematics.
+    Nondeterministic: also on how fast each worker happens to be. The first two never depend on the number of workers.
     `replicas` is a function (settings) -> the number of logical replicas, between which each batch is divided.
-    `keeps` is what each of them has of its own at the end of a round, besides buffers and the optimizer's state: its
-    Weights, or a Residual where all have the same weights; with Nothing they have one state.
+    `keeps` is what each replica has of its own at the end of a round, besides buffers and the optimizer's state: its
+    Weights, or a Residual if all have the same weights. With Nothing they share one state.
     `all_connected` is True if any two members may exchange; otherwise more than 64 are connected as a grid.
-    `longest_round` is a function (settings) -> the most updates from one message between
-    workers to the next.
-    `strategy` names what the members do between two points at which all of them have the same state: a function
-    (setting) -> batchgrowth_trainer.exchange.strategy.Strategy.
+    `longest_round` is a function (settings) -> the most updates from one message between workers to the next.
     """
 
     uses_workers: bool = True
     promise: Promise = "Exact"
-    replicas: Callable[[Any], int] = one
+    replicas: Callable[[Any], int] = always_one
     keeps: Literal["Nothing", "Weights", "Residual"] = "Nothing"
     all_connected: bool = False
-    longest_round: Callable[[Any], int] = one
+    longest_round: Callable[[Any], int] = always_one
     strategy: str = "batchgrowth_trainer.exchange.all_reduce:AllReduce"

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-# --- A position in the training ---
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
@@ -14,27 +12,26 @@ class Position:
     offset: int = 0
 
 
-# --- Positions after epochs and updates, in closed form ---
-# The batches of an epoch are consecutive runs of that epoch's permutation. The last batch may be short, so each epoch
-# uses every example exactly once.
-
-
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """`epochs` passes over `examples` examples."""
+    """`epochs` passes over `examples` examples.
+
+    The batches of an epoch are consecutive parts of that epoch's permutation. The last batch may be short, so each
+    epoch uses every example exactly once.
+    """
 
     examples: int
     epochs: int
 
     def to_epoch(self, start: Position, batch: int, epoch: int) -> Position:
-        """The position where updates of `batch` examples from `start` reach `epoch`, or the end if that is earlier."""
+        """Return where updates of `batch` examples from `start` reach `epoch`, or the end if that is earlier."""
         epoch = min(epoch, self.epochs)
         first = -(-(self.examples - start.offset) // batch)
         rest = (epoch - start.epoch - 1) * -(-self.examples // batch)
         return Position(start.update + first + rest, epoch, 0)
 
     def after_updates(self, start: Position, batch: int, updates: int) -> Position:
-        """The position after `updates` updates of `batch` examples from `start`, or the end if that is earlier."""
+        """Return the position after `updates` updates of `batch` examples from `start`, at most the end."""
         first = -(-(self.examples - start.offset) // batch)
         if updates < first:
             return Position(start.update + updates, start.epoch, start.offset + updates * batch)

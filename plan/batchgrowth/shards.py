@@ -14,28 +14,30 @@ T = TypeVar("T")
 
 
 def shard_count(examples: int, shard: int, replicas: int = 1) -> int:
-    """The number S of shards of a batch: the same for each of `replicas` logical replicas, which share the batch.
+    """Return the number S of shards of a batch, each of at most `shard` examples.
 
-    Each shard has at most `shard` examples.
+    Each of the `replicas` logical replicas that share the batch gets the same number of shards.
     """
     return replicas * -(-examples // (replicas * shard))
 
 
 @lru_cache(maxsize=16)
 def shard_bounds(examples: int, shards: int) -> tuple[int, ...]:
-    """S + 1 increasing offsets into a batch: shard i holds the examples [bounds[i], bounds[i + 1]).
+    """Return S + 1 increasing offsets into a batch: shard i holds the examples [bounds[i], bounds[i + 1]).
 
     Shard sizes differ by at most one.
     """
-    return tuple(index * examples // shards for index in range(shards + 1)) if shards else (0,)
+    if shards == 0:
+        return (0,)
+    return tuple(index * examples // shards for index in range(shards + 1))
 
 
 @lru_cache(maxsize=4096)
 def shard_runs(shards: int, workers: int) -> tuple[tuple[int, int], ...]:
-    """One run [from, to) of shards per worker, in order, none longer than ceil(shards / workers).
+    """Return one run [from, to) of shards per worker, in order, none longer than ceil(shards / workers).
 
-    Worker 0 always has shard 0. Runs end at boundaries of large subtrees, so that a run consists of few subtrees, whose
-    sums are all that is sent; workers beyond the number of shards get an empty run.
+    Worker 0 always has shard 0; workers beyond the number of shards get an empty run. Runs end at boundaries of large
+    subtrees: a run then consists of few subtrees, and only their sums are sent.
     """
     busy = min(shards, workers)
     longest = -(-shards // workers)
@@ -49,7 +51,7 @@ def shard_runs(shards: int, workers: int) -> tuple[tuple[int, int], ...]:
 
 
 def roundest(low: int, high: int) -> int:
-    """The number in [low, high], 1 <= low <= high, with the most trailing zero bits."""
+    """Return the number in [low, high], 1 <= low <= high, with the most trailing zero bits."""
     if low == high:
         return low
     kept = (low - 1 ^ high).bit_length() - 1  # below this bit, a multiple of 2^kept lies in (low - 1, high]
@@ -57,13 +59,13 @@ def roundest(low: int, high: int) -> int:
 
 
 def busiest(examples: int, shards: int, workers: int) -> float:
-    """The examples of the worker with the longest run, if its shards are of mean size."""
+    """Return the examples of the worker with the longest run, if its shards are of mean size."""
     return examples * -(-shards // workers) / shards
 
 
 @lru_cache(maxsize=4096)
 def subtrees(lo: int, hi: int, shards: int) -> tuple[tuple[int, int], ...]:
-    """The largest nodes of the tree over `shards` leaves that together cover [lo, hi), in order."""
+    """Return the largest nodes of the tree over `shards` leaves that together cover [lo, hi), in order."""
     nodes = []
     while lo < hi:
         size = 1
@@ -75,12 +77,15 @@ def subtrees(lo: int, hi: int, shards: int) -> tuple[tuple[int, int], ...]:
 
 
 def split(lo: int, hi: int) -> int:
-    """The shard at which the node [lo, hi) splits: its left half is the largest power of two below hi - lo > 1."""
+    """Return the shard where the node [lo, hi) splits: its left half is the largest power of two below hi - lo > 1."""
     return lo + (1 << (hi - lo - 1).bit_length() - 1)
 
 
 def tree_sum(lo: int, hi: int, leaf: Callable[[int], T], add: Callable[[T, T], T]) -> T:
-    """The sum over the node [lo, hi): `leaf(i)` is the summand of shard i, `add(left, right)` the sum of two halves."""
+    """Return the sum over the node [lo, hi).
+
+    `leaf(i)` is the summand of shard i, `add(left, right)` the sum of two halves.
+    """
     if hi - lo == 1:
         return leaf(lo)
     middle = split(lo, hi)
@@ -90,11 +95,11 @@ def tree_sum(lo: int, hi: int, leaf: Callable[[int], T], add: Callable[[T, T], T
 def merge_order(
     nodes: Sequence[tuple[int, int]], shards: int, into: Sequence[tuple[int, int]] | None = None
 ) -> tuple[tuple[int, int], ...]:
-    """The additions that complete the tree: pairs (left, right) of indices into `nodes`, each left += right.
+    """Return the additions that complete the tree: pairs (left, right) of indices into `nodes`, each left += right.
 
-    `nodes` are disjoint nodes of the tree over `shards` leaves, in order, that cover all of them, or else the nodes
-    `into`. The sum of a node ends in the slot of its first part: the total in slot 0. Raises ValueError for other
-    nodes.
+    `nodes` are disjoint nodes of the tree over `shards` leaves, in order, that cover all leaves; if `into` is given,
+    they cover the nodes in it instead. The sum of a node ends in the slot of its first part, so the total ends in
+    slot 0. Raises ValueError for other nodes.
     """
     slots = {node: index for index, node in enumerate(nodes)}
     merges: list[tuple[int, int]] = []

@@ -1,6 +1,5 @@
 """How gradients or weights move between workers, one entry each; the trainer has the drivers and strategies."""
 
-from collections.abc import Sequence
 from hashlib import sha256
 from math import ceil
 from typing import Any, ClassVar, Literal
@@ -12,13 +11,14 @@ from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import ExchangeEntry
 from batchgrowth.schema import DecimalText, Model, Rule
 
-# --- AllReduce: the workers add among themselves, and each takes the step ---
+# --- AllReduce: the workers add gradients among themselves, and each takes the step ---
 
 ALL_REDUCE = ExchangeEntry(
     name="AllReduce",
     summary="lets the workers add gradients among themselves, and each takes the step",
     source="dask-pytorch-ddp's shape, made elastic",
     implementation="batchgrowth_trainer.drivers.generations:train",
+    strategy="batchgrowth_trainer.exchange.all_reduce:AllReduce",
 )
 
 
@@ -46,7 +46,7 @@ GATHER_SCATTER = ExchangeEntry(
 )
 
 
-# --- SingleProcess: no exchange; one process does it all. The baseline ---
+# --- SingleProcess: one process does it all, without an exchange; the baseline ---
 
 SINGLE_PROCESS = ExchangeEntry(
     name="SingleProcess",
@@ -56,10 +56,10 @@ SINGLE_PROCESS = ExchangeEntry(
 )
 
 
-# --- ParameterServer ---
-# ParameterServer: servers with a slice of the parameters each add its gradient and take its step. Li et al., 2014.
+# --- ParameterServer: each server adds the gradient of its slice of the parameters and steps. Li et al., 2014 ---
 
-MOST_MEMBERS = 64  # all are connected with each other
+MOST_MEMBERS = 64
+"""The most members if each is connected with all others."""
 _UNDIVIDED = ["Torch", "LBFGS"]
 """Optimizers whose step needs all parameters."""
 
@@ -113,11 +113,12 @@ PARAMETER_SERVER = ExchangeEntry(
 # --- Fields and rules that the exchanges with logical replicas share ---
 
 LONGEST_ROUND = 10_000
+"""The most updates between two exchanges."""
 DEFAULT_REPLICAS = 4
 
 
 def replicas_field(most: int) -> Any:
-    """The field of a block for the number of logical replicas."""
+    """Return the field of a block for the number of logical replicas."""
     return Field(
         DEFAULT_REPLICAS,
         ge=2,
@@ -128,7 +129,7 @@ def replicas_field(most: int) -> Any:
 
 
 def every_updates_field(default: int, what: str) -> Any:
-    """The field of a block for the updates between two exchanges."""
+    """Return the field of a block for the updates between two exchanges."""
     return Field(
         default,
         ge=1,
@@ -138,7 +139,7 @@ def every_updates_field(default: int, what: str) -> Any:
 
 
 def replica_rules(name: str, block: str) -> dict[str, tuple[Rule, ...]]:
-    """The outer rules of an exchange of that name, with its replicas in that block."""
+    """Return the outer rules of the exchange `name`, whose block is `block`, about its number of replicas."""
     replicas = f"(has(self.exchange.{block}) ? self.exchange.{block}.replicas : {DEFAULT_REPLICAS})"
     return {
         "JobSpec": (
@@ -158,8 +159,7 @@ def replica_rules(name: str, block: str) -> dict[str, tuple[Rule, ...]]:
     }
 
 
-# --- Delayed ---
-# Delayed: gradients are added while the next ones are computed, and used some updates later. Langford et al., 2009.
+# --- Delayed: gradients are added while the next are computed, and used updates later. Langford et al., 2009 ---
 
 MOST_UPDATES = 8
 
@@ -322,38 +322,29 @@ class Gossip(Model):
 
 
 def circles(graph: str, replicas: int, turn: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    """For each replica those whose mean it takes in exchange number `turn`, counted from 0: itself and its neighbours.
+    """Return, for each replica, the replicas whose mean it takes in exchange number `turn`, counted from 0.
 
-    Each is in as many circles as it has members, so the mean of all replicas stays as it is.
+    These are the replica itself and its neighbours. Each replica is in as many circles as its own has members, so the
+    mean of all replicas stays as it is.
     """
-    neighbours = _neighbours(graph, replicas, turn, seed)
-    return tuple(tuple(sorted(others | {one})) for one, others in enumerate(neighbours))
-
-
-def _neighbours(graph: str, replicas: int, turn: int, seed: int) -> Sequence[set[int]]:
     everyone = range(replicas)
-    dimensions = (replicas - 1).bit_length()
-    distance = 1 << turn % dimensions
+    distance = 1 << turn % (replicas - 1).bit_length()
     match graph:
         case "Exponential":
-            return [{(one - distance) % replicas} for one in everyone]
+            neighbours = [{(one - distance) % replicas} for one in everyone]
         case "Ring":
-            return [{(one - 1) % replicas, (one + 1) % replicas} for one in everyone]
+            neighbours = [{(one - 1) % replicas, (one + 1) % replicas} for one in everyone]
         case "Hypercube":
-            return [{one ^ distance} for one in everyone]
+            neighbours = [{one ^ distance} for one in everyone]
         case "Random":
-            return _pairs(replicas, turn, seed)
+            order = sorted(everyone, key=lambda one: sha256(f"gossip {seed} {turn} {one}".encode()).digest())
+            neighbours = [set() for _ in everyone]
+            for left, right in zip(order[::2], order[1::2], strict=False):  # one of an odd number has no partner
+                neighbours[left] = {right}
+                neighbours[right] = {left}
         case _:
-            return [set(everyone) for _ in everyone]
-
-
-def _pairs(replicas: int, turn: int, seed: int) -> list[set[int]]:
-    """Each replica's partner; one of an odd number has none."""
-    order = sorted(range(replicas), key=lambda one: sha256(f"gossip {seed} {turn} {one}".encode()).digest())
-    partners: list[set[int]] = [set() for _ in order]
-    for left, right in zip(order[::2], order[1::2], strict=False):
-        partners[left], partners[right] = {right}, {left}
-    return partners
+            neighbours = [set(everyone) for _ in everyone]
+    return tuple(tuple(sorted(others | {one})) for one, others in enumerate(neighbours))
 
 
 GOSSIP = ExchangeEntry(
@@ -373,8 +364,7 @@ GOSSIP = ExchangeEntry(
 )
 
 
-# --- TopK ---
-# TopK: each replica sends its largest changes, and keeps the others for later. Basu et al., 2019; Lin et al., 2018.
+# --- TopK: each replica sends its largest changes, and the others later. Basu et al., 2019; Lin et al., 2018 ---
 
 
 class TopK(Model):
@@ -399,7 +389,7 @@ class TopK(Model):
     )
 
     def count(self, parameters: int) -> int:
-        """The number of changes that a replica of a model with N parameters sends."""
+        """Return how many changes a replica of a model with that many parameters sends."""
         return max(1, ceil(exact(self.density) * parameters))
 
 

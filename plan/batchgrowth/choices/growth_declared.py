@@ -26,11 +26,11 @@ class ConstantRule:
     initial: int
 
     def wanted(self, position: Position) -> int:  # noqa: ARG002
-        """The initial batch size."""
+        """Return the initial batch size."""
         return self.initial
 
     def until(self, position: Position) -> Until:  # noqa: ARG002
-        """Never."""
+        """Return a condition that never comes: the batch stays as it is."""
         return Until()
 
 
@@ -43,8 +43,11 @@ CONSTANT = GrowthEntry(
 
 # --- Geometric: d = ceil(initial · factor^floor(epochs done / everyEpochs)). GeoDamp of Sievert and Shah, 2021 ---
 
-SIXTY_DIGITS = Context(prec=60, rounding=ROUND_CEILING, Emax=10**9, Emin=-(10**9))
-"""Exact for every batch that fits a machine; a fraction would grow by four digits per epoch with a factor of 1.0001."""
+ROUNDING_UP = Context(prec=60, rounding=ROUND_CEILING, Emax=10**9, Emin=-(10**9))
+"""Arithmetic with 60 digits, exact for every batch that fits a machine.
+
+A fraction would grow by four digits per epoch with a factor of 1.0001.
+"""
 
 
 class Geometric(Model):
@@ -77,20 +80,21 @@ class GeometricRule:
     every_epochs: int
 
     def wanted(self, position: Position) -> int:
-        """The initial batch size times the factor for each milestone passed, rounded up once at the end."""
+        """Return the initial batch size times the factor for each milestone passed, rounded up once at the end."""
         return self._after(position.epoch // self.every_epochs)
 
     def until(self, position: Position) -> Until:
-        """The first milestone at which the rounded answer is larger."""
+        """Return the first milestone at which the rounded answer is larger."""
         passed = position.epoch // self.every_epochs
-        wanted, ahead = self._after(passed), 1
+        wanted = self._after(passed)
+        ahead = 1
         while self._after(passed + ahead) == wanted:
             ahead *= 2
         changed = bisect_right(range(passed + ahead), wanted, lo=passed + ahead // 2, key=self._after)
         return Until(epoch=changed * self.every_epochs)
 
     def _after(self, milestones: int) -> int:
-        return ceil(SIXTY_DIGITS.multiply(self.initial, SIXTY_DIGITS.power(self.factor, milestones)))
+        return ceil(ROUNDING_UP.multiply(self.initial, ROUNDING_UP.power(self.factor, milestones)))
 
 
 def _coarser_geometric(settings: Geometric, epochs: int, _updates: int, stages: int) -> Coarser:
@@ -145,12 +149,12 @@ class LinearRule:
     every_updates: int
 
     def wanted(self, position: Position) -> int:
-        """The rule's value at the last evaluation before or at this update."""
+        """Return the rule's value at the last evaluation before or at this update."""
         evaluated = position.update // self.every_updates * self.every_updates
         return ceil(self.initial + self.examples_per_update * evaluated)
 
     def until(self, position: Position) -> Until:
-        """The first evaluation at which the rounded answer is larger."""
+        """Return the first evaluation at which the rounded answer is larger."""
         updates = (self.wanted(position) - self.initial) / self.examples_per_update
         return Until(update=(floor(updates / self.every_updates) + 1) * self.every_updates)
 
@@ -220,12 +224,13 @@ class Milestone(Model):
 
 
 def each_pair(holds: str) -> str:
-    """CEL that asks `holds` of each of up to 1,000 steps, {a}, and its successor, {b}.
+    """Return CEL that checks `holds` for each of up to 1,000 steps, {a}, and its successor, {b}.
 
     CEL has no loop over indices, and a comparison of each step with all others would exceed an API server's limit on
     the cost of a rule from some 300 steps on. So the three digits of the index run through a list of ten.
     """
-    digits, index = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "100 * i + 10 * j + k"
+    digits = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+    index = "100 * i + 10 * j + k"
     asked = holds.format(a=f"self.steps[{index}]", b=f"self.steps[{index} + 1]")
     pair = f"{index} + 1 >= size(self.steps) || ({asked})"
     return f"{digits}.all(i, 100 * i + 1 >= size(self.steps) || {digits}.all(j, {digits}.all(k, {pair})))"
@@ -285,23 +290,26 @@ class MilestonesRule:
     by_update: bool = False
 
     def wanted(self, position: Position) -> int:
-        """The size of the last milestone passed; the initial size before the first."""
+        """Return the size of the last milestone passed; the initial size before the first."""
         passed = self._passed(position)
         return self.sizes[passed - 1] if passed else self.initial
 
     def until(self, position: Position) -> Until:
-        """The next milestone; never after the last."""
+        """Return the next milestone; a condition that never comes after the last."""
         passed = self._passed(position)
         if passed == len(self.at):
             return Until()
-        return Until(update=self.at[passed]) if self.by_update else Until(epoch=self.at[passed])
+        if self.by_update:
+            return Until(update=self.at[passed])
+        return Until(epoch=self.at[passed])
 
     def _passed(self, position: Position) -> int:
         return bisect_right(self.at, position.update if self.by_update else position.epoch)
 
 
 def _milestones_rule(initial: int, block: Milestones, _schedule: ScheduleRule) -> MilestonesRule:
-    at, sizes = tuple(step.at for step in block.steps), tuple(step.batch_size for step in block.steps)
+    at = tuple(step.at for step in block.steps)
+    sizes = tuple(step.batch_size for step in block.steps)
     return MilestonesRule(initial, at, sizes, by_update=block.steps[0].update is not None)
 
 
@@ -343,8 +351,7 @@ MILESTONES = GrowthEntry(
 )
 
 
-# --- InsteadOfDecay ---
-# InsteadOfDecay: d = ceil(initial / factor of the schedule). Smith et al., 2017; for Adam Seesaw, arXiv 2510.14717.
+# --- InsteadOfDecay: d = ceil(initial / factor of the schedule). Smith et al., 2017; Seesaw, arXiv 2510.14717 ---
 # With rule Linear the learning rate is lr0 · factor · B / initial, so that lr / B is the schedule's own curve
 # whatever the batch; with rule SquareRoot it is lr0 · factor · sqrt(B / initial), and lr / sqrt(B) is. A factor of
 # 1/2 thus doubles the batch, and the learning rate stays (SGD) or is multiplied by 1/sqrt(2) (Adam). At batch.maximum
@@ -375,29 +382,35 @@ class InsteadOfDecayRule:
     schedule: ScheduleRule
 
     def wanted(self, position: Position) -> int:
-        """The initial batch size over the factor at the last look, rounded up; at most the largest batch there is."""
+        """Return the initial batch size over the factor at the last look, rounded up; at most LARGEST_BATCH."""
         return self._after(position.epoch // self.every_epochs)
 
     def until(self, position: Position) -> Until:
-        """The first look at which the rounded answer is larger."""
-        looks, wanted, ahead = position.epoch // self.every_epochs, self.wanted(position), 1
+        """Return the first look at which the rounded answer is larger."""
+        looks = position.epoch // self.every_epochs
+        wanted = self.wanted(position)
+        ahead = 1
         end = -(-MOST_EPOCHS // self.every_epochs)
         while looks + ahead < end and self._after(looks + ahead) == wanted:
             ahead *= 2
         after = min(looks + ahead, end)
         changed = bisect_right(range(after), wanted, lo=looks + ahead // 2, key=self._after)
-        return Until(epoch=changed * self.every_epochs) if changed < end else Until()
+        if changed == end:
+            return Until()
+        return Until(epoch=changed * self.every_epochs)
 
     def _after(self, looks: int) -> int:
         factor = self.schedule.factor(looks * self.every_epochs)
-        return min(ceil(self.initial / factor), LARGEST_BATCH) if factor else LARGEST_BATCH
+        if factor == 0:
+            return LARGEST_BATCH
+        return min(ceil(self.initial / factor), LARGEST_BATCH)
 
 
 def _coarser_instead_of_decay(settings: InsteadOfDecay, epochs: int, _updates: int, stages: int) -> Coarser:
     return Coarser("insteadOfDecay.everyEpochs", settings.every_epochs, -(-epochs // stages))
 
 
-RULES = {"SGD": ("Linear",), "Adam": ("SquareRoot",), "AdamW": ("SquareRoot",)}
+RATE_RULES = {"SGD": ("Linear",), "Adam": ("SquareRoot",), "AdamW": ("SquareRoot",)}
 """Optimizer -> the learning-rate rule under which a larger batch does what a smaller learning rate does."""
 
 INSTEAD_OF_DECAY = GrowthEntry(
@@ -424,7 +437,7 @@ INSTEAD_OF_DECAY = GrowthEntry(
                 "give Linear with optimizer SGD, or SquareRoot with Adam or AdamW, because of growth InsteadOfDecay",
                 lambda s: (
                     s.batch.growth.type != "InsteadOfDecay"
-                    or s.learning_rate.rule in RULES.get(s.optimizer.type, ("Linear", "SquareRoot"))
+                    or s.learning_rate.rule in RATE_RULES.get(s.optimizer.type, ("Linear", "SquareRoot"))
                 ),
                 "self.batch.growth.type != 'InsteadOfDecay' || (self.optimizer.type == 'SGD' ? "
                 "self.learningRate.rule == 'Linear' : self.optimizer.type in ['Adam', 'AdamW'] ? "

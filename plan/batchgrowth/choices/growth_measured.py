@@ -21,11 +21,11 @@ class GradientNormRule:
     """The batch grows as the expected gradient shrinks."""
 
     def value(self, look: Look) -> float:
-        """How many times smaller |G|² is than at the start; infinity if it does not exceed its noise."""
+        """Return how many times smaller |G|² is than at the start; infinity if it does not exceed its noise."""
         return ratio(look.first.square, look.now.square)
 
     def wanted(self, look: Look, value: float) -> float:
-        """The initial batch size times that ratio."""
+        """Return the initial batch size times that ratio."""
         return look.initial * value
 
 
@@ -48,11 +48,11 @@ class LossRatioRule:
     """The batch grows as the loss falls."""
 
     def value(self, look: Look) -> float:
-        """How many times smaller the loss is than at the start; infinity if it is not above 0."""
+        """Return how many times smaller the loss is than at the start; infinity if it is not above 0."""
         return ratio(look.start.loss, look.now.loss)
 
     def wanted(self, look: Look, value: float) -> float:
-        """The initial batch size times that ratio."""
+        """Return the initial batch size times that ratio."""
         return look.initial * value
 
 
@@ -97,12 +97,12 @@ class LossAndGradientRule:
     loss_weight: float
 
     def value(self, look: Look) -> float:
-        """How many times smaller the weighted sum of loss and gradient is than until the first look."""
+        """Return how many times smaller the weighted sum of loss and gradient is than until the first look."""
         before = self.loss_weight * look.first.loss + look.first.batch_square
         return ratio(before, self.loss_weight * look.now.loss + look.now.batch_square)
 
     def wanted(self, look: Look, value: float) -> float:
-        """The initial batch size times that ratio."""
+        """Return the initial batch size times that ratio."""
         return look.initial * value
 
 
@@ -145,11 +145,11 @@ class NoiseScaleRule:
     multiple: float
 
     def value(self, look: Look) -> float:
-        """The noise scale in examples."""
+        """Return the noise scale in examples."""
         return ratio(look.now.trace, look.now.square)
 
     def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
-        """The multiple of the noise scale."""
+        """Return the multiple of the noise scale."""
         return self.multiple * value
 
 
@@ -197,11 +197,11 @@ class GradientDiversityRule:
     share: float
 
     def value(self, look: Look) -> float:
-        """N · Δ in examples; infinity if |G|² does not exceed its noise."""
+        """Return n · Δ in examples; infinity if |G|² does not exceed its noise."""
         return 1 + ratio(look.now.trace, look.now.square)
 
     def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
-        """That share of it, and 1 more."""
+        """Return that share of it, plus 1."""
         return self.share * value + 1
 
 
@@ -224,11 +224,11 @@ class CabsRule:
     """The batch couples the gradient's noise with the learning rate and the loss that is left."""
 
     def value(self, look: Look) -> float:
-        """Lr · tr(Σ) / F in examples; infinity if the loss is not above 0."""
+        """Return lr · tr(Σ) / F in examples; infinity if the loss is not above 0."""
         return ratio(look.learning_rate * look.now.trace, look.now.loss)
 
     def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
-        """The value itself."""
+        """Return the value itself."""
         return value
 
 
@@ -243,54 +243,60 @@ CABS = MeasuredEntry(
 )
 
 
-# --- Goodput: the d of largest throughput · statistical efficiency. Pollux of Qiao et al., OSDI 2021 ---
+# --- Goodput: the d with the largest throughput · statistical efficiency. Pollux of Qiao et al., OSDI 2021 ---
 # The throughput is d / (a + b · load) examples per second, where load is the share of the busiest of the workers that
 # the plan has for d, and a and b are fitted to the timed updates. The efficiency is (φ + B0) / (φ + d), with the noise
 # scale φ = tr(Σ) / |G|²: the progress per example, relative to that in batches of B0.
 # The rule looks at a clock, so another run may decide otherwise; its decisions as milestones repeat a run exactly.
 
 _QUARTERS = (1.0, 1.189207115002721, 1.4142135623730951, 1.681792830507429)
-"""2^(k/4), written out because a power may differ in its last bit between machines."""
+"""2^(k/4) for k from 0 to 3, written out because a power may differ in its last bit between machines."""
 
 
 class GoodputRule:
     """The batch follows the useful examples per second."""
 
     def value(self, look: Look) -> float:
-        """The useful examples per second of the present batch; 0 before an update was timed."""
+        """Return the useful examples per second of the present batch; 0 before an update was timed."""
         return goodput(look)(look.wanted)
 
     def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
-        """The candidate with the largest goodput, the smallest of these; the present batch if no update was timed."""
+        """Return the smallest candidate with the largest goodput; the present batch if no update was timed."""
         if not look.timings.updates:
             return look.wanted
         return max(candidates(look), key=goodput(look))
 
 
 def candidates(look: Look) -> list[int]:
-    """At most 100 batch sizes from the first one to the largest of this look, in whole shards, 2^(1/4) apart."""
-    sizes, shard = {look.wanted, look.largest}, look.shard
+    """Return at most 100 batch sizes from the first one to the largest of this look, in whole shards, 2^(1/4) apart."""
+    sizes = {look.initial, look.wanted, look.largest}
     for octave in range(math.ceil(math.log2(look.largest / look.initial))):
-        wholes = (math.floor(look.initial * 2**octave * factor / shard + 0.5) * shard for factor in _QUARTERS)
-        sizes.update(size for size in wholes if look.initial <= size < look.largest)
-    return sorted({*sizes, look.initial})
+        for factor in _QUARTERS:
+            size = math.floor(look.initial * 2**octave * factor / look.shard + 0.5) * look.shard
+            if look.initial <= size < look.largest:
+                sizes.add(size)
+    return sorted(sizes)
 
 
 def goodput(look: Look) -> Callable[[int], float]:
-    """A function: the examples per second of a batch size, times its efficiency; 0 if no update was timed."""
+    """Return a function of a batch size: its examples per second times its efficiency; 0 if no update was timed."""
     fixed, per_example = look.timings.line()
     noise = ratio(max(look.now.trace, 0.0), look.now.square)
 
-    def of(batch: int) -> float:
+    def useful_per_second(batch: int) -> float:
         seconds = fixed + per_example * busiest(batch, -(-batch // look.shard), look.workers(batch))
-        return batch / seconds * efficiency(noise, look.initial, batch) if seconds > 0 else 0.0
+        if seconds > 0:
+            return batch / seconds * efficiency(noise, look.initial, batch)
+        return 0.0
 
-    return of
+    return useful_per_second
 
 
 def efficiency(noise: float, initial: int, batch: int) -> float:
-    """The progress per example, relative to that of the first batch size; 1 if the noise cannot be measured."""
-    return (noise + initial) / (noise + batch) if math.isfinite(noise) else 1.0
+    """Return the progress per example, relative to the first batch size; 1 if the noise cannot be measured."""
+    if math.isfinite(noise):
+        return (noise + initial) / (noise + batch)
+    return 1.0
 
 
 GOODPUT = MeasuredEntry(
@@ -305,14 +311,14 @@ GOODPUT = MeasuredEntry(
 )
 
 
-# --- Custom: d = what a function of the user's returns ---
+# --- Custom: d = the result of a user's function ---
 
 MOST_NUMBERS = 256
 """The most numbers that a custom rule remembers from look to look."""
 
 
 class Custom(Model):
-    """d = function(look): a function of the user's, which takes batchgrowth.extend.Look."""
+    """d = function(look): a user's function, which takes a batchgrowth.extend.Look."""
 
     entrypoint: str = Field(
         pattern=ENTRYPOINT,
@@ -333,16 +339,16 @@ class Custom(Model):
 
 @dataclass(frozen=True, slots=True)
 class CustomRule:
-    """The batch follows a function of the user's."""
+    """The batch follows a user's function."""
 
     function: Callable[[Look], float]
 
     def value(self, look: Look) -> float:
-        """What the function returns, in examples."""
+        """Return what the user's function returns, in examples."""
         return float(self.function(look))
 
     def wanted(self, look: Look, value: float) -> float:  # noqa: ARG002
-        """The value itself."""
+        """Return the value itself."""
         return value
 
 

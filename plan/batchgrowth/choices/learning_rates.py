@@ -60,13 +60,16 @@ class AdaScale(Windows):
 
 
 def gain(signals: Signals, initial: int, used: int) -> float:
-    """The gain of a batch of `used` examples over one of `initial`, between 1 and used / initial; 1 if not measured.
+    """Return the gain of a batch of `used` examples over one of `initial`, between 1 and used / initial.
 
-    A squared norm that its noise exceeds counts as 0.
+    A squared norm that its noise exceeds counts as 0. The gain is 1 if nothing was measured.
     """
-    square, trace = max(signals.square, 0.0), max(signals.trace, 0.0)
+    square = max(signals.square, 0.0)
+    trace = max(signals.trace, 0.0)
     seen = square + trace / used
-    return (square + trace / initial) / seen if seen > 0 else 1.0
+    if seen > 0:
+        return (square + trace / initial) / seen
+    return 1.0
 
 
 ADA_SCALE = RateEntry(

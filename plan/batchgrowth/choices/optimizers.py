@@ -13,7 +13,7 @@ from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule
 
 
 def below_one(field: str, attribute: str) -> Rule:
-    """The decimal is below 1."""
+    """Return the rule that a decimal is below 1."""
     return Rule(
         field,
         "give a decimal below 1",
@@ -23,7 +23,7 @@ def below_one(field: str, attribute: str) -> Rule:
 
 
 def small(field: str, attribute: str, example: str) -> Rule:
-    """The decimal is more than 0 and at most 1."""
+    """Return the rule that a decimal is more than 0 and at most 1."""
     return Rule(
         field,
         f'give a decimal more than 0 and at most 1, such as "{example}"',

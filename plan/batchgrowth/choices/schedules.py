@@ -20,7 +20,7 @@ class ConstantSchedule:
     """The learning rate does not depend on the epoch."""
 
     def factor(self, epoch: int) -> Fraction:  # noqa: ARG002
-        """1."""
+        """Return 1."""
         return Fraction(1)
 
 
@@ -52,7 +52,7 @@ FallEpochs = Annotated[
 
 
 def below_one() -> Rule:
-    """The rule that finalFactor is below 1."""
+    """Return the rule that finalFactor is below 1."""
     return Rule(
         "finalFactor",
         'give a decimal below 1, such as "0.01"',
@@ -62,7 +62,7 @@ def below_one() -> Rule:
 
 
 def within_the_job(name: str) -> tuple[Rule, ...]:
-    """The rules of JobSpec for the block `name`: the fall ends with the job at the latest; not at 0 before that."""
+    """Return the rules of JobSpec for the block `name`: the fall ends with the job or, above 0, before."""
     path = f"learningRate.schedule.{name}"
     absent = f"!has(self.learningRate.schedule) || !has(self.{path}) || !has(self.{path}.epochs)"
 
@@ -100,7 +100,7 @@ RATIONAL = {
 }
 """Part of the way -> the only rational values of half a wave before its end: Niven's theorem."""
 TERMS = 30
-"""Terms of the series of the cosine: 60 digits up to π / 2."""
+"""Terms of the cosine's series: 60 digits up to π / 2."""
 
 
 class Cosine(Model):
@@ -120,7 +120,7 @@ class CosineSchedule:
     epochs: int
 
     def factor(self, epoch: int) -> Fraction:
-        """Exact after 0, 1/3, 1/2, 2/3 and all of the epochs, else to 50 digits and more."""
+        """Return the factor: exact after 0, 1/3, 1/2, 2/3 and all of the epochs, else to 50 digits and more."""
         if epoch >= self.epochs:
             return self.final
         return self.final + (1 - self.final) * half_wave(Fraction(epoch, self.epochs))
@@ -128,11 +128,12 @@ class CosineSchedule:
 
 @lru_cache(maxsize=4096)
 def half_wave(part: Fraction) -> Fraction:
-    """(1 + cos(π · part)) / 2 for a part of the way from 0 to below 1."""
+    """Return (1 + cos(π · part)) / 2 for a part of the way from 0 to below 1."""
     if part in RATIONAL:
         return RATIONAL[part]
     angle = SIXTY_DIGITS.divide(SIXTY_DIGITS.multiply(PI, part.numerator), 2 * part.denominator)
-    square, cosine = SIXTY_DIGITS.multiply(angle, angle), Decimal(1)
+    square = SIXTY_DIGITS.multiply(angle, angle)
+    cosine = Decimal(1)
     for k in range(2 * TERMS, 0, -2):
         cosine = SIXTY_DIGITS.subtract(1, SIXTY_DIGITS.divide(SIXTY_DIGITS.multiply(square, cosine), k * (k - 1)))
     return Fraction(SIXTY_DIGITS.multiply(cosine, cosine))
@@ -169,7 +170,7 @@ class LinearSchedule:
     epochs: int
 
     def factor(self, epoch: int) -> Fraction:
-        """The factor during that epoch, exact."""
+        """Return the factor during that epoch, exact."""
         return 1 - (1 - self.final) * Fraction(min(epoch, self.epochs), self.epochs)
 
 
@@ -184,8 +185,7 @@ LINEAR = ScheduleEntry(
 )
 
 
-# --- Polynomial ---
-# Polynomial: finalFactor + (1 - finalFactor) · (1 - epoch / epochs)^power. Chen et al., 2018; torch's PolynomialLR.
+# --- Polynomial: finalFactor + (1 - finalFactor) · (1 - epoch / epochs)^power. Chen et al., 2018; PolynomialLR ---
 
 
 class Polynomial(Model):
@@ -217,7 +217,7 @@ class PolynomialSchedule:
     epochs: int
 
     def factor(self, epoch: int) -> Fraction:
-        """Exact for a whole power, else to 60 digits."""
+        """Return the factor: exact for a whole power, else to 60 digits."""
         left = Fraction(max(self.epochs - epoch, 0), self.epochs)
         return self.final + (1 - self.final) * power(left, self.power)
 
@@ -256,7 +256,7 @@ class InverseSquareRootSchedule:
     offset_epochs: int
 
     def factor(self, epoch: int) -> Fraction:
-        """1 at first; exact if the root is rational, else to 50 digits."""
+        """Return the factor: 1 at first; exact if the root is rational, else to 50 digits."""
         return square_root(Fraction(self.offset_epochs, self.offset_epochs + epoch))
 
 
@@ -304,7 +304,7 @@ class StepSchedule:
     every_epochs: int
 
     def factor(self, epoch: int) -> Fraction:
-        """The base to the power of the steps passed."""
+        """Return the base to the power of the steps passed."""
         return power(self.base, Fraction(epoch // self.every_epochs))
 
 
