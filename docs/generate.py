@@ -9,7 +9,7 @@ from pathlib import Path
 from batchgrowth.choices import CHOICES
 from batchgrowth.contract.metrics import OPERATOR, TRAINER, Metric
 from batchgrowth.contract.status import CONDITIONS, REASONS, STAGE_BEGAN, STATUS_REFUSED
-from batchgrowth.schema import Entry
+from batchgrowth.registry import Entry
 from batchgrowth_operator.job.events import QUIET
 from pydantic.fields import FieldInfo
 

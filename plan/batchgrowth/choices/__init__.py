@@ -4,7 +4,7 @@ from typing import Any
 
 from batchgrowth.choices import exchanges, growth_declared, growth_measured, learning_rates, optimizers, schedules
 from batchgrowth.extend import ExchangeEntry, GrowthEntry, OptimizerEntry, RateEntry, ScheduleEntry
-from batchgrowth.schema import Registry
+from batchgrowth.registry import Registry
 
 GROWTH = Registry("batch.growth.type", "Constant", GrowthEntry, growth_declared, growth_measured)
 """How the batch grows."""

@@ -7,17 +7,8 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from batchgrowth.choices import EXCHANGES
-from batchgrowth.schema import (
-    RULES_BROKEN,
-    STORAGE_SIZE,
-    Choice,
-    Model,
-    ObjectName,
-    Rule,
-    StoreUri,
-    choice_of,
-    summary_of,
-)
+from batchgrowth.registry import Choice, choice_of
+from batchgrowth.schema import RULES_BROKEN, STORAGE_SIZE, Model, ObjectName, Rule, StoreUri, summary_of
 from batchgrowth.spec.pods import template_faults
 
 MOST_WORKERS = 1000

@@ -8,17 +8,8 @@ from pydantic import Field, StringConstraints
 from batchgrowth.choices import GROWTH, LEARNING_RATES, OPTIMIZERS, SCHEDULES
 from batchgrowth.exact_numbers import exact
 from batchgrowth.measuring import LARGEST_BATCH, Looks
-from batchgrowth.schema import (
-    CONFIG_KEY,
-    ENTRYPOINT,
-    FILE_PATH,
-    Choice,
-    DecimalText,
-    Model,
-    ObjectName,
-    Rule,
-    choice_of,
-)
+from batchgrowth.registry import Choice, choice_of
+from batchgrowth.schema import CONFIG_KEY, ENTRYPOINT, FILE_PATH, DecimalText, Model, ObjectName, Rule
 from batchgrowth.spec.pods import map_list, once
 
 # --- `spec.batch`: how large a batch is and how it grows ---

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth import PlanError, extend, make_plan, schema
+from batchgrowth import PlanError, extend, make_plan, registry
 from batchgrowth.choices import CHOICES, EXCHANGES, GROWTH, OPTIMIZERS, choices_help, growth_declared, growth_measured
 from batchgrowth.extend import GrowthEntry, OptimizerEntry, nothing_coarser
 from batchgrowth.manifest.crd import openapi_schema
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.schema import Registry
+from batchgrowth.registry import Registry
 
 ROOT = Path(__file__).parents[3]
 
@@ -78,7 +78,7 @@ def test_an_implementation_may_be_named() -> None:
 )
 def test_a_bad_entry_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, entry: object) -> None:
     point = SimpleNamespace(load=lambda: entry, value="their_package.their_module:ENTRY")
-    monkeypatch.setattr(schema, "entry_points", lambda group: [point] if group == GROWTH.group else [])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == GROWTH.group else [])
 
     with pytest.raises(TypeError, match=r"their_package\.their_module:ENTRY: .*; give a GrowthEntry with a CamelCase"):
         Registry("batch.growth.type", "Constant", GrowthEntry, growth_declared, growth_measured)
