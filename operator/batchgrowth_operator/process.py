@@ -16,13 +16,13 @@ from prometheus_client import start_http_server
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Store, Sweep
 from batchgrowth_operator.api.client import Api, connect
-from batchgrowth_operator.api.events import Recorder
-from batchgrowth_operator.api.leader import Tenure, hold
+from batchgrowth_operator.api.events import EventPoster
+from batchgrowth_operator.api.leader import Leadership, hold
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.loop import watch
 from batchgrowth_operator.loop.framework import RefusalFilter, Watches, kopf, new_watches, refusal_message
-from batchgrowth_operator.loop.queue import MOST_CONCURRENT, Pace, Pass, Passes, passes_of
-from batchgrowth_operator.loop.telemetry import Telemetry
+from batchgrowth_operator.loop.metrics import OperatorMetrics
+from batchgrowth_operator.loop.queue import MOST_CONCURRENT, Pass, Passes, ProgressRate, passes_of
 from batchgrowth_operator.seen.clock import backoff_seconds
 from batchgrowth_operator.settings import Defaults, LeaseLock, Settings
 
@@ -41,16 +41,16 @@ log = logging.getLogger(__name__)
 
 def run(settings: Settings) -> None:
     """Runs the operator; returns after SIGTERM or SIGINT. If watching fails, it restarts with a back-off."""
-    telemetry = Telemetry()
-    api = connect(settings.kubeconfig, telemetry.request)
+    metrics = OperatorMetrics()
+    api = connect(settings.kubeconfig, metrics.request)
     if settings.metrics_port:
-        start_http_server(settings.metrics_port, EVERYWHERE, telemetry.registry)
+        start_http_server(settings.metrics_port, EVERYWHERE, metrics.registry)
     _configure_logs(settings.log_level, settings.log_format)
     failures = 0
     while True:
         began = time.monotonic()
         try:
-            asyncio.run(_watch(settings, api, telemetry))
+            asyncio.run(_watch(settings, api, metrics))
             return
         except Exception as error:
             failures = 1 if time.monotonic() - began > HEALTHY_AFTER_SECONDS else failures + 1
@@ -70,24 +70,24 @@ def _configure_logs(level: LogLevel, log_format: LogFormat) -> None:
         handler.addFilter(RefusalFilter())
 
 
-async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
+async def _watch(settings: Settings, api: Api, metrics: OperatorMetrics) -> None:
     """Watches until a signal arrives, from an empty store, since the last one may be outdated.
 
     Raises what kopf cannot recover from: a watched kind was removed, or the API server refuses for long.
     """
     store = Store()
-    telemetry.forget_all()
-    tenure = Tenure(needs_lease=settings.lease is not None)
-    recorder = Recorder(api, lambda: tenure.seconds_left)
-    writer = Writer(api, store, recorder, recorder.seconds_left)
+    metrics.forget_all()
+    leadership = Leadership(needs_lease=settings.lease is not None)
+    poster = EventPoster(api, lambda: leadership.seconds_left)
+    writer = Writer(api, store, poster, poster.seconds_left)
     defaults = Defaults(
         image=settings.image,
         pods=settings.pods,
         network=settings.network,
         checkpoint_size=settings.checkpoint_size,
     )
-    observer, pace = Observer(api, store), Pace(defaults)
-    make_pass = passes_of(observer, writer, pace, telemetry, settings.operator_class)
+    observer, rate = Observer(api, store), ProgressRate(defaults)
+    make_pass = passes_of(observer, writer, rate, metrics, settings.operator_class)
     stop = asyncio.Event()
     # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST_CONCURRENT + OTHER_THREADS, "requests"))
@@ -95,15 +95,15 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
     watches = new_watches()
 
     def begin() -> Passes:
-        passes = _begin(make_pass, api, store, settings.lease, tenure, stop, watches)
+        passes = _begin(make_pass, api, store, settings.lease, leadership, stop, watches)
         sweeping = Sweep(api, store, settings.namespaces).run(passes.wake)
         _add_task(passes, sweeping, "sweep")
         return passes
 
-    recorder.start()
+    poster.start()
     try:
         await kopf.operator(
-            registry=watch.registry_of(observer, pace, begin, api.access),
+            registry=watch.registry_of(observer, rate, begin, api.access),
             settings=watch.settings(namespaced=bool(settings.namespaces)),
             memo=kopf.Memo(),
             clusterwide=not settings.namespaces,
@@ -117,7 +117,7 @@ async def _watch(settings: Settings, api: Api, telemetry: Telemetry) -> None:
             raise
         log.warning("watching failed during shutdown", exc_info=True)
     finally:
-        recorder.stop()
+        poster.stop()
 
 
 def _begin(
@@ -125,7 +125,7 @@ def _begin(
     api: Api,
     store: Store,
     lease: LeaseLock | None,
-    tenure: Tenure,
+    leadership: Leadership,
     stop: asyncio.Event,
     watches: Watches,
 ) -> Passes:
@@ -137,7 +137,7 @@ def _begin(
     if lease is None:
         leads.set()
     else:
-        _add_task(passes, _lead(api, lease, tenure, leads.set), "lease")
+        _add_task(passes, _lead(api, lease, leadership, leads.set), "lease")
     _add_task(passes, _begin_when_ready(passes, store, watches, leads), "start")
     return passes
 
@@ -163,7 +163,7 @@ async def _begin_when_ready(passes: Passes, store: Store, watches: Watches, lead
     passes.begin([key for key, _ in store.versions(KIND)])
 
 
-async def _lead(api: Api, lease: LeaseLock, tenure: Tenure, begin: Callable[[], None]) -> None:
+async def _lead(api: Api, lease: LeaseLock, leadership: Leadership, begin: Callable[[], None]) -> None:
     """Works while this process holds the lease, then ends the process; its replacement waits for the lease again."""
-    await hold(api, lease, tenure, begin)
+    await hold(api, lease, leadership, begin)
     os.kill(os.getpid(), signal.SIGTERM)

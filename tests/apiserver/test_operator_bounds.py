@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth_operator.api.client import Refused, connect
-from batchgrowth_operator.api.events import Recorder
+from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.server import KINDS
 from batchgrowth_operator.children.writes import Event
 from batchgrowth_operator.seen.observed import Observed, Ref
@@ -242,7 +242,7 @@ def test_an_event_of_others_is_not_changed(field: Field, account: Path, apiserve
 def test_the_longest_message_of_an_event(field: Field, account: Path, apiserver: ApiServer) -> None:
     """Of an event the API server counts bytes, of a condition characters."""
     about = {"kind": "BatchGrowthJob", "metadata": {"name": "digits", "namespace": "bounds", "uid": "1"}}
-    events = Recorder(connect(account, lambda *_: None))
+    events = EventPoster(connect(account, lambda *_: None))
     for _ in range(2):
         events.record(Observed(job=about, now=datetime.now(UTC)), Event("Warning", "WorkloadFailed", "é" * 1024))
         events.post_next()

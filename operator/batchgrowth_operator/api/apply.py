@@ -11,7 +11,7 @@ from batchgrowth.spec import API_VERSION, KIND
 
 from batchgrowth_operator.api.cache import Store, key_of
 from batchgrowth_operator.api.client import CONFLICT, GONE, Api, Refused
-from batchgrowth_operator.api.events import Recorder
+from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import bounded
 from batchgrowth_operator.children.writes import Manifest, Writes
 from batchgrowth_operator.job.events import status_refused
@@ -30,14 +30,14 @@ class Outdated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes through `api`, within the seconds that are left of the tenure, and stores the responses in `store`.
+    """Writes through `api`, within the seconds that are left of the leadership, and stores the responses in `store`.
 
-    Events are left to the `recorder`, so that no other write waits for them.
+    Events are left to the `poster`, so that no other write waits for them.
     """
 
     api: Api
     store: Store
-    recorder: Recorder
+    poster: EventPoster
     seconds_left: Callable[[], float] = lambda: math.inf
 
     def _writing(self) -> Api:
@@ -61,7 +61,7 @@ class Writer:
             if not failures or ref not in writes.recreated:
                 failures += self._delete(seen, ref, seen.children[ref], waits=ref not in writes.in_background)
         for event in writes.events if status is None else [status_refused(status)]:
-            self.recorder.record(seen, event)
+            self.poster.record(seen, event)
         if writes.delete_job and not failures:
             failures += self._delete(seen, Ref(KIND, seen.name), seen.job)
         return tuple(failures)

@@ -53,7 +53,7 @@ def key_of(body: Object) -> Key:
     return Key(metadata["namespace"], name)
 
 
-class Stored(Protocol):
+class Cached(Protocol):
     """An object as the store holds it."""
 
     @property
@@ -98,7 +98,7 @@ class Store:
     """The newest known state of each object, by resource version and not by order of arrival."""
 
     def __init__(self) -> None:
-        self._objects: dict[Key, dict[Ref, Stored]] = {}
+        self._objects: dict[Key, dict[Ref, Cached]] = {}
         self._gone: dict[Key, dict[Ref, Tombstone]] = {}  # by the time of the removal
         self._concluded: dict[Key, int] = {}  # the version of the job
         self._lock = Lock()  # watches write from the event loop, responses from threads
@@ -111,7 +111,7 @@ class Store:
         key, ref = key_of(body), ref_of(body)
         with self._lock:
             if version_of(body) > max(self._known(key, ref), self._removed(key, ref)):
-                self._objects.setdefault(key, {})[ref] = _stored(body)
+                self._objects.setdefault(key, {})[ref] = _cached(body)
                 if is_concluded:
                     self._concluded[key] = version_of(body)
         return key
@@ -125,7 +125,7 @@ class Store:
         ref = ref_of(body)
         with self._lock:
             if version_of(body) >= max(self._known(key, ref), self._removed(key, ref)):
-                self._objects.setdefault(key, {})[ref] = _stored(body)
+                self._objects.setdefault(key, {})[ref] = _cached(body)
 
     def remove(self, body: Object) -> Key:
         """Removes an object that was deleted or lost its label; `body` is its last state. Returns its job's key."""
@@ -211,7 +211,7 @@ def version_of(body: Object) -> int:
     return int(body["metadata"]["resourceVersion"])
 
 
-def _stored(body: Object) -> Stored:
+def _cached(body: Object) -> Cached:
     """The object without fields that no decision needs, so that a thousand jobs and their pods fit into memory."""
     if body["kind"] == "Pod":
         return Summary(version_of(body), _summary(body))

@@ -138,8 +138,8 @@ class Occurrence:
 
 
 @dataclass(slots=True)
-class Recorder:
-    """The events that wait to be posted through `api`, within the seconds that are left of the tenure."""
+class EventPoster:
+    """The events that wait to be posted through `api`, within the seconds that are left of the leadership."""
 
     api: Api
     seconds_left: Callable[[], float] = lambda: math.inf

@@ -58,7 +58,7 @@ class NotLeading(OSError):
 
 
 def bounded(api: Api, seconds_left: float) -> Api:
-    """The API for a write that ends before the tenure does. Raises NotLeading if the tenure is over.
+    """The API for a write that ends before the leadership does. Raises NotLeading if the leadership is over.
 
     So a process that was paused for long does not write, and a request that hangs fails before another operator leads.
     """
@@ -67,7 +67,7 @@ def bounded(api: Api, seconds_left: float) -> Api:
     return api.within(seconds_left)
 
 
-class Tenure:
+class Leadership:
     """How long this process may still write: as long as it surely holds the Lease, or for ever without one."""
 
     def __init__(self, *, needs_lease: bool) -> None:
@@ -83,20 +83,20 @@ class Tenure:
         return self._ends - time.monotonic()
 
 
-async def hold(api: Api, lock: LeaseLock, tenure: Tenure, begin: Callable[[], None]) -> None:
+async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callable[[], None]) -> None:
     """Acquires the Lease, calls `begin` once, and keeps renewing the Lease. Returns when it is lost.
 
-    Its requests have threads of their own, so slow writes cannot delay them, and end before the tenure does.
+    Its requests have threads of their own, so slow writes cannot delay them, and end before the leadership does.
     """
     seen, seen_at, holds = None, time.monotonic(), False
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lease")
 
     async def answer(request: Callable[..., Any], *arguments: Any) -> Any:
-        left = max(tenure.seconds_left, 0) if holds else math.inf
+        left = max(leadership.seconds_left, 0) if holds else math.inf
         running = asyncio.get_running_loop().run_in_executor(pool, request, *arguments)
         return await asyncio.wait_for(running, min(left, REQUEST_SECONDS))
 
-    while not holds or tenure.seconds_left > 0:
+    while not holds or leadership.seconds_left > 0:
         pause = RENEW_SECONDS
         try:
             found = await answer(api.get_lease, lock.namespace, lock.name)
@@ -106,7 +106,7 @@ async def hold(api: Api, lock: LeaseLock, tenure: Tenure, begin: Callable[[], No
             if wanted is not None:
                 requested = time.monotonic()
                 seen = await answer(api.put_lease, wanted)
-                tenure.extend(requested)
+                leadership.extend(requested)
                 seen_at = time.monotonic()
                 if not holds:
                     holds = True
@@ -120,7 +120,7 @@ async def hold(api: Api, lock: LeaseLock, tenure: Tenure, begin: Callable[[], No
         except Exception:
             log.exception("the lease %s/%s could not be renewed", lock.namespace, lock.name)
             pause = RETRY_SECONDS
-        await asyncio.sleep(min(pause, max(tenure.seconds_left, 0)) if holds else pause)
+        await asyncio.sleep(min(pause, max(leadership.seconds_left, 0)) if holds else pause)
     pool.shutdown(wait=False, cancel_futures=True)
     log.warning("%s lost the lease %s/%s", lock.holder, lock.namespace, lock.name)
 

@@ -92,7 +92,7 @@ class Observer:
             return observed
         return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed, pause))
 
-    def is_news(self, key: Key, ref: Ref) -> bool:
+    def note_change(self, key: Key, ref: Ref) -> bool:
         """Whether a change of this object may need a pass soon: not if its trainer only reports that training goes on.
 
         To be asked when the change arrives, which is the time from which the report's age counts.

@@ -17,7 +17,7 @@ from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.children.writes import Writes
 from batchgrowth_operator.job.reconcile import reconcile
-from batchgrowth_operator.loop.telemetry import Telemetry
+from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.seen.clock import backoff_seconds
 from batchgrowth_operator.seen.observed import Failure, ref_of
 from batchgrowth_operator.settings import Defaults
@@ -28,7 +28,7 @@ MOST_PROGRESS_WRITES = 20.0
 """Passes and status writes per second, of all jobs together, for reports of progress only."""
 
 
-class Pace:
+class ProgressRate:
     """The settings for a job's next pass: the more jobs train, the less often each has its progress written."""
 
     def __init__(self, defaults: Defaults) -> None:
@@ -241,24 +241,26 @@ class Passes:
             await asyncio.sleep(max(0.0, since + DEBOUNCE_SECONDS - time.monotonic()))
 
 
-def passes_of(observer: Observer, writer: Writer, pace: Pace, telemetry: Telemetry, operator_class: str = "") -> Pass:
+def passes_of(
+    observer: Observer, writer: Writer, rate: ProgressRate, metrics: OperatorMetrics, operator_class: str = ""
+) -> Pass:
     """A function that runs one pass: observe, reconcile, apply. Jobs of another class are left to their operator."""
 
     async def attempt(key: Key, failures: tuple[Failure, ...]) -> Result:
         seen = await observer.observe(key, failures)
         if seen is None:
-            telemetry.forget(key)
-            writer.recorder.forget(key)
-            pace.forget(key)
+            metrics.forget(key)
+            writer.poster.forget(key)
+            rate.forget(key)
             return Result(gone=True)
         if seen.operator_class != operator_class:
-            telemetry.forget(key)
-            pace.forget(key)
+            metrics.forget(key)
+            rate.forget(key)
             return Result()
         trains = seen.child("DaskCluster", names.cluster(key.name)) is not None
-        writes = reconcile(seen, pace.settings(key, trains=trains))
+        writes = reconcile(seen, rate.settings(key, trains=trains))
         requeue = min(observer.resync_seconds(key), writes.requeue_after_seconds or math.inf)
-        telemetry.decided(key, seen, writes)
+        metrics.decided(key, seen, writes)
         if writes.is_empty:
             observer.remember(key, writes.put_backs)
             return Result(requeue_after_seconds=requeue)
@@ -282,7 +284,7 @@ def passes_of(observer: Observer, writer: Writer, pace: Pace, telemetry: Telemet
         except Exception:
             log.exception("%s/%s: the pass failed", *key)
             result, outcome = "failed", Result(failures=failures, backs_off=True)
-        telemetry.reconciled(result, time.monotonic() - began)
+        metrics.reconciled(result, time.monotonic() - began)
         return outcome
 
     return make_pass

@@ -12,7 +12,7 @@ from batchgrowth_operator.api.client import Access
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.api.server import JOBS, KINDS, WATCHED, Kind
 from batchgrowth_operator.loop.framework import kopf
-from batchgrowth_operator.loop.queue import Pace, Passes
+from batchgrowth_operator.loop.queue import Passes, ProgressRate
 from batchgrowth_operator.seen.observed import ref_of
 
 INACTIVITY_SECONDS = 70
@@ -33,7 +33,9 @@ IDENTITY = frozenset({"name", "namespace", "uid", "resourceVersion", "labels"})
 Begin = Callable[[], Passes]
 
 
-def registry_of(observer: Observer, pace: Pace, begin: Begin, access: Callable[[], Access]) -> kopf.OperatorRegistry:
+def registry_of(
+    observer: Observer, rate: ProgressRate, begin: Begin, access: Callable[[], Access]
+) -> kopf.OperatorRegistry:
     """Handlers that update the observer's store and wake the queues that `begin` creates.
 
     kopf indexes an object before its event. No handler adds a finalizer or an annotation to an object.
@@ -42,7 +44,7 @@ def registry_of(observer: Observer, pace: Pace, begin: Begin, access: Callable[[
     _log_in(registry, access)
     _start_and_stop(registry, begin)
     for name, kind in (JOBS | WATCHED).items():
-        _watch(registry, name, kind, observer, pace)
+        _watch(registry, name, kind, observer, rate)
     return registry
 
 
@@ -61,7 +63,7 @@ def settings(*, namespaced: bool) -> kopf.OperatorSettings:
     return chosen
 
 
-def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, observer: Observer, pace: Pace) -> None:
+def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, observer: Observer, rate: ProgressRate) -> None:
     async def index(body: kopf.Body, **_: Any) -> None:
         observer.store.update(_with_type(name, dict(body)))
         _strip(body)
@@ -72,7 +74,7 @@ def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, observer: Obs
             memo.passes.wake(observer.store.remove(body))
         elif not observer.store.is_concluded(body):
             key = key_of(body)
-            memo.passes.wake(key, 0.0 if observer.is_news(key, ref_of(body)) else pace.seconds_apart)
+            memo.passes.wake(key, 0.0 if observer.note_change(key, ref_of(body)) else rate.seconds_apart)
 
     kopf.index(*_resource(kind), registry=registry, id=f"index-{kind.plural}")(index)
     kopf.on.event(*_resource(kind), registry=registry, id=f"event-{kind.plural}")(event)

@@ -12,7 +12,7 @@ import pytest
 from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth_operator import process
 from batchgrowth_operator.api.cache import Store
-from batchgrowth_operator.api.leader import Tenure
+from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.loop.framework import Watches, kopf
 from batchgrowth_operator.loop.queue import Result
 from batchgrowth_operator.settings import Settings
@@ -90,7 +90,7 @@ def test_signals_stop_the_operator(name: signal.Signals) -> None:
 
     async def scene() -> None:
         stop = asyncio.Event()
-        process._begin(make_pass, Away(), Store(), None, Tenure(needs_lease=False), stop, Watches())  # type: ignore[arg-type]
+        process._begin(make_pass, Away(), Store(), None, Leadership(needs_lease=False), stop, Watches())  # type: ignore[arg-type]
         await asyncio.sleep(2 * process.SIGNAL_HANDLERS_AFTER_SECONDS)
         os.kill(os.getpid(), name)
         await asyncio.wait_for(stop.wait(), 10)
@@ -111,7 +111,7 @@ def test_a_task_that_fails_ends_the_process(caplog: pytest.LogCaptureFixture) ->
 
     async def scene() -> None:
         stop = asyncio.Event()
-        process._begin(make_pass, Away(), Store(), None, Tenure(needs_lease=False), stop, Broken())  # type: ignore[arg-type]
+        process._begin(make_pass, Away(), Store(), None, Leadership(needs_lease=False), stop, Broken())  # type: ignore[arg-type]
         await asyncio.wait_for(stop.wait(), 10)
 
     asyncio.run(scene())

@@ -15,12 +15,12 @@ from batchgrowth_operator.api import client as server_clock
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Key, Store, Sweep
 from batchgrowth_operator.api.client import Refused
-from batchgrowth_operator.api.events import RETRY_SECONDS, Recorder
-from batchgrowth_operator.api.leader import Tenure
+from batchgrowth_operator.api.events import RETRY_SECONDS, EventPoster
+from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.api.server import JOBS, WATCHED
-from batchgrowth_operator.loop.queue import Pace, Result, passes_of
-from batchgrowth_operator.loop.telemetry import Telemetry
+from batchgrowth_operator.loop.metrics import OperatorMetrics
+from batchgrowth_operator.loop.queue import ProgressRate, Result, passes_of
 from batchgrowth_operator.seen.observed import Ref, ref_of
 from batchgrowth_operator.settings import Defaults, LeaseLock
 from controllers import JOB
@@ -69,7 +69,9 @@ class Inline(ThreadPoolExecutor):
 class Instance:
     """A process that is killed and started again under one name. Only the leader makes passes."""
 
-    def __init__(self, name: str, server: Server, clock: Clock, runner: asyncio.Runner, telemetry: Telemetry) -> None:
+    def __init__(
+        self, name: str, server: Server, clock: Clock, runner: asyncio.Runner, telemetry: OperatorMetrics
+    ) -> None:
         self.name, self.server, self.clock, self.runner = name, server, clock, runner
         self._telemetry = telemetry
         self.before_write: Callable[[Instance, str, Ref, Body], None] = lambda *_: None
@@ -86,12 +88,15 @@ class Instance:
         self.began: tuple[float, datetime] | None = None  # its first pass: the true seconds and the API server's time
         self.client = Client(self.server, lambda *write: self.before_write(self, *write))
         self.store, self.leads = Store(), False
-        self.tenure = Tenure(needs_lease=True)
+        self.leadership = Leadership(needs_lease=True)
         self.failures: tuple[Any, ...] = ()
         self._seen_lease: tuple[Body | None, float] = (None, self.server.seconds)
-        self.recorder = Recorder(self.client, lambda: self.tenure.seconds_left)  # type: ignore[arg-type]
-        writer = Writer(self.client, self.store, self.recorder, self.recorder.seconds_left)  # type: ignore[arg-type]
-        observer, pace = Observer(self.client, self.store), Pace(Defaults(image=DEFAULT_IMAGE, checkpoint_size="2Gi"))  # type: ignore[arg-type]
+        self.poster = EventPoster(self.client, lambda: self.leadership.seconds_left)  # type: ignore[arg-type]
+        writer = Writer(self.client, self.store, self.poster, self.poster.seconds_left)  # type: ignore[arg-type]
+        observer, pace = (
+            Observer(self.client, self.store),
+            ProgressRate(Defaults(image=DEFAULT_IMAGE, checkpoint_size="2Gi")),
+        )  # type: ignore[arg-type]
         self._pass, self._sweep = passes_of(observer, writer, pace, self._telemetry), Sweep(self.client, self.store)  # type: ignore[arg-type]
         self.pending: dict[Ref, list[tuple[str, Body]]] = {}
         for body in self.server.objects.values():
@@ -137,7 +142,7 @@ class Instance:
             self._seen_lease = self.client.put_lease(wanted), self.server.seconds
         except Refused:
             return
-        self.tenure.extend(self.server.seconds)
+        self.leadership.extend(self.server.seconds)
         self.leads = True
 
     def run_pass(self) -> Result:
@@ -153,7 +158,7 @@ class Instance:
             result: Result = self.runner.run(self._pass(KEY, self.failures))
             pause: float | None = 0.0
             while pause is not None and pause < RETRY_SECONDS:
-                pause = self.recorder.post_next()
+                pause = self.poster.post_next()
         except Killed:
             self.start()
             return Result()

@@ -14,7 +14,7 @@ import yaml
 from batchgrowth import names
 from batchgrowth_operator.api.cache import SWEEP_SECONDS
 from batchgrowth_operator.children.drift import _remembered
-from batchgrowth_operator.loop.telemetry import Telemetry
+from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.seen.observed import Ref, is_owned_by
 from controllers import CLAIM, CLUSTER, FAILURES, JOB, MOUNTED, PROGRESS, SCHEDULER, TRAINER, UPDATES, WORKERS, Nature
 from hypothesis import strategies as st
@@ -57,7 +57,7 @@ WHICH, INDEX = st.integers(0, 1), st.integers(0, 30)
 Edit = Callable[[Body], None]
 
 
-class Recorder(Telemetry):
+class Recorder(OperatorMetrics):
     """Remembers the passes that ended by an error that no code expects."""
 
     def __init__(self) -> None:

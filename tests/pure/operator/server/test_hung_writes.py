@@ -11,8 +11,8 @@ from batchgrowth_operator.api import leader
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Store
 from batchgrowth_operator.api.client import TIMEOUT_SECONDS, Api
-from batchgrowth_operator.api.events import RETRY_SECONDS, Recorder
-from batchgrowth_operator.api.leader import NotLeading, Tenure, bounded
+from batchgrowth_operator.api.events import RETRY_SECONDS, EventPoster
+from batchgrowth_operator.api.leader import Leadership, NotLeading, bounded
 from batchgrowth_operator.children.writes import Event, Writes
 from batchgrowth_operator.seen.observed import Observed, Ref
 from kubernetes import client
@@ -36,9 +36,9 @@ def hung() -> Iterator[Api]:
 def test_a_write_that_hangs_ends_with_the_tenure(hung: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unbounded it would take twice as long as the Lease: another operator writes by then."""
     monkeypatch.setattr(leader, "LOST_AFTER_SECONDS", 0.2)
-    tenure = Tenure(needs_lease=True)
-    recorder = Recorder(hung, lambda: tenure.seconds_left)
-    writer = Writer(hung, Store(), recorder, recorder.seconds_left)
+    leadership = Leadership(needs_lease=True)
+    poster = EventPoster(hung, lambda: leadership.seconds_left)
+    writer = Writer(hung, Store(), poster, poster.seconds_left)
     job = {"kind": "BatchGrowthJob", "metadata": METADATA | {"name": "digits", "resourceVersion": "1"}}
     seen = Observed(job=job, now=datetime.now(UTC), children={PLAN: CHILD})
 
@@ -48,17 +48,17 @@ def test_a_write_that_hangs_ends_with_the_tenure(hung: Api, monkeypatch: pytest.
         Writes(delete=(PLAN,)),
         Writes(delete_job=True),
     ):
-        tenure.extend(time.monotonic())
+        leadership.extend(time.monotonic())
         with pytest.raises(ConnectionError, match="timed out"):
             writer.carry_out(seen, decision)
-        assert -TIMEOUT_SECONDS / 2 < tenure.seconds_left <= 0
+        assert -TIMEOUT_SECONDS / 2 < leadership.seconds_left <= 0
         with pytest.raises(NotLeading):
             writer.carry_out(seen, decision)
 
-    tenure.extend(time.monotonic())
-    recorder.record(seen, Event("Warning", "Stalled", "No update for a minute."))
-    assert RETRY_SECONDS == recorder.post_next()
-    assert -TIMEOUT_SECONDS / 2 < tenure.seconds_left <= 0
+    leadership.extend(time.monotonic())
+    poster.record(seen, Event("Warning", "Stalled", "No update for a minute."))
+    assert RETRY_SECONDS == poster.post_next()
+    assert -TIMEOUT_SECONDS / 2 < leadership.seconds_left <= 0
 
 
 def test_without_a_lease_a_write_has_its_own_timeout(hung: Api) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from batchgrowth_operator.api import leader
 from batchgrowth_operator.api.client import Refused
-from batchgrowth_operator.api.leader import DURATION_SECONDS, Tenure, claim, hold
+from batchgrowth_operator.api.leader import DURATION_SECONDS, Leadership, claim, hold
 from batchgrowth_operator.loop.queue import MOST_CONCURRENT
 from batchgrowth_operator.settings import LeaseLock
 
@@ -77,7 +77,7 @@ def attempt(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
     monkeypatch.setattr(leader, "RENEW_SECONDS", 0)
     monkeypatch.setattr(leader, "RETRY_SECONDS", 0)
-    asyncio.run(asyncio.wait_for(hold(api, ME, Tenure(needs_lease=True), lambda: calls.append("began")), 10))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(hold(api, ME, Leadership(needs_lease=True), lambda: calls.append("began")), 10))  # type: ignore[arg-type]
     return calls
 
 
@@ -116,7 +116,7 @@ def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.Monk
     """Another operator may take the Lease 15 s after its last change, so the holder gives up before that."""
     monkeypatch.setattr(leader, "LOST_AFTER_SECONDS", 0.3)
     monkeypatch.setattr(leader, "REQUEST_SECONDS", 0.1)
-    let_go, tenure, lefts = threading.Event(), Tenure(needs_lease=True), list[float]()
+    let_go, leadership, lefts = threading.Event(), Leadership(needs_lease=True), list[float]()
     api = FakeApi("free")
     read = api.get_lease
 
@@ -129,20 +129,20 @@ def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.Monk
     monkeypatch.setattr(api, "get_lease", hang)
     monkeypatch.setattr(leader, "RENEW_SECONDS", 0)
     monkeypatch.setattr(leader, "RETRY_SECONDS", 0)
-    assert tenure.seconds_left < 0
+    assert leadership.seconds_left < 0
     began = time.monotonic()
-    asyncio.run(hold(api, ME, tenure, lambda: lefts.append(tenure.seconds_left)))  # type: ignore[arg-type]
+    asyncio.run(hold(api, ME, leadership, lambda: lefts.append(leadership.seconds_left)))  # type: ignore[arg-type]
     let_go.set()
     assert time.monotonic() - began < 5
     assert 0 < lefts[0] <= 0.3
-    assert tenure.seconds_left <= 0
+    assert leadership.seconds_left <= 0
 
 
 @pytest.mark.fault("B04")
 def test_writes_that_hang_do_not_delay_a_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads of the passes are taken, and as many writes wait for one."""
     monkeypatch.setattr(leader, "RENEW_SECONDS", 0.01)
-    let_go, tenure, api = threading.Event(), Tenure(needs_lease=True), FakeApi("free", *["mine"] * 20)
+    let_go, leadership, api = threading.Event(), Leadership(needs_lease=True), FakeApi("free", *["mine"] * 20)
     hung = list[Any]()
 
     async def lead() -> None:
@@ -153,7 +153,7 @@ def test_writes_that_hang_do_not_delay_a_renewal(monkeypatch: pytest.MonkeyPatch
             hung.extend(loop.run_in_executor(None, let_go.wait, 10) for _ in range(2 * MOST_CONCURRENT))
 
         try:
-            await hold(api, ME, tenure, begin)  # type: ignore[arg-type]
+            await hold(api, ME, leadership, begin)  # type: ignore[arg-type]
             assert not any(write.done() for write in hung)
         finally:
             let_go.set()
@@ -164,4 +164,4 @@ def test_writes_that_hang_do_not_delay_a_renewal(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_tenure_without_a_lease_never_ends() -> None:
-    assert Tenure(needs_lease=False).seconds_left == float("inf")
+    assert Leadership(needs_lease=False).seconds_left == float("inf")

@@ -18,7 +18,7 @@ from batchgrowth_operator.api.events import (
     PATIENCE,
     PAUSE_SECONDS,
     RETRY_SECONDS,
-    Recorder,
+    EventPoster,
     fitting,
 )
 from batchgrowth_operator.children.writes import Event
@@ -64,8 +64,8 @@ def api() -> FakeApi:
 
 
 @pytest.fixture
-def events(api: FakeApi) -> Recorder:
-    return Recorder(api)  # type: ignore[arg-type]
+def events(api: FakeApi) -> EventPoster:
+    return EventPoster(api)  # type: ignore[arg-type]
 
 
 def seen(job: str = "digits", seconds: float = 0.0, uid: str = "1") -> Observed:
@@ -80,7 +80,7 @@ def stage(number: int) -> Event:
 TROUBLE = Event("Warning", "Stalled", "No update for a minute.")
 
 
-def post(events: Recorder) -> list[float]:
+def post(events: EventPoster) -> list[float]:
     """Posts what waits; returns the pauses."""
     pauses = []
     while (pause := events.post_next()) is not None:
@@ -88,7 +88,7 @@ def post(events: Recorder) -> list[float]:
     return pauses
 
 
-def test_a_pass_makes_no_request_for_its_events(api: FakeApi, events: Recorder) -> None:
+def test_a_pass_makes_no_request_for_its_events(api: FakeApi, events: EventPoster) -> None:
     events.record(seen(), stage(1))
     assert 0 == api.requests
 
@@ -97,7 +97,7 @@ def test_a_pass_makes_no_request_for_its_events(api: FakeApi, events: Recorder) 
     assert [("digits", "Stage 1 began.", 1)] == api.shown()
 
 
-def test_jobs_take_turns_and_warnings_come_first(api: FakeApi, events: Recorder) -> None:
+def test_jobs_take_turns_and_warnings_come_first(api: FakeApi, events: EventPoster) -> None:
     for job in ("a", "b"):
         events.record(seen(job), stage(1))
         events.record(seen(job), stage(2))
@@ -109,7 +109,7 @@ def test_jobs_take_turns_and_warnings_come_first(api: FakeApi, events: Recorder)
 
 
 @pytest.mark.fault("B29")
-def test_what_waits_for_long_is_combined(api: FakeApi, events: Recorder) -> None:
+def test_what_waits_for_long_is_combined(api: FakeApi, events: EventPoster) -> None:
     """1,000 jobs that cross milestones faster than the API server takes their events: a request for each job."""
     for number in range(10):
         for job in range(20):
@@ -121,7 +121,7 @@ def test_what_waits_for_long_is_combined(api: FakeApi, events: Recorder) -> None
     assert {(f"job-{job}", f"{COMBINED}Stage 9 began.", 10) for job in range(20)} == set(api.shown())
 
 
-def test_what_one_pass_says_is_not_combined(api: FakeApi, events: Recorder) -> None:
+def test_what_one_pass_says_is_not_combined(api: FakeApi, events: EventPoster) -> None:
     """Up to a number of messages."""
     for number in range(MOST_SIMILAR + 2):
         events.record(seen(), stage(number))
@@ -130,7 +130,7 @@ def test_what_one_pass_says_is_not_combined(api: FakeApi, events: Recorder) -> N
     assert [1] * (MOST_SIMILAR - 1) + [3] == [count for _, _, count in api.shown()]
 
 
-def test_the_same_event_is_counted_while_it_waits(api: FakeApi, events: Recorder) -> None:
+def test_the_same_event_is_counted_while_it_waits(api: FakeApi, events: EventPoster) -> None:
     for seconds in range(5):
         events.record(seen(seconds=seconds), TROUBLE)
     post(events)
@@ -141,7 +141,7 @@ def test_the_same_event_is_counted_while_it_waits(api: FakeApi, events: Recorder
     assert [("digits", TROUBLE.message, 6)] == api.shown()
 
 
-def test_a_job_of_the_same_name_has_its_own(api: FakeApi, events: Recorder) -> None:
+def test_a_job_of_the_same_name_has_its_own(api: FakeApi, events: EventPoster) -> None:
     events.record(seen(), stage(1))
     events.record(seen(seconds=9, uid="2"), stage(2))
     post(events)
@@ -149,7 +149,7 @@ def test_a_job_of_the_same_name_has_its_own(api: FakeApi, events: Recorder) -> N
     assert ["Stage 1 began.", "Stage 2 began."] == [message for _, message, _ in api.shown()]
 
 
-def test_a_job_s_budget_bounds_its_writes(api: FakeApi, events: Recorder) -> None:
+def test_a_job_s_budget_bounds_its_writes(api: FakeApi, events: EventPoster) -> None:
     for _ in range(BURST + 5):
         events.record(seen(), TROUBLE)
         post(events)
@@ -157,7 +157,7 @@ def test_a_job_s_budget_bounds_its_writes(api: FakeApi, events: Recorder) -> Non
     assert BURST == api.requests
 
 
-def test_a_slow_api_server_is_asked_less_often(api: FakeApi, events: Recorder) -> None:
+def test_a_slow_api_server_is_asked_less_often(api: FakeApi, events: EventPoster) -> None:
     api.seconds = 0.05
     events.record(seen(), TROUBLE)
 
@@ -166,7 +166,7 @@ def test_a_slow_api_server_is_asked_less_often(api: FakeApi, events: Recorder) -
     assert pause >= PATIENCE * api.seconds
 
 
-def test_events_wait_for_an_api_server_that_does_not_answer(api: FakeApi, events: Recorder) -> None:
+def test_events_wait_for_an_api_server_that_does_not_answer(api: FakeApi, events: EventPoster) -> None:
     """And are not counted twice."""
     api.errors = [ConnectionError("down"), ConnectionError("down")]
     for event in (TROUBLE, stage(1)):
@@ -176,7 +176,7 @@ def test_events_wait_for_an_api_server_that_does_not_answer(api: FakeApi, events
     assert [("digits", TROUBLE.message, 1), ("digits", "Stage 1 began.", 1)] == api.shown()
 
 
-def test_the_api_server_may_be_away_for_long(api: FakeApi, events: Recorder) -> None:
+def test_the_api_server_may_be_away_for_long(api: FakeApi, events: EventPoster) -> None:
     """An event that is tried again and again costs no more of its job's budget than one that is posted at once."""
     api.errors = [ConnectionError("down")] * (BURST + 5)
     events.record(seen(), TROUBLE)
@@ -203,7 +203,7 @@ def test_a_message_fits_into_an_event(text: str, prefix: str) -> None:
     assert cut.removeprefix(prefix + "…")[-300:] == text[-300:]
 
 
-def test_a_long_message_is_posted_and_counted(api: FakeApi, events: Recorder) -> None:
+def test_a_long_message_is_posted_and_counted(api: FakeApi, events: EventPoster) -> None:
     for _ in range(2):
         events.record(seen(), Event("Warning", "WorkloadFailed", "é" * 1024))
         post(events)
@@ -212,7 +212,7 @@ def test_a_long_message_is_posted_and_counted(api: FakeApi, events: Recorder) ->
     assert (2, True) == (count, len(message.encode()) <= MOST_BYTES)
 
 
-def test_a_refused_event_is_dropped(api: FakeApi, events: Recorder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_event_is_dropped(api: FakeApi, events: EventPoster, caplog: pytest.LogCaptureFixture) -> None:
     api.errors = [Refused(403, "no")]
     events.record(seen(), TROUBLE)
     post(events)
@@ -223,7 +223,7 @@ def test_a_refused_event_is_dropped(api: FakeApi, events: Recorder, caplog: pyte
 
 def test_only_the_leader_posts(api: FakeApi) -> None:
     left = [0.0]
-    events = Recorder(api, lambda: left[0])  # type: ignore[arg-type]
+    events = EventPoster(api, lambda: left[0])  # type: ignore[arg-type]
     assert None is events.post_next()
     events.record(seen(), TROUBLE)
     assert RETRY_SECONDS == events.post_next()
@@ -236,7 +236,9 @@ def test_only_the_leader_posts(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("event", [stage(1), TROUBLE])
-def test_what_waits_is_bounded(api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch, event: Event) -> None:
+def test_what_waits_is_bounded(
+    api: FakeApi, events: EventPoster, monkeypatch: pytest.MonkeyPatch, event: Event
+) -> None:
     """The oldest make room, warnings last."""
     monkeypatch.setattr(api_events, "MOST_WAITING", 2)
     for job in ("a", "b", "c"):
@@ -246,7 +248,7 @@ def test_what_waits_is_bounded(api: FakeApi, events: Recorder, monkeypatch: pyte
     assert ["b", "c"] == [job for job, _, _ in api.shown()]
 
 
-def test_the_events_of_a_job_that_is_gone_are_forgotten(api: FakeApi, events: Recorder) -> None:
+def test_the_events_of_a_job_that_is_gone_are_forgotten(api: FakeApi, events: EventPoster) -> None:
     for job in ("a", "b"):
         events.record(seen(job), TROUBLE)
         events.record(seen(job), stage(1))
@@ -257,7 +259,7 @@ def test_the_events_of_a_job_that_is_gone_are_forgotten(api: FakeApi, events: Re
     assert {Key("default", "b")} == set(events.correlator._jobs)
 
 
-def test_the_thread_posts_and_a_stop_posts_the_rest(api: FakeApi, events: Recorder) -> None:
+def test_the_thread_posts_and_a_stop_posts_the_rest(api: FakeApi, events: EventPoster) -> None:
     events.start()
     events.record(seen("first"), TROUBLE)
     end = time.monotonic() + 10
@@ -274,7 +276,7 @@ def test_the_thread_posts_and_a_stop_posts_the_rest(api: FakeApi, events: Record
 
 
 def test_an_error_that_nobody_expects_costs_its_event_alone(
-    api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    api: FakeApi, events: EventPoster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(api_events, "RETRY_SECONDS", 0.01)
     api.errors.append(KeyError("metadata"))
@@ -291,12 +293,12 @@ def test_an_error_that_nobody_expects_costs_its_event_alone(
     assert "an event was not posted" in caplog.text
 
 
-def test_a_stop_ends_in_time(api: FakeApi, events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_in_time(api: FakeApi, events: EventPoster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing was begun, or another operator leads."""
     events.stop()
     monkeypatch.setattr(api_events, "FLUSH_SECONDS", 0.2)
-    slow = Recorder(FakeApi(seconds=0.05))  # type: ignore[arg-type]
-    idle = Recorder(api, lambda: 0.0)  # type: ignore[arg-type]
+    slow = EventPoster(FakeApi(seconds=0.05))  # type: ignore[arg-type]
+    idle = EventPoster(api, lambda: 0.0)  # type: ignore[arg-type]
     for each in (slow, idle):
         for number in range(30):
             each.record(seen(f"job-{number}"), TROUBLE)

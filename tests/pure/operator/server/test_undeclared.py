@@ -6,7 +6,7 @@ import pytest
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Store
 from batchgrowth_operator.api.client import Refused
-from batchgrowth_operator.api.events import Recorder
+from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.children.writes import Writes
 from batchgrowth_operator.job.status import declared
 from batchgrowth_operator.seen.observed import Failure, Observed, Ref
@@ -60,11 +60,11 @@ def test_the_rest_is_written(make_world: Any) -> None:
     seen = Observed(job=job, now=make_world().now)
     store = Store()
 
-    decision, recorder = Writes(status=dict(STATUS)), Recorder(None)  # type: ignore[arg-type]
+    decision, poster = Writes(status=dict(STATUS)), EventPoster(None)  # type: ignore[arg-type]
 
     old = OldCrd(".status.phase: field not declared in schema")
-    assert () == Writer(old, store, recorder).carry_out(seen, decision)  # type: ignore[arg-type]
+    assert () == Writer(old, store, poster).carry_out(seen, decision)  # type: ignore[arg-type]
     assert [2] == list(store.versions("BatchGrowthJob").values())
 
-    [refused] = Writer(OldCrd("no such luck"), store, recorder).carry_out(seen, decision)  # type: ignore[arg-type]
+    [refused] = Writer(OldCrd("no such luck"), store, poster).carry_out(seen, decision)  # type: ignore[arg-type]
     assert Failure(Ref("BatchGrowthJob", "digits"), 500, "no such luck") == refused

@@ -8,7 +8,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.observe import Observer
-from batchgrowth_operator.loop.queue import Pace
+from batchgrowth_operator.loop.queue import ProgressRate
 from batchgrowth_operator.loop.watch import registry_of
 from batchgrowth_operator.settings import Defaults
 
@@ -27,7 +27,7 @@ class Events:
 
     def __init__(self) -> None:
         self.store = Store()
-        pace = Pace(Defaults(image="example/trainer:1"))
+        pace = ProgressRate(Defaults(image="example/trainer:1"))
         registry = registry_of(Observer(UNUSED, self.store), pace, UNUSED, UNUSED)
         self._handlers = {handler.id: handler.fn for handler in registry._watching.get_all_handlers()}
         self.woken: list[Key] = []

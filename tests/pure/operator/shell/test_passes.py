@@ -15,14 +15,14 @@ from batchgrowth_operator.api import credentials, observe
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.client import Refused
-from batchgrowth_operator.api.events import BURST, Recorder
+from batchgrowth_operator.api.events import BURST, EventPoster
 from batchgrowth_operator.api.observe import RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
 from batchgrowth_operator.api.server import ServerClock
 from batchgrowth_operator.children.writes import Event, Writes
 from batchgrowth_operator.job import flapping
 from batchgrowth_operator.loop import queue
-from batchgrowth_operator.loop.queue import Pace, Passes, Result, passes_of, summary
-from batchgrowth_operator.loop.telemetry import Telemetry
+from batchgrowth_operator.loop.metrics import OperatorMetrics
+from batchgrowth_operator.loop.queue import Passes, ProgressRate, Result, passes_of, summary
 from batchgrowth_operator.seen import situation
 from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
 from batchgrowth_operator.seen.problems import LONGEST_EVENT_AGE_SECONDS
@@ -109,7 +109,7 @@ class Setting:
 
     api: FakeApi
     store: Store
-    telemetry: Telemetry
+    telemetry: OperatorMetrics
     observer: Observer
     writer: Writer
     make_pass: Any
@@ -121,20 +121,20 @@ class Setting:
 
     def post(self) -> None:
         """Posts all events that wait."""
-        while self.writer.recorder.post_next() is not None:
+        while self.writer.poster.post_next() is not None:
             pass
 
 
 @pytest.fixture
 def setting(make_world: Any) -> Setting:
-    api, store, telemetry = FakeApi(), Store(), Telemetry()
+    api, store, telemetry = FakeApi(), Store(), OperatorMetrics()
     job = make_world().job
     job["metadata"]["resourceVersion"] = "1"
     api.objects[JOB] = job
     store.update(job)
     observer = Observer(api, store)  # type: ignore[arg-type]
-    writer = Writer(api, store, Recorder(api))  # type: ignore[arg-type]
-    make_pass = passes_of(observer, writer, Pace(Defaults(image="example/trainer:1")), telemetry)
+    writer = Writer(api, store, EventPoster(api))  # type: ignore[arg-type]
+    make_pass = passes_of(observer, writer, ProgressRate(Defaults(image="example/trainer:1")), telemetry)
     return Setting(api, store, telemetry, observer, writer, make_pass)
 
 
@@ -156,8 +156,13 @@ def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | No
     made, job = setting.api.writes(), setting.api.objects[JOB]
     metadata = job["metadata"] | {"resourceVersion": "1000"}
     setting.store.update({**job, "metadata": metadata, "spec": job["spec"] | {"operatorClass": of_job, "epochs": 7}})
-    observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store, Recorder(setting.api))  # type: ignore[arg-type]
-    make_pass = passes_of(observer, writer, Pace(Defaults(image="example/trainer:2")), setting.telemetry, of_operator)
+    observer, writer = (
+        Observer(setting.api, setting.store),
+        Writer(setting.api, setting.store, EventPoster(setting.api)),
+    )  # type: ignore[arg-type]
+    make_pass = passes_of(
+        observer, writer, ProgressRate(Defaults(image="example/trainer:2")), setting.telemetry, of_operator
+    )
 
     assert Result() == asyncio.run(make_pass(KEY, ()))
     assert made == setting.api.writes()
@@ -168,8 +173,11 @@ def test_a_job_of_the_operators_class_is_served(setting: Setting) -> None:
     job = setting.api.objects[JOB]
     job["spec"]["operatorClass"] = "gpu"
     setting.store.update({**job, "metadata": job["metadata"] | {"resourceVersion": "2"}})
-    observer, writer = Observer(setting.api, setting.store), Writer(setting.api, setting.store, Recorder(setting.api))  # type: ignore[arg-type]
-    make_pass = passes_of(observer, writer, Pace(Defaults(image="example/trainer:1")), setting.telemetry, "gpu")
+    observer, writer = (
+        Observer(setting.api, setting.store),
+        Writer(setting.api, setting.store, EventPoster(setting.api)),
+    )  # type: ignore[arg-type]
+    make_pass = passes_of(observer, writer, ProgressRate(Defaults(image="example/trainer:1")), setting.telemetry, "gpu")
 
     asyncio.run(make_pass(KEY, ()))
 
@@ -405,7 +413,7 @@ def test_deletions(setting: Setting, make_world: Any) -> None:
     setting.once()
     seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
     assert seen is not None
-    writer = Writer(setting.api, setting.store, Recorder(setting.api))  # type: ignore[arg-type]
+    writer = Writer(setting.api, setting.store, EventPoster(setting.api))  # type: ignore[arg-type]
 
     writer.carry_out(seen, Writes(delete=(PLAN,), delete_job=True))
 
@@ -422,7 +430,7 @@ def test_a_job_goes_with_its_last_pod_unless_that_is_lost(setting: Setting, aban
     assert seen is not None
     decision = Writes(delete=(trainer,), in_background=frozenset([trainer] * abandoned))
 
-    Writer(setting.api, setting.store, Recorder(setting.api)).carry_out(seen, decision)  # type: ignore[arg-type]
+    Writer(setting.api, setting.store, EventPoster(setting.api)).carry_out(seen, decision)  # type: ignore[arg-type]
 
     assert {trainer: propagation} == setting.api.propagations
 
@@ -556,7 +564,7 @@ def test_that_a_forecast_s_look_comes_closer_is_no_news(setting: Setting) -> Non
         report = replace(REPORT, update=update, forecast=forecast)
         metadata = progress["metadata"] | {"resourceVersion": str(5000 + update), "namespace": "default"}
         setting.store.update({**progress, "metadata": metadata, "data": {"progress.json": report.to_json()}})
-        news.append(setting.observer.is_news(KEY, PROGRESS))
+        news.append(setting.observer.note_change(KEY, PROGRESS))
 
     assert [True, False, True] == news
 
@@ -588,7 +596,7 @@ def test_news_in_a_report(
         metadata = progress["metadata"] | {"resourceVersion": str(next(version)), "namespace": "default"}
         metadata["labels"] = metadata["labels"] | labels
         setting.store.update({**progress, "metadata": metadata, "data": {"progress.json": text}})
-        return setting.observer.is_news(KEY, PROGRESS)
+        return setting.observer.note_change(KEY, PROGRESS)
 
     assert arrive(REPORT.to_json(), {})
     later = replace(REPORT, **change).to_json() if change is not None else "neither"
@@ -604,16 +612,16 @@ def test_news_in_a_report(
 def test_every_other_object_is_news(setting: Setting) -> None:
     """So is a ConfigMap of that name that is not the job's, and one that is gone."""
     setting.once()
-    setting.observer.is_news(KEY, PROGRESS)
-    assert [True, True, False] == [setting.observer.is_news(KEY, ref) for ref in (PLAN, WORKERS, PROGRESS)]
+    setting.observer.note_change(KEY, PROGRESS)
+    assert [True, True, False] == [setting.observer.note_change(KEY, ref) for ref in (PLAN, WORKERS, PROGRESS)]
 
     progress = setting.api.objects[PROGRESS]
     metadata = progress["metadata"] | {"resourceVersion": "5000", "namespace": "default", "ownerReferences": []}
     setting.store.update({**progress, "metadata": metadata})
-    assert [True, True] == [setting.observer.is_news(KEY, PROGRESS) for _ in range(2)]
+    assert [True, True] == [setting.observer.note_change(KEY, PROGRESS) for _ in range(2)]
 
     setting.store.discard(KEY, PROGRESS)
-    assert setting.observer.is_news(KEY, PROGRESS)
+    assert setting.observer.note_change(KEY, PROGRESS)
 
 
 def test_a_pass_for_progress_alone_waits_and_is_part_of_any_other() -> None:
@@ -706,7 +714,7 @@ def test_the_ages_of_stored_times(
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 5.0), (100, 5.0), (1000, 50.0)])
 def test_the_more_jobs_train_the_less_often_each_has_its_progress_written(jobs: int, seconds: float) -> None:
-    pace = Pace(Defaults(image="x"))
+    pace = ProgressRate(Defaults(image="x"))
     keys = [Key("default", f"job-{number}") for number in range(jobs)]
     for key in keys:
         pace.settings(key, trains=True)
@@ -759,7 +767,9 @@ def test_the_secrets_of_a_job_that_trains_are_read_less_often(
 def test_lost_secrets_come_back(setting: Setting, lost: tuple[Ref, ...]) -> None:
     """An authority that cannot be stored is not trusted: the next pass makes another one."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
-    make_pass = passes_of(observer, setting.writer, Pace(Defaults(image="example/trainer:1")), setting.telemetry)
+    make_pass = passes_of(
+        observer, setting.writer, ProgressRate(Defaults(image="example/trainer:1")), setting.telemetry
+    )
     setting.once()
     before = setting.api.objects[SECRET]["data"]
     for ref in lost:
@@ -789,7 +799,9 @@ def test_a_certificate_that_is_refused_is_reported(setting: Setting) -> None:
     del setting.api.objects[SECRET]
     setting.api.refused[SECRET] = Refused(403, "a webhook says no")
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
-    make_pass = passes_of(observer, setting.writer, Pace(Defaults(image="example/trainer:1")), setting.telemetry)
+    make_pass = passes_of(
+        observer, setting.writer, ProgressRate(Defaults(image="example/trainer:1")), setting.telemetry
+    )
     failures = asyncio.run(make_pass(KEY, ())).failures
     asyncio.run(make_pass(KEY, failures))
     conditions = {c["type"]: c for c in setting.api.objects[JOB]["status"]["conditions"]}
@@ -1102,7 +1114,7 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
     assert seen is not None
     plan = dict(seen.children[PLAN])
     decision = Writes(apply=(plan,), delete=(trainer, Ref("Role", "digits-progress")), recreated=frozenset([trainer]))
-    Writer(setting.api, setting.store, Recorder(setting.api)).carry_out(seen, decision)  # type: ignore[arg-type]
+    Writer(setting.api, setting.store, EventPoster(setting.api)).carry_out(seen, decision)  # type: ignore[arg-type]
     assert trainer in setting.api.objects, "what would be made again stays while that cannot be"
     assert Ref("Role", "digits-progress") not in setting.api.objects
 
@@ -1115,8 +1127,10 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
 def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A process that was paused in the middle of a pass finds its lease outdated before its next write."""
     leads = iter([12.0, 12.0, 0.0])
-    writer = Writer(setting.api, setting.store, Recorder(setting.api), lambda: next(leads, 0.0))  # type: ignore[arg-type]
-    make_pass = passes_of(Observer(setting.api, setting.store), writer, Pace(Defaults(image="a")), setting.telemetry)  # type: ignore[arg-type]
+    writer = Writer(setting.api, setting.store, EventPoster(setting.api), lambda: next(leads, 0.0))  # type: ignore[arg-type]
+    make_pass = passes_of(
+        Observer(setting.api, setting.store), writer, ProgressRate(Defaults(image="a")), setting.telemetry
+    )  # type: ignore[arg-type]
     assert asyncio.run(make_pass(KEY, ())).backs_off
     assert 2 == len(setting.api.writes())
     assert "the lease was not renewed in time" in caplog.text
@@ -1291,9 +1305,9 @@ def test_an_event_that_expired_is_posted_again(setting: Setting) -> None:
 
 def test_the_events_of_a_deleted_job_are_forgotten(setting: Setting) -> None:
     setting.once()
-    assert {KEY} == set(setting.writer.recorder.correlator._jobs)
+    assert {KEY} == set(setting.writer.poster.correlator._jobs)
     setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     setting.once()
 
-    assert {} == setting.writer.recorder.correlator._jobs
+    assert {} == setting.writer.poster.correlator._jobs

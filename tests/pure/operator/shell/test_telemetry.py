@@ -4,24 +4,24 @@ from typing import Any
 
 import pytest
 from batchgrowth_operator.api.cache import Key
-from batchgrowth_operator.loop.telemetry import Telemetry
+from batchgrowth_operator.loop.metrics import OperatorMetrics
 
 MakeWorld = Any
 KEY = Key("default", "digits")
 
 
-def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
+def value(telemetry: OperatorMetrics, name: str, **labels: str) -> float | None:
     return telemetry.registry.get_sample_value(f"batchgrowth_operator_{name}", labels)
 
 
-def record(world: Any, telemetry: Telemetry) -> None:
+def record(world: Any, telemetry: OperatorMetrics) -> None:
     telemetry.decided(KEY, world.observed(), world.decide())
     world.step()
 
 
 @pytest.mark.fault("B20", "F05")
 def test_the_metrics_of_a_job_s_life(make_world: MakeWorld) -> None:
-    world, telemetry = make_world(), Telemetry()
+    world, telemetry = make_world(), OperatorMetrics()
     record(world, telemetry)
     assert 1 == value(telemetry, "jobs", state="Pending")
     assert 1 == value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True")
@@ -56,7 +56,7 @@ def test_a_new_process_shows_jobs_that_are_never_written_again(training_world: M
     world.trainer_ends("Failed").settle()
     assert "Failed" == world.job["status"]["phase"]
     assert world.job["status"]["workers"]["resizeSeconds"]
-    telemetry = Telemetry()
+    telemetry = OperatorMetrics()
 
     record(world, telemetry)
 
@@ -69,7 +69,7 @@ def test_a_new_process_shows_jobs_that_are_never_written_again(training_world: M
 
 
 def test_requests_and_passes_are_counted() -> None:
-    telemetry = Telemetry()
+    telemetry = OperatorMetrics()
     telemetry.request("get", "secrets", "200")
     telemetry.reconciled("done", 0.01)
 

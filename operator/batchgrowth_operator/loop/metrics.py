@@ -47,7 +47,7 @@ class Conditions(Collector):
         yield family
 
 
-class Telemetry:
+class OperatorMetrics:
     """All metrics of the operator, in their own registry."""
 
     def __init__(self) -> None:
