@@ -24,13 +24,13 @@ gc.freeze()  # as in worker.frozen
 
 
 async def dask_setup(worker: Worker) -> None:
-    """Called by Dask before the worker registers."""
+    """Prepare the worker, which Dask has not registered yet."""
     LEAVE.on_sigterm(worker)
     await certificates.dask_setup(worker)
     await until_it_listens(worker.scheduler.address)
 
 
 async def dask_teardown(worker: Worker) -> None:
-    """Called by Dask when the worker closes."""
+    """Abandon the members; Dask closes the worker."""
     await certificates.dask_teardown(worker)
     LEAVE.close()

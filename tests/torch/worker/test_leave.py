@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+from batchgrowth_operator.children import workers
+from batchgrowth_trainer.worker import leave
+
 CODE = """
 import asyncio, signal, threading, time, torch
 from batchgrowth_trainer.worker.leave import Leave
@@ -30,3 +33,8 @@ def test_a_thread_that_trains_on_does_not_abort_the_process() -> None:
     ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=False)
 
     assert (0, "the end") == (ended.returncode, ended.stdout), ended.stderr
+
+
+def test_a_worker_that_leaves_ends_before_the_kubelet_kills_it() -> None:
+    """Even if its driver acknowledges at the last moment, never releases it, and Dask does not close in time."""
+    assert leave.ACKNOWLEDGE_SECONDS + leave.GRACE_SECONDS + leave.CLOSE_SECONDS < workers.GRACE_SECONDS

@@ -1,4 +1,6 @@
 """The drivers, and the run in which they record what happens.
 
-`generations` drives every exchange between workers; GatherScatter, Hogwild and SingleProcess have drivers of their own.
+There are four for all exchanges: `generations` drives every exchange between workers; GatherScatter, Hogwild and
+SingleProcess have drivers of their own. Each has a function `train(run, join)`, where `join` connects to a cluster: see
+`run.RunState` and `scaling.Join`.
 """

@@ -9,7 +9,7 @@ RETRY_SECONDS = 0.1
 
 
 async def until_it_listens(address: str) -> None:
-    """Returns when a server listens at the address.
+    """Return when a server listens at the address.
 
     Dask itself backs off after each failure, so it would find a scheduler that starts late much later still.
     """
@@ -26,11 +26,11 @@ async def until_it_listens(address: str) -> None:
 
 
 def host_towards(scheduler: str) -> str:
-    """The address of this machine's interface that reaches the scheduler."""
+    """Return the address of this machine's interface that reaches the scheduler."""
     return str(get_ip(*host_and_port(scheduler)))
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The two parts of tls://host:port, tcp://[host]:port or host:port. Raises ValueError if there is no port."""
+    """Return the two parts of tls://host:port, tcp://[host]:port or host:port. Raise ValueError without a port."""
     host, _, port = address.split("://")[-1].rpartition(":")
     return host.strip("[]"), int(port)

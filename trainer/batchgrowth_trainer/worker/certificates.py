@@ -25,7 +25,11 @@ class Reloader:
     """The files of a scheduler, worker or client, and the TLS contexts in which it accepts and dials."""
 
     def __init__(self, node: Any) -> None:
-        role = "client" if isinstance(node, Client) else "scheduler" if isinstance(node, Scheduler) else "worker"
+        role = "worker"
+        if isinstance(node, Client):
+            role = "client"
+        elif isinstance(node, Scheduler):
+            role = "scheduler"
         given = node.security.get_tls_config_for_role(role)
         names = [given["ca_file"], given["cert"], given["key"] or given["cert"]]
         self._files = [Path(name) for name in names if name and "\n" not in name]  # Dask takes the text of files too
@@ -35,11 +39,11 @@ class Reloader:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it speaks TLS, with all of its certificates in files."""
+        """Return whether it speaks TLS, with all of its certificates in files."""
         return len(self._files) == 3 and bool(contexts_of(self._node))
 
     def check(self) -> bool:
-        """Loads the files if they have changed. Files that do not fit each other are logged, and change nothing."""
+        """Load the files if they have changed. Files that do not fit each other are logged, and change nothing."""
         found: list[bytes] = []
         try:
             found = [file.read_bytes() for file in self._files]
@@ -58,35 +62,35 @@ class Reloader:
 
 
 def contexts_of(node: Any) -> list[ssl.SSLContext]:
-    """The contexts of a node: the one with which it dials, and those of its listeners."""
+    """Return the contexts of a node: the one with which it dials, and those of its listeners."""
     found = [node.connection_args.get("ssl_context")]
     found += [getattr(listener, "server_args", {}).get("ssl_options") for listener in getattr(node, "listeners", ())]
     return [context for context in found if context is not None]
 
 
 async def dask_setup(node: Any) -> None:
-    """Called by Dask when the scheduler, worker or client starts."""
+    """Watch the certificates of a scheduler, worker or client, which Dask has started."""
     reloader = Reloader(node)
     if reloader.is_needed:
         _watches[id(node)] = asyncio.create_task(_watch(reloader))
 
 
 async def dask_teardown(node: Any) -> None:
-    """Called by Dask when it closes."""
+    """Stop watching; Dask closes the node."""
     watch = _watches.pop(id(node), None)
     if watch is not None:
         watch.cancel()
 
 
 async def _watch(reloader: Reloader) -> None:
-    """Checks on the node's own event loop, where its handshakes are: a context must not change during one."""
+    """Check on the node's own event loop, where its handshakes are: a context must not change during one."""
     while True:
         reloader.check()
         await asyncio.sleep(CHECK_SECONDS)
 
 
 def _load(files: list[bytes], contexts: list[ssl.SSLContext]) -> None:
-    """Adds the authorities to the contexts and replaces their certificate, unless a fresh context refuses them.
+    """Add the authorities to the contexts and replace their certificate, unless a fresh context refuses them.
 
     A context keeps the authorities that it had. Raises OSError or ValueError.
     """

@@ -13,10 +13,20 @@ from collections.abc import Callable, Sized
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-# --- The forced end of a process that is done, even if a thread or a connection hangs ---
+if TYPE_CHECKING:
+    from distributed import Worker
 
+ACKNOWLEDGE_SECONDS = 5.0
+"""The longest that a worker waits for its driver to acknowledge that it leaves."""
+GRACE_SECONDS = 45.0
+"""The longest that it then waits to be released; a pod's grace period exceeds these two and CLOSE_SECONDS."""
+CLOSE_SECONDS = 5.0
+"""The longest that Dask may take to close; it may wait for a lost scheduler, or a thread that trains."""
+_POLL_SECONDS = 0.02
 _EXIT_POLL_SECONDS = 0.1
 _FLUSH_SECONDS = 1.0  # how long the last log line and flushing the streams may take; they may hang as well
+
+log = logging.getLogger(__name__)
 
 
 def end_when(over: Callable[[], bool], code: int, why: str = "something still hangs") -> None:
@@ -55,26 +65,13 @@ def end_unfinalized(over: Callable[[], bool], code: int) -> None:
 
 
 def _flush(code: int, why: str) -> None:
-    logging.getLogger(__name__).warning("%s; this process ends now with code %d", why, code)
+    log.warning("%s; this process ends now with code %d", why, code)
     _flush_streams()
 
 
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-
-
-# Graceful shutdown of a worker on SIGTERM: it announces that it leaves, and exits when its driver has released it.
-# The update under way is finished, and the driver forms the next group without this worker before its process ends: no
-# update is lost or repeated.
-
-if TYPE_CHECKING:
-    from distributed import Worker
-
-_ACKNOWLEDGE_SECONDS = 5.0  # how long a worker waits for its driver to acknowledge that it leaves
-_GRACE_SECONDS = 45.0  # how long it then waits to be released; a pod's grace period must exceed this and closing
-_CLOSE_SECONDS = 5.0  # how long Dask may take to close; it may wait for a lost scheduler, or a thread that trains
-_POLL_SECONDS = 0.02
 
 
 def exit_when_asked() -> None:
@@ -84,13 +81,18 @@ def exit_when_asked() -> None:
 
 
 class Leave:
-    """Takes this process's worker out of the runs whose `members` it holds.
+    """Takes this process's worker out of the runs whose `members` it holds, on SIGTERM.
+
+    The worker announces that it leaves, and exits when its driver has released it: the update under way is finished,
+    and the driver forms the next group without this worker before its process ends. No update is lost or repeated.
 
     `announce` notifies their drivers; `abandon` stops the members at their next update boundary.
     """
 
     def __init__(self, members: Sized, announce: Callable[["Worker"], None], abandon: Callable[[], None]) -> None:
-        self._members, self._announce, self._abandon = members, announce, abandon
+        self._members = members
+        self._announce = announce
+        self._abandon = abandon
         self._close_at = math.inf  # the deadline for the members to be released
         self._exit_at = math.inf  # the deadline for the process to have ended, even if a thread hangs
         self._task: asyncio.Task[None] | None = None
@@ -98,47 +100,50 @@ class Leave:
     def acknowledge(self) -> None:
         """Extend the wait to the grace period: a driver knows, and will release the member of its run."""
         if time.monotonic() < self._close_at < math.inf:
-            self._close_at = time.monotonic() + _GRACE_SECONDS
-            self._exit_at = self._close_at + _CLOSE_SECONDS
+            log.info("a driver knows that this worker leaves; it may train on for %.0f s", GRACE_SECONDS)
+            self._close_at = time.monotonic() + GRACE_SECONDS
+            self._exit_at = self._close_at + CLOSE_SECONDS
 
     @property
     def is_over(self) -> bool:
-        """Whether the members are abandoned, or soon will be, since the worker closes."""
+        """Return whether the members are abandoned, or soon will be, since the worker closes."""
         return time.monotonic() >= self._close_at
 
     def close(self) -> None:
         """Abandon the members, and end the process soon: the worker closes, or has lost its scheduler."""
         self._close_at = min(self._close_at, time.monotonic())
-        self._exit_at = min(self._exit_at, time.monotonic() + _CLOSE_SECONDS)
+        self._exit_at = min(self._exit_at, time.monotonic() + CLOSE_SECONDS)
         self._abandon()
 
     def on_sigterm(self, worker: "Worker") -> None:
-        """On SIGTERM, leave before Dask's own handler closes the worker; a second SIGTERM closes it at once.
+        """Leave on SIGTERM, before Dask's own handler closes the worker; a second SIGTERM closes it at once.
 
-        The process ends soon after the worker has closed for any reason, even if Dask hangs.
-        Does nothing unless Dask's command line started the worker in a process of its own.
+        The process ends soon after the worker has closed for any reason, even if Dask hangs. Does nothing unless Dask's
+        command line started the worker in a process of its own.
         """
         dask_handler = signal.getsignal(signal.SIGTERM)
         if threading.current_thread() is not threading.main_thread() or not callable(dask_handler):
             return
         loop = asyncio.get_running_loop()
 
-        def take(number: int, frame: FrameType | None) -> None:
-            signal.signal(number, dask_handler)
-            self._close_at = time.monotonic() + _ACKNOWLEDGE_SECONDS
-            self._exit_at = min(self._exit_at, self._close_at + _CLOSE_SECONDS)
-            loop.call_soon_threadsafe(begin, number, frame)
+        async def leave() -> None:
+            log.info("SIGTERM: this worker leaves %d runs", len(self._members))
+            self._announce(worker)
+            while self._members and time.monotonic() < self._close_at:
+                await asyncio.sleep(_POLL_SECONDS)
+            log.info("this worker closes, %s", "before it was released" if self._members else "released")
+            self.close()
 
         def begin(*signalled: Any) -> None:
-            self._task = loop.create_task(self._take(worker))
+            self._task = loop.create_task(leave())
             self._task.add_done_callback(lambda _: dask_handler(*signalled))
+
+        def take(number: int, frame: FrameType | None) -> None:
+            signal.signal(number, dask_handler)
+            self._close_at = time.monotonic() + ACKNOWLEDGE_SECONDS
+            self._exit_at = min(self._exit_at, self._close_at + CLOSE_SECONDS)
+            loop.call_soon_threadsafe(begin, number, frame)
 
         signal.signal(signal.SIGTERM, take)
         end_when(lambda: time.monotonic() > self._exit_at, 0)
         end_unfinalized(lambda: self._exit_at < math.inf, 0)
-
-    async def _take(self, worker: "Worker") -> None:
-        self._announce(worker)
-        while self._members and time.monotonic() < self._close_at:
-            await asyncio.sleep(_POLL_SECONDS)
-        self.close()

@@ -98,7 +98,10 @@ class UpdateRow:
     def now(
         cls, step: Step, plan: Plan, done: Committed, workers: int, seconds: tuple[float, float, float], ago: float = 0
     ) -> Self:
-        """The row of a step that is committed now, or some seconds ago; `seconds` of computing, exchanging, waiting."""
+        """Return the row of a step committed now, or `ago` seconds ago.
+
+        `seconds` are those of computing, of the exchange, and of waiting.
+        """
         compute, exchange, wait = seconds
         return cls(
             update=step.after.update,
@@ -183,11 +186,11 @@ _PLAIN: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Discriminator("kin
 
 
 def encode(message: Message) -> dict[str, Any]:
-    """The message as plain data, which is all that a Dask event may hold."""
+    """Return the message as plain data, which is all that a Dask event may hold."""
     plain: dict[str, Any] = _PLAIN.dump_python(message)
     return plain
 
 
 def decode(plain: Mapping[str, Any]) -> Message:
-    """The message that `encode` or the scheduler plugin made. Raises ValueError for anything else."""
+    """Return the message that `encode` or the scheduler plugin made. Raise ValueError for anything else."""
     return _PLAIN.validate_python(plain)

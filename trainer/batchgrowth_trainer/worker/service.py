@@ -1,6 +1,13 @@
-"""What the driver calls inside a Dask worker: a few plain functions over the members of this process."""
+"""What the driver calls inside a Dask worker: a few plain functions over the members of this process.
+
+The plain functions run as tasks in the worker's thread, or as requests; the coroutines run on its event loop, beside
+what computes. A member's life: the driver has it prepared (`prepare_member`), trains it for a generation at a time
+(`train_generation`) or asks it for gradients (`compute_gradients`), saves or restores its state in between, and drops it
+(`forget`) when the run is over or the worker leaves.
+"""
 
 import asyncio
+import logging
 import random
 import socket
 import time
@@ -36,24 +43,22 @@ from batchgrowth_trainer.worker.addresses import host_and_port
 from batchgrowth_trainer.worker.leave import Leave, end_when
 from batchgrowth_trainer.worker.member import Member
 
-# --- Dask's threads draw from a generator of their own ---
-# A worker's event loop draws from the global generator of `random` while another thread reads examples, for instance to
-# estimate the size of a message by a sample of it. The trainer has seeded that generator for a shard, and whatever the
-# examples draw from it must depend on the seed alone.
+log = logging.getLogger(__name__)
 
 _DRAW = (dask.sizeof, distributed.comm.core, distributed.utils_comm)
-"""The modules that draw while a worker trains."""
+"""The modules of Dask that draw while a worker trains."""
 
 
 def draw_apart() -> None:
-    """Replace the module `random` in these modules by a generator of their own."""
+    """Replace the module `random` in these modules by a generator of their own.
+
+    A worker's event loop draws from the global generator of `random` while another thread reads examples, for instance
+    to estimate the size of a message by a sample of it. The trainer has seeded that generator for a shard, and whatever
+    the examples draw from it must depend on the seed alone.
+    """
     for module in _DRAW:
         vars(module)["random"] = random.Random()  # noqa: S311  (no secret)
 
-
-# --- What the driver calls inside a Dask worker: a few plain functions over the members of this process ---
-# The plain functions run as tasks in the worker's thread, or as requests; the coroutines run on its event loop, beside
-# what computes.
 
 draw_apart()
 
@@ -92,6 +97,7 @@ def _abandon(run_ids: Iterable[str]) -> None:
     for run_id in run_ids:
         _PREPARING.discard(run_id)
         if member := _MEMBERS.pop(run_id, None):
+            log.info("%s: the member is dropped after update %d", job_of(run_id), member.replica.position.update)
             member.control.abandoned = True
             member.close()
 
@@ -100,7 +106,7 @@ LEAVE = Leave(_MEMBERS, _announce_leave, lambda: _abandon(tuple(_MEMBERS)))
 
 
 def member_of(run_id: str) -> Member:
-    """This process's member of the run. Raises NoMember if there is none, Superseded if a later start has another."""
+    """Return this process's member of the run. Raise NoMember if there is none, Superseded if a later start has one."""
     member = _MEMBERS.get(run_id)
     if member is None:
         _refuse_earlier(_STARTS.get(run_id, 0))
@@ -117,44 +123,60 @@ def prepare_member(
     `record.functions` packs it. Raises WorkloadError and DataError, Superseded if a driver of a later start was here,
     and NoMember if the run was forgotten before its member was built.
     """
+    log.info("%s: preparing a member", job_of(run_id))
     _obey(run_id, start)
     find_modules_in(paths)
     if function:
         receive(function)
-    listen(worker := get_worker())
+    worker = get_worker()
+    listen(worker)
     if run_id not in _MEMBERS:
-        _build(run_id, spec, host_and_port(worker.address)[0])
+        _PREPARING.add(run_id)
+        try:
+            member = Member(spec, host_and_port(worker.address)[0])
+            _MEMBERS[run_id] = member
+            member.watchdog.watch(_end)
+            if run_id not in _PREPARING:  # it was forgotten meanwhile, on the event loop
+                _abandon([run_id])
+        finally:
+            _PREPARING.discard(run_id)
     member = member_of(run_id)
-    names = str(worker.name), socket.gethostname(), _gpu()
-    return messages.Prepared(*names, member.door.address, member.replica.arithmetic)
-
-
-def _build(run_id: str, spec: JobSpec, host: str) -> None:
-    _PREPARING.add(run_id)
-    try:
-        member = _MEMBERS[run_id] = Member(spec, host)
-        member.watchdog.watch(_end)
-        if run_id not in _PREPARING:
-            _abandon([run_id])
-    finally:
-        _PREPARING.discard(run_id)
+    gpu = ""
+    if torch.cuda.is_available():
+        gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    return messages.Prepared(
+        str(worker.name), socket.gethostname(), gpu, member.door.address, member.replica.arithmetic
+    )
 
 
 def train_generation(run_id: str, order: messages.Order) -> messages.MemberOutcome:
-    """The outcome of one generation of this process's member, which reports through Dask's events."""
+    """Train this process's member for one generation, with reports through Dask's events, and return the outcome."""
     worker = get_worker()
 
     def send(message: messages.Message) -> None:
         worker.log_event(topic(run_id), messages.encode(message))
 
+    job = job_of(run_id)
     member = member_of(run_id)
-    return member.train(order, send, _encryption(worker, member.replica.spec))
+    began = member.replica.position.update
+    log.info(
+        "%s, update %d: generation %d begins, rank %d of %d",
+        job,
+        began,
+        order.generation,
+        order.seat.rank,
+        order.seat.size,
+    )
+    outcome = member.train(order, send, _encryption(worker, member.replica.spec))
+    why = outcome.error or outcome.lost or "as ordered"
+    log.info("%s, update %d: generation %d ended: %s", job, outcome.update, order.generation, why)
+    return outcome
 
 
 def compute_gradients(
     run_id: str, model: Mapping[str, PackedTensor] | None, step: Step, rank: int, size: int
 ) -> messages.Gradients:
-    """This member's rows of the update `step`, with the server's model; None stands for that of the last request."""
+    """Return this member's rows of the update `step`, with the server's model; None stands for the last request's."""
     began = time.perf_counter()
     rows = member_of(run_id).partial_rows(model, step, rank, size)
     return messages.Gradients(rows, time.perf_counter() - began)
@@ -180,11 +202,13 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     try:
         return to_serialize(function(*arguments))
     except BaseException as error:  # noqa: BLE001  (the driver gets it)
-        return None if isinstance(error, NoMember) and LEAVE.is_over else error_message(error)
+        if isinstance(error, NoMember) and LEAVE.is_over:
+            return None
+        return error_message(error)
 
 
 async def ping() -> bool:
-    """True if the process lives and its event loop runs."""
+    """Return True: the process lives and its event loop runs."""
     return True
 
 
@@ -201,14 +225,14 @@ async def cancel_generation(run_id: str, generation: int) -> None:
 async def take_snapshot(
     run_id: str, reported: int, evaluated: int
 ) -> tuple[PackedSnapshot, tuple[messages.Report, ...]]:
-    """The member's state at its next update boundary, with every report of what led to it that the driver lacks."""
+    """Return the member's state at its next update boundary, with every report up to it that the driver lacks."""
     member = member_of(run_id)
     snapshot = await asyncio.wrap_future(member.control.request_snapshot())
     return pack_snapshot(snapshot), member.unreported(reported, evaluated)
 
 
 async def take_reports(run_id: str, reported: int, evaluated: int) -> tuple[messages.Report, ...]:
-    """The member's reports of rows after update `reported` and evaluations after epoch `evaluated`."""
+    """Return the member's reports of rows after update `reported` and evaluations after epoch `evaluated`."""
     return member_of(run_id).unreported(reported, evaluated)
 
 
@@ -216,11 +240,12 @@ async def restore_member(run_id: str, packed: PackedSnapshot) -> bool:
     """Set the member's state; false if it lacks an evaluation. Raises CheckpointError if it does not fit the model."""
     replica = member_of(run_id).replica
     replica.restore(unpack_snapshot(packed))
+    log.info("%s, update %d: a checkpoint is restored", job_of(run_id), replica.position.update)
     return is_judged(replica)
 
 
 async def take_result(run_id: str) -> PackedTrained:
-    """The result of a member that does not train."""
+    """Return the result of a member that does not train."""
     return pack_trained(trained_of(member_of(run_id).replica))
 
 
@@ -266,13 +291,9 @@ def _refuse_earlier(start: int) -> None:
 
 
 def _encryption(worker: Worker, spec: JobSpec) -> Encryption | None:
-    """TLS with the worker's own certificate if it speaks TLS with its scheduler; read again for each generation."""
+    """Return TLS with the worker's own certificate if the worker speaks TLS; read again for each generation."""
     if not worker.address.startswith("tls://") or spec.exchange.encryption == "Disabled":
         return None
-    listening, dialling = worker.security.get_listen_args("worker"), worker.security.get_connection_args("worker")
+    listening = worker.security.get_listen_args("worker")
+    dialling = worker.security.get_connection_args("worker")
     return Encryption(listening["ssl_context"], dialling["ssl_context"])
-
-
-def _gpu() -> str:
-    found = torch.cuda.is_available()
-    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if found else ""
