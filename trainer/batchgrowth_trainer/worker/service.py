@@ -1,8 +1,8 @@
 """What the driver calls inside a Dask worker: a few plain functions over the members of this process.
 
 The plain functions run as tasks in the worker's thread, or as requests; the coroutines run on its event loop, beside
-what computes. A member's life: the driver has it prepared (`prepare_member`), trains it for a generation at a time
-(`train_generation`) or asks it for gradients (`compute_gradients`), saves or restores its state in between, and drops it
+what computes. A member's life: the driver has it prepared (`prepare_member`), has it train for a generation at a time
+(`train_generation`) or compute gradients (`compute_gradients`), saves or restores its state in between, and drops it
 (`forget`) when the run is over or the worker leaves.
 """
 
@@ -159,14 +159,8 @@ def train_generation(run_id: str, order: messages.Order) -> messages.MemberOutco
     job = job_of(run_id)
     member = member_of(run_id)
     began = member.replica.position.update
-    log.info(
-        "%s, update %d: generation %d begins, rank %d of %d",
-        job,
-        began,
-        order.generation,
-        order.seat.rank,
-        order.seat.size,
-    )
+    rank, size = order.seat.rank, order.seat.size
+    log.info("%s, update %d: generation %d begins, rank %d of %d", job, began, order.generation, rank, size)
     outcome = member.train(order, send, _encryption(worker, member.replica.spec))
     why = outcome.error or outcome.lost or "as ordered"
     log.info("%s, update %d: generation %d ended: %s", job, outcome.update, order.generation, why)
