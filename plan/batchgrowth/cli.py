@@ -1,4 +1,4 @@
-"""The command line: `batchgrowth check | plan | crd`, and the commands that other parts of the installation bring."""
+"""The command line: `batchgrowth check | plan | crd`, and the commands of the trainer and the operator."""
 
 import json
 import pkgutil
@@ -24,6 +24,7 @@ from batchgrowth.spec import JobSpec
 from batchgrowth.tables import clock_note, exchange_note, gain_note, plan_table, plan_totals, shard_note
 
 COMMANDS = "batchgrowth.commands"
+"""Entry-point group of the commands that the trainer and the operator bring."""
 ROOMS = {
     "evaluate": "trainer",
     "init": "trainer",
@@ -33,9 +34,9 @@ ROOMS = {
     "operator": "operator",
     "submit": "operator",
 }
-"""The commands that other parts bring, and the extra that each part's needs are installed by."""
+"""Command -> the part that brings it, which is also the extra that installs that part's libraries."""
 RECORDED = "batchgrowth_trainer.record.runs:recorded_course"
-"""The trainer's function that reads a run back: (folder, manifest or None, overrides) -> Course."""
+"""The trainer's function that reads a finished run: (folder, manifest or None, overrides) -> Course."""
 
 app = typer.Typer(
     name="batchgrowth",
@@ -97,17 +98,20 @@ def check(
             faults = True
             typer.echo("\n".join(prefix + line for line in str(error).splitlines()), err=True)
         else:
-            measured = f"good; batches by the {spec.batch.growth.entry.quantity}, at most {plan.updates:,} updates"
-            declared = f"good; {len(plan.stages)} stages, {plan.updates:,} updates"
-            typer.echo(f"{file}: {measured if spec.batch.growth.entry.quantity else declared}")
-            for note in filter(None, (clock_note(spec), exchange_note(spec), account_note(spec))):
-                typer.echo(f"{file}: {note}")
+            quantity = spec.batch.growth.entry.quantity
+            if quantity:
+                typer.echo(f"{file}: good; batches by the {quantity}, at most {plan.updates:,} updates")
+            else:
+                typer.echo(f"{file}: good; {len(plan.stages)} stages, {plan.updates:,} updates")
+            for note in (clock_note(spec), exchange_note(spec), account_note(spec)):
+                if note:
+                    typer.echo(f"{file}: {note}")
     if faults:
         raise typer.Exit(SpecError.exit_code)
 
 
 def check_pods(spec: JobSpec, standard: PodSecurity) -> None:
-    """Raises PodLimitError if the pods of a job break the standard."""
+    """Raise PodLimitError if the pods of a job break the standard."""
     if faults := pod_faults(spec, written_pods(spec), PodLimits(standard=standard, accounts=None)):
         raise PodLimitError(faults)
 
@@ -128,9 +132,9 @@ def plan(
     console.print(plan_table(course))
     console.print(plan_totals(course, ran=run is not None), highlight=False)
     spec = course.spec
-    notes = shard_note(course.plan, spec), gain_note(spec), clock_note(spec), exchange_note(spec)
-    for note in filter(None, notes):
-        console.print(note, highlight=False)
+    for note in (shard_note(course.plan, spec), gain_note(spec), clock_note(spec), exchange_note(spec)):
+        if note:
+            console.print(note, highlight=False)
 
 
 def _course(file: Path | None, run: Path | None, overrides: Sequence[str]) -> Course:
@@ -149,7 +153,7 @@ def crd() -> None:
 
 
 def add_command(entry: EntryPoint) -> None:
-    """Adds a command of another package; where that package's needs are not installed, one that says so."""
+    """Add a command of another package, or one that names the extra if that package's libraries are missing."""
     try:
         app.command(entry.name, epilog=choices_help() if entry.name == "run" else None)(entry.load())
     except ModuleNotFoundError as error:
@@ -167,8 +171,8 @@ def _room(command: str | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits; a user's error is its text on stderr and its exit code, never a traceback."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run the command line and exit; a user's error prints its text on stderr and sets the exit code, no traceback."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     asked = next((word for word in given if not word.startswith("-")), None)
     for entry in entry_points(group=COMMANDS):
         # Only the command that was asked for is loaded: importing torch takes seconds, and `check` has no use for it.

@@ -13,13 +13,14 @@ from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth.spec import Growth, JobSpec
 
 MOST_ROWS = 40
+"""The most stages that a table shows."""
 
 
 def plan_table(course: Course) -> Table:
-    """One row per stage: epochs, batch, learning rate, workers, updates, share of the examples, and the measured value
-    that decided it, in a column that is left out if nothing was decided.
+    """Return a table with a row per stage: epochs, batch, learning rate, workers, updates and share of the examples.
 
-    Of a long plan, the first and the last stages.
+    If stages were decided while training, a last column has the measured values that decided them. A long plan shows
+    its first and its last stages only.
     """
     plan = course.plan
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -32,61 +33,56 @@ def plan_table(course: Course) -> Table:
         if hidden > 0 and stage.index == MOST_ROWS // 2:
             table.add_row("…", f"{hidden} stages")
         if hidden <= 0 or not MOST_ROWS // 2 <= stage.index < MOST_ROWS // 2 + hidden:
-            table.add_row(*_row(stage, plan.epochs), *_measured(course, stage))
+            table.add_row(*_row(stage, course))
     return table
 
 
-def _measured(course: Course, stage: Stage) -> tuple[str, ...]:
-    if stage.index not in course.values:
-        return ()
-    value = course.values[stage.index]
-    return (f"{value:.4g}" if math.isfinite(value) else "too large to measure",)
-
-
-def _row(stage: Stage, epochs: int) -> tuple[str, ...]:
-    share = (stage.epoch_to - stage.epoch_from) / epochs
-    return (
+def _row(stage: Stage, course: Course) -> list[str]:
+    rate = f"{stage.learning_rate:g}"
+    last_rate = f"{stage.learning_rate_to:g}"
+    if last_rate != rate:
+        rate = f"{rate} → {last_rate}"
+    share = (stage.epoch_to - stage.epoch_from) / course.plan.epochs
+    row = [
         str(stage.index),
         f"{_epoch(stage.epoch_from)} – {_epoch(stage.epoch_to)}",
         f"{stage.batch_size:,}",
-        _rates(stage),
+        rate,
         str(stage.workers),
         f"{stage.updates:,}",
         f"{float(share):.1%}",
-    )
-
-
-def _rates(stage: Stage) -> str:
-    """The learning rate of the first update, and that of the last if the schedule moves it."""
-    first, last = f"{stage.learning_rate:g}", f"{stage.learning_rate_to:g}"
-    return first if first == last else f"{first} → {last}"
+    ]
+    if stage.index in course.values:
+        value = course.values[stage.index]
+        row.append(f"{value:.4g}" if math.isfinite(value) else "too large to measure")
+    return row
 
 
 def _epoch(epoch: Fraction) -> str:
-    return f"{epoch.numerator:,}" if epoch.denominator == 1 else f"{float(epoch):,.2f}"
+    if epoch.denominator == 1:
+        return f"{epoch.numerator:,}"
+    return f"{float(epoch):,.2f}"
 
 
 def plan_totals(course: Course, *, ran: bool = False) -> str:
-    """Total updates and examples, and how many updates the same job takes with a constant batch.
+    """Return the total updates and examples, and how many updates the same job takes with a constant batch.
 
-    Of a measured job that has not `ran`, the bounds of these.
+    Returns bounds for a measured job that has not run.
     """
     if not course.is_measured:
         return declared_totals(course.plan, course.spec)
     if not ran:
         return measured_totals(course.plan, course.spec)
-    return f"{declared_totals(course.plan, course.spec)}\n{_decided(course)}"
-
-
-def _decided(course: Course) -> str:
     if not course.decisions:
-        return f"the {course.quantity} has not changed the batch"
-    times = "once" if len(course.decisions) == 1 else f"{len(course.decisions)} times"
-    return f"the {course.quantity} changed the batch {times}, last at update {course.decisions[-1].update:,}"
+        changes = f"the {course.quantity} has not changed the batch"
+    else:
+        times = "once" if len(course.decisions) == 1 else f"{len(course.decisions)} times"
+        changes = f"the {course.quantity} changed the batch {times}, last at update {course.decisions[-1].update:,}"
+    return f"{declared_totals(course.plan, course.spec)}\n{changes}"
 
 
 def declared_totals(plan: Plan, spec: JobSpec) -> str:
-    """Updates, examples, and the updates of a constant batch, for a plan that is known to its end."""
+    """Return updates, examples, and the updates of a constant batch, for a plan that is known to its end."""
     batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
     learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
     constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates
@@ -99,8 +95,9 @@ def declared_totals(plan: Plan, spec: JobSpec) -> str:
 
 
 def measured_totals(plan: Plan, spec: JobSpec) -> str:
-    """What is known of a job whose growth is measured before it trains: the most updates, and the bounds."""
-    batch, looks = spec.batch, spec.batch.growth.looks or Looks()
+    """Return what is known of a measured job before it trains: the most and the fewest updates, and the batches."""
+    batch = spec.batch
+    looks = batch.growth.looks or Looks()
     fewest = make_plan(spec, [BatchDecision(1, batch.maximum, 1.0)]).updates
     return (
         f"\nat most {plan.updates:,} and at least {fewest:,} updates for {plan.epochs:,} epochs of "
@@ -110,7 +107,7 @@ def measured_totals(plan: Plan, spec: JobSpec) -> str:
 
 
 def clock_note(spec: JobSpec) -> str:
-    """What a growth rule that looks at a clock means for a second run; empty for the other rules."""
+    """Return what a growth rule that looks at a clock means for a second run; empty for the other rules."""
     if not spec.batch.growth.entry.looks_at_clock:
         return ""
     return (
@@ -120,11 +117,13 @@ def clock_note(spec: JobSpec) -> str:
 
 
 def exchange_note(spec: JobSpec) -> str:
-    """What weights that differ from run to run mean for a second run; empty for a job whose weights do not."""
+    """Return what to expect of a second run if its weights will differ; empty if they will not."""
     if spec.promise != "Nondeterministic":
         return ""
-    by_exchange = spec.exchange.entry.promise == "Nondeterministic"
-    whose = f"of exchange {spec.exchange.type}" if by_exchange else "that a GPU computes with deterministic: false"
+    if spec.exchange.entry.promise == "Nondeterministic":
+        whose = f"of exchange {spec.exchange.type}"
+    else:
+        whose = "that a GPU computes with deterministic: false"
     return (
         f"note: the weights {whose} differ from run to run, even on the same machine; the promise of equal weights "
         "does not cover them."
@@ -132,7 +131,7 @@ def exchange_note(spec: JobSpec) -> str:
 
 
 def gain_note(spec: JobSpec) -> str:
-    """By what a measured gain multiplies the learning rates of the plan; empty without one."""
+    """Return how a measured gain changes the learning rates of the plan; empty without a gain."""
     rate = spec.learning_rate
     if not rate.entry.gain:
         return ""
@@ -143,13 +142,14 @@ def gain_note(spec: JobSpec) -> str:
 
 
 def shard_note(plan: Plan, spec: JobSpec) -> str:
-    """What a batch.shard below workers.examplesPerWorker costs; empty if it costs nothing.
+    """Return what a batch.shard below workers.examplesPerWorker costs; empty if it costs nothing.
 
     A worker computes its shards one after another, each with a pass forward and backward.
     """
     if spec.batch.growth.entry.needs_noise or spec.learning_rate.entry.gain:
         return ""  # the noise shows only between shards
-    fine, coarse = _passes(plan, plan.shard), _passes(plan, spec.workers.examples_per_worker)
+    fine = _passes(plan, plan.shard)
+    coarse = _passes(plan, spec.workers.examples_per_worker)
     if fine <= coarse:
         return ""
     return (
@@ -160,5 +160,5 @@ def shard_note(plan: Plan, spec: JobSpec) -> str:
 
 
 def _passes(plan: Plan, shard: int) -> int:
-    """The shards that the busiest worker computes over the whole plan."""
+    """Return how many shards the busiest worker computes over the whole plan."""
     return sum(stage.updates * ceil(ceil(stage.batch_size / shard) / stage.workers) for stage in plan.stages)

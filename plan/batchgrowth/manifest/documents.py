@@ -1,7 +1,7 @@
-"""Reads YAML as Kubernetes does, and keeps the text of each value so that messages can quote it.
+"""Reading YAML as Kubernetes does, with the text of each value, so that messages can quote it.
 
-YAML reads `no` as false, `010` as 8, and `0.05` as a float that is no longer .05. The reader keeps both the value that
-YAML reads and its text; the spec's types decide which one counts.
+YAML reads `no` as false, `010` as 8, and `0.05` as a float that is no longer 0.05. A document keeps both the value that
+YAML reads and its text; the types of the spec decide which one counts.
 """
 
 import re
@@ -16,7 +16,9 @@ from batchgrowth.errors import Fault, SpecError
 LARGEST_BYTES = 1_048_576
 MOST_VALUES = 20_000
 DEEPEST = 64
+"""Bounds of a document: bytes, values with aliases written out, and levels."""
 LONGEST_QUOTE = 60
+"""The most characters of a value that a message quotes."""
 
 KeyPath = tuple[str | int, ...]
 
@@ -36,20 +38,20 @@ class Document:
 
 
 def read_document(text: str | bytes, source: str = "") -> Document:
-    """The only YAML document in `text`. Raises SpecError if there are none or several, or if it is not YAML."""
+    """Return the only YAML document in `text`. Raises SpecError if there are none or several, or if it is not YAML."""
     name = source or "manifest"
     nodes = _nodes(_decoded(text, name), name)
     if len(nodes) != 1:
-        given = "empty" if not nodes else f"{len(nodes)} documents"
+        given = f"{len(nodes)} documents" if nodes else "empty"
         raise SpecError([Fault(name, given, "give one BatchGrowthJob in a file")])
     return build(nodes[0], name)
 
 
 def build(root: yaml.Node, name: str) -> Document:
-    """The document below a YAML node. Raises SpecError if it is too large or too deep."""
-    document = Document(None)
-    builder = _Builder(document, name)
-    return Document(builder.value(root, ()), document.written, document.faults)
+    """Return the document below a YAML node. Raises SpecError if it is too large or too deep."""
+    builder = _Builder(name)
+    tree = builder.value(root, ())
+    return Document(tree, builder.written, builder.faults)
 
 
 def _decoded(text: str | bytes, name: str) -> str:
@@ -64,7 +66,7 @@ def _decoded(text: str | bytes, name: str) -> str:
 
 
 def _nodes(text: str, name: str) -> list[yaml.Node]:
-    """The documents that are not empty."""
+    """Return the documents that are not empty."""
     try:
         found = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
@@ -79,8 +81,11 @@ def _nodes(text: str, name: str) -> list[yaml.Node]:
 
 @dataclass(slots=True)
 class _Builder:
-    document: Document
+    """Plain data made from YAML nodes, with the text of its scalars and the faults found on the way."""
+
     name: str
+    written: dict[KeyPath, str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
     values: int = 0
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -96,7 +101,7 @@ class _Builder:
         if isinstance(node, yaml.SequenceNode):
             return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
         assert isinstance(node, yaml.ScalarNode), "YAML has maps, lists and scalars"
-        self.document.written[path] = node.value
+        self.written[path] = node.value
         return scalar(node)
 
     def entries(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, yaml.Node]]:
@@ -112,11 +117,11 @@ class _Builder:
                 yield text, child
 
     def fault(self, path: KeyPath, given: str, remedy: str) -> None:
-        self.document.faults.append(Fault(dotted(path) or self.name, given, remedy))
+        self.faults.append(Fault(dotted(path) or self.name, given, remedy))
 
 
 def scalar(node: yaml.ScalarNode) -> Any:
-    """The value that YAML reads; the text itself if YAML and Kubernetes disagree or Python cannot hold the value."""
+    """Return the value that YAML reads, or the text if YAML and Kubernetes disagree or Python cannot hold the value."""
     if node.style is None and FLOAT.fullmatch(node.value):
         return float(node.value.replace("_", ""))
     if node.style is None and SEXAGESIMAL.fullmatch(node.value):
@@ -128,7 +133,7 @@ def scalar(node: yaml.ScalarNode) -> Any:
 
 
 def dotted(path: KeyPath) -> str:
-    """The path in a user's spelling: spec.batch.growth.milestones.steps[0].epoch."""
+    """Return the path as a user spells it: spec.batch.growth.milestones.steps[0].epoch."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{printable(part)}"
@@ -136,6 +141,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def printable(text: str) -> str:
-    """The text cut to a line's length and without control characters, so that it cannot move a terminal's cursor."""
-    short = text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
+    """Return the text cut to a line's length, without control characters, which could move a terminal's cursor."""
+    if len(text) > LONGEST_QUOTE:
+        text = text[:LONGEST_QUOTE] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""The spec as Python writes it: keyword arguments in snake_case, with the structure and the checks of a manifest."""
+"""The spec as keyword arguments of Python: in snake_case, with the structure and the checks of a manifest."""
 
 import re
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ _CAMEL = re.compile(r"\b[a-z]+(?:[A-Z][a-z]*)+\b")
 
 
 def job_of(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None = None) -> BatchGrowthJob:
-    """The job of this name whose spec is given by keyword; what `base` sets and `spec` does not is taken from it.
+    """Return the job of this name whose spec is given by keyword; fields that it leaves out are taken from `base`.
 
-    Decimals may be numbers as well as strings: .05 stands for "0.05". Raises SpecError with every fault; its paths are
-    those of the keywords, such as `learning_rate.initial`.
+    Decimals may be numbers as well as strings: 0.05 stands for "0.05". Raises SpecError with every fault; its paths are
+    paths of keywords, such as `learning_rate.initial`.
     """
     tree: dict[str, Any] = {}
     if base is not None:
@@ -35,9 +35,13 @@ def job_of(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None = Non
 
 
 def _without_empty(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree without empty blocks: a choice adds that of its entry, which another choice would not have."""
-    short = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in tree.items()}
-    return {key: value for key, value in short.items() if value != {}}
+    """Return the tree without empty blocks: a choice adds its entry's block, which another choice must not have."""
+    kept: dict[str, Any] = {}
+    for key, value in tree.items():
+        short = _without_empty(value) if isinstance(value, dict) else value
+        if short != {}:
+            kept[key] = short
+    return kept
 
 
 def _merge(tree: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -49,43 +53,38 @@ def _merge(tree: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def _as_manifest(value: Any, path: KeyPath) -> Any:
-    """The value as YAML would give it: the schema's own names in camelCase, lists, and decimals as strings."""
+    """Return the value as YAML would give it: the schema's own names in camelCase, lists, and decimals as strings."""
     schema = schema_at(path)
     if isinstance(value, Mapping):
-        named = {_key(key, schema): item for key, item in value.items()}
-        return {key: _as_manifest(item, (*path, key)) for key, item in named.items()}
+        tree: dict[str, Any] = {}
+        for key, item in value.items():
+            camel = to_camel(str(key))
+            name = camel if camel in schema.get("properties", {}) else str(key)
+            tree[name] = _as_manifest(item, (*path, name))
+        return tree
     if isinstance(value, list | tuple):
         return [_as_manifest(item, (*path, index)) for index, item in enumerate(value)]
     if schema.get("pattern") == DECIMAL and isinstance(value, int | float) and not isinstance(value, bool):
-        return _decimal(value)
+        text = f"{Decimal(repr(value)):f}"  # without an exponent: 1e-05 is "0.00001"
+        return text.rstrip("0").removesuffix(".") if "." in text else text
     return value
 
 
-def _key(key: Any, schema: Schema) -> str:
-    camel = to_camel(str(key))
-    return camel if camel in schema.get("properties", {}) else str(key)
-
-
-def _decimal(value: float) -> str:
-    """The number as a decimal without an exponent: 1e-05 is "0.00001"."""
-    text = f"{Decimal(repr(value)):f}"
-    return text.rstrip("0").removesuffix(".") if "." in text else text
-
-
 def _in_snake_case(fault: Fault) -> Fault:
+    def renamed(text: str) -> str:
+        return _CAMEL.sub(lambda found: to_snake(found[0]) if found[0] in _FIELDS else found[0], text)
+
     path = fault.path.removeprefix("spec.").removeprefix("metadata.")
-    return Fault(_renamed(path), fault.given, _renamed(fault.remedy))
-
-
-def _renamed(text: str) -> str:
-    return _CAMEL.sub(lambda found: to_snake(found[0]) if found[0] in _FIELDS else found[0], text)
+    return Fault(renamed(path), fault.given, renamed(fault.remedy))
 
 
 def _names_in(schema: Schema) -> set[str]:
     names: set[str] = set()
     for name, part in schema.get("properties", {}).items():
         names |= {name, *_names_in(part)}
-    return names | (_names_in(schema["items"]) if "items" in schema else set())
+    if "items" in schema:
+        names |= _names_in(schema["items"])
+    return names
 
 
 _FIELDS = _names_in(job_schema())

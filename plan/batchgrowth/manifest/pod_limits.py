@@ -1,4 +1,9 @@
-"""What an installation allows in worker pods: a Pod Security Standard, and the service accounts that jobs may use."""
+"""What an installation allows in worker pods: a Pod Security Standard, and the service accounts that jobs may use.
+
+`batchgrowth check` checks the templates that users write, and the operator the pods that it is about to create. The
+standards are those of Kubernetes 1.34, without the exceptions for Windows and for user namespaces:
+https://kubernetes.io/docs/concepts/security/pod-security-standards/
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,11 +16,8 @@ from batchgrowth.manifest.documents import printable
 from batchgrowth.spec import JobSpec
 from batchgrowth.spec.pods import CONTAINER, merged, plain
 
-# --- The Pod Security Standards of Kubernetes 1.34, held against a pod template ---
-# https://kubernetes.io/docs/concepts/security/pod-security-standards/, without the exceptions for Windows and for user
-# namespaces.
-
 USER = 65532
+"""The user and group of the operator's own containers."""
 RESTRICTED_CONTAINER = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -71,13 +73,12 @@ class PodSecurity(StrEnum):
 
 
 def broken_parts(template: Mapping[str, Any], standard: PodSecurity) -> list[Broken]:
-    """The parts of the pod template that break the standard."""
+    """Return the parts of the pod template that break the standard."""
     broken = list(_baseline(template))
     if standard is PodSecurity.restricted:
         broken += [each for each in _restricted(template) if each not in broken]
-    why = f'Pod Security "{standard}"'
     return [
-        (path, value, f"{remedy}, {why} {'forbids' if remedy == REMOVE else 'requires'} it")
+        (path, value, f'{remedy}, Pod Security "{standard}" {"forbids" if remedy == REMOVE else "requires"} it')
         for path, value, remedy in broken
     ]
 
@@ -149,7 +150,7 @@ def _user(context: Any, path: str) -> Iterator[Broken]:
 
 
 def _required(context: Any, pod: Any, path: str) -> Iterator[Broken]:
-    """What a container must say, by itself or through its pod."""
+    """Yield what a container must say, by itself or through its pod, and does not."""
     if at(context, "allowPrivilegeEscalation") is not False:
         yield f"{path}.allowPrivilegeEscalation", at(context, "allowPrivilegeEscalation"), "give false"
     dropped = at(context, "capabilities.drop")
@@ -168,19 +169,18 @@ def _containers(template: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
 
 
 def at(node: Any, path: str) -> Any:
-    """The value at a dotted path; None if a part of the path is missing or no map."""
+    """Return the value at a dotted path; None if a part of the path is missing or not a map."""
     for key in path.split("."):
         node = node.get(key) if isinstance(node, Mapping) else None
     return node
 
 
 def maps(node: Any) -> list[Mapping[str, Any]]:
-    """The maps of a list; none if the value is no list, which the API server refuses itself."""
-    return [entry for entry in node if isinstance(entry, Mapping)] if isinstance(node, list) else []
+    """Return the maps of a list; none if the value is not a list, which the API server refuses itself."""
+    if not isinstance(node, list):
+        return []
+    return [entry for entry in node if isinstance(entry, Mapping)]
 
-
-# What an installation allows in the workers' pods: a Pod Security Standard, and service accounts that jobs may name.
-# `batchgrowth check` judges what users write, the operator the pods that it is about to create.
 
 TEMPLATE = "spec.workers.template"
 ACCOUNT = "spec.serviceAccountName"
@@ -199,9 +199,9 @@ STRICTEST = PodLimits()
 
 
 def written_pods(spec: JobSpec) -> dict[str, Any]:
-    """The workers' pod template, as far as the limits look at it: the user's over the operator's security contexts.
+    """Return the parts of the workers' pod template that the limits cover: the user's over the operator's own.
 
-    The trainer's pod has nothing of the user's but the volumes, which are part of it.
+    The trainer's pod contains nothing from the user but the volumes, which are part of the template.
     """
     worker = {"name": CONTAINER, "securityContext": RESTRICTED_CONTAINER}
     pod = {"automountServiceAccountToken": False, "securityContext": RESTRICTED_POD, "containers": [worker]}
@@ -210,23 +210,26 @@ def written_pods(spec: JobSpec) -> dict[str, Any]:
 
 
 def pod_faults(spec: JobSpec, template: Mapping[str, Any], limits: PodLimits) -> tuple[Fault, ...]:
-    """What exceeds the limits: in the volumes of all pods, the workers' merged pod template and the job's account."""
+    """Return what exceeds the limits in the volumes of all pods, the workers' merged template and the job's account."""
     of_all = broken_parts({"spec": {"volumes": plain(spec.volumes)}}, limits.standard)
     of_workers = [each for each in broken_parts(template, limits.standard) if each not in of_all]
-    found = [*of_all, *((f"{TEMPLATE}.{path}", value, remedy) for path, value, remedy in of_workers)]
-    return (*(Fault(path, _shown(value), remedy) for path, value, remedy in found),
-            *_account_faults(spec, template, limits))  # fmt: skip
+    faults = [Fault(path, _shown(value), remedy) for path, value, remedy in of_all]
+    faults += [Fault(f"{TEMPLATE}.{path}", _shown(value), remedy) for path, value, remedy in of_workers]
+    return (*faults, *_account_faults(spec, template, limits))
 
 
 def account_note(spec: JobSpec) -> str:
-    """What an installation must allow for the job's account; empty if it names none."""
+    """Return what an installation must allow for the job's account; empty if it names none."""
     if spec.service_account_name is None:
         return ""
     return f'note: {ACCOUNT} "{spec.service_account_name}" is refused unless {VALUE} lists it.'
 
 
 def _account_faults(spec: JobSpec, template: Mapping[str, Any], limits: PodLimits) -> Iterator[Fault]:
-    """Only an allowed account's token may be mounted; a pod that names none has its namespace's default account."""
+    """Yield faults of the account and of tokens: only an allowed account's token may be mounted.
+
+    A pod that names no account has its namespace's default account.
+    """
     account = spec.service_account_name
     allowed = account is not None and (limits.accounts is None or account in limits.accounts)
     if account is not None and not allowed:
@@ -238,7 +241,7 @@ def _account_faults(spec: JobSpec, template: Mapping[str, Any], limits: PodLimit
 
 
 def _tokens(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Where the template mounts a service account's token, and by what."""
+    """Yield each place where the template mounts a service account's token, and what mounts it."""
     automount = at(template, "spec.automountServiceAccountToken")
     if automount is not False:
         yield "spec.automountServiceAccountToken", _shown(automount)
@@ -248,4 +251,6 @@ def _tokens(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _shown(value: Any) -> str:
-    return "missing" if value is None else printable(json.dumps(value, ensure_ascii=False, default=str))
+    if value is None:
+        return "missing"
+    return printable(json.dumps(value, ensure_ascii=False, default=str))

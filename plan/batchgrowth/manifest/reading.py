@@ -1,4 +1,8 @@
-"""Reads a file into a BatchGrowthJob, with `--set` overrides, or reports all its faults at once."""
+"""Reading a file into a BatchGrowthJob, with `--set` overrides, or reporting all its faults at once.
+
+A user's file may have no unknown field. What an API server or an operator stored may, since it can be of another
+version.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,169 +26,8 @@ from batchgrowth.manifest.documents import (
     printable,
     read_document,
 )
-from batchgrowth.manifest.documents import (
-    KeyPath as Keys,
-)
 from batchgrowth.schema import DECIMAL, RULES_BROKEN, WORDS, Schema, structural_schema
 from batchgrowth.spec import MATHEMATICS, BatchGrowthJob
-
-# --- Pydantic's errors as faults that a person can act on: the field, what was given, and what would do ---
-
-
-@cache
-def job_schema() -> Schema:
-    """The structural schema of the whole manifest."""
-    return structural_schema(BatchGrowthJob)
-
-
-def schema_at(path: KeyPath) -> Schema:
-    """The part of the schema that describes the value at a path of the manifest; empty if none does."""
-    node = job_schema()
-    for part in path:
-        if isinstance(part, int):
-            node = node.get("items", {})
-        else:
-            node = node.get("properties", {}).get(part) or node.get("additionalProperties") or {}
-    return node
-
-
-def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
-    """One fault for each of pydantic's errors, in the order of the fields."""
-    for found in error.errors(include_url=False):
-        path: KeyPath = found["loc"]
-        if found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
-            continue  # pydantic counts only the valid entries, and has already reported the others
-        if found["type"] == RULES_BROKEN:
-            for field, value, remedy in found["ctx"]["broken"]:
-                at = (*path, *field.split("."))
-                yield Fault(dotted(at), _given(at, value, document), remedy)
-        elif found["type"] == "missing":
-            yield Fault(dotted(path), "missing", "give " + wanted(schema_at(path)))
-        elif found["type"] == "extra_forbidden":
-            yield Fault(dotted(path), "no such field", _near(str(path[-1]), schema_at(path[:-1])))
-        else:
-            given, node = _given(path, found["input"], document), schema_at(path)
-            yield Fault(dotted(path) or "manifest", given, _remedy(path, found["input"], document, node))
-
-
-def _given(path: KeyPath, value: Any, document: Document) -> str:
-    """The value as the manifest spells it, shortened if it is long, without what looks like a password."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict | list | tuple):
-        kind = "a map" if isinstance(value, dict) else "a list"
-        return f"{kind} of {len(value)}"
-    if isinstance(value, BaseModel):
-        return "a block"
-    text = redacted(document.written.get(path, str(value)))
-    return printable(f'"{text}"' if isinstance(value, str) else text)
-
-
-def _remedy(path: KeyPath, value: Any, document: Document, node: Schema) -> str:
-    text = document.written.get(path)
-    if node.get("type") == "string" and text is not None and not isinstance(value, str) and value is not None:
-        also = f": {wanted(node)}" if node.get("pattern") == DECIMAL else ""
-        return f'put it in quotes, "{printable(text)}", so that YAML keeps it as written{also}'
-    if node.get("type") == "integer" and isinstance(value, str):
-        return f"give {wanted(node)}, without quotes"
-    close = get_close_matches(str(value), map(str, node.get("enum", ())), n=1)
-    return f"did you mean {close[0]}? Give {wanted(node)}" if close else f"give {wanted(node)}"
-
-
-def _near(name: str, parent: Schema) -> str:
-    names = sorted(parent.get("properties", ()))
-    folded = {known.lower(): known for known in names}
-    close = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
-    return f"did you mean {folded[close[0]]}?" if close else f"give one of {', '.join(names)}, or leave it out"
-
-
-def wanted(node: Schema) -> str:
-    """What a value must be, in words, derived from the schema that enforces it."""
-    kind = node.get("type")
-    if "enum" in node:
-        return ("one of " if len(node["enum"]) > 1 else "") + ", ".join(map(str, node["enum"]))
-    if kind == "integer":
-        return f"a whole number from {node['minimum']} to {node['maximum']}"
-    if kind == "boolean":
-        return "true or false"
-    if kind == "array":
-        return f"a list of {node.get('minItems', 0)} to {node['maxItems']} entries"
-    if kind == "object":
-        return _wanted_block(node)
-    words = WORDS.get(node.get("pattern", ""), "a string")
-    return words if node.get("pattern") == DECIMAL else f"{words}, at most {node['maxLength']} characters"
-
-
-def _wanted_block(node: Schema) -> str:
-    if "properties" in node:
-        return "a block with " + ", ".join(node.get("required") or node["properties"])
-    return f"a map of at most {node['maxProperties']} entries"
-
-
-# --- `--set path=value`: a change to the spec before it is validated ---
-
-EXAMPLE = "give path=value with the path below spec, such as batch.maximum=640"
-
-
-def override(document: Document, overrides: Sequence[str]) -> None:
-    """Applies each "path=value" to the document's spec, and adds the overrides' faults to the document's."""
-    for text in overrides:
-        fault = _apply(document, text)
-        if fault is not None:
-            document.faults.append(fault)
-
-
-def _apply(document: Document, text: str) -> Fault | None:
-    name = f"--set {text}"
-    dotted, separator, written = text.partition("=")
-    parts = dotted.split(".")
-    if not separator or not all(parts):
-        return Fault(name, "no path and value", EXAMPLE)
-    path: KeyPath = ("spec", *(int(part) if part.isdecimal() else part for part in parts))
-    try:
-        value = _value(written, path, name)
-    except (yaml.YAMLError, RecursionError, SpecError):
-        return Fault(name, "a value that is not YAML", EXAMPLE)
-    if not _replace(document.tree, path, value.tree):
-        return Fault(name, f"no block at {dotted.rpartition('.')[0] or 'spec'}", EXAMPLE)
-    for old in [old for old in document.written if old[: len(path)] == path]:
-        del document.written[old]
-    document.written.update({(*path, *below): kept for below, kept in value.written.items()})
-    document.faults.extend(value.faults)
-    return None
-
-
-def _value(written: str, path: KeyPath, name: str) -> Document:
-    """The value as YAML reads it, or as typed if the field is a string: the shell has removed the quotes."""
-    node = yaml.compose(written, Loader=yaml.SafeLoader)
-    value = Document(None) if node is None else build(node, name)
-    if schema_at(path).get("type") == "string" and not isinstance(value.tree, str | dict | list):
-        return Document(written, {(): written}, value.faults)
-    return value
-
-
-def _replace(tree: Any, path: KeyPath, value: Any) -> bool:
-    """True if the value was set; missing blocks are created on the way."""
-    for part, following in pairwise(path):
-        if isinstance(tree, dict) and tree.get(part) is None and isinstance(following, str):
-            tree[part] = {}
-        if not _holds(tree, part):
-            return False
-        tree = tree[part]
-    if not _holds(tree, path[-1]) and not (isinstance(tree, dict) and isinstance(path[-1], str)):
-        return False
-    tree[path[-1]] = value
-    return True
-
-
-def _holds(tree: Any, part: str | int) -> bool:
-    if isinstance(tree, list):
-        return isinstance(part, int) and part < len(tree)
-    return isinstance(tree, dict) and part in tree
-
-
-# --- Reads a file into a BatchGrowthJob, or reports all its faults at once ---
-# A user's file may have no unknown field. What an API server or an operator stored may: its version can be another one.
 
 VERSION = version("batchgrowth")
 VERSION_ANNOTATION = "batchgrowth.dev/version"
@@ -195,8 +38,8 @@ VERSION_ANNOTATION = "batchgrowth.dev/version"
 class Stored:
     """A job from an API server or an operator, and the paths of its fields that this version does not know.
 
-    `short` is its spec as plain data, with these fields and without values that are defaults: a CRD writes the defaults
-    of its new fields into every stored job, and a trainer of an older version can read what is left.
+    `short` is its spec as plain data, with the unknown fields and without values that are defaults. A CRD writes the
+    defaults of its new fields into every stored job; a trainer of an older version can read the short spec.
     """
 
     job: BatchGrowthJob
@@ -205,15 +48,15 @@ class Stored:
 
 
 def load_manifest(path: Path, overrides: Sequence[str] = ()) -> BatchGrowthJob:
-    """The job in a file. Raises SpecError if the file cannot be read or has faults."""
+    """Return the job in a file. Raises SpecError if the file cannot be read or has faults."""
     return read_manifest(_bytes_of(path), overrides, str(path))
 
 
 def read_manifest(text: str | bytes, overrides: Sequence[str] = (), source: str = "") -> BatchGrowthJob:
-    """The job that the YAML in `text` describes, after the overrides: "path=value" with the path below spec.
+    """Return the job that the YAML in `text` describes, after the overrides: "path=value" with the path below spec.
 
-    Raises SpecError with every fault of the YAML, the overrides and the fields. A rule about several fields is checked
-    only if each of them is valid by itself. `source` is the file's name in messages.
+    `source` is the file's name in messages. Raises SpecError with every fault of the YAML, the overrides and the
+    fields. A rule about several fields is checked only if each of them is valid by itself.
     """
     document = _map_in(text, source)
     override(document, overrides)
@@ -221,32 +64,35 @@ def read_manifest(text: str | bytes, overrides: Sequence[str] = (), source: str 
 
 
 def read_stored(text: str | bytes, source: str = "") -> Stored:
-    """The job that was stored. Raises SpecError for every fault but unknown fields."""
+    """Return the job that was stored. Raises SpecError for every fault but unknown fields."""
     document = _map_in(text, source)
-    unknown = _unknown_in(document.tree)
-    kept = [(keys, _node_at(document.tree, keys[:-1]).pop(keys[-1])) for keys in unknown]
+    unknown: list[tuple[KeyPath, Any]] = []
+    for path in _unknown_in(document.tree):
+        parent = document.tree
+        for key in path[:-1]:
+            parent = parent[key]
+        unknown.append((path, parent.pop(path[-1])))
     job = _job_in(document)
     short: dict[str, Any] = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
-    for keys, value in kept:
-        if keys[0] == "spec" and all(isinstance(key, str) for key in keys):
-            _put(short, keys[1:], value)
-    return Stored(job, tuple(map(dotted, unknown)), short)
+    for path, value in unknown:
+        if path[0] == "spec" and all(isinstance(key, str) for key in path):
+            parent = short
+            for key in path[1:-1]:
+                parent = parent.setdefault(str(key), {})
+            parent[str(path[-1])] = value
+    return Stored(job, tuple(dotted(path) for path, _ in unknown), short)
 
 
 def load_stored(path: Path) -> BatchGrowthJob:
-    """The job in a file that an operator wrote, without unknown fields that only affect speed.
+    """Return the job in a file that an operator wrote, without unknown fields that only affect speed.
 
     Raises SpecError if the file cannot be read or has faults, or an unknown field that the weights may depend on.
     """
     stored = read_stored(_bytes_of(path), str(path))
     author = stored.job.metadata.annotations.get(VERSION_ANNOTATION, "an older version")
-    faults = [
-        Fault(
-            name, f"not known to this trainer, {VERSION}", f"set spec.image to one of the operator's version, {author}"
-        )
-        for name in stored.unknown
-        if not _affects_speed_only(name)
-    ]
+    given = f"not known to this trainer, {VERSION}"
+    remedy = f"set spec.image to one of the operator's version, {author}"
+    faults = [Fault(name, given, remedy) for name in stored.unknown if not _affects_speed_only(name)]
     if faults:
         raise SpecError(faults)
     return stored.job
@@ -270,8 +116,8 @@ def _map_in(text: str | bytes, source: str) -> Document:
     return document
 
 
-def _unknown_in(tree: dict[str, Any]) -> list[Keys]:
-    """The keys that lead to each unknown field."""
+def _unknown_in(tree: dict[str, Any]) -> list[KeyPath]:
+    """Return the path of each unknown field."""
     try:
         BatchGrowthJob.model_validate(tree)
     except ValidationError as error:
@@ -279,20 +125,8 @@ def _unknown_in(tree: dict[str, Any]) -> list[Keys]:
     return []
 
 
-def _put(tree: dict[str, Any], keys: Keys, value: Any) -> None:
-    for key in keys[:-1]:
-        tree = tree.setdefault(str(key), {})
-    tree[str(keys[-1])] = value
-
-
-def _node_at(tree: Any, keys: Sequence[str | int]) -> Any:
-    for key in keys:
-        tree = tree[key]
-    return tree
-
-
 def _affects_speed_only(path: str) -> bool:
-    """Whether an unknown field lies in a block whose other fields do not determine the weights."""
+    """Return True if an unknown field lies in a block whose other fields do not determine the weights."""
     _, block, *below = path.split(".")
     mathematical = {name.partition(".")[0] for name in MATHEMATICS} - {"workers"}
     return bool(below) and block not in mathematical
@@ -306,3 +140,164 @@ def _job_in(document: Document) -> BatchGrowthJob:
     if document.faults:
         raise SpecError(document.faults)
     return job
+
+
+# --- `--set path=value`: a change to the spec before it is validated ---
+
+_EXAMPLE = "give path=value with the path below spec, such as batch.maximum=640"
+
+
+def override(document: Document, overrides: Sequence[str]) -> None:
+    """Apply each "path=value" to the document's spec, and add the faults of the overrides to those of the document."""
+    for text in overrides:
+        fault = _apply(document, text)
+        if fault is not None:
+            document.faults.append(fault)
+
+
+def _apply(document: Document, text: str) -> Fault | None:
+    name = f"--set {text}"
+    dotted_path, separator, written = text.partition("=")
+    parts = dotted_path.split(".")
+    if not separator or not all(parts):
+        return Fault(name, "no path and value", _EXAMPLE)
+    path: KeyPath = ("spec", *(int(part) if part.isdecimal() else part for part in parts))
+    try:
+        value = _value(written, path, name)
+    except (yaml.YAMLError, RecursionError, SpecError):
+        return Fault(name, "a value that is not YAML", _EXAMPLE)
+    if not _replace(document.tree, path, value.tree):
+        return Fault(name, f"no block at {dotted_path.rpartition('.')[0] or 'spec'}", _EXAMPLE)
+    replaced = [old for old in document.written if old[: len(path)] == path]
+    for old in replaced:
+        del document.written[old]
+    for below, kept in value.written.items():
+        document.written[*path, *below] = kept
+    document.faults.extend(value.faults)
+    return None
+
+
+def _value(written: str, path: KeyPath, name: str) -> Document:
+    """Return the value as YAML reads it, or as typed if the field is a string: the shell has removed the quotes."""
+    node = yaml.compose(written, Loader=yaml.SafeLoader)
+    value = Document(None) if node is None else build(node, name)
+    if schema_at(path).get("type") == "string" and not isinstance(value.tree, str | dict | list):
+        return Document(written, {(): written}, value.faults)
+    return value
+
+
+def _replace(tree: Any, path: KeyPath, value: Any) -> bool:
+    """Set the value, and create missing blocks on the way. Return False if there is no place for it."""
+    for part, following in pairwise(path):
+        if isinstance(tree, dict) and tree.get(part) is None and isinstance(following, str):
+            tree[part] = {}
+        if not _holds(tree, part):
+            return False
+        tree = tree[part]
+    if not _holds(tree, path[-1]) and not (isinstance(tree, dict) and isinstance(path[-1], str)):
+        return False
+    tree[path[-1]] = value
+    return True
+
+
+def _holds(tree: Any, part: str | int) -> bool:
+    if isinstance(tree, list):
+        return isinstance(part, int) and part < len(tree)
+    return isinstance(tree, dict) and part in tree
+
+
+# --- Pydantic's errors as faults that a person can act on: the field, what was given, and what would do ---
+
+
+@cache
+def job_schema() -> Schema:
+    """Return the structural schema of the whole manifest."""
+    return structural_schema(BatchGrowthJob)
+
+
+def schema_at(path: KeyPath) -> Schema:
+    """Return the part of the schema that describes the value at a path of the manifest; empty if none does."""
+    node = job_schema()
+    for part in path:
+        if isinstance(part, int):
+            node = node.get("items", {})
+        else:
+            node = node.get("properties", {}).get(part) or node.get("additionalProperties") or {}
+    return node
+
+
+def faults_of(error: ValidationError, document: Document) -> Iterator[Fault]:
+    """Yield one fault for each of pydantic's errors, in the order of the fields."""
+    for found in error.errors(include_url=False):
+        path: KeyPath = found["loc"]
+        if found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]:
+            continue  # pydantic counts only the valid entries, and has already reported the others
+        if found["type"] == RULES_BROKEN:
+            for field, value, remedy in found["ctx"]["broken"]:
+                at = (*path, *field.split("."))
+                yield Fault(dotted(at), _given(at, value, document), remedy)
+        elif found["type"] == "missing":
+            yield Fault(dotted(path), "missing", "give " + wanted(schema_at(path)))
+        elif found["type"] == "extra_forbidden":
+            yield Fault(dotted(path), "no such field", _near(str(path[-1]), schema_at(path[:-1])))
+        else:
+            given = _given(path, found["input"], document)
+            yield Fault(dotted(path) or "manifest", given, _remedy(path, found["input"], document))
+
+
+def _given(path: KeyPath, value: Any, document: Document) -> str:
+    """Return the value as the manifest spells it, shortened if it is long, without what looks like a password."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list | tuple):
+        kind = "a map" if isinstance(value, dict) else "a list"
+        return f"{kind} of {len(value)}"
+    if isinstance(value, BaseModel):
+        return "a block"
+    text = redacted(document.written.get(path, str(value)))
+    return printable(f'"{text}"' if isinstance(value, str) else text)
+
+
+def _remedy(path: KeyPath, value: Any, document: Document) -> str:
+    node = schema_at(path)
+    text = document.written.get(path)
+    if node.get("type") == "string" and text is not None and not isinstance(value, str) and value is not None:
+        also = f": {wanted(node)}" if node.get("pattern") == DECIMAL else ""
+        return f'put it in quotes, "{printable(text)}", so that YAML keeps it as written{also}'
+    if node.get("type") == "integer" and isinstance(value, str):
+        return f"give {wanted(node)}, without quotes"
+    close = get_close_matches(str(value), map(str, node.get("enum", ())), n=1)
+    if close:
+        return f"did you mean {close[0]}? Give {wanted(node)}"
+    return f"give {wanted(node)}"
+
+
+def _near(name: str, parent: Schema) -> str:
+    names = sorted(parent.get("properties", ()))
+    folded = {known.lower(): known for known in names}
+    close = get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {folded[close[0]]}?"
+    return f"give one of {', '.join(names)}, or leave it out"
+
+
+def wanted(node: Schema) -> str:
+    """Say what a value must be, derived from the schema that enforces it."""
+    kind = node.get("type")
+    if "enum" in node:
+        names = ", ".join(map(str, node["enum"]))
+        return f"one of {names}" if len(node["enum"]) > 1 else names
+    if kind == "integer":
+        return f"a whole number from {node['minimum']} to {node['maximum']}"
+    if kind == "boolean":
+        return "true or false"
+    if kind == "array":
+        return f"a list of {node.get('minItems', 0)} to {node['maxItems']} entries"
+    if kind == "object" and "properties" in node:
+        return "a block with " + ", ".join(node.get("required") or node["properties"])
+    if kind == "object":
+        return f"a map of at most {node['maxProperties']} entries"
+    words = WORDS.get(node.get("pattern", ""), "a string")
+    if node.get("pattern") == DECIMAL:
+        return words
+    return f"{words}, at most {node['maxLength']} characters"
