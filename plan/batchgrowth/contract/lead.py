@@ -3,12 +3,11 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import takewhile
 
 SLACK = 1.5
 """Factor by which workers are requested earlier than their measured start-up time, which varies."""
 RELEASE_SLACK = 10.0
-"""Start-up times for which spare workers are kept if a later stage needs them: a varying pace causes no churn."""
+"""How long spare workers are kept for a later stage, in start-up times, so that a varying pace causes no churn."""
 SMOOTHING = 0.5
 """Weight of the newest measurement in the smoothed start-up time."""
 
@@ -22,20 +21,22 @@ class Upcoming:
 
 
 def smoothed(lead_seconds: float | None, measured_seconds: float) -> float:
-    """The new start-up time of workers: the first measurement as it is, later ones averaged in."""
+    """Return the new start-up time of workers: the first measurement as it is, later ones averaged in."""
     if lead_seconds is None:
         return measured_seconds
     return lead_seconds + SMOOTHING * (measured_seconds - lead_seconds)
 
 
 def window(lead_seconds: float, bound_seconds: float = math.inf) -> float:
-    """How many seconds before a stage its workers are requested, at most `bound_seconds`."""
+    """Return how many seconds before a stage its workers are requested, at most `bound_seconds`."""
     return min(lead_seconds * SLACK, bound_seconds)
 
 
 def release_after(lead_seconds: float, bound_seconds: float = math.inf) -> float:
-    """How many seconds spare workers are kept; 0 if `bound_seconds` is, which requests no workers ahead."""
-    return lead_seconds * RELEASE_SLACK if bound_seconds else 0.0
+    """Return how many seconds spare workers are kept; 0 if `bound_seconds` is 0, which requests no workers ahead."""
+    if bound_seconds == 0:
+        return 0.0
+    return lead_seconds * RELEASE_SLACK
 
 
 def requested(
@@ -46,24 +47,28 @@ def requested(
     bound_seconds: float = math.inf,
     age_seconds: float = math.inf,
 ) -> int:
-    """The number of workers to request: those of the current stage and of each stage within the window.
+    """Return the number of workers to request: enough for the current stage and for each stage within the window.
 
-    `upcoming` are the later stages in their order. `before` is the last request: it is lowered only to what stages
-    within RELEASE_SLACK start-up times want, or at once if `bound_seconds` is 0, which requests workers at the
+    `upcoming` are the later stages in their order. `before` is the last request. It is lowered only as far as stages
+    within RELEASE_SLACK start-up times permit, or at once if `bound_seconds` is 0, which requests workers at the
     milestone itself.
 
     `age_seconds` is the age of the last request if later stages are only forecast. Since forecasts come and go, such a
     request is not lowered within RELEASE_SLACK start-up times.
     """
-    ahead = tuple(takewhile(lambda stage: stage.due_seconds <= lead_seconds * RELEASE_SLACK, upcoming))
-    soon = _most(current, ahead, window(lead_seconds, bound_seconds))
-    later = _most(current, ahead, release_after(lead_seconds, bound_seconds))
+    ask_seconds = window(lead_seconds, bound_seconds)
+    keep_seconds = release_after(lead_seconds, bound_seconds)
+    soon = current
+    later = current
+    for stage in upcoming:
+        if stage.due_seconds > lead_seconds * RELEASE_SLACK:
+            break
+        if stage.due_seconds <= ask_seconds:
+            soon = max(soon, stage.workers)
+        if stage.due_seconds <= keep_seconds:
+            later = max(later, stage.workers)
     if soon > before:
         return soon
-    if age_seconds < release_after(lead_seconds, bound_seconds):
+    if age_seconds < keep_seconds:
         return before
     return max(soon, min(later, before))
-
-
-def _most(current: int, upcoming: tuple[Upcoming, ...], seconds: float) -> int:
-    return max([current, *(stage.workers for stage in upcoming if stage.due_seconds <= seconds)])

@@ -1,7 +1,7 @@
 """Every metric of trainer and operator, as data: name, meaning, unit and labels.
 
 They follow the conventions of Prometheus: base units, `_total` on counters, ratios from 0 to 1, timestamps instead of
-ages. No label's values may multiply with the length of a training, as updates, epochs or losses would.
+ages. The number of a label's values must not grow with the length of a training, as updates, epochs or losses would.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 UPDATE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 PAUSE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
 RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+"""Bounds of the buckets of histograms, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,15 @@ TRAINER = (
         "counter",
         "Parts of updates that an idle worker of GatherScatter repeated, by the copy that came first: backup or "
         "original.",
-        "",
-        ("first",),
+        labels=("first",),
     ),
     Metric("batchgrowth_batch_size", "gauge", "Batch size of the current stage.", "examples"),
     Metric(
-        "batchgrowth_checkpoint_duration_seconds", "histogram", "Checkpoint write time.", "seconds", (), PAUSE_BUCKETS
+        "batchgrowth_checkpoint_duration_seconds",
+        "histogram",
+        "Checkpoint write time.",
+        "seconds",
+        buckets=PAUSE_BUCKETS,
     ),
     Metric("batchgrowth_checkpoint_failures_total", "counter", "Checkpoints that could not be written."),
     Metric(
@@ -52,15 +56,14 @@ TRAINER = (
         "ratio",
     ),
     Metric("batchgrowth_epochs", "gauge", "Epochs done, including the fraction of the current one."),
-    Metric("batchgrowth_evaluation", "gauge", "Last value of each metric of the workload.", "", ("metric",)),
+    Metric("batchgrowth_evaluation", "gauge", "Last value of each metric of the workload.", labels=("metric",)),
     Metric("batchgrowth_examples_total", "counter", "Examples used.", "examples"),
     Metric("batchgrowth_exchange_bytes_total", "counter", "Bytes that the workers sent to each other.", "bytes"),
     Metric(
         "batchgrowth_growth_quantity",
         "gauge",
         "What a measured growth rule saw at its last look; infinity if it does not exceed its noise.",
-        "",
-        ("quantity",),
+        labels=("quantity",),
     ),
     Metric("batchgrowth_last_progress_timestamp_seconds", "gauge", "When the last update was committed.", "seconds"),
     Metric("batchgrowth_learning_rate", "gauge", "Learning rate of the last update."),
@@ -77,27 +80,26 @@ TRAINER = (
         "histogram",
         "Pause of the training while the group of workers re-forms.",
         "seconds",
-        ("direction",),
-        PAUSE_BUCKETS,
+        labels=("direction",),
+        buckets=PAUSE_BUCKETS,
     ),
     Metric("batchgrowth_stage", "gauge", "Index of the current stage, from 0."),
     Metric(
         "batchgrowth_staleness",
         "gauge",
         "Updates made between the fetch of a gradient's weights and its push, in the last round of Downpour.",
-        "",
-        ("statistic",),
+        labels=("statistic",),
     ),
     Metric(
         "batchgrowth_update_duration_seconds",
         "histogram",
         "Time of one update, by part: compute, exchange or wait.",
         "seconds",
-        ("part",),
-        UPDATE_BUCKETS,
+        labels=("part",),
+        buckets=UPDATE_BUCKETS,
     ),
     Metric("batchgrowth_updates_total", "counter", "Updates committed."),
-    Metric("batchgrowth_workers", "gauge", "Workers, by state: wanted by the plan, or training.", "", ("state",)),
+    Metric("batchgrowth_workers", "gauge", "Workers, by state: wanted by the plan, or training.", labels=("state",)),
 )
 
 OPERATOR = (
@@ -105,26 +107,23 @@ OPERATOR = (
         "batchgrowth_operator_api_requests_total",
         "counter",
         "Requests to the API server.",
-        "",
-        ("verb", "resource", "code"),
+        labels=("verb", "resource", "code"),
     ),
     Metric(
         "batchgrowth_operator_job_condition",
         "gauge",
         "1 for the current status of a job's condition, 0 for the others.",
-        "",
-        ("namespace", "job", "type", "status"),
+        labels=("namespace", "job", "type", "status"),
     ),
-    Metric("batchgrowth_operator_jobs", "gauge", "Jobs, by phase.", "", ("state",)),
+    Metric("batchgrowth_operator_jobs", "gauge", "Jobs, by phase.", labels=("state",)),
     Metric(
         "batchgrowth_operator_reconcile_duration_seconds",
         "histogram",
         "Duration of one reconcile.",
         "seconds",
-        (),
-        RECONCILE_BUCKETS,
+        buckets=RECONCILE_BUCKETS,
     ),
-    Metric("batchgrowth_operator_reconciles_total", "counter", "Reconciles, by result.", "", ("result",)),
+    Metric("batchgrowth_operator_reconciles_total", "counter", "Reconciles, by result.", labels=("result",)),
     Metric(
         "batchgrowth_operator_repairs_total", "counter", "Children repaired after a change by others.", "", ("kind",)
     ),
@@ -132,16 +131,15 @@ OPERATOR = (
         "batchgrowth_operator_status_writes_total",
         "counter",
         "Status writes, by whether one was needed.",
-        "",
-        ("result",),
+        labels=("result",),
     ),
     Metric(
         "batchgrowth_operator_workers_ready_duration_seconds",
         "histogram",
         "Time from the request of workers until all have joined.",
         "seconds",
-        ("direction",),
-        PAUSE_BUCKETS,
+        labels=("direction",),
+        buckets=PAUSE_BUCKETS,
     ),
 )
 

@@ -6,8 +6,6 @@ from pydantic import Field, StringConstraints
 
 from batchgrowth.schema import Model
 
-# --- The types and reasons of conditions and events, each with a sentence that explains it ---
-
 CONDITIONS = {
     "Accepted": "The spec is valid and has a plan; without one nothing is created.",
     "ClusterReady": "The scheduler is ready and the workers of the current stage have joined it.",
@@ -121,11 +119,11 @@ REASONS = {
 STAGE_BEGAN = "StageBegan"
 """Reason of the event about a new stage."""
 STATUS_REFUSED = "StatusRefused"
-"""Reason of the event about a status that the API server refuses. All other events have the reasons of conditions."""
+"""Reason of the event about a status that the API server refuses. All other events have reasons of conditions."""
 
 
 # --- The `status` of a BatchGrowthJob, which the operator writes ---
-# Conditions are authoritative and `phase` is their summary; `batchgrowth.contract.status` documents types and reasons.
+# Conditions are authoritative, and `phase` is their summary.
 
 MOST_HISTORY = 64
 """Stages kept in status.history."""
@@ -141,9 +139,10 @@ Name = Annotated[str, StringConstraints(max_length=253)]
 
 
 def _list_of(most: int, description: str, key: str = "") -> Any:
-    """The field of a list of at most that many entries: a map by `key`, or atomic without one."""
-    extra: dict[str, Any] = {"x-kubernetes-list-type": "map" if key else "atomic"}
-    extra |= {"x-kubernetes-list-map-keys": [key]} if key else {}
+    """Return the field of a list of at most that many entries: a map by `key`, or atomic without one."""
+    extra: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
+    if key:
+        extra = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
     return Field(strict=False, max_length=most, json_schema_extra=extra, description=description)
 
 
@@ -345,5 +344,5 @@ class JobStatus(Model):
     ] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The status as the API server stores it, without unknown values."""
+        """Return the status as the API server stores it, without unknown values."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from functools import reduce
-from operator import getitem
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
@@ -16,10 +14,11 @@ from batchgrowth.spec.pods import EnvFrom, EnvVar, PodVolume, Resources, VolumeM
 from batchgrowth.spec.running import Checkpoint, Exchange, PullSecret, Restarts, Workers
 from batchgrowth.spec.training import Batch, Evaluation, LearningRate, Optimizer, Workload
 
-# --- The name, labels and annotations of a job ---
-
 LONGEST_JOB_NAME = 44
-"""A DaskCluster may have 53 characters (63 less "-scheduler"), and our own children append up to 9."""
+"""The most characters of a job's name.
+
+A DaskCluster's name may have 53 (63 less "-scheduler"), and our own children append up to 9.
+"""
 
 LabelText = Annotated[str, StringConstraints(max_length=63)]
 AnnotationText = Annotated[str, StringConstraints(max_length=262_144)]
@@ -50,13 +49,12 @@ class Metadata(Model):
     uid: Any = None
 
 
-# --- What a job with an inexact exchange cannot have: its gradients are not those of the weights that they move ---
-
+# What a job with an inexact exchange cannot have, since its gradients are not those of the weights that they move.
 _MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
 _GAINING = [name for name, entry in LEARNING_RATES.items() if entry.gain]
 _COMPARING = [name for name, entry in OPTIMIZERS.items() if entry.compares_gradients]
 
-RULES = (
+_INEXACT_RULES = (
     Rule(
         "batch.growth.type",
         f"give a growth that measures nothing with exchange {', '.join(INEXACT)}: its gradients are "
@@ -80,14 +78,12 @@ RULES = (
 )
 
 
-# --- The manifest itself: `BatchGrowthJob` and its spec ---
-
 API_VERSION = "batchgrowth.dev/v1alpha1"
 KIND = "BatchGrowthJob"
 YEAR_SECONDS = 31_536_000
 MOST_SHARDS = 65_536
 COMPILING_SECONDS = 900
-"""The shortest time after which a peer counts as lost if the model is compiled."""
+"""The shortest time after which a peer counts as lost if the model is compiled, in seconds."""
 
 TrackerName = Literal["TensorBoard", "MLflow", "WeightsAndBiases"]
 
@@ -227,7 +223,7 @@ class JobSpec(Model):
         *LEARNING_RATES.outer_rules("JobSpec"),
         *SCHEDULES.outer_rules("JobSpec"),
         *EXCHANGES.outer_rules("JobSpec"),
-        *RULES,
+        *_INEXACT_RULES,
         Rule(
             "batch.shard",
             f"give a shard so large that batch.maximum has at most {MOST_SHARDS} of them",
@@ -274,13 +270,18 @@ class JobSpec(Model):
 
     @property
     def promise(self) -> Promise:
-        """What the weights depend on: what the exchange says, unless the kernels of a GPU need not be deterministic."""
-        return "Nondeterministic" if self.deterministic is False else self.exchange.entry.promise
+        """What the weights depend on: as the exchange says, unless the kernels of a GPU need not be deterministic."""
+        if self.deterministic is False:
+            return "Nondeterministic"
+        promise: Promise = self.exchange.entry.promise
+        return promise
 
     @property
     def patience_seconds(self) -> int:
-        """How long an exchange may hang: members also wait for one that compiles a shard of another size."""
-        return max(self.exchange.patience_seconds, COMPILING_SECONDS if self.compile else 0)
+        """How long an exchange may hang. With compile, a member may still be compiling a shard of another size."""
+        if self.compile:
+            return max(self.exchange.patience_seconds, COMPILING_SECONDS)
+        return self.exchange.patience_seconds
 
 
 class BatchGrowthJob(Model):
@@ -295,7 +296,7 @@ class BatchGrowthJob(Model):
     )
 
 
-# --- The part of a spec that determines the weights; everything else affects only speed ---
+# --- The part of a spec that determines the weights; the rest affects only speed ---
 
 MATHEMATICS = (
     "seed",
@@ -321,22 +322,27 @@ UNWRITTEN: dict[str, str | bool | None] = {
     "deterministic": True,
     "evaluation.stopEarly": None,
 }
-"""Defaults that are written to no stored job and no checkpoint: versions without the field would refuse them."""
+"""Defaults that no stored job and no checkpoint spells out: versions without the field would refuse them."""
 
 
 def mathematics(spec: JobSpec) -> dict[str, object]:
-    """The part of the spec that determines the weights, as plain JSON, with every default filled in.
+    """Return the part of the spec that determines the weights, as plain JSON, with every default filled in.
 
     Two runs with the same mathematics on the same kind of processor end with the same weights, bit for bit.
-    A checkpoint stores it, and a resume compares it field by field.
+    A checkpoint stores the mathematics, and a resume compares it field by field.
     """
     whole = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     part: dict[str, Any] = {}
     for path in MATHEMATICS:
         *parents, name = path.split(".")
-        source = reduce(getitem, parents, whole)
+        source = whole
+        for parent in parents:
+            source = source[parent]
         if name in source and source[name] != UNWRITTEN.get(path):
-            reduce(lambda into, parent: into.setdefault(parent, {}), parents, part)[name] = source[name]
+            into = part
+            for parent in parents:
+                into = into.setdefault(parent, {})
+            into[name] = source[name]
     part["batch"]["shard"] = spec.shard
     if spec.evaluation.stop_early is not None:
         part["evaluation"]["everyEpochs"] = spec.evaluation.every_epochs
@@ -347,11 +353,13 @@ def mathematics(spec: JobSpec) -> dict[str, object]:
 
 
 def differences(there: Mapping[str, object], here: Mapping[str, object]) -> str:
-    """What differs between the mathematics of two jobs, in words: "epochs: 30 there, 4 here"; empty if nothing does."""
+    """Return what differs between the mathematics of two jobs: "epochs: 30 there, 4 here"; empty if nothing does."""
     names = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
     return "; ".join(f"{name}: {_short(there.get(name))} there, {_short(here.get(name))} here" for name in names)
 
 
 def _short(value: object) -> str:
     text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "…"
+    if len(text) > 80:
+        text = text[:77] + "…"
+    return text

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from batchgrowth import names
 from batchgrowth.schema import MOUNT_PATH, QUANTITY, VARIABLE, VOLUME_NAME, Model, ObjectName, Rule, rules_in_schema
 
-# The rules of `workers.template`, a user's overlay on the worker pods: its form, and the parts the operator owns.
+# --- `workers.template`, a user's overlay on the worker pods: its form, and the parts that the operator owns ---
 
 CONTAINER = "worker"
 """Name of the worker pods' main container."""
@@ -25,7 +25,7 @@ MERGE_KEYS = {
 """Lists that merge by a key of their entries, as in a strategic merge patch; other lists are replaced."""
 PROBES = frozenset({"livenessProbe", "readinessProbe", "startupProbe"})
 PROBE_HANDLERS = frozenset({"exec", "grpc", "httpGet", "tcpSocket"})
-"""What a probe may do; the API server refuses one that does two of these."""
+"""What a probe may do; the API server refuses a probe that does two of these."""
 
 OWN_LABELS = frozenset(names.labels("", ""))
 OWN_VOLUMES = frozenset({"batchgrowth", "batchgrowth-source", "tmp"})
@@ -50,17 +50,19 @@ Broken = tuple[str, Any, str]
 
 
 def template_faults(template: Mapping[str, Any]) -> list[Broken]:
-    """The parts of the template that the operator owns or that have not the form of a pod template."""
-    metadata, pod = template.get("metadata", {}), template.get("spec", {})
-    parts = (("metadata", metadata), ("spec", pod))
-    wrong = [(name, part) for name, part in parts if not isinstance(part, dict)]
-    shapeless = wrong or [*_shapeless(metadata, "metadata"), *_shapeless(pod, "spec")]
+    """Return the parts of the template that the operator owns, or that lack the form of a pod template."""
+    metadata = template.get("metadata", {})
+    pod = template.get("spec", {})
+    shapeless = [(name, part) for name, part in (("metadata", metadata), ("spec", pod)) if not isinstance(part, dict)]
+    if not shapeless:
+        shapeless = [*_shapeless(metadata, "metadata"), *_shapeless(pod, "spec")]
     if shapeless:
         return [(path, value, "give it the form that it has in a pod template") for path, value in shapeless]
     return list(_owned(metadata, pod))
 
 
 def _owned(metadata: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[Broken]:
+    """Yield the parts that the operator owns, of a template that has the form of one."""
     yield from _own_fields(metadata.get("labels") or {}, OWN_LABELS, "metadata.labels")
     yield from _own_fields(pod, OWN_POD_FIELDS, "spec")
     yield from _own_entries(pod.get("volumes", ()), "name", OWN_VOLUMES, "spec.volumes")
@@ -69,17 +71,21 @@ def _owned(metadata: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[Brok
             path = f"spec.containers.{CONTAINER}"
             yield from _own_fields(container, OWN_CONTAINER_FIELDS, path)
             yield from _own_entries(container.get("volumeMounts", ()), "mountPath", OWN_MOUNTS, f"{path}.volumeMounts")
-            variables = {name for entry in container.get("env", ()) if (name := entry["name"]).startswith(OWN_PREFIXES)}
-            own = (OWN_VARIABLES | variables) - LOG_VARIABLES
+            variables = {entry["name"] for entry in container.get("env", ())}
+            prefixed = {name for name in variables if name.startswith(OWN_PREFIXES)}
+            own = (OWN_VARIABLES | prefixed) - LOG_VARIABLES
             yield from _own_entries(container.get("env", ()), "name", own, f"{path}.env")
 
 
 def _own_fields(node: Mapping[str, Any], own: frozenset[str], path: str) -> Iterator[Broken]:
-    yield from (_own(f"{path}.{name}", node[name], name) for name in sorted(own & node.keys()))
+    for name in sorted(own & node.keys()):
+        yield _own(f"{path}.{name}", node[name], name)
 
 
 def _own_entries(entries: Any, key: str, own: frozenset[str], path: str) -> Iterator[Broken]:
-    yield from (_own(f"{path}.{entry[key]}", entry, entry[key]) for entry in entries if entry[key] in own)
+    for entry in entries:
+        if entry[key] in own:
+            yield _own(f"{path}.{entry[key]}", entry, entry[key])
 
 
 def _own(path: str, value: Any, name: str) -> Broken:
@@ -87,7 +93,7 @@ def _own(path: str, value: Any, name: str) -> Broken:
 
 
 def _shapeless(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """Labels that are no map, and lists that merge by a key and have an entry without it."""
+    """Yield labels that are not a map, and lists that merge by a key and have an entry without it."""
     for name, value in node.items():
         if name == "labels" and not isinstance(value, dict | None):
             yield f"{path}.{name}", value
@@ -100,7 +106,8 @@ def _shapeless(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _has_key(entry: Any, key: str) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get(key), int if key == "containerPort" else str)
+    kind = int if key == "containerPort" else str
+    return isinstance(entry, dict) and isinstance(entry.get(key), kind)
 
 
 # --- What a user adds to the pods of trainer and workers: volumes, environment and resources, in the form of a pod ---
@@ -112,7 +119,7 @@ RESERVED_VOLUMES = ("batchgrowth", SOURCE_VOLUME, "checkpoints", "shared-memory"
 RESERVED_FOLDERS = ("/checkpoints", "/etc/batchgrowth", SOURCE_FOLDER, "/tmp")  # noqa: S108  (paths inside containers)
 RESERVED_VARIABLES = (*sorted(OWN_VARIABLES), "POD_NAME")
 OF_PODS = frozenset({"env", "envFrom", "resources", "volumeMounts", "volumes"})
-"""Fields of the spec that the trainer does not get: it does not read them, and an older one would refuse them."""
+"""Fields of the spec that the trainer does not get: it does not read them, and an older trainer would refuse them."""
 VALUE_SOURCES = ("configMapKeyRef", "fieldRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef")
 LARGEST_VOLUMES_BYTES = 16_384
 
@@ -128,7 +135,7 @@ def _open_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def map_list(key: str) -> dict[str, Any]:
-    """The schema's extension for a list whose entries are unique by `key`."""
+    """Return the schema's extension for a list whose entries are unique by `key`."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
@@ -177,18 +184,17 @@ class PodVolume(Model):
 
     @property
     def sources(self) -> dict[str, Any]:
-        """All fields beside the name that are given."""
+        """All given fields besides the name."""
         return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
 
     @property
     def has_token(self) -> bool:
-        """Whether a service account's token is projected into the volume."""
+        """True if a service account's token is projected into the volume."""
         projected = self.sources.get("projected")
         parts = projected.get("sources") if isinstance(projected, dict) else None
-        return any(
-            isinstance(part, dict) and part.get("serviceAccountToken") is not None
-            for part in (parts if isinstance(parts, list) else ())
-        )
+        if not isinstance(parts, list):
+            return False
+        return any(isinstance(part, dict) and part.get("serviceAccountToken") is not None for part in parts)
 
 
 class VolumeMount(Model):
@@ -301,12 +307,12 @@ class Resources(Model):
 
 
 def plain(models: Iterable[Model] | None) -> list[dict[str, Any]]:
-    """The models as a manifest spells them, without what was left out."""
+    """Return the models as a manifest spells them, without fields that were left out."""
     return [model.model_dump(mode="json", by_alias=True, exclude_none=True) for model in models or ()]
 
 
 def once(field: str, key: str) -> Callable[[Any], bool]:
-    """The check of a rule that the entries of a list, which may be left out, differ in that key."""
+    """Return the check of a rule that the entries of a list, which may be left out, differ in that key."""
 
     def holds(spec: Any) -> bool:
         keys = [getattr(entry, key) for entry in getattr(spec, field) or ()]
@@ -344,13 +350,13 @@ RULES = (
 # --- A user's pod template laid over the operator's template for workers ---
 
 OF_ONE_SOURCE = frozenset({"env", "volumes"})
-"""Lists whose entries have a name and one source: where an overlay gives one, it takes the place of another."""
+"""Lists whose entries have a name and one source; the overlay's source replaces the other."""
 
 
 def merged(base: Any, overlay: Any, key: str = "") -> Any:
-    """`overlay` laid over `base`: maps merge by their keys, lists as MERGE_KEYS says; all else is replaced.
+    """Return `overlay` laid over `base`: maps merge by their keys, lists as MERGE_KEYS says; all else is replaced.
 
-    What is null in the overlay is left out, so that Kubernetes' default holds.
+    A field that is null in the overlay is left out, so that Kubernetes' default holds.
     A probe's handler replaces one of another kind.
     """
     if isinstance(base, dict) and isinstance(overlay, dict):
@@ -361,12 +367,13 @@ def merged(base: Any, overlay: Any, key: str = "") -> Any:
     if isinstance(base, list) and isinstance(overlay, list) and key in MERGE_KEYS:
         field = MERGE_KEYS[key]
         over = {entry[field]: entry for entry in overlay}
-        kept = [_entry(entry, over.pop(entry[field]), key) if entry[field] in over else entry for entry in base]
-        return kept + list(over.values())
+        entries = []
+        for entry in base:
+            if entry[field] in over:
+                changed = over.pop(entry[field])
+                if key in OF_ONE_SOURCE and len(changed) > 1:
+                    entry = {name: value for name, value in entry.items() if name in changed}
+                entry = merged(entry, changed)
+            entries.append(entry)
+        return entries + list(over.values())
     return overlay
-
-
-def _entry(base: Any, overlay: Any, key: str) -> Any:
-    if key in OF_ONE_SOURCE and len(overlay) > 1:
-        base = {name: value for name, value in base.items() if name in overlay}
-    return merged(base, overlay)

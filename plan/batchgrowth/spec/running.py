@@ -1,4 +1,4 @@
-"""The parts of the spec that say how fast and where to train; only `workers.threads` changes the weights."""
+"""The parts of the spec that say how fast and where to train. Only `workers.threads` changes the weights."""
 
 import json
 from typing import Any, ClassVar, Literal
@@ -13,6 +13,7 @@ from batchgrowth.spec.pods import template_faults
 
 MOST_WORKERS = 1000
 LARGEST_TEMPLATE_BYTES = 16_384
+"""The longest workers.template, as JSON."""
 
 
 @choice_of(EXCHANGES)
@@ -56,7 +57,7 @@ class Exchange(Choice):
 
     @property
     def patience_seconds(self) -> int:
-        """How long a worker may hear nothing of another: timeoutSeconds for each update between two exchanges."""
+        """How long a worker may hear nothing from another: timeoutSeconds for each update between two exchanges."""
         return self.timeout_seconds * int(self.entry.longest_round(self.settings))
 
 
@@ -151,7 +152,7 @@ class Workers(Model):
     )
 
     def wanted(self, batch_size: int) -> int:
-        """batch_size // examplesPerWorker, clamped to minimum and maximum."""
+        """Return batch_size // examplesPerWorker, clamped to minimum and maximum."""
         return min(max(batch_size // self.examples_per_worker, self.minimum), self.maximum)
 
 
@@ -233,7 +234,7 @@ class Checkpoint(Model):
 
     @property
     def is_kept(self) -> bool:
-        """Whether checkpoints outlive the trainer's pod."""
+        """True if checkpoints outlive the trainer's pod."""
         return self.volume is not None or self.uri is not None
 
 

@@ -73,7 +73,7 @@ class Batch(Model):
     )
 
 
-# --- How often a job is evaluated, and what follows from its evaluations; only `stopEarly` changes the weights ---
+# --- `spec.evaluation`: how often a job is evaluated, and what follows; only `stopEarly` changes the weights ---
 
 
 class Watched(Model):
@@ -89,7 +89,7 @@ class Watched(Model):
 
     @property
     def least(self) -> float:
-        """A better value differs by more than this."""
+        """The change above which a value counts as better."""
         return 0.0
 
 
@@ -111,7 +111,7 @@ class StopEarly(Watched):
 
     @property
     def least(self) -> float:
-        """See Watched.least."""
+        """The change above which a value counts as better: minimumChange."""
         return float(self.minimum_change)
 
 
