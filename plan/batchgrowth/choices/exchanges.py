@@ -25,7 +25,7 @@ ALL_REDUCE = ExchangeEntry(
 # --- GatherScatter: one server holds the model, gathers gradients and scatters weights. Sievert and Shah, 2021 ---
 
 
-class GatherScatter(Model):
+class GatherScatterBlock(Model):
     """What the server does about slow workers."""
 
     backups: bool = Field(
@@ -40,7 +40,7 @@ GATHER_SCATTER = ExchangeEntry(
     name="GatherScatter",
     summary="has one server hold the model, gather gradients and scatter weights",
     source="Sievert and Shah, 2021",
-    block=GatherScatter,
+    block=GatherScatterBlock,
     implementation="batchgrowth_trainer.drivers.gather_scatter:train",
     example={"backups": True},
 )
@@ -64,7 +64,7 @@ _UNDIVIDED = ["Torch", "LBFGS"]
 """Optimizers whose step needs all parameters."""
 
 
-class ParameterServer(Model):
+class ParameterServerBlock(Model):
     """How many slices the parameters are cut into."""
 
     servers: int | None = Field(
@@ -80,7 +80,7 @@ PARAMETER_SERVER = ExchangeEntry(
     name="ParameterServer",
     summary="has servers add the gradients of a slice of the parameters each, step, and send the weights",
     source="Dean et al., 2012; Li et al., 2014",
-    block=ParameterServer,
+    block=ParameterServerBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
     all_connected=True,
     strategy="batchgrowth_trainer.exchange.parameter_server:ParameterServer",
@@ -164,7 +164,7 @@ def replica_rules(name: str, block: str) -> dict[str, tuple[Rule, ...]]:
 MOST_UPDATES = 8
 
 
-class Delayed(Model):
+class DelayedBlock(Model):
     """How much later a gradient is used."""
 
     updates: int = Field(
@@ -181,7 +181,7 @@ DELAYED = ExchangeEntry(
     name="Delayed",
     summary="adds gradients while the next are computed, and uses them some updates later",
     source="Langford, Smola and Zinkevich, 2009",
-    block=Delayed,
+    block=DelayedBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
     promise="Repeatable",
     strategy="batchgrowth_trainer.exchange.delayed:Delayed",
@@ -220,7 +220,7 @@ class Outer(Model):
     )
 
 
-class LocalSGD(Model):
+class LocalSGDBlock(Model):
     """Logical replicas, spread over the workers there are; each takes its part of every batch."""
 
     replicas: int = replicas_field(1000)
@@ -243,7 +243,7 @@ LOCAL_SGD = ExchangeEntry(
     name="LocalSGD",
     summary="has a fixed number of logical replicas step by themselves and average now and then",
     source="Stich, 2019; Lin et al., 2020; Douillard et al., 2023",
-    block=LocalSGD,
+    block=LocalSGDBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
     promise="Repeatable",
     replicas=lambda settings: settings.replicas,
@@ -257,7 +257,7 @@ LOCAL_SGD = ExchangeEntry(
 # --- ElasticAveraging: a spring pulls each replica to a centre, and the centre to the replicas. Zhang et al., 2015 ---
 
 
-class ElasticAveraging(Model):
+class ElasticAveragingBlock(Model):
     """Logical replicas, spread over the workers there are; the centre is evaluated and exported."""
 
     replicas: int = replicas_field(64)
@@ -283,7 +283,7 @@ ELASTIC_AVERAGING = ExchangeEntry(
     name="ElasticAveraging",
     summary="pulls a fixed number of logical replicas to a centre, and the centre to them",
     source="Zhang, Choromanska and LeCun, 2015",
-    block=ElasticAveraging,
+    block=ElasticAveragingBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
     promise="Repeatable",
     replicas=lambda settings: settings.replicas,
@@ -299,7 +299,7 @@ ELASTIC_AVERAGING = ExchangeEntry(
 # --- Gossip: each replica averages with its neighbours in a graph. Lian et al., 2017; Assran et al., 2019 ---
 
 
-class Gossip(Model):
+class GossipBlock(Model):
     """Logical replicas, spread over the workers there are; their mean is evaluated and exported."""
 
     replicas: int = replicas_field(64)
@@ -351,7 +351,7 @@ GOSSIP = ExchangeEntry(
     name="Gossip",
     summary="has a fixed number of logical replicas average with their neighbours in a graph",
     source="Lian et al., 2017; Assran et al., 2019",
-    block=Gossip,
+    block=GossipBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
     promise="Repeatable",
     replicas=lambda settings: settings.replicas,
@@ -367,7 +367,7 @@ GOSSIP = ExchangeEntry(
 # --- TopK: each replica sends its largest changes, and the others later. Basu et al., 2019; Lin et al., 2018 ---
 
 
-class TopK(Model):
+class TopKBlock(Model):
     """Logical replicas, spread over the workers there are; all have the same weights after each exchange."""
 
     replicas: int = replicas_field(64)
@@ -397,7 +397,7 @@ TOP_K = ExchangeEntry(
     name="TopK",
     summary="has a fixed number of logical replicas send their largest changes alone, and the others later",
     source="Basu et al., 2019; Lin et al., 2018",
-    block=TopK,
+    block=TopKBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
     promise="Repeatable",
     replicas=lambda settings: settings.replicas,
@@ -415,7 +415,7 @@ TOP_K = ExchangeEntry(
 DEFAULT_STALENESS = 16
 
 
-class Downpour(Model):
+class DownpourBlock(Model):
     """How far behind the weights a gradient may be."""
 
     maximum_staleness: int = Field(
@@ -432,7 +432,7 @@ DOWNPOUR = ExchangeEntry(
     summary="has workers push gradients to a server and fetch weights, each at its own pace, so weights differ from "
     "run to run",
     source="Dean et al., 2012",
-    block=Downpour,
+    block=DownpourBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
     promise="Nondeterministic",
     all_connected=True,
@@ -464,7 +464,7 @@ DOWNPOUR = ExchangeEntry(
 # --- Hogwild: threads of one process update the same weights without locks. Recht, Ré, Wright and Niu, 2011 ---
 
 
-class Hogwild(Model):
+class HogwildBlock(Model):
     """The threads that share the weights."""
 
     threads: int = Field(
@@ -480,7 +480,7 @@ HOGWILD = ExchangeEntry(
     name="Hogwild",
     summary="has threads of one process update the same weights without locks, so weights differ from run to run",
     source="Recht, Ré, Wright and Niu, 2011",
-    block=Hogwild,
+    block=HogwildBlock,
     implementation="batchgrowth_trainer.drivers.hogwild:train",
     uses_workers=False,
     promise="Nondeterministic",

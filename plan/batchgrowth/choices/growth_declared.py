@@ -50,7 +50,7 @@ A fraction would grow by four digits per epoch with a factor of 1.0001.
 """
 
 
-class Geometric(Model):
+class GeometricBlock(Model):
     """d = initial · factor^floor(epochs done / everyEpochs): GeoDamp of Sievert and Shah, 2021."""
 
     factor: DecimalText = Field(
@@ -97,7 +97,7 @@ class GeometricRule:
         return ceil(ROUNDING_UP.multiply(self.initial, ROUNDING_UP.power(self.factor, milestones)))
 
 
-def _coarser_geometric(settings: Geometric, epochs: int, _updates: int, stages: int) -> Coarser:
+def _coarser_geometric(settings: GeometricBlock, epochs: int, _updates: int, stages: int) -> Coarser:
     return Coarser("geometric.everyEpochs", settings.every_epochs, -(-epochs // stages))
 
 
@@ -105,7 +105,7 @@ GEOMETRIC = GrowthEntry(
     name="Geometric",
     summary="multiplies every few epochs",
     source="GeoDamp of Sievert and Shah, 2021",
-    block=Geometric,
+    block=GeometricBlock,
     implementation=lambda initial, block, _schedule: GeometricRule(initial, Decimal(block.factor), block.every_epochs),
     example={"factor": "2", "everyEpochs": 5},
     coarser=_coarser_geometric,
@@ -115,7 +115,7 @@ GEOMETRIC = GrowthEntry(
 # --- Linear: d = ceil(initial + examplesPerUpdate · updates done). PadaDamp of Sievert and Shah, 2021 ---
 
 
-class Linear(Model):
+class LinearGrowthBlock(Model):
     """d = initial + examplesPerUpdate · updates done: PadaDamp of Sievert and Shah, 2021."""
 
     examples_per_update: DecimalText = Field(
@@ -159,11 +159,11 @@ class LinearRule:
         return Until(update=(floor(updates / self.every_updates) + 1) * self.every_updates)
 
 
-def _linear_rule(initial: int, block: Linear, _schedule: ScheduleRule) -> LinearRule:
+def _linear_rule(initial: int, block: LinearGrowthBlock, _schedule: ScheduleRule) -> LinearRule:
     return LinearRule(initial, exact(block.examples_per_update), block.every_updates)
 
 
-def _coarser_linear(settings: Linear, _epochs: int, updates: int, stages: int) -> Coarser:
+def _coarser_linear(settings: LinearGrowthBlock, _epochs: int, updates: int, stages: int) -> Coarser:
     return Coarser("linear.everyUpdates", settings.every_updates, -(-updates // stages))
 
 
@@ -171,7 +171,7 @@ LINEAR = GrowthEntry(
     name="Linear",
     summary="adds a little with each update",
     source="PadaDamp of Sievert and Shah, 2021",
-    block=Linear,
+    block=LinearGrowthBlock,
     implementation=_linear_rule,
     example={"examplesPerUpdate": "0.25", "everyUpdates": 10},
     coarser=_coarser_linear,
@@ -236,7 +236,7 @@ def each_pair(holds: str) -> str:
     return f"{digits}.all(i, 100 * i + 1 >= size(self.steps) || {digits}.all(j, {digits}.all(k, {pair})))"
 
 
-class Milestones(Model):
+class MilestonesBlock(Model):
     """A list of epochs or updates, and batch sizes: Smith et al., 2017."""
 
     steps: tuple[Milestone, ...] = Field(
@@ -307,13 +307,13 @@ class MilestonesRule:
         return bisect_right(self.at, position.update if self.by_update else position.epoch)
 
 
-def _milestones_rule(initial: int, block: Milestones, _schedule: ScheduleRule) -> MilestonesRule:
+def _milestones_rule(initial: int, block: MilestonesBlock, _schedule: ScheduleRule) -> MilestonesRule:
     at = tuple(step.at for step in block.steps)
     sizes = tuple(step.batch_size for step in block.steps)
     return MilestonesRule(initial, at, sizes, by_update=block.steps[0].update is not None)
 
 
-def _last_update(block: Milestones) -> tuple[str, int] | None:
+def _last_update(block: MilestonesBlock) -> tuple[str, int] | None:
     last = block.steps[-1].update
     return None if last is None else ("milestones.steps", last)
 
@@ -322,7 +322,7 @@ MILESTONES = GrowthEntry(
     name="Milestones",
     summary="follows a list",
     source="Smith et al., 2017",
-    block=Milestones,
+    block=MilestonesBlock,
     implementation=_milestones_rule,
     last_update=_last_update,
     shrinks=lambda block: any(a.batch_size > b.batch_size for a, b in pairwise(block.steps)),
@@ -361,7 +361,7 @@ MOST_EPOCHS = 1_000_000
 """The most epochs of a job."""
 
 
-class InsteadOfDecay(Model):
+class InsteadOfDecayBlock(Model):
     """d = initial / factor of the schedule: Smith et al., 2017; Seesaw, arXiv 2510.14717."""
 
     every_epochs: int = Field(
@@ -406,7 +406,7 @@ class InsteadOfDecayRule:
         return min(ceil(self.initial / factor), LARGEST_BATCH)
 
 
-def _coarser_instead_of_decay(settings: InsteadOfDecay, epochs: int, _updates: int, stages: int) -> Coarser:
+def _coarser_instead_of_decay(settings: InsteadOfDecayBlock, epochs: int, _updates: int, stages: int) -> Coarser:
     return Coarser("insteadOfDecay.everyEpochs", settings.every_epochs, -(-epochs // stages))
 
 
@@ -417,7 +417,7 @@ INSTEAD_OF_DECAY = GrowthEntry(
     name="InsteadOfDecay",
     summary="grows by as much as the schedule would have the learning rate fall",
     source="Smith et al., 2017; Seesaw, arXiv 2510.14717",
-    block=InsteadOfDecay,
+    block=InsteadOfDecayBlock,
     implementation=lambda initial, block, schedule: InsteadOfDecayRule(initial, block.every_epochs, schedule),
     coarser=_coarser_instead_of_decay,
     outer_rules={

@@ -68,7 +68,7 @@ LOSS_RATIO = MeasuredEntry(
 # --- LossAndGradient: d = B0 · (c·F0 + g0) / (c·F + g). RadaDamp of Sievert, 2021 ---
 
 
-class LossAndGradient(Model):
+class LossAndGradientBlock(Model):
     """d = B0 · (c·F0 + g0) / (c·F + g), with F the loss and g the squared norm of a batch's gradient: RadaDamp.
 
     F0 and g0 are means until the first look. In RadaDamp's terms, everyUpdates is its dwell and also its wait.
@@ -111,7 +111,7 @@ LOSS_AND_GRADIENT = MeasuredEntry(
     summary="grows as loss and gradient shrink together",
     source="RadaDamp of Sievert, 2021",
     quantity="loss and gradient ratio",
-    block=LossAndGradient,
+    block=LossAndGradientBlock,
     implementation=lambda settings: LossAndGradientRule(float(settings.loss_weight)),
 )
 
@@ -119,7 +119,7 @@ LOSS_AND_GRADIENT = MeasuredEntry(
 # --- NoiseScale: d = multiple · tr(Σ) / |G|². McCandlish et al., 2018 ---
 
 
-class NoiseScale(Model):
+class NoiseScaleBlock(Model):
     """d = multiple · tr(Σ) / |G|², the simple noise scale: McCandlish et al., 2018, section 2.2."""
 
     multiple: DecimalText = Field(
@@ -159,7 +159,7 @@ NOISE_SCALE = MeasuredEntry(
     source="McCandlish et al., 2018",
     quantity="noise scale",
     needs_noise=True,
-    block=NoiseScale,
+    block=NoiseScaleBlock,
     implementation=lambda settings: NoiseScaleRule(float(settings.multiple)),
     outer_rules=two_shards("NoiseScale"),
 )
@@ -168,7 +168,7 @@ NOISE_SCALE = MeasuredEntry(
 # --- GradientDiversity: d = δ · n · Δ + 1, with n · Δ = 1 + tr(Σ) / |G|². Yin et al., 2018 ---
 
 
-class GradientDiversity(Model):
+class GradientDiversityBlock(Model):
     """d = δ · n · Δ + 1, with Δ = Σ|∇f|² / |Σ∇f|² over n examples: Yin et al., 2018, section 3.
 
     The training set's n · Δ is 1 + tr(Σ) / |G|²: 1 if all gradients are equal, n if they are orthogonal.
@@ -211,7 +211,7 @@ GRADIENT_DIVERSITY = MeasuredEntry(
     source="Yin et al., 2018",
     quantity="gradient diversity",
     needs_noise=True,
-    block=GradientDiversity,
+    block=GradientDiversityBlock,
     implementation=lambda settings: GradientDiversityRule(float(settings.share)),
     outer_rules=two_shards("GradientDiversity"),
 )
@@ -317,7 +317,7 @@ MOST_NUMBERS = 256
 """The most numbers that a custom rule remembers from look to look."""
 
 
-class Custom(Model):
+class CustomBlock(Model):
     """d = function(look): a user's function, which takes a batchgrowth.extend.Look."""
 
     entrypoint: str = Field(
@@ -357,7 +357,7 @@ CUSTOM = MeasuredEntry(
     summary="follows a function of your own",
     quantity="custom rule",
     needs_noise=True,
-    block=Custom,
+    block=CustomBlock,
     implementation="batchgrowth_trainer.replica.growth:custom_rule",
     example={"entrypoint": "my_rules:by_noise"},
     memory=lambda block: block.memory,

@@ -55,7 +55,7 @@ ADAPTIVE = ["Adagrad", "Adam", "AdamW", "LAMB", "LARS", "LBFGS", "RMSprop"]
 """The optimizers whose steps do not grow with the gradient."""
 
 
-class AdaScale(Windows):
+class AdaScaleBlock(Windows):
     """When the gain is measured again: Johnson et al., 2020."""
 
 
@@ -76,7 +76,7 @@ ADA_SCALE = RateEntry(
     name="AdaScale",
     summary="is initial · the gain of the batch over batch.initial, as training measures it",
     source="Johnson et al., 2020",
-    block=AdaScale,
+    block=AdaScaleBlock,
     implementation=lambda rate, _initial, _wanted, _used: rate,
     gain=gain,
     outer_rules={

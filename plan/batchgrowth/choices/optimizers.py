@@ -43,7 +43,7 @@ WEIGHT_DECAY_AT_MOST_ONE = Rule(
 # --- SGD: Sutskever et al., 2013 ---
 
 
-class SGD(Model):
+class SGDBlock(Model):
     """Stochastic gradient descent with momentum, in the form of Sutskever et al., 2013."""
 
     momentum: DecimalText = Field(
@@ -66,11 +66,11 @@ class SGD(Model):
     )
 
 
-SGD_ENTRY = OptimizerEntry(
+SGD = OptimizerEntry(
     name="SGD",
     summary="is stochastic gradient descent, with momentum, Nesterov's momentum and weight decay",
     source="Sutskever et al., 2013",
-    block=SGD,
+    block=SGDBlock,
     implementation="batchgrowth_trainer.replica.optimizers:sgd_stepper",
     example={"momentum": "0.9"},
 )
@@ -79,7 +79,7 @@ SGD_ENTRY = OptimizerEntry(
 # --- Adagrad: Duchi et al., 2011 ---
 
 
-class Adagrad(Model):
+class AdagradBlock(Model):
     """Adagrad: Duchi et al., 2011."""
 
     epsilon: DecimalText = Field(
@@ -98,7 +98,7 @@ ADAGRAD = OptimizerEntry(
     name="Adagrad",
     summary="scales each weight's step by the sum of its squared gradients so far",
     source="Duchi et al., 2011",
-    block=Adagrad,
+    block=AdagradBlock,
     implementation="batchgrowth_trainer.replica.optimizers:adagrad_stepper",
 )
 
@@ -106,7 +106,7 @@ ADAGRAD = OptimizerEntry(
 # --- RMSprop: Tieleman and Hinton, 2012 ---
 
 
-class RMSprop(Model):
+class RMSpropBlock(Model):
     """RMSprop: Tieleman and Hinton, 2012, lecture 6.5."""
 
     alpha: DecimalText = Field(
@@ -137,7 +137,7 @@ RMSPROP = OptimizerEntry(
     name="RMSprop",
     summary="scales each weight's step by a running mean of its squared gradients",
     source="Tieleman and Hinton, 2012",
-    block=RMSprop,
+    block=RMSpropBlock,
     implementation="batchgrowth_trainer.replica.optimizers:rmsprop_stepper",
     example={"momentum": "0.9", "centered": True},
 )
@@ -146,7 +146,7 @@ RMSPROP = OptimizerEntry(
 # --- Adam: Kingma and Ba, 2015 ---
 
 
-class Adam(Model):
+class AdamBlock(Model):
     """Adam: Kingma and Ba, 2015."""
 
     beta1: DecimalText = Field(
@@ -178,7 +178,7 @@ ADAM = OptimizerEntry(
     name="Adam",
     summary="scales each weight's step by running means of gradients and their squares",
     source="Kingma and Ba, 2015",
-    block=Adam,
+    block=AdamBlock,
     implementation="batchgrowth_trainer.replica.optimizers:adam_stepper",
     example={"weightDecay": "0.001"},
 )
@@ -187,7 +187,7 @@ ADAM = OptimizerEntry(
 # --- AdamW: Loshchilov and Hutter, 2019 ---
 
 
-class AdamW(Adam):
+class AdamWBlock(AdamBlock):
     """Adam with the weight decay taken off the weights: Loshchilov and Hutter, 2019."""
 
     weight_decay: DecimalText = Field(
@@ -199,7 +199,7 @@ ADAMW = OptimizerEntry(
     name="AdamW",
     summary="is Adam with the weight decay subtracted from the weights",
     source="Loshchilov and Hutter, 2019",
-    block=AdamW,
+    block=AdamWBlock,
     implementation="batchgrowth_trainer.replica.optimizers:adamw_stepper",
 )
 
@@ -207,7 +207,7 @@ ADAMW = OptimizerEntry(
 # --- LAMB: You et al., 2020 ---
 
 
-class LAMB(Adam):
+class LAMBBlock(AdamBlock):
     """Adam whose step in each layer has the norm of its weights: You et al., 2020, algorithm 2."""
 
     epsilon: DecimalText = Field(
@@ -222,11 +222,11 @@ class LAMB(Adam):
     )
 
 
-LAMB_ENTRY = OptimizerEntry(
+LAMB = OptimizerEntry(
     name="LAMB",
     summary="is AdamW with a step for each layer, in proportion to the norm of its weights, for large batches",
     source="You et al., 2020",
-    block=LAMB,
+    block=LAMBBlock,
     implementation="batchgrowth_trainer.replica.optimizers:lamb_stepper",
 )
 
@@ -234,7 +234,7 @@ LAMB_ENTRY = OptimizerEntry(
 # --- LARS: You et al., 2017 ---
 
 
-class LARS(Model):
+class LARSBlock(Model):
     """SGD whose step in each layer is in proportion to the norm of its weights: You et al., 2017."""
 
     momentum: DecimalText = Field("0.9", description='Momentum: a decimal in quotes, below 1. Default: "0.9".')
@@ -256,11 +256,11 @@ class LARS(Model):
     )
 
 
-LARS_ENTRY = OptimizerEntry(
+LARS = OptimizerEntry(
     name="LARS",
     summary="is SGD with a learning rate for each layer, in proportion to the norm of its weights, for large batches",
     source="You et al., 2017",
-    block=LARS,
+    block=LARSBlock,
     implementation="batchgrowth_trainer.replica.optimizers:lars_stepper",
     example={"weightDecay": "0.0001"},
 )
@@ -269,7 +269,7 @@ LARS_ENTRY = OptimizerEntry(
 # --- LBFGS: Nocedal, 1980; in the form of Sandblaster, Dean et al., 2012 ---
 
 
-class LBFGS(Model):
+class LBFGSBlock(Model):
     """Limited-memory BFGS without a line search: Nocedal and Wright, 2006, algorithm 7.4."""
 
     history: int = Field(
@@ -294,11 +294,11 @@ class LBFGS(Model):
     )
 
 
-LBFGS_ENTRY = OptimizerEntry(
+LBFGS = OptimizerEntry(
     name="LBFGS",
     summary="steps by the curvature that its last steps have shown, for batches of the whole data set",
     source="Dean et al., 2012; Nocedal and Wright, 2006",
-    block=LBFGS,
+    block=LBFGSBlock,
     implementation="batchgrowth_trainer.replica.lbfgs:maker",
     example={"history": 5},
     compares_gradients=True,
@@ -311,7 +311,7 @@ SettingText = Annotated[str, StringConstraints(max_length=1024)]
 RESERVED = ("params", "lr")
 
 
-class Torch(Model):
+class TorchBlock(Model):
     """A subclass of torch.optim.Optimizer."""
 
     optimizer: str = Field(
@@ -355,7 +355,7 @@ TORCH = OptimizerEntry(
     name="Torch",
     summary="is any subclass of torch.optim.Optimizer, of torch, of a package or of your own",
     source="PyTorch, torch.optim",
-    block=Torch,
+    block=TorchBlock,
     implementation="batchgrowth_trainer.replica.torch_optimizer:maker",
     example={"optimizer": "torch.optim:NAdam", "arguments": {"betas": "[0.9, 0.95]"}},
 )

@@ -103,7 +103,7 @@ TERMS = 30
 """Terms of the cosine's series: 60 digits up to π / 2."""
 
 
-class Cosine(Model):
+class CosineBlock(Model):
     """The factor of an epoch is finalFactor + (1 - finalFactor) · (1 + cos(π · epoch / epochs)) / 2."""
 
     final_factor: FinalFactor = "0"
@@ -143,7 +143,7 @@ COSINE = ScheduleEntry(
     name="Cosine",
     summary="falls along half a cosine wave",
     source="Loshchilov and Hutter, 2017",
-    block=Cosine,
+    block=CosineBlock,
     implementation=lambda block, epochs: CosineSchedule(exact(block.final_factor), block.epochs or epochs),
     example={"finalFactor": "0.01"},
     outer_rules={"JobSpec": within_the_job("cosine")},
@@ -153,7 +153,7 @@ COSINE = ScheduleEntry(
 # --- Linear: 1 - (1 - finalFactor) · epoch / epochs. Li, Yumer and Ramanan, 2020; torch's LinearLR ---
 
 
-class Linear(Model):
+class LinearScheduleBlock(Model):
     """The factor of an epoch is 1 - (1 - finalFactor) · epoch / epochs: Li, Yumer and Ramanan, 2020."""
 
     final_factor: FinalFactor = "0"
@@ -178,7 +178,7 @@ LINEAR = ScheduleEntry(
     name="Linear",
     summary="falls by the same amount each epoch",
     source="Li, Yumer and Ramanan, 2020",
-    block=Linear,
+    block=LinearScheduleBlock,
     implementation=lambda block, epochs: LinearSchedule(exact(block.final_factor), block.epochs or epochs),
     example={"finalFactor": "0.1"},
     outer_rules={"JobSpec": within_the_job("linear")},
@@ -188,7 +188,7 @@ LINEAR = ScheduleEntry(
 # --- Polynomial: finalFactor + (1 - finalFactor) · (1 - epoch / epochs)^power. Chen et al., 2018; PolynomialLR ---
 
 
-class Polynomial(Model):
+class PolynomialBlock(Model):
     """The factor of an epoch is finalFactor + (1 - finalFactor) · (1 - epoch / epochs)^power: Chen et al., 2018."""
 
     power: DecimalText = Field(
@@ -226,7 +226,7 @@ POLYNOMIAL = ScheduleEntry(
     name="Polynomial",
     summary="falls along a power of the epochs left",
     source="Chen et al., 2018",
-    block=Polynomial,
+    block=PolynomialBlock,
     implementation=lambda block, epochs: PolynomialSchedule(
         exact(block.power), exact(block.final_factor), block.epochs or epochs
     ),
@@ -238,7 +238,7 @@ POLYNOMIAL = ScheduleEntry(
 # --- InverseSquareRoot: sqrt(offsetEpochs / (offsetEpochs + epoch)). Vaswani et al., 2017, section 5.3, by epoch ---
 
 
-class InverseSquareRoot(Model):
+class InverseSquareRootBlock(Model):
     """The factor of an epoch is sqrt(offsetEpochs / (offsetEpochs + epoch)): Vaswani et al., 2017, by epoch."""
 
     offset_epochs: int = Field(
@@ -264,7 +264,7 @@ INVERSE_SQUARE_ROOT = ScheduleEntry(
     name="InverseSquareRoot",
     summary="falls with the inverse square root of the epochs",
     source="Vaswani et al., 2017",
-    block=InverseSquareRoot,
+    block=InverseSquareRootBlock,
     implementation=lambda block, _epochs: InverseSquareRootSchedule(block.offset_epochs),
     example={"offsetEpochs": 4},
 )
@@ -273,7 +273,7 @@ INVERSE_SQUARE_ROOT = ScheduleEntry(
 # --- Step: factor^floor(epoch / everyEpochs). He et al., 2016, section 4; torch's StepLR ---
 
 
-class Step(Model):
+class StepBlock(Model):
     """The factor of an epoch is factor^floor(epoch / everyEpochs): He et al., 2016."""
 
     factor: DecimalText = Field(
@@ -312,7 +312,7 @@ STEP = ScheduleEntry(
     name="Step",
     summary="multiplies by a factor every few epochs",
     source="He et al., 2016",
-    block=Step,
+    block=StepBlock,
     implementation=lambda block, _epochs: StepSchedule(exact(block.factor), block.every_epochs),
     example={"factor": "0.1", "everyEpochs": 3},
     outer_rules={

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from batchgrowth import Fault, SpecError, load_manifest, mathematics, read_manifest
-from batchgrowth.choices.optimizers import SGD, Adam, AdamW
+from batchgrowth.choices.optimizers import AdamBlock, AdamWBlock, SGDBlock
 from batchgrowth.manifest.documents import read_document
 from batchgrowth.spec import Batch, Optimizer
 from hypothesis import given, settings
@@ -156,9 +156,9 @@ def test_a_model_built_in_python_says_which_rule_it_breaks() -> None:
 
 
 def test_the_optimizers_block_is_always_there() -> None:
-    assert SGD() == Optimizer().settings == Optimizer(type="SGD").sgd
-    assert Adam() == Optimizer(type="Adam").settings
-    assert AdamW(beta1="0.5") == Optimizer(type="AdamW", adam_w=AdamW(beta1="0.5")).settings
+    assert SGDBlock() == Optimizer().settings == Optimizer(type="SGD").sgd
+    assert AdamBlock() == Optimizer(type="Adam").settings
+    assert AdamWBlock(beta1="0.5") == Optimizer(type="AdamW", adam_w=AdamWBlock(beta1="0.5")).settings
     assert "0.01" == Optimizer.model_validate({"type": "AdamW"}).settings.weight_decay
     with pytest.raises(ValidationError):
         Optimizer.model_validate("SGD")

@@ -8,7 +8,7 @@ from typing import Any
 import cel
 import pytest
 from batchgrowth import JobSpec, PlanError, Position, make_plan, mathematics
-from batchgrowth.choices.growth_declared import MOST_STEPS, Milestone, Milestones, MilestonesRule
+from batchgrowth.choices.growth_declared import MOST_STEPS, Milestone, MilestonesBlock, MilestonesRule
 from batchgrowth.extend import Until
 from batchgrowth.schedule.plan import MOST_STAGES
 from hypothesis import given
@@ -81,7 +81,7 @@ def cel_holds(cels: list[str | None], value: dict[str, Any]) -> bool:
     return all(rule is None or cel.evaluate(rule, cel.Context({"self": value})) is True for rule in cels)
 
 
-def python_holds(model: type[Milestone | Milestones], value: dict[str, Any]) -> bool:
+def python_holds(model: type[Milestone | MilestonesBlock], value: dict[str, Any]) -> bool:
     """Whether the model accepts the value."""
     try:
         model.model_validate(value)
@@ -105,7 +105,7 @@ entries = st.builds(
 )
 def test_cel_and_python_agree_on_lists(steps: list[dict[str, int]]) -> None:
     given = {"steps": steps}
-    assert python_holds(Milestones, given) == cel_holds([rule.cel for rule in Milestones.rules], given)
+    assert python_holds(MilestonesBlock, given) == cel_holds([rule.cel for rule in MilestonesBlock.rules], given)
 
 
 @pytest.mark.parametrize("given", [{}, {"epoch": 1}, {"update": 1}, {"epoch": 1, "update": 1}], ids=str)
@@ -121,12 +121,12 @@ def test_cel_sees_a_pair_anywhere_that_does_not_rise(place: int, field: str, kin
     """The digits of the index reach every pair."""
     steps = [{kind: k, "batchSize": k} for k in range(1, 121)]
     steps[place][kind if field == "at" else field] -= 1
-    assert not cel_holds([rule.cel for rule in Milestones.rules], {"steps": steps})
+    assert not cel_holds([rule.cel for rule in MilestonesBlock.rules], {"steps": steps})
 
 
 def test_cel_sees_the_last_pair_of_the_longest_list() -> None:
     steps = [{"update": k, "batchSize": k} for k in range(1, MOST_STEPS + 1)]
-    sizes = [Milestones.rules[-1].cel]
+    sizes = [MilestonesBlock.rules[-1].cel]
     assert cel_holds(sizes, {"steps": steps})
     steps[-1]["batchSize"] -= 1
     assert not cel_holds(sizes, {"steps": steps})

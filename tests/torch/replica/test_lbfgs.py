@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.choices.optimizers import LBFGS
+from batchgrowth.choices.optimizers import LBFGSBlock
 from batchgrowth_trainer.replica.flat import FlatParameters, Span
 from batchgrowth_trainer.replica.lbfgs import Coordinator, HeldSlices, Table, total
 from batchgrowth_trainer.replica.optimizers import optimizer_of
@@ -202,7 +202,7 @@ def test_the_bits_do_not_depend_on_where_the_slices_are() -> None:
     """The coordinator orders; who holds which parameters, and answers first, makes no difference."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(300, 250), nn.Linear(250, 7))  # the first is longer than a slice
-    flat, settings = FlatParameters(model, torch.device("cpu")), LBFGS(history=2)
+    flat, settings = FlatParameters(model, torch.device("cpu")), LBFGSBlock(history=2)
 
     def ended(cut: int) -> Tensor:
         names = [f"{kind}.{place}" for kind in ("step", "change") for place in range(2)]
@@ -228,7 +228,7 @@ def test_a_direction_that_rounding_has_turned_uphill_is_not_taken() -> None:
     vectors |= {"weights": torch.ones(1)}
     for name in ("step.0", "change.0", "slope", "gradient"):
         vectors[name].fill_(2)
-    coordinator = Coordinator(LBFGS(history=1), [1.0, -4.0, 4.0])  # one pair, whose curvature is below 0
+    coordinator = Coordinator(LBFGSBlock(history=1), [1.0, -4.0, 4.0])  # one pair, whose curvature is below 0
     coordinator.step(HeldSlices([Span("weight", (1,), 0)], vectors), 0.25, first=False)
     assert 0 == coordinator.numbers[0]
     assert 0.5 == vectors["weights"].item()

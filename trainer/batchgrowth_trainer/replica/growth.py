@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import torch
-from batchgrowth.choices.growth_measured import Custom, CustomRule
+from batchgrowth.choices.growth_measured import CustomBlock, CustomRule
 from batchgrowth.measured.course import Course, Measured
 from batchgrowth.measuring import NOT_TIMED, Timing
 from batchgrowth.schedule.plan import MOST_DECISIONS, BatchDecision
@@ -119,7 +119,7 @@ class Growth:
         self._vector[_FIRST : _FIRST + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
 
 
-def custom_rule(settings: Custom) -> CustomRule:
+def custom_rule(settings: CustomBlock) -> CustomRule:
     """The rule of Custom, with the function that its entrypoint names. Raises WorkloadError if there is none."""
     return CustomRule(find_function(settings.entrypoint, "batch.growth.custom.entrypoint"))
 

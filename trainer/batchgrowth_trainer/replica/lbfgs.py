@@ -5,7 +5,7 @@ from math import fsum, isfinite, nan
 from typing import Protocol
 
 import torch
-from batchgrowth.choices.optimizers import LBFGS
+from batchgrowth.choices.optimizers import LBFGSBlock
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
@@ -93,7 +93,7 @@ Products = dict[str, float]
 """The inner products of one vector with others, by their names."""
 
 
-def maker(settings: LBFGS) -> Callable[[JobSpec, FlatParameters], "LBFGSOptimizer"]:
+def maker(settings: LBFGSBlock) -> Callable[[JobSpec, FlatParameters], "LBFGSOptimizer"]:
     """A function that makes the optimizer for the parameters of a model."""
     return lambda _spec, parameters: LBFGSOptimizer(settings, parameters)
 
@@ -105,7 +105,7 @@ class LBFGSOptimizer:
     and in "numbers" what the coordinator remembers.
     """
 
-    def __init__(self, settings: LBFGS, parameters: FlatParameters) -> None:
+    def __init__(self, settings: LBFGSBlock, parameters: FlatParameters) -> None:
         vector, places = parameters.vector.data, range(settings.history)
         names = [*map(_step, places), *map(_change, places), _STEP, _GRADIENT]
         self.state = {name: torch.zeros_like(vector) for name in names}
@@ -132,7 +132,7 @@ class Coordinator:
     Pair number n is at place n modulo `history`, in the names of vectors and in the tables.
     """
 
-    def __init__(self, settings: LBFGS, numbers: Sequence[float] = ()) -> None:
+    def __init__(self, settings: LBFGSBlock, numbers: Sequence[float] = ()) -> None:
         """`numbers` are those of a coordinator after the update before; none before the first update."""
         size, self._least = settings.history, float(settings.least_curvature)
         given = list(numbers) or [0.0] * (1 + 2 * size**2)

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Protocol
 
 import torch
-from batchgrowth.choices.exchanges import LocalSGD, Outer
-from batchgrowth.choices.optimizers import LAMB, LARS, SGD, Adagrad, Adam, RMSprop
+from batchgrowth.choices.exchanges import LocalSGDBlock, Outer
+from batchgrowth.choices.optimizers import AdagradBlock, AdamBlock, LAMBBlock, LARSBlock, RMSpropBlock, SGDBlock
 from batchgrowth.errors import WorkloadError
 from batchgrowth.exact_numbers import exact
 from batchgrowth.spec import Averaging, JobSpec
@@ -143,7 +143,7 @@ def _undecayed(spec: JobSpec) -> Stepper:
 _MOMENTUM = "momentum_buffer"
 
 
-def sgd_stepper(settings: SGD) -> Stepper:
+def sgd_stepper(settings: SGDBlock) -> Stepper:
     """Torch's SGD with these settings, operation by operation; it keeps a momentum buffer if there is momentum.
 
     Torch's own function takes twice as long for a small net.
@@ -164,7 +164,7 @@ def sgd_stepper(settings: SGD) -> Stepper:
 # --- Adagrad ---
 
 
-def adagrad_stepper(settings: Adagrad) -> Stepper:
+def adagrad_stepper(settings: AdagradBlock) -> Stepper:
     """Torch's Adagrad with these settings."""
 
     def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
@@ -189,7 +189,7 @@ def adagrad_stepper(settings: Adagrad) -> Stepper:
 _SQUARES, _MEAN, _BUFFER = "square_avg", "grad_avg", "momentum_buffer"
 
 
-def rmsprop_stepper(settings: RMSprop) -> Stepper:
+def rmsprop_stepper(settings: RMSpropBlock) -> Stepper:
     """Torch's RMSprop with these settings; it keeps only the vectors that they need."""
     kept = (_SQUARES, *([_MEAN] if settings.centered else []), *([_BUFFER] if float(settings.momentum) else []))
 
@@ -216,7 +216,7 @@ def rmsprop_stepper(settings: RMSprop) -> Stepper:
 # --- Adam, and AdamW, which decouples the weight decay from the gradient ---
 
 
-def adam_stepper(settings: Adam, *, decoupled: bool = False) -> Stepper:
+def adam_stepper(settings: AdamBlock, *, decoupled: bool = False) -> Stepper:
     """Torch's Adam with these settings."""
 
     def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
@@ -241,7 +241,7 @@ def adam_stepper(settings: Adam, *, decoupled: bool = False) -> Stepper:
     return Stepper(("exp_avg", "exp_avg_sq"), step)
 
 
-def adamw_stepper(settings: Adam) -> Stepper:
+def adamw_stepper(settings: AdamBlock) -> Stepper:
     """Torch's AdamW with these settings."""
     return adam_stepper(settings, decoupled=True)
 
@@ -249,7 +249,7 @@ def adamw_stepper(settings: Adam) -> Stepper:
 # --- LAMB: AdamW with a step for each parameter that has the norm of its weights ---
 
 
-def lamb_stepper(settings: LAMB) -> Stepper:
+def lamb_stepper(settings: LAMBBlock) -> Stepper:
     """LAMB with these settings: You et al., 2020, algorithm 2, with corrected moments and the identity as phi."""
     plain = adam_stepper(settings.model_copy(update={"weight_decay": "0"}))
     decay = float(settings.weight_decay)
@@ -268,9 +268,9 @@ def lamb_stepper(settings: LAMB) -> Stepper:
 # --- LARS: SGD with a learning rate for each parameter ---
 
 
-def lars_stepper(settings: LARS) -> Stepper:
+def lars_stepper(settings: LARSBlock) -> Stepper:
     """LARS with these settings: You et al., 2017, with the learning rate outside of the momentum, as torch's SGD."""
-    plain = sgd_stepper(SGD(momentum=settings.momentum))
+    plain = sgd_stepper(SGDBlock(momentum=settings.momentum))
     trust, decay = float(settings.trust_coefficient), float(settings.weight_decay)
 
     def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
@@ -366,5 +366,5 @@ class OuterOptimizer:
 def outer_of(spec: JobSpec, vector: Tensor) -> OuterOptimizer | None:
     """The outer optimizer that a job asks for."""
     settings = spec.exchange.settings
-    asked = settings.outer if isinstance(settings, LocalSGD) else None
+    asked = settings.outer if isinstance(settings, LocalSGDBlock) else None
     return None if asked is None else OuterOptimizer(asked, vector)

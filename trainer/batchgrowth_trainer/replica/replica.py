@@ -6,7 +6,7 @@ from copy import copy, deepcopy
 from functools import partial
 
 import torch
-from batchgrowth.choices.exchanges import Delayed
+from batchgrowth.choices.exchanges import DelayedBlock
 from batchgrowth.measuring import Timing
 from batchgrowth.position import Position
 from batchgrowth.schedule.stages import Plan, Step
@@ -108,7 +108,9 @@ class Pending:
 def pending_of(spec: JobSpec, length: int, device: torch.device) -> Pending | None:
     """The queue of a job whose exchange delays gradients."""
     settings = spec.exchange.settings
-    return Pending(settings.updates, length, device) if isinstance(settings, Delayed) and settings.updates else None
+    if isinstance(settings, DelayedBlock) and settings.updates:
+        return Pending(settings.updates, length, device)
+    return None
 
 
 # The states of logical replicas that stay apart: every process has all of them, and trains some with its one model.

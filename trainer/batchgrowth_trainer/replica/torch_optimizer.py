@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from batchgrowth.choices.optimizers import Torch
+from batchgrowth.choices.optimizers import TorchBlock
 from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import JobSpec
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ Make = Callable[[list[nn.Parameter]], Made]
 Store = dict[str, Any]
 
 
-def maker(settings: Torch) -> Callable[[JobSpec, FlatParameters], "TorchOptimizer"]:
+def maker(settings: TorchBlock) -> Callable[[JobSpec, FlatParameters], "TorchOptimizer"]:
     """A function that makes the optimizer for the parameters of a model."""
 
     def made(spec: JobSpec, parameters: FlatParameters) -> TorchOptimizer:
@@ -58,7 +58,7 @@ class _Cell:
 class TorchOptimizer:
     """An optimizer that is made from its class, with the interface of a FlatOptimizer."""
 
-    def __init__(self, settings: Torch, spec: JobSpec, parameters: FlatParameters) -> None:
+    def __init__(self, settings: TorchBlock, spec: JobSpec, parameters: FlatParameters) -> None:
         """Raises WorkloadError if there is no such optimizer, or its state cannot travel."""
         self._class = find_function(settings.optimizer, FIELD)
         if not (isinstance(self._class, type) and issubclass(self._class, torch.optim.Optimizer)):
