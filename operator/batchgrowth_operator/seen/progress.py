@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from batchgrowth.contract.progress import LARGEST_START, Progress
 from batchgrowth.contract.status import JobStatus, StageRecord
-from batchgrowth.manifest.reading import Stored, read_stored
+from batchgrowth.manifest.reading import StoredJob, read_stored
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.schedule.plan import MOST_DECISIONS, BatchDecision, make_plan
 from batchgrowth.schedule.stages import Plan
@@ -72,7 +72,7 @@ def job_text(seen: Observed) -> str:
 
 
 @lru_cache(maxsize=2048)
-def stored(text: str) -> Stored:
+def stored(text: str) -> StoredJob:
     """The job in the text. Raises SpecError if its spec is refused."""
     return read_stored(text)
 

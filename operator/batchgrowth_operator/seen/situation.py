@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.contract.status import Condition, FlappingCondition, JobStatus, RetriesStatus
-from batchgrowth.manifest.reading import Stored
+from batchgrowth.manifest.reading import StoredJob
 from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth.spec import JobSpec
@@ -146,7 +146,7 @@ class Situation:
 
     seen: Observed
     defaults: Defaults
-    stored: Stored
+    stored: StoredJob
     undecided: Plan
     plan: Plan
     expected: Plan

@@ -35,7 +35,7 @@ VERSION_ANNOTATION = "batchgrowth.dev/version"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredJob:
     """A job from an API server or an operator, and the paths of its fields that this version does not know.
 
     `short` is its spec as plain data, with the unknown fields and without values that are defaults. A CRD writes the
@@ -63,7 +63,7 @@ def read_manifest(text: str | bytes, overrides: Sequence[str] = (), source: str 
     return _job_in(document)
 
 
-def read_stored(text: str | bytes, source: str = "") -> Stored:
+def read_stored(text: str | bytes, source: str = "") -> StoredJob:
     """Return the job that was stored. Raises SpecError for every fault but unknown fields."""
     document = _map_in(text, source)
     unknown: list[tuple[KeyPath, Any]] = []
@@ -80,7 +80,7 @@ def read_stored(text: str | bytes, source: str = "") -> Stored:
             for key in path[1:-1]:
                 parent = parent.setdefault(str(key), {})
             parent[str(path[-1])] = value
-    return Stored(job, tuple(dotted(path) for path, _ in unknown), short)
+    return StoredJob(job, tuple(dotted(path) for path, _ in unknown), short)
 
 
 def load_stored(path: Path) -> BatchGrowthJob:
