@@ -18,7 +18,7 @@ from batchgrowth.measured.judging import Judged, end_of
 from batchgrowth.position import Position
 from batchgrowth.schedule.plan import make_plan
 from batchgrowth.schedule.stages import Plan
-from batchgrowth.spec import BatchGrowthJob, Watched, mathematics
+from batchgrowth.spec import BatchGrowthJob, WatchedMetric, mathematics
 from distributed import Client
 from prometheus_client import CollectorRegistry
 from safetensors.torch import save
@@ -254,7 +254,7 @@ def summary_of(run: RunState, directory: Path, trained: Trained) -> dict[str, An
     return summary
 
 
-def _judged_json(watched: Watched, best: Judged) -> dict[str, Any]:
+def _judged_json(watched: WatchedMetric, best: Judged) -> dict[str, Any]:
     value = best.value if best.update else None
     return {"metric": watched.metric, "mode": watched.mode, "value": value, "update": best.update, "epoch": best.epoch}
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 from batchgrowth.position import Position
-from batchgrowth.spec import JobSpec, Watched
+from batchgrowth.spec import JobSpec, WatchedMetric
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Judged:
     epoch: int = 0
     misses: int = 0
 
-    def after(self, position: Position, value: float, watched: Watched) -> "Judged":
+    def after(self, position: Position, value: float, watched: WatchedMetric) -> "Judged":
         """Return the result with the evaluation at that position; self if it is known.
 
         The first of equal values stays the best.
@@ -35,7 +35,7 @@ class Judged:
             return replace(self, evaluated=position.epoch, misses=self.misses + 1)
         return Judged(position.epoch, value, position.update, position.epoch)
 
-    def _is_better(self, value: float, watched: Watched) -> bool:
+    def _is_better(self, value: float, watched: WatchedMetric) -> bool:
         """Return True if the value is finite, and better than the best by more than the least change that counts."""
         if not math.isfinite(value) or math.isnan(self.value):
             return math.isfinite(value)

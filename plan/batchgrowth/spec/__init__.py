@@ -25,13 +25,13 @@ from batchgrowth.spec.training import (
     Schedule,
     StopEarly,
     Warmup,
-    Watched,
+    WatchedMetric,
     Workload,
 )
 
 __all__ = [
     "API_VERSION", "KIND", "MATHEMATICS", "UNWRITTEN", "Averaging", "Batch", "BatchGrowthJob", "Checkpoint",
     "Clipping", "Evaluation", "Exchange", "Growth", "JobSpec", "LearningRate", "Metadata", "Model", "Optimizer",
-    "PullSecret", "Restarts", "Rule", "Schedule", "StopEarly", "Volume", "Warmup", "Watched", "Workers", "Workload",
-    "differences", "exact", "mathematics",
+    "PullSecret", "Restarts", "Rule", "Schedule", "StopEarly", "Volume", "Warmup", "WatchedMetric", "Workers",
+    "Workload", "differences", "exact", "mathematics",
 ]  # fmt: skip

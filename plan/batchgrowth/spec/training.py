@@ -76,7 +76,7 @@ class Batch(Model):
 # --- `spec.evaluation`: how often a job is evaluated, and what follows; only `stopEarly` changes the weights ---
 
 
-class Watched(Model):
+class WatchedMetric(Model):
     """A metric of the evaluations, and which of its values are better."""
 
     metric: str = Field(
@@ -93,11 +93,11 @@ class Watched(Model):
         return 0.0
 
 
-class KeepBest(Watched):
+class KeepBest(WatchedMetric):
     """Which evaluation's weights are kept beside the last."""
 
 
-class StopEarly(Watched):
+class StopEarly(WatchedMetric):
     """When training ends before its last epoch."""
 
     patience: int = Field(

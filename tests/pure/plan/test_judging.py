@@ -9,7 +9,7 @@ from batchgrowth import Position, load_manifest, make_plan, mathematics
 from batchgrowth.errors import SpecError
 from batchgrowth.measured.course import Course
 from batchgrowth.measured.judging import Judged, end_of
-from batchgrowth.spec.training import KeepBest, StopEarly, Watched
+from batchgrowth.spec.training import KeepBest, StopEarly, WatchedMetric
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ BY_A_TENTH = StopEarly(metric="loss", mode="Minimize", patience=2, minimum_chang
 STOP = "evaluation.stopEarly={metric: loss, mode: Minimize, patience: 2}"
 
 
-def judged(values: list[float], watched: Watched) -> Judged:
+def judged(values: list[float], watched: WatchedMetric) -> Judged:
     """After an evaluation at the end of each epoch, of ten updates."""
     now = Judged()
     for epoch, value in enumerate(values, 1):
@@ -41,7 +41,9 @@ def judged(values: list[float], watched: Watched) -> Judged:
         ([2.0, 1.95, 1.85], BY_A_TENTH, 3, 0),
     ],
 )
-def test_the_best_and_the_evaluations_since(values: list[float], watched: Watched, epoch: int, misses: int) -> None:
+def test_the_best_and_the_evaluations_since(
+    values: list[float], watched: WatchedMetric, epoch: int, misses: int
+) -> None:
     now = judged(values, watched)
     assert (len(values), epoch, 10 * epoch, misses) == (now.evaluated, now.epoch, now.update, now.misses)
     assert now.value == values[epoch - 1] if epoch else math.isnan(now.value)

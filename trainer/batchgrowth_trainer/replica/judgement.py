@@ -13,7 +13,7 @@ from batchgrowth.measured.course import Course
 from batchgrowth.measured.judging import Judged, end_of
 from batchgrowth.position import Position
 from batchgrowth.schedule.stages import Plan
-from batchgrowth.spec import JobSpec, Watched
+from batchgrowth.spec import JobSpec, WatchedMetric
 from torch import Tensor, nn
 
 from batchgrowth_trainer.record.snapshot import BEST
@@ -33,7 +33,7 @@ class Judgement:
     def __init__(self, spec: JobSpec, weights: Mapping[str, Tensor], device: torch.device) -> None:
         self._spec, evaluation = spec, spec.evaluation
         named = ((STOP, evaluation.stop_early), (RECORD, evaluation.keep_best))
-        self._watched: dict[str, Watched] = {name: watched for name, watched in named if watched is not None}
+        self._watched: dict[str, WatchedMetric] = {name: watched for name, watched in named if watched is not None}
         self._records = {name: torch.zeros(1 + len(astuple(Judged())), dtype=torch.float64, device=device)
                          for name in self._watched}  # fmt: skip
         self._best = {f"{BEST}{name}": torch.zeros_like(vector) for name, vector in weights.items()}
@@ -101,7 +101,7 @@ class Judgement:
         self._end = end_of(self._spec, self._judged[STOP]) if STOP in self._judged else None
 
 
-def judged_in(tensors: Mapping[str, Tensor], name: str, watched: Watched | None) -> Judged | None:
+def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric | None) -> Judged | None:
     """The record of that name in a replica's tensors, or in those of a checkpoint; None if it is of another metric."""
     if watched is None or name not in tensors:
         return None
@@ -133,6 +133,6 @@ def metric_names(workload: Workload) -> list[str]:
     return [name if index == 0 else f"{test}.{name}" for index, test in enumerate(workload.test_sets) for name in own]
 
 
-def _mark(watched: Watched) -> int:
+def _mark(watched: WatchedMetric) -> int:
     """A number that differs for another metric or mode."""
     return crc32(f"{watched.mode} {watched.metric}".encode())
