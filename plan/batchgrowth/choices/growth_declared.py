@@ -81,19 +81,19 @@ class GeometricRule:
 
     def wanted(self, position: Position) -> int:
         """Return the initial batch size times the factor for each milestone passed, rounded up once at the end."""
-        return self._after(position.epoch // self.every_epochs)
+        return self._wanted_after(position.epoch // self.every_epochs)
 
     def until(self, position: Position) -> Until:
         """Return the first milestone at which the rounded answer is larger."""
         passed = position.epoch // self.every_epochs
-        wanted = self._after(passed)
-        ahead = 1
-        while self._after(passed + ahead) == wanted:
+        wanted = self._wanted_after(passed)
+        ahead = 1  # a small factor changes the rounded answer rarely, so look ahead in doubling steps, then bisect
+        while self._wanted_after(passed + ahead) == wanted:
             ahead *= 2
-        changed = bisect_right(range(passed + ahead), wanted, lo=passed + ahead // 2, key=self._after)
+        changed = bisect_right(range(passed + ahead), wanted, lo=passed + ahead // 2, key=self._wanted_after)
         return Until(epoch=changed * self.every_epochs)
 
-    def _after(self, milestones: int) -> int:
+    def _wanted_after(self, milestones: int) -> int:
         return ceil(ROUNDING_UP.multiply(self.initial, ROUNDING_UP.power(self.factor, milestones)))
 
 
@@ -383,23 +383,23 @@ class InsteadOfDecayRule:
 
     def wanted(self, position: Position) -> int:
         """Return the initial batch size over the factor at the last look, rounded up; at most LARGEST_BATCH."""
-        return self._after(position.epoch // self.every_epochs)
+        return self._wanted_after(position.epoch // self.every_epochs)
 
     def until(self, position: Position) -> Until:
         """Return the first look at which the rounded answer is larger."""
         looks = position.epoch // self.every_epochs
         wanted = self.wanted(position)
-        ahead = 1
+        ahead = 1  # as in GeometricRule: doubling steps, then a bisection
         end = -(-MOST_EPOCHS // self.every_epochs)
-        while looks + ahead < end and self._after(looks + ahead) == wanted:
+        while looks + ahead < end and self._wanted_after(looks + ahead) == wanted:
             ahead *= 2
         after = min(looks + ahead, end)
-        changed = bisect_right(range(after), wanted, lo=looks + ahead // 2, key=self._after)
+        changed = bisect_right(range(after), wanted, lo=looks + ahead // 2, key=self._wanted_after)
         if changed == end:
             return Until()
         return Until(epoch=changed * self.every_epochs)
 
-    def _after(self, looks: int) -> int:
+    def _wanted_after(self, looks: int) -> int:
         factor = self.schedule.factor(looks * self.every_epochs)
         if factor == 0:
             return LARGEST_BATCH
