@@ -123,8 +123,8 @@ def replicas_field(most: int) -> Any:
         DEFAULT_REPLICAS,
         ge=2,
         le=most,
-        description="Copies of the model that step by themselves: as many as batch.initial at most. The weights depend "
-        "on it, and not on the workers, of which it is the largest useful number. Default: 4.",
+        description="Copies of the model that step independently, at most batch.initial. The weights depend on this "
+        "number and not on the number of workers, of which it is the maximum. Default: 4.",
     )
 
 
@@ -172,8 +172,8 @@ class DelayedBlock(Model):
         ge=0,
         le=MOST_UPDATES,
         description="Update k uses the gradient of the weights before update k - updates, which has been added by "
-        "then. The weights depend on it, and not on the workers; 0 hides nothing, and has those of AllReduce. "
-        "Default: 1.",
+        "then. The weights depend on this number and not on the workers; 0 hides no communication and ends with the "
+        "weights of AllReduce. Default: 1.",
     )
 
 
@@ -196,7 +196,7 @@ class Outer(Model):
     """An optimizer over averages: the mean change of a round is its gradient. DiLoCo of Douillard et al., 2023."""
 
     learning_rate: DecimalText = Field(
-        "1", description='The part of the mean change that is made: a decimal in quotes. Default: "1". Example: "0.7".'
+        "1", description='Factor of the mean change: a decimal in quotes. Default: "1". Example: "0.7".'
     )
     momentum: DecimalText = Field(
         "0", description='Momentum of the mean changes: a decimal in quotes, below 1. Default: "0". Example: "0.9".'
@@ -234,7 +234,7 @@ class LocalSGDBlock(Model):
     )
     outer: Outer | None = Field(
         None,
-        description="What is done with the mean change of the weights. Default: it is made. "
+        description="How the mean change of the weights is applied. Default: as it is. "
         'Example: {learningRate: "0.7", momentum: "0.9", nesterov: true}.',
     )
 
@@ -374,8 +374,8 @@ class TopKBlock(Model):
     every_updates: int = every_updates_field(1, "exchange")
     density: DecimalText = Field(
         "0.01",
-        description="The part of its changes of weights, the largest, that a replica sends in an exchange; it adds the "
-        "others to its next changes. A decimal in quotes, more than 0 and at most 1; one change is sent at least. "
+        description="The share of its weight changes that a replica sends in an exchange, the largest; it adds the "
+        "others to its next changes. A decimal in quotes, more than 0 and at most 1; at least one change is sent. "
         'Default: "0.01".',
     )
 
@@ -423,7 +423,7 @@ class DownpourBlock(Model):
         ge=0,
         le=1000,
         description="Most updates that the server makes between the fetch of weights and the push of the gradient; "
-        "a worker waits before it would cause more. 0 has one worker compute at a time. Unit: updates. Default: 16.",
+        "a worker waits before it would cause more. 0 lets one worker compute at a time. Unit: updates. Default: 16.",
     )
 
 

@@ -37,7 +37,7 @@ class Exchange(Choice):
     compression: Literal["BFloat16", "Int8"] | None = Field(
         None,
         description="Rounds the sums of gradients, so that they are sent in fewer bytes: to BFloat16, in half as many, "
-        "or to Int8 with a scale for 1,024 numbers, in a quarter. With AllReduce; SingleProcess rounds as well. To "
+        "or to Int8 with a scale for 1,024 numbers, in a quarter. With AllReduce; SingleProcess rounds likewise. To "
         "send the largest changes alone, use type TopK. Default: none.",
     )
 

@@ -106,7 +106,7 @@ class StopEarly(WatchedMetric):
         description="Evaluations in a row without a better value, after which the job ends. Required. Example: 5.",
     )
     minimum_change: DecimalText = Field(
-        "0", description="A better value differs from the best before by more than this. Default: 0."
+        "0", description="The change from the best value so far above which a value counts as better. Default: 0."
     )
 
     @property
@@ -229,7 +229,7 @@ class Averaging(Model):
     """An exponential moving average of the weights: Polyak and Juditsky, 1992."""
 
     decay: DecimalText = Field(
-        description="What is kept of the average in each update: a decimal in quotes, more than 0 and below 1. "
+        description="Share of the average that each update keeps: a decimal in quotes, more than 0 and below 1. "
         'Required. Example: "0.999".'
     )
 
