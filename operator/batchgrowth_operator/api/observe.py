@@ -15,7 +15,7 @@ from batchgrowth.spec import KIND
 from batchgrowth_operator.api import credentials
 from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.client import Api, Refused
-from batchgrowth_operator.seen.clock import seconds_since
+from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import (
     Credentials,
     Failure,
@@ -87,10 +87,10 @@ class Observer:
             active_seconds=self._stored_age(key, "active", active_since(job), now),
             ended_seconds=self._stored_age(key, "ended", ended_at(job), now),
         )
-        pause = seconds_between_event_reads(observed)
-        if pause is None:
+        pending = unexplained(observed, Clock(now))
+        if not pending:
             return observed
-        return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, observed, pause))
+        return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, pending, now))
 
     def note_change(self, key: Key, ref: Ref) -> bool:
         """Whether a change of this object may need a pass soon: not if its trainer only reports that training goes on.
@@ -167,15 +167,16 @@ class Observer:
         wanted, ready = ((workers.get(part) or {}).get(name, 0) for part, name in _REPLICAS)
         return 0 < wanted <= ready and not any(map(_is_starting, self.store.pods(key)))
 
-    def _warnings(self, key: Key, seen: Observed, pause: float) -> tuple[Object, ...]:
-        """The Warning events about objects whose status does not explain why they are pending; cached for a while.
+    def _warnings(self, key: Key, pending: tuple[Object, ...], now: datetime) -> tuple[Object, ...]:
+        """Return the Warning events about these objects, whose status does not explain why they are pending.
 
-        They only serve messages: if the operator may not read them, the job goes on without them.
+        They are read again after a while. They only serve messages: if the operator may not read them, the job goes on
+        without them.
         """
         read_at, found = self._warned.get(key, (-math.inf, ()))
-        if time.monotonic() - read_at >= pause:
+        if time.monotonic() - read_at >= seconds_between_event_reads(pending, now):
             try:
-                uids = (str(body["metadata"]["uid"]) for body in unexplained(seen))
+                uids = (str(body["metadata"]["uid"]) for body in pending)
                 found = tuple(event for uid in uids for event in self.api.warnings(key.namespace, uid))
             except Refused as refused:
                 log.warning("%s/%s: cannot read events: %s", *key, refused)

@@ -26,20 +26,18 @@ _SUFFIXES = {"m": Fraction(1, 1000), "k": Fraction(1000)} | {
     for power, letter in enumerate("KMGTPE", start=1)
     for binary, base in (("i", 1024), ("", 1000))
 }
-
-
 _QUANTITIES = frozenset({"requests", "limits", "overhead", "sizeLimit", "divisor"})
 """Fields of pods that are quantities or maps of them. Elsewhere, as in an environment variable, 1 is not 1.0."""
 
 
 def digest(value: Any) -> str:
-    """Twelve hexadecimal digits that change when the JSON value does."""
+    """Return twelve hexadecimal digits that change when the JSON value does."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
-    """Whether the child was made from this manifest and has not drifted from it.
+    """Return whether the child was made from this manifest and has not drifted from it.
 
     Two reads of one version of an object are the same, so each version is compared once: a report of progress, which
     changes one child, must not cost the comparison of all.
@@ -47,8 +45,8 @@ def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
     wanted = annotations_of(manifest)
     if annotations_of(found).get(names.MANIFEST) != wanted[names.MANIFEST]:
         return False
-    metadata = found["metadata"]
-    uid, version = metadata.get("uid"), metadata.get("resourceVersion")
+    uid = found["metadata"].get("uid")
+    version = found["metadata"].get("resourceVersion")
     if not (uid and version):
         return covers(found, manifest)
     known = _remembered(uid, version, digest(manifest))
@@ -59,14 +57,16 @@ def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=MOST_REMEMBERED)
 def _remembered(uid: str, version: str, manifest: str) -> list[bool]:  # noqa: ARG001
-    """The result of a comparison, empty before it was made; `manifest` is its digest, also of what no annotation names:
-    the phase that is requested of a DaskCluster, or a Job's own template.
+    """Return the result of a comparison, empty before it was made.
+
+    `manifest` is its digest, also of what no annotation names: the phase that is requested of a DaskCluster, or a
+    Job's own template.
     """
     return []
 
 
 def covers(found: Any, wanted: Any, path: Path = ()) -> bool:
-    """Whether `found` has every field of `wanted`; fields added by the API server or others are ignored.
+    """Return whether `found` has every field of `wanted`; fields added by the API server or others are ignored.
 
     Quantities of resources compare by value, since the API server normalizes them; a missing field equals an empty one.
     """
@@ -74,7 +74,7 @@ def covers(found: Any, wanted: Any, path: Path = ()) -> bool:
 
 
 def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
-    """The fields of `wanted` that `found` lacks or has otherwise."""
+    """Yield the fields of `wanted` that `found` lacks or has otherwise."""
     if isinstance(wanted, Mapping):
         if found is None or isinstance(found, Mapping):
             for name, value in wanted.items():
@@ -87,50 +87,40 @@ def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
         yield path
 
 
-def _same(found: Any, wanted: Any) -> bool:
-    return bool(found == wanted) or (_is_empty(found) and _is_empty(wanted))
-
-
-def _is_empty(value: Any) -> bool:
-    return value in (None, "", False, 0, {}, [])
-
-
 def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
-    field = MERGE_KEYS.get(str(path[-1])) if path else None
+    """Yield the entries that differ: by their key if the list has one, as a whole otherwise."""
+    key = MERGE_KEYS.get(str(path[-1])) if path else None
     if not isinstance(found, list):
         yield path
-    elif field is None or not all(isinstance(entry, Mapping) and field in entry for entry in wanted):
+    elif key is None or not all(isinstance(entry, Mapping) and key in entry for entry in wanted):
         pairs = zip(found, wanted, strict=False)
         if len(found) != len(wanted) or not all(covers(one, other, path) for one, other in pairs):
             yield path
     else:
-        by_key = {entry.get(field): entry for entry in found if isinstance(entry, Mapping)}
+        by_key = {entry.get(key): entry for entry in found if isinstance(entry, Mapping)}
         for entry in wanted:
-            yield from drifted(by_key.get(entry[field]), entry, (*path, (field, entry[field])))
+            yield from drifted(by_key.get(entry[key]), entry, (*path, (key, entry[key])))
 
 
-def shown(path: Path) -> str:
-    """The field as people write it: spec.template.spec.containers[worker].image."""
-    text = "".join(f"[{step[1]}]" if isinstance(step, tuple) else _shown_name(step) for step in path)
-    return text.removeprefix(".")
-
-
-def _shown_name(name: str) -> str:
-    return f"[{name}]" if "." in name or "/" in name else f".{name}"
-
-
-def is_smaller(one: str, other: str) -> bool:
-    """Whether one quantity is smaller than the other; false for text that is none."""
-    first, second = _quantity(one), _quantity(other)
-    return first is not None and second is not None and first < second
+def _same(found: Any, wanted: Any) -> bool:
+    nothing: tuple[Any, ...] = (None, "", False, 0, {}, [])
+    return bool(found == wanted) or (found in nothing and wanted in nothing)
 
 
 def _same_quantity(one: Any, other: Any) -> bool:
-    values = _quantity(one), _quantity(other)
-    return None not in values and values[0] == values[1]
+    first = _quantity(one)
+    return first is not None and first == _quantity(other)
+
+
+def is_smaller(one: str, other: str) -> bool:
+    """Return whether one quantity is smaller than the other; false for text that is none."""
+    first = _quantity(one)
+    second = _quantity(other)
+    return first is not None and second is not None and first < second
 
 
 def _quantity(value: Any) -> Fraction | None:
+    """Return the number that a quantity of resources denotes; None if the value is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     match = _QUANTITY.fullmatch(str(value))
@@ -138,3 +128,16 @@ def _quantity(value: Any) -> Fraction | None:
         return None
     number, exponent, suffix = match.groups()
     return Fraction(number + (exponent or "")) * _SUFFIXES.get(suffix, Fraction(1))
+
+
+def shown(path: Path) -> str:
+    """Return the field as people write it: spec.template.spec.containers[worker].image."""
+    text = ""
+    for step in path:
+        if isinstance(step, tuple):
+            text += f"[{step[1]}]"
+        elif "." in step or "/" in step:
+            text += f"[{step}]"
+        else:
+            text += f".{step}"
+    return text.removeprefix(".")

@@ -1,10 +1,8 @@
 """The DaskCluster: the scheduler, under a name that users' tools find, and no workers of its own."""
 
-from typing import Any
-
 from batchgrowth import names
 
-from batchgrowth_operator.children.config import child, with_inputs
+from batchgrowth_operator.children.config import owned
 from batchgrowth_operator.children.pods import (
     DASHBOARD_PORT,
     MOUNTS,
@@ -17,35 +15,23 @@ from batchgrowth_operator.children.pods import (
     pod_spec,
 )
 from batchgrowth_operator.children.writes import Manifest
-from batchgrowth_operator.seen.problems import CREATE_PARTS, lacks_parts, parts_missing_since
+from batchgrowth_operator.seen.problems import CREATE_PARTS, missing_parts
 from batchgrowth_operator.seen.situation import Situation
 
 DASK = "kubernetes.dask.org/v1"
 RELOADS = ("--preload", "batchgrowth_trainer.worker.certificates")
 """Reloads renewed certificates; Dask itself reads them once."""
-COMM, HTTP = "tcp-comm", "http-dashboard"
+COMM = "tcp-comm"
+HTTP = "http-dashboard"
 """Names of the ports: the DaskCluster's schema wants the port of a probe or service to be a string."""
 
 
 def dask_cluster(s: Situation) -> Manifest:
-    """The DaskCluster of the job.
+    """Return the DaskCluster of the job.
 
     The Dask operator never updates a scheduler, so changed inputs recreate the DaskCluster. Nor does it restore a
     deleted part, unless the phase is set to CREATE_PARTS.
     """
-    spec = {
-        "scheduler": {"spec": _scheduler_pod(s), "service": _service(s)},
-        "worker": {"replicas": 0, "spec": {"containers": [container(s, "worker", ["dask", "worker"])]}},
-    }
-    since = parts_missing_since(s.seen)
-    annotations = {names.PARTS_MISSING: since} if since else {}
-    manifest = child(s, DASK, "DaskCluster", names.cluster(s.seen.name), "scheduler", annotations, spec=spec)
-    if lacks_parts(s.seen):
-        manifest["status"] = {"phase": CREATE_PARTS}
-    return with_inputs(manifest, image_inputs(s))
-
-
-def _scheduler_pod(s: Situation) -> dict[str, Any]:
     ports = ["--port", str(SCHEDULER_PORT), "--dashboard-address", f":{DASHBOARD_PORT}"]
     scheduler = container(
         s,
@@ -59,11 +45,8 @@ def _scheduler_pod(s: Situation) -> dict[str, Any]:
         resources={"requests": {"cpu": "100m", "memory": "256Mi"}},
         volumeMounts=MOUNTS,
     )
-    return pod_spec(s, [scheduler], [files_volume(s, with_plan=False)], automountServiceAccountToken=False)
-
-
-def _service(s: Situation) -> dict[str, Any]:
-    return {
+    pod = pod_spec(s, [scheduler], [files_volume(s, with_plan=False)], automountServiceAccountToken=False)
+    service = {
         "type": "ClusterIP",
         "selector": {"dask.org/cluster-name": names.cluster(s.seen.name), "dask.org/component": "scheduler"},
         "ports": [
@@ -71,3 +54,20 @@ def _service(s: Situation) -> dict[str, Any]:
             {"name": HTTP, "protocol": "TCP", "port": DASHBOARD_PORT, "targetPort": HTTP},
         ],
     }
+    missing = missing_parts(s.seen, s.clock)
+    manifest = {
+        "apiVersion": DASK,
+        "kind": "DaskCluster",
+        "metadata": {
+            "name": names.cluster(s.seen.name),
+            "annotations": {names.PARTS_MISSING: missing.since} if missing else {},
+        },
+        "spec": {
+            "scheduler": {"spec": pod, "service": service},
+            "worker": {"replicas": 0, "spec": {"containers": [container(s, "worker", ["dask", "worker"])]}},
+        },
+    }
+    manifest = owned(s, "scheduler", manifest, image_inputs(s))
+    if missing is not None and missing.are_requested:
+        manifest["status"] = {"phase": CREATE_PARTS}
+    return manifest

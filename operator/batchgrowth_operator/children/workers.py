@@ -1,6 +1,5 @@
-"""The Deployment of all worker pods, and when Kubernetes has to retry the creation of refused ones."""
+"""The Deployment of all worker pods, and the nudge by which Kubernetes retries the creation of refused ones."""
 
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,7 +7,7 @@ from batchgrowth import names
 from batchgrowth.contract.environment import worker_environment
 from batchgrowth.spec.pods import CONTAINER, merged
 
-from batchgrowth_operator.children.config import child
+from batchgrowth_operator.children.config import owned
 from batchgrowth_operator.children.pods import (
     HEALTH_PORT,
     MOUNTS,
@@ -20,104 +19,32 @@ from batchgrowth_operator.children.pods import (
     files_volume,
     less_requested,
     liveness_probe,
+    own_parts,
     pod_spec,
     scheduler_address,
     with_own_parts,
 )
 from batchgrowth_operator.children.writes import Manifest
-from batchgrowth_operator.seen.clock import parse_timestamp, timestamp
+from batchgrowth_operator.seen.clock import Clock, parse_timestamp, timestamp
 from batchgrowth_operator.seen.observed import Object, Observed, annotations_of
-from batchgrowth_operator.seen.problems import deployment_of, replica_failure
+from batchgrowth_operator.seen.problems import replica_failure
 from batchgrowth_operator.seen.situation import Situation
-
-# --- When Kubernetes has to retry the creation of pods that the API server refused ---
-# Its own back-off grows to a quarter of an hour, so it notices late that a quota was raised. A change of the Deployment
-# makes it retry at once.
-
-RETRY_SECONDS = 30
-"""Time between two retries, which start at multiples of it."""
-
-
-def retry_annotation(deployment: Object | None, now: datetime) -> str | None:
-    """The time of the latest retry, past or due; None if no pods are refused or the first retry is not due yet."""
-    since = _refused_since(deployment, now)
-    if since is None or _window(now) <= _window(since):
-        return None
-    return timestamp(datetime.fromtimestamp(_window(now) * RETRY_SECONDS, UTC))
-
-
-def scheduler_retry(seen: Observed) -> Iterator[Manifest]:
-    """The scheduler's Deployment with a new annotation and nothing else, since the Dask operator owns the rest."""
-    found = deployment_of(seen)
-    due = retry_annotation(found, seen.now)
-    if found is not None and due is not None and annotations_of(found).get(names.RETRIED) != due:
-        metadata = {"name": names.scheduler(seen.name), "namespace": seen.namespace}
-        yield {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": metadata | {"annotations": {names.RETRIED: due}},
-        }
-
-
-def seconds_until_retry(seen: Observed) -> float | None:
-    """Seconds until the next retry; None if no pods are refused."""
-    deployments = deployment_of(seen), seen.child("Deployment", names.workers(seen.name))
-    if all(_refused_since(deployment, seen.now) is None for deployment in deployments):
-        return None
-    return RETRY_SECONDS - seen.now.timestamp() % RETRY_SECONDS
-
-
-def _window(time: datetime) -> int:
-    return int(time.timestamp() // RETRY_SECONDS)
-
-
-def _refused_since(deployment: Object | None, now: datetime) -> datetime | None:
-    failure = replica_failure(deployment)
-    return None if failure is None else parse_timestamp(str(failure.get("lastTransitionTime") or timestamp(now)))
-
-
-# --- The Deployment of all worker pods ---
 
 GRACE_SECONDS = 60
 """Time for a worker to finish its update after SIGTERM."""
-
-
-def worker_deployment(s: Situation, replicas: int) -> Manifest:
-    """The Deployment of `replicas` workers that join the job's scheduler, with the user's template merged in."""
-    spec = {
-        "replicas": replicas,
-        "selector": {"matchLabels": {names.JOB_LABEL: s.seen.name, names.ROLE_LABEL: CONTAINER}},
-        "revisionHistoryLimit": 1,
-        "template": s.once(worker_template),
-    }
-    retry = retry_annotation(s.seen.child("Deployment", names.workers(s.seen.name)), s.seen.now)
-    annotations = {names.RETRIED: retry} if retry else {}
-    return child(s, "apps/v1", "Deployment", names.workers(s.seen.name), CONTAINER, annotations, spec=spec)
+NUDGE_SECONDS = 30
+"""Time between two nudges, which come at multiples of it."""
 
 
 def worker_template(s: Situation) -> dict[str, Any]:
-    """The pod template of the workers: ours, below what the spec adds to all pods, below the user's template."""
-    labels = names.labels(s.seen.name, CONTAINER)
-    given, pod = s.spec.workers.template, _pod(s)
-    [worker] = pod["containers"]
-    pod = with_own_parts(s.spec, pod | {"containers": [less_requested(worker, _resources(given))]})
-    template: dict[str, Any] = merged({"metadata": {"labels": labels}, "spec": pod}, given)
-    return template
-
-
-def _resources(template: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The resources of the worker's container in a user's template."""
-    containers = (template.get("spec") or {}).get("containers") or ()
-    return next((one.get("resources") or {} for one in containers if one["name"] == CONTAINER), {})
-
-
-def _pod(s: Situation) -> dict[str, Any]:
+    """Return the pod template of the workers: ours, below the spec's parts for all pods, below the user's template."""
     command = ["dask", "worker", scheduler_address(s), "--protocol", "tls", "--no-nanny", "--nthreads", "1"]
     command += ["--name", "$(POD_NAME)", "--memory-limit", "0", "--local-directory", "/tmp"]  # noqa: S108
     # The preload imports torch before the worker registers.
     command += ["--preload", "batchgrowth_trainer.worker_pod"]
     command += ["--no-dashboard", "--dashboard-address", f":{HEALTH_PORT}", "--death-timeout", "120"]
     pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    has_loaders = bool(s.spec.workers.loaders)
     worker = container(
         s,
         CONTAINER,
@@ -127,15 +54,81 @@ def _pod(s: Situation) -> dict[str, Any]:
         livenessProbe=liveness_probe("/health", "health"),  # Dask's event loop answers, not the thread that trains
         readinessProbe={"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 1},
         resources={"requests": {"cpu": "100m"}},  # without a request, a busy node serves every other pod first
-        volumeMounts=[*MOUNTS, *([SHARED_MEMORY_MOUNT] if s.spec.workers.loaders else [])],
+        volumeMounts=[*MOUNTS, SHARED_MEMORY_MOUNT] if has_loaders else MOUNTS,
     )
-    account = s.spec.service_account_name
-    shared = [SHARED_MEMORY] if s.spec.workers.loaders else []
-    return pod_spec(
+    given = s.spec.workers.template
+    for one in (given.get("spec") or {}).get("containers") or ():
+        if one["name"] == CONTAINER:
+            worker = less_requested(worker, one.get("resources") or {})
+    files = files_volume(s, with_plan=False)
+    pod = pod_spec(
         s,
         [worker],
-        [files_volume(s, with_plan=False), *shared],
+        [files, SHARED_MEMORY] if has_loaders else [files],
         automountServiceAccountToken=False,
         terminationGracePeriodSeconds=GRACE_SECONDS,
-        **({"serviceAccountName": account} if account else {}),
     )
+    if s.spec.service_account_name:
+        pod["serviceAccountName"] = s.spec.service_account_name
+    ours = {
+        "metadata": {"labels": names.labels(s.seen.name, CONTAINER)},
+        "spec": with_own_parts(own_parts(s.spec), pod),
+    }
+    template: dict[str, Any] = merged(ours, given)
+    return template
+
+
+def worker_deployment(s: Situation, template: dict[str, Any], replicas: int) -> Manifest:
+    """Return the Deployment of so many workers that join the job's scheduler."""
+    nudge = last_nudge(s.seen.workers, s.clock)
+    manifest = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": names.workers(s.seen.name),
+            "annotations": {names.RETRIED: nudge} if nudge else {},
+        },
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {names.JOB_LABEL: s.seen.name, names.ROLE_LABEL: CONTAINER}},
+            "revisionHistoryLimit": 1,
+            "template": template,
+        },
+    }
+    return owned(s, CONTAINER, manifest)
+
+
+def last_nudge(deployment: Object | None, clock: Clock) -> str | None:
+    """Return the time of the latest nudge, past or due; None if no pods are refused or the first is not due yet.
+
+    The back-off of Kubernetes grows to a quarter of an hour, so it notices late that a quota was raised. A change of
+    the Deployment's annotation makes it retry at once.
+    """
+    failure = replica_failure(deployment)
+    if failure is None:
+        return None
+    clock.wake_in(NUDGE_SECONDS - clock.now.timestamp() % NUDGE_SECONDS)
+    since = parse_timestamp(str(failure.get("lastTransitionTime") or timestamp(clock.now)))
+    window = int(clock.now.timestamp() // NUDGE_SECONDS)
+    if window <= int(since.timestamp() // NUDGE_SECONDS):
+        return None
+    return timestamp(datetime.fromtimestamp(window * NUDGE_SECONDS, UTC))
+
+
+def nudged_scheduler(seen: Observed, clock: Clock) -> Manifest | None:
+    """Return the scheduler's Deployment with a new annotation alone, since the Dask operator owns the rest.
+
+    None if it needs no nudge now.
+    """
+    nudge = last_nudge(seen.scheduler, clock)
+    if seen.scheduler is None or nudge is None or annotations_of(seen.scheduler).get(names.RETRIED) == nudge:
+        return None
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": names.scheduler(seen.name),
+            "namespace": seen.namespace,
+            "annotations": {names.RETRIED: nudge},
+        },
+    }

@@ -1,17 +1,13 @@
 """One small rule for each condition: from the situation to the condition's status, reason and message."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-from batchgrowth import names
-from batchgrowth.errors import PodLimitError
-from batchgrowth.manifest.pod_limits import pod_faults
+from batchgrowth.contract.progress import Progress
 
 from batchgrowth_operator.children.drift import is_smaller
-from batchgrowth_operator.children.workers import worker_template
-from batchgrowth_operator.job.contention import Contention, contested_field
+from batchgrowth_operator.job.contention import Contention
 from batchgrowth_operator.job.workers import Workforce
-from batchgrowth_operator.seen.clock import seconds_since
 from batchgrowth_operator.seen.observed import CLAIM, Object, is_owned_by
 from batchgrowth_operator.seen.outcome import (
     is_between_pods,
@@ -25,26 +21,15 @@ from batchgrowth_operator.seen.problems import is_ready, trainer_problem
 from batchgrowth_operator.seen.situation import Mode, Situation, condition
 from batchgrowth_operator.seen.storage import class_of, size_of
 
-# --- The workers that add differently than their job, as its trainer reports them ---
-
-
-def differing(s: Situation) -> str:
-    """A sentence about them, with their nodes, and one about what happens to them; empty if there are none."""
-    if s.mode is not Mode.ACTIVE or s.report is None or not s.report.differing:
-        return ""
-    nodes = {pod["metadata"]["name"]: (pod.get("spec") or {}).get("nodeName") for pod in s.seen.pods}
-    each = [f"{name}{_on(nodes.get(name))} ({why})" for name, why in sorted(s.report.differing.items())]
-    who = f"Adding differently than the job: {', '.join(each)}."
-    if s.spec.workers.same_arithmetic == "Required":
-        return f"{who} spec.workers.sameArithmetic: Required refuses it."
-    return f"{who} The weights may end with other last bits."
-
-
-def _on(node: str | None) -> str:
-    return f" on node {node}" if node else ""
-
-
-# --- Sentences about where the state of a job is kept ---
+DEGRADED_AFTER_SECONDS = 10
+"""Least time that workers are missing before a job counts as degraded."""
+STALLED_AFTER_SECONDS = 120
+STALLED_AFTER_UPDATES = 20
+"""Time in updates after which a job counts as stalled, but at least STALLED_AFTER_SECONDS."""
+CLUSTER_KINDS = ("DaskCluster", "Deployment")
+"""Kinds of children that a suspended job does not have."""
+PODS_NOT_ALLOWED = "PodsNotAllowed"
+"""Reason of the condition Accepted."""
 
 NOT_KEPT = (
     "Nothing keeps the job's checkpoints: a suspended job and a lost trainer start over. "
@@ -55,59 +40,11 @@ AWAITED = (
     "spec.checkpoint: the next trainer has it."
 )
 STARTS_OVER = "The trainer starts over, since nothing keeps its checkpoints"
-
-
-def remark(s: Situation) -> str:
-    """What the spec does not say of the storage, each a sentence after a space; empty if it says everything."""
-    storage = s.storage
-    if storage.is_awaited:
-        return f" {AWAITED}"
-    if not storage.is_kept:
-        return f" {NOT_KEPT}"
-    if storage.is_default:
-        claim = f"the claim {storage.claim} of {storage.size}, which is deleted with the job"
-        return f" spec.checkpoint names no place for checkpoints, so they are kept in {claim}."
-    found = s.seen.child(CLAIM, storage.claim)
-    size, storage_class = size_of(found), class_of(found)
-    text = ""
-    if storage.size and is_smaller(storage.size, size):
-        text += f" The claim {storage.claim} keeps its {size}, since claims do not shrink."
-    if found is not None and storage.storage_class and storage.storage_class != storage_class:
-        text += f" The claim {storage.claim} keeps its class, {storage_class or 'which has no name'}."
-    return text
-
-
-# Whether the workers' pods keep within the limits of the installation, and what becomes of a job whose pods do not.
-
-PODS_NOT_ALLOWED = "PodsNotAllowed"
-"""Reason of the condition Accepted."""
-
-
-def pods_refused(s: Situation) -> PodLimitError | None:
-    """What in the workers' pods exceeds the limits; None if nothing does."""
-    faults = pod_faults(s.spec, s.once(worker_template), s.defaults.pods)
-    return PodLimitError(faults) if faults else None
-
-
-def held_by(s: Situation) -> PodLimitError | None:
-    """Why nothing of the job is created or changed; None if the job goes on.
-
-    A job that is over or suspended needs no new pods: it is released even if an upgraded operator refuses its pods.
-    """
-    has_workers = s.seen.child("Deployment", names.workers(s.seen.name)) is not None
-    needs_pods = s.mode is Mode.ACTIVE or (s.mode is Mode.SUSPENDED and not has_workers)
-    return s.once(pods_refused) if needs_pods else None
-
-
-# --- One small rule for each condition: from the situation to the condition's status, reason and message ---
-
-DEGRADED_AFTER_SECONDS = 10
-"""Least time that workers are missing before a job counts as degraded."""
-CLUSTER_KINDS = ("DaskCluster", "Deployment")
-"""Kinds of children that a suspended job does not have."""
-STALLED_AFTER_SECONDS = 120
-STALLED_AFTER_UPDATES = 20
-"""Time in updates after which a job counts as stalled, but at least STALLED_AFTER_SECONDS."""
+REMEDIES = {
+    ("Deployment", "spec.replicas"): "Remove the HorizontalPodAutoscaler from the Deployment; an autoscaler of the job "
+    "itself sets spec.workers.maximum."
+}
+"""What would end a fight over that field of that kind."""
 
 
 class Verdict(NamedTuple):
@@ -118,40 +55,50 @@ class Verdict(NamedTuple):
     message: str
 
 
-REMEDIES = {
-    ("Deployment", "spec.replicas"): "Remove the HorizontalPodAutoscaler from the Deployment; an autoscaler of the job "
-    "itself sets spec.workers.maximum."
-}
-"""What would end a fight over that field of that kind."""
-
 Rule = Callable[[Situation, Workforce], Verdict]
 
 
 def counted(number: int, noun: str) -> str:
-    """The number with its noun: 1 worker, 2 workers."""
+    """Return the number with its noun: 1 worker, 2 workers."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def accepted(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """True unless its pods are refused: a situation has a plan, whose stages are known if nothing is measured."""
-    refused = s.once(pods_refused)
-    if refused is not None:
-        return Verdict("False", PODS_NOT_ALLOWED, truncated(str(refused)))
+def accepted(s: Situation, w: Workforce) -> Verdict:
+    """Say whether the job is accepted: it has a plan, so it is, unless its pods exceed the limits."""
+    if w.refused is not None:
+        return Verdict("False", PODS_NOT_ALLOWED, truncated(str(w.refused)))
+    remarks = _storage_remark(s)
+    if s.stored.unknown:
+        unknown = ", ".join(s.stored.unknown)
+        remarks = f"{remarks} This version of the operator ignores what it does not know: {unknown}."[:768]
     if s.quantity:
         batch = f"The batch follows the {s.quantity}, from {s.spec.batch.initial:,} to {s.spec.batch.maximum:,}"
-        return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.{_remarks(s)}")
+        return Verdict("True", "PlanMade", f"{batch}; at most {counted(s.undecided.updates, 'update')}.{remarks}")
     plan = f"The plan has {counted(len(s.undecided.stages), 'stage')} and {counted(s.undecided.updates, 'update')}."
-    return Verdict("True", "PlanMade", f"{plan}{_remarks(s)}")
+    return Verdict("True", "PlanMade", f"{plan}{remarks}")
 
 
-def _remarks(s: Situation) -> str:
-    """What a user may not expect of this job, each a sentence."""
-    kept, unknown = remark(s), ", ".join(s.stored.unknown)
-    return f"{kept} This version of the operator ignores what it does not know: {unknown}."[:768] if unknown else kept
+def _storage_remark(s: Situation) -> str:
+    """Return what the spec does not say of the storage, each a sentence after a space; empty if it says everything."""
+    storage = s.storage
+    if storage.is_awaited:
+        return f" {AWAITED}"
+    if not storage.is_kept:
+        return f" {NOT_KEPT}"
+    if storage.is_default:
+        claim = f"the claim {storage.claim} of {storage.size}, which is deleted with the job"
+        return f" spec.checkpoint names no place for checkpoints, so they are kept in {claim}."
+    found = s.seen.child(CLAIM, storage.claim)
+    text = ""
+    if storage.size and is_smaller(storage.size, size_of(found)):
+        text += f" The claim {storage.claim} keeps its {size_of(found)}, since claims do not shrink."
+    if found is not None and storage.storage_class and storage.storage_class != class_of(found):
+        text += f" The claim {storage.claim} keeps its class, {class_of(found) or 'which has no name'}."
+    return text
 
 
 def cluster_ready(s: Situation, w: Workforce) -> Verdict:
-    """Whether the scheduler is ready and the stage's workers have joined, or the problem that prevents it."""
+    """Say whether the scheduler is ready and the stage's workers have joined, or the problem that prevents it."""
     if s.mode is not Mode.ACTIVE and not s.seen.failures:
         return Verdict("False", "Released", f"The job is {s.mode.value}.")
     if w.ready >= w.desired and is_ready(s.seen) and not s.seen.failures:
@@ -164,24 +111,24 @@ def cluster_ready(s: Situation, w: Workforce) -> Verdict:
 
 
 def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Whether the trainer commits updates, or the problem that prevents it."""
+    """Say whether the trainer commits updates, or the problem that prevents it."""
     if s.mode is Mode.OVER:
         return Verdict("False", "Ended", "The trainer has ended.")
     if s.mode is Mode.SUSPENDED:
         return Verdict("False", "Paused", "The job is suspended.")
-    trainer = s.seen.trainer
-    status = (trainer or {}).get("status") or {}
-    problem = trainer_problem(s.seen) if not status.get("ready", 0) else None
-    if problem is not None:
-        return Verdict("False", *problem)
-    unreachable = () if status.get("ready", 0) else unreachable_pods(s.seen)
-    if unreachable:
-        return _unreachable(s, unreachable, trainer)
-    ended = status.get("failed", 0) or num_retries(s.seen) or is_between_pods(s.seen)  # a Job counts failures alone
-    if ended and not status.get("ready", 0):
-        restart = "The trainer restarts from its last checkpoint"
-        restart, cause = restart if s.storage.is_kept else STARTS_OVER, last_exit(s.seen)
-        return Verdict("False", "TrainerRestarting", truncated(f"{restart}: {cause}" if cause else f"{restart}."))
+    status = (s.seen.trainer or {}).get("status") or {}
+    if not status.get("ready", 0):
+        problem = trainer_problem(s.seen, s.clock)
+        if problem is not None:
+            return Verdict("False", *problem)
+        unreachable = unreachable_pods(s.seen, s.clock)
+        if unreachable:
+            return _unreachable(s, unreachable)
+        # A Job counts failures alone.
+        if status.get("failed", 0) or num_retries(s.seen) or is_between_pods(s.seen):
+            restart = "The trainer restarts from its last checkpoint" if s.storage.is_kept else STARTS_OVER
+            cause = last_exit(s.seen)
+            return Verdict("False", "TrainerRestarting", truncated(f"{restart}: {cause}" if cause else f"{restart}."))
     if s.update:
         return Verdict("True", "UpdatesCommitted", "The trainer commits updates.")
     cause = last_exit(s.seen)
@@ -189,9 +136,10 @@ def training(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
     return Verdict("False", "NotStarted", truncated(f"The trainer has not committed an update yet{before}"))
 
 
-def _unreachable(s: Situation, pods: Sequence[Object], job: Object | None) -> Verdict:
-    """What happens to a trainer on a lost node: it is waited for, or another takes its place."""
-    own = [pod for pod in pods if job is not None and is_owned_by(pod, job["metadata"].get("uid", ""))]
+def _unreachable(s: Situation, pods: list[Object]) -> Verdict:
+    """Return what happens to a trainer on a lost node: the operator waits for it, or another takes its place."""
+    uid = "" if s.seen.trainer is None else s.seen.trainer["metadata"].get("uid", "")
+    own = [pod for pod in pods if s.seen.trainer is not None and is_owned_by(pod, uid)]
     pod = (own or pods)[0]
     lost = f"The node of pod {pod['metadata']['name']} does not answer"
     if not own:
@@ -203,27 +151,43 @@ def _unreachable(s: Situation, pods: Sequence[Object], job: Object | None) -> Ve
 
 
 def resizing(s: Situation, w: Workforce) -> Verdict:
-    """Whether workers are being added or removed."""
+    """Say whether workers are being added or removed."""
     if s.mode is not Mode.ACTIVE:
         return Verdict("False", "AtTarget", "No workers are being added or removed.")
-    if w.ready == w.requested:
-        joined = "The requested worker has joined" if w.ready == 1 else f"All {w.ready} requested workers have joined"
-        return Verdict("False", "AtTarget", f"{joined}.")
     if w.ready < w.requested:
         return Verdict("True", "ScalingUp", f"Requested {counted(w.requested, 'worker')}; {w.ready} joined so far.")
-    return Verdict("True", "ScalingDown", f"Removing {w.ready - w.requested} of {counted(w.ready, 'worker')}.")
+    if w.ready > w.requested:
+        return Verdict("True", "ScalingDown", f"Removing {w.ready - w.requested} of {counted(w.ready, 'worker')}.")
+    if w.ready == 1:
+        return Verdict("False", "AtTarget", "The requested worker has joined.")
+    return Verdict("False", "AtTarget", f"All {w.ready} requested workers have joined.")
 
 
 def degraded(s: Situation, w: Workforce) -> Verdict:
-    """Whether workers of the stage have been missing for a while, or one adds differently than the job."""
-    others = differing(s)
-    if others:
-        return Verdict("True", "ArithmeticDiffers", truncated(f"{others} {_joined(w)}"))
-    missing = seconds_missing(s, w)
-    if missing is None or missing < degraded_after(s):
-        return Verdict("False", "FullStrength", f"No worker has been missing for {degraded_after(s)} s.")
-    why = f" {s.cluster_problem.message}" if s.cluster_problem else ""
-    return Verdict("True", "TooFewWorkers", f"{_joined(w)}{why}"[:1024])
+    """Say whether workers of the stage have been missing for a while, or one adds differently than the job."""
+    if s.mode is Mode.ACTIVE and s.report is not None and s.report.differing:
+        return Verdict("True", "ArithmeticDiffers", truncated(f"{_differing(s, s.report)} {_joined(w)}"))
+    limit = max(s.spec.workers.wait_seconds, DEGRADED_AFTER_SECONDS)
+    if s.mode is Mode.ACTIVE and s.update and w.ready < w.desired:
+        ready = condition(s.previous, "ClusterReady")
+        since = ready.last_transition_time if ready is not None and ready.status == "False" else None
+        if s.clock.passed(since, limit):
+            why = f" {s.cluster_problem.message}" if s.cluster_problem else ""
+            return Verdict("True", "TooFewWorkers", f"{_joined(w)}{why}"[:1024])
+    return Verdict("False", "FullStrength", f"No worker has been missing for {limit} s.")
+
+
+def _differing(s: Situation, report: Progress) -> str:
+    """Return a sentence about the workers that add differently, and one about what happens to them."""
+    nodes = {pod["metadata"]["name"]: (pod.get("spec") or {}).get("nodeName") for pod in s.seen.pods}
+    each = []
+    for name, why in sorted(report.differing.items()):
+        place = f" on node {nodes[name]}" if nodes.get(name) else ""
+        each.append(f"{name}{place} ({why})")
+    who = f"Adding differently than the job: {', '.join(each)}."
+    if s.spec.workers.same_arithmetic == "Required":
+        return f"{who} spec.workers.sameArithmetic: Required refuses it."
+    return f"{who} The weights may end with other last bits."
 
 
 def _joined(w: Workforce) -> str:
@@ -231,34 +195,19 @@ def _joined(w: Workforce) -> str:
 
 
 def stalled(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Whether the trainer, which reported before, has stopped reporting; unknown if its report cannot be its own."""
+    """Say whether the trainer, which reported before, has stopped; unknown if its report cannot be its own."""
     if s.misfit and s.mode is Mode.ACTIVE:
         return Verdict("Unknown", "ReportRefused", f"The trainer's report is not used: {s.misfit}."[:1024])
-    limit = stalled_after(s)
-    if limit is None or s.report_age_seconds < limit:
-        return Verdict("False", "ProgressSeen", "No update is overdue.")
-    cause = f" The trainer waits for {s.report.waiting_for}." if s.report and s.report.waiting_for else ""
-    return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.{cause}"[:1024])
-
-
-def contested(contention: Contention) -> Verdict:
-    """Whether others change a field of a child again and again."""
-    fights = contention.fights
-    if not fights:
-        return Verdict("False", "ChildrenKept", "No field is changed again and again.")
-    (kind, name), put_back = next(iter(fights.items()))
-    field = contested_field(put_back)
-    by = f"{put_back.manager} changes" if put_back.manager else "A webhook or another controller changes"
-    others = f" So it is with {counted(len(fights) - 1, 'other object')}." if fights.keys() - {(kind, name)} else ""
-    remedy = REMEDIES.get(
-        (kind, field), "Remove what changes it, or exempt objects with the label batchgrowth.dev/job."
-    )
-    text = f"{by} {field} of the {kind} {name} again and again; the operator puts it back ever less often. {remedy}"
-    return Verdict("True", "ChildRewritten", truncated(f"{text}{others}"))
+    if s.mode is Mode.ACTIVE and s.report is not None and s.report.seconds_per_update is not None:
+        limit = max(STALLED_AFTER_SECONDS, STALLED_AFTER_UPDATES * s.report.seconds_per_update)
+        if s.clock.reached(s.report_age_seconds, limit):
+            cause = f" The trainer waits for {s.report.waiting_for}." if s.report.waiting_for else ""
+            return Verdict("True", "NoProgress", f"No update was committed for {limit:.0f} s.{cause}"[:1024])
+    return Verdict("False", "ProgressSeen", "No update is overdue.")
 
 
 def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Whether the job holds no workers because spec.suspend is true, and what that cost if no storage keeps it."""
+    """Say whether the job holds no workers because it is suspended, and what that cost if no storage keeps it."""
     if s.mode is not Mode.SUSPENDED:
         return Verdict("False", "NotSuspended", "The job is not suspended.")
     lost = 0 if s.storage.is_kept else s.update
@@ -275,7 +224,7 @@ def suspended(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
 
 
 def succeeded(s: Situation, w: Workforce) -> Verdict:  # noqa: ARG001
-    """Whether the job succeeded or failed."""
+    """Say whether the job succeeded or failed; unknown before its end."""
     if s.outcome is None:
         return Verdict("Unknown", "InProgress", "The job is not over.")
     return Verdict(str(s.outcome.succeeded), s.outcome.reason, s.outcome.message)
@@ -293,22 +242,17 @@ RULES: dict[str, Rule] = {
 }
 
 
-def degraded_after(s: Situation) -> int:
-    """Seconds that workers may be missing before the job counts as degraded."""
-    return max(s.spec.workers.wait_seconds, DEGRADED_AFTER_SECONDS)
-
-
-def seconds_missing(s: Situation, w: Workforce) -> float | None:
-    """Seconds since a training began to lack workers of its stage; None if it lacks none."""
-    if s.mode is not Mode.ACTIVE or not s.update or w.ready >= w.desired:
-        return None
-    ready = condition(s.previous, "ClusterReady")
-    began = ready is not None and ready.status == "False"
-    return seconds_since(ready.last_transition_time, s.seen.now) if ready is not None and began else 0.0
-
-
-def stalled_after(s: Situation) -> float | None:
-    """Seconds without an update after which a training counts as stalled; None if its pace is unknown."""
-    if s.mode is not Mode.ACTIVE or s.report is None or s.report.seconds_per_update is None:
-        return None
-    return max(STALLED_AFTER_SECONDS, STALLED_AFTER_UPDATES * s.report.seconds_per_update)
+def contested(contention: Contention) -> Verdict:
+    """Say whether others change a field of a child again and again."""
+    fights = contention.fights
+    if not fights:
+        return Verdict("False", "ChildrenKept", "No field is changed again and again.")
+    (kind, name), put_back = next(iter(fights.items()))
+    field = max(put_back.rounds, key=lambda field: put_back.rounds[field])
+    by = f"{put_back.manager} changes" if put_back.manager else "A webhook or another controller changes"
+    others = f" So it is with {counted(len(fights) - 1, 'other object')}." if len(fights) > 1 else ""
+    remedy = REMEDIES.get(
+        (kind, field), "Remove what changes it, or exempt objects with the label batchgrowth.dev/job."
+    )
+    text = f"{by} {field} of the {kind} {name} again and again; the operator puts it back ever less often. {remedy}"
+    return Verdict("True", "ChildRewritten", truncated(f"{text}{others}"))

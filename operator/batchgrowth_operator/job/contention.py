@@ -6,13 +6,12 @@ An autoscaler or a webhook that owns a field as well would otherwise cost one wr
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from batchgrowth import names
 
 from batchgrowth_operator.children.drift import Path, drifted, shown
 from batchgrowth_operator.children.writes import Manifest
-from batchgrowth_operator.seen.clock import backoff_seconds
+from batchgrowth_operator.seen.clock import Clock, backoff_seconds
 from batchgrowth_operator.seen.observed import Object, Observed, PutBack, Ref, annotations_of, ref_of
 
 FREE_ROUNDS = 5
@@ -25,14 +24,10 @@ CALM_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """The children that are not put back yet, and what this pass remembers of those that others changed lately.
+    """What this pass remembers of the children that others changed lately, and those that it does not put back yet."""
 
-    `due_seconds` is the time until the next of them is put back or its fight is over; None without any fight.
-    """
-
-    held: frozenset[Ref]
     put_backs: Mapping[Ref, PutBack]
-    due_seconds: float | None
+    held: frozenset[Ref]
 
     @property
     def fights(self) -> dict[Ref, PutBack]:
@@ -40,44 +35,61 @@ class Contention:
         return {ref: put_back for ref, put_back in sorted(self.put_backs.items()) if _is_fight(put_back)}
 
 
-def contention(seen: Observed, manifests: Iterable[Manifest]) -> Contention:
-    """The fights over the children that these manifests would change; a manifest that is new is never held."""
-    put_backs = {
-        ref: known for ref, known in seen.put_backs.items() if _still_counts(known, seen.children.get(ref), seen.now)
-    }
+def contention(seen: Observed, manifests: Iterable[Manifest], clock: Clock) -> Contention:
+    """Return the fights over the children that these manifests would change; a manifest that is new is never held."""
+    put_backs = {}
+    for ref, known in seen.put_backs.items():
+        found = seen.children.get(ref)
+        age = (clock.now - known.at).total_seconds()
+        # A clock that was set back makes the operator forget.
+        if found is not None and _uid(found) == known.uid and 0 <= age < _calm_seconds(known):
+            put_backs[ref] = known
+
     held = set()
     for manifest in manifests:
         ref = ref_of(manifest)
         found = seen.children.get(ref)
-        paths = [] if found is None else [path for path in drifted(found, manifest) if path[0] != "status"]
-        if found is None or not paths:
+        if found is None:
             continue
-        known = put_backs.get(ref)
+        paths = [path for path in drifted(found, manifest) if path[0] != "status"]
+        if not paths:
+            continue
+        changed = put_backs.get(ref)
         wanted = annotations_of(manifest)[names.MANIFEST]
-        is_same = wanted in (annotations_of(found).get(names.MANIFEST), known.manifest if known else "")
-        if known is not None and is_same and _is_held(known, {shown(path) for path in paths}, seen.now):
+        is_same = wanted in (annotations_of(found).get(names.MANIFEST), changed.manifest if changed else "")
+        if changed is not None and is_same and _is_held(changed, paths, clock):
             held.add(ref)
         else:
-            put_backs[ref] = _next(known, found, wanted, paths if is_same else [], seen.now)
-    dues = [_due_seconds(known, ref in held, seen.now) for ref, known in put_backs.items() if _is_fight(known)]
-    return Contention(frozenset(held), put_backs, min(dues, default=None))
+            put_backs[ref] = _put_back(changed, found, wanted, paths if is_same else [], clock)
+
+    for ref, known in put_backs.items():
+        if _is_fight(known) and ref not in held:
+            clock.within(known.at, _calm_seconds(known))  # then the fight is over
+    return Contention(put_backs, frozenset(held))
 
 
-def _next(known: PutBack | None, found: Object, wanted: str, paths: list[Path], now: datetime) -> PutBack:
+def _put_back(known: PutBack | None, found: Object, wanted: str, paths: list[Path], clock: Clock) -> PutBack:
+    """Return what to remember of the fields at these paths, which this pass puts back."""
     rounds = dict(known.rounds) if known is not None else {}
-    for field in map(shown, paths):
+    manager = ""
+    for path in paths:
+        field = shown(path)
         rounds[field] = rounds.get(field, 0) + 1
-    manager = next(filter(None, (_changed_by(found, path) for path in paths)), known.manager if known else "")
-    return PutBack(uid=_uid(found), manifest=wanted, rounds=rounds, at=now, manager=manager)
+        manager = manager or _changed_by(found, path)
+    if not manager and known is not None:
+        manager = known.manager
+    return PutBack(uid=_uid(found), manifest=wanted, rounds=rounds, at=clock.now, manager=manager)
+
+
+def _is_held(known: PutBack, paths: list[Path], clock: Clock) -> bool:
+    """Return whether all that changed is fought over, and the time to put it back has not come."""
+    if any(known.rounds.get(shown(path), 0) < FREE_ROUNDS for path in paths):
+        return False
+    return clock.within(known.at, _wait_seconds(known))
 
 
 def _uid(found: Object) -> str:
     return str(found["metadata"].get("uid", ""))
-
-
-def contested_field(put_back: PutBack) -> str:
-    """The field that was put back most often."""
-    return max(put_back.rounds, key=lambda field: put_back.rounds[field])
 
 
 def _is_fight(known: PutBack) -> bool:
@@ -85,34 +97,19 @@ def _is_fight(known: PutBack) -> bool:
 
 
 def _wait_seconds(known: PutBack) -> float:
+    """Return how long a field that is fought over is left to the others."""
     return backoff_seconds(max(known.rounds.values()) - FREE_ROUNDS + 1, LONGEST_WAIT_SECONDS)
 
 
 def _calm_seconds(known: PutBack) -> float:
-    return max(CALM_SECONDS, 2 * _wait_seconds(known)) if _is_fight(known) else CALM_SECONDS
-
-
-def _is_held(known: PutBack, fields: set[str], now: datetime) -> bool:
-    """Whether all that changed is fought over, and the time to put it back has not come."""
-    is_known = all(known.rounds.get(field, 0) >= FREE_ROUNDS for field in fields)
-    return is_known and _age(known, now) < _wait_seconds(known)
-
-
-def _still_counts(known: PutBack, found: Object | None, now: datetime) -> bool:
-    """Whether the child is the same and was changed lately; a clock that was set back makes the operator forget."""
-    return found is not None and _uid(found) == known.uid and 0 <= _age(known, now) < _calm_seconds(known)
-
-
-def _due_seconds(known: PutBack, is_held: bool, now: datetime) -> float:
-    return (_wait_seconds(known) if is_held else _calm_seconds(known)) - _age(known, now)
-
-
-def _age(known: PutBack, now: datetime) -> float:
-    return (now - known.at).total_seconds()
+    """Return how long the others must leave the child alone until it is forgotten."""
+    if not _is_fight(known):
+        return CALM_SECONDS
+    return max(CALM_SECONDS, 2 * _wait_seconds(known))
 
 
 def _changed_by(found: Object, path: Path) -> str:
-    """The other manager that owns the field, by the object's own record; empty if it names none."""
+    """Return the other manager that owns the field, by the object's own record; empty if it names none."""
     for entry in found["metadata"].get("managedFields") or ():
         if entry.get("manager") != names.FIELD_MANAGER and _owns(entry.get("fieldsV1"), path):
             subresource = entry.get("subresource")
@@ -121,7 +118,9 @@ def _changed_by(found: Object, path: Path) -> str:
 
 
 def _owns(fields: Mapping[str, object] | None, path: Path) -> bool:
-    for key in map(_key, path):
+    for step in path:
+        # managedFields spell a step of a path as f:name, and that to an entry of a list as k:{"key":"value"}.
+        key = f"f:{step}" if isinstance(step, str) else "k:" + json.dumps(dict([step]), separators=(",", ":"))
         inner = (fields or {}).get(key)
         if not isinstance(inner, Mapping):
             return False
@@ -129,8 +128,3 @@ def _owns(fields: Mapping[str, object] | None, path: Path) -> bool:
             return True  # a field that is owned as a whole
         fields = inner
     return True
-
-
-def _key(step: str | tuple[str, object]) -> str:
-    """The step of a path as managedFields have it."""
-    return f"f:{step}" if isinstance(step, str) else "k:" + json.dumps(dict([step]), separators=(",", ":"))

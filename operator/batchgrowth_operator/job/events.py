@@ -1,6 +1,5 @@
 """Kubernetes events: a sentence for each change of a condition and for each stage that begins."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 from batchgrowth.contract.status import HELD_UP, STAGE_BEGAN, STATUS_REFUSED, Condition, JobStatus, StageRecord
@@ -36,34 +35,38 @@ LARGEST_WRITTEN_OUT = 10**9
 
 
 def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> tuple[Event, ...]:
-    """One event for each condition that changed, and one for each stage that began.
+    """Return one event for each condition that changed, and one for each stage that began.
 
     `quantity` is what the job's growth rule measures; empty if it measures nothing.
     """
-    return (*_condition_events(previous, new), *_stage_events(previous, new, quantity))
+    events = []
+    for now in new.conditions:
+        before = condition(previous, now.type)
+        if now.reason in QUIET:
+            continue
+        if before is None:
+            is_news = now.status != "False" or (now.type, now.status) in BAD
+        else:
+            is_news = (now.status, now.reason) != (before.status, before.reason)
+        if is_news:
+            is_bad = (now.type, now.status) in BAD | {("ClusterReady", "False")} or now.reason in TROUBLES
+            events.append(Event("Warning" if is_bad else "Normal", now.reason, _sentence(before, now, previous, new)))
+
+    known = {(record.index, record.start_time) for record in previous.history}
+    for last, record in pairwise((None, *new.history)):
+        if record is not None and (record.index, record.start_time) not in known:
+            events.append(Event("Normal", STAGE_BEGAN, _beginning(last, record, quantity)))
+    return tuple(events)
 
 
 def status_refused(failure: Failure) -> Event:
-    """The event about a status that was refused, which no condition can tell."""
+    """Return the event about a status that was refused, which no condition can tell."""
     text = f"The API server refuses the job's status: {failure.message}"
     return Event("Warning", STATUS_REFUSED, truncated(redacted(text)))
 
 
-def _condition_events(previous: JobStatus, new: JobStatus) -> Iterator[Event]:
-    for now in new.conditions:
-        before = condition(previous, now.type)
-        known = (before.status, before.reason) if before else ("False", now.reason)
-        first_refusal = before is None and (now.type, now.status) in BAD
-        if now.reason not in QUIET and ((now.status, now.reason) != known or first_refusal):
-            yield Event("Warning" if _is_bad(now) else "Normal", now.reason, _sentence(before, now, previous, new))
-
-
-def _is_bad(now: Condition) -> bool:
-    return (now.type, now.status) in BAD | {("ClusterReady", "False")} or now.reason in TROUBLES
-
-
 def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new: JobStatus) -> str:
-    """The change as a sentence, if the condition's message, which describes the new state, does not express it."""
+    """Return the change as a sentence, if the condition's message, which describes the new state, does not say it."""
     ready = new.workers.ready if new.workers else 0
     if now.reason == "UpdatesCommitted" and not ready:
         return "Training resumes when its workers have joined."
@@ -74,15 +77,8 @@ def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new
     return RECOVERIES.get(now.reason, now.message)
 
 
-def _stage_events(previous: JobStatus, new: JobStatus, quantity: str) -> Iterator[Event]:
-    known = {(record.index, record.start_time) for record in previous.history}
-    for before, record in pairwise((None, *new.history)):
-        if record is not None and (record.index, record.start_time) not in known:
-            yield Event("Normal", STAGE_BEGAN, _beginning(before, record, quantity))
-
-
 def _beginning(before: StageRecord | None, record: StageRecord, quantity: str) -> str:
-    """How a stage began: by which decision, if a measured one follows the stage before it in the history."""
+    """Return how a stage began: by which decision, if a measured one follows the stage before it in the history."""
     if not quantity or before is None or before.index + 1 != record.index:
         return f"Stage {record.index} began with batch size {record.batch_size}."
     value = "too large to measure" if record.measured is None else measured_value(float(record.measured))
@@ -92,5 +88,7 @@ def _beginning(before: StageRecord | None, record: StageRecord, quantity: str) -
 
 
 def measured_value(value: float) -> str:
-    """Three digits, or the whole number if it has more: 0.0312, 610, 16,000."""
-    return f"{value:,.0f}" if 100 <= abs(value) < LARGEST_WRITTEN_OUT else f"{value:.3g}"
+    """Return three digits, or the whole number if it has more: 0.0312, 610, 16,000."""
+    if 100 <= abs(value) < LARGEST_WRITTEN_OUT:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -5,8 +5,7 @@ an end. The first turns are shown at once. What is remembered is a part of the s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 
 from batchgrowth.contract.status import FlappingCondition, FlappingStatus
 
@@ -28,19 +27,15 @@ GOOD = {"ClusterReady": "True", "Training": "True", "Resizing": "False", "Degrad
 
 @dataclass(frozen=True, slots=True)
 class Steadied:
-    """What the status shows of the conditions and of the workers' readiness, and what it remembers of turns.
-
-    `due_seconds` is the time until it may change without any event; None if it cannot.
-    """
+    """What the status shows of the conditions and of the workers' readiness, and what it remembers of turns."""
 
     verdicts: Mapping[str, Verdict]
     ready: int
     flapping: FlappingStatus | None
-    due_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class ShownCondition:
     """One condition as shown, and what is remembered of its turns; None if it has not turned lately."""
 
     verdict: Verdict
@@ -48,62 +43,81 @@ class _Shown:
 
 
 def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Steadied:
-    """The verdicts, with those that flap kept bad; nothing is held of a job that is suspended or over."""
+    """Return the verdicts, with those that flap kept bad; nothing is held of a job that is suspended or over."""
     if s.mode is not Mode.ACTIVE:
-        return Steadied(verdicts, w.ready, None, None)
-    wanted = {kind: _next(s, w, kind, verdicts[kind]) for kind in GOOD}
-    held = {kind: _stored(s, kind) for kind in GOOD if is_held(s.previous, kind) and not _is_edited(s)}
-    ready = s.previous.workers.ready if s.previous.workers and "Resizing" in held else w.ready
-    is_changed = ready != w.ready or any(wanted[kind] != stored for kind, stored in held.items())
-    left = _seconds_to_write(s) if is_changed else 0.0
-    shown = {**wanted, **held} if left else wanted
-    turns = tuple(one.turns for one in shown.values() if one.turns is not None)
-    is_written = is_changed and not left
+        return Steadied(verdicts, w.ready, None)
+
+    # A user who changed the spec since the last pass may have mended what flaps.
+    is_edited = s.previous.observed_generation != s.seen.generation
+    shown: dict[str, ShownCondition] = {}
+    held: dict[str, ShownCondition] = {}
+    for kind, good in GOOD.items():
+        verdict = verdicts[kind]
+        turns = turns_of(s.previous, kind)
+        if is_held(s.previous, kind) and not is_edited:
+            assert turns is not None, "a condition that is held has turned"
+            held[kind] = _stored(s, kind, turns)
+            shown[kind] = _held(s, held[kind], turns, verdict, is_good=verdict.status == good)
+            continue
+        if is_edited:
+            turns = None
+        if not is_edited and verdict.status != good and _is_turn(s, w, kind, verdict):
+            turns = _one_more(turns, kind, s)
+        shown[kind] = ShownCondition(_again(verdict, turns), turns)
+
+    # What is held is written seldom: until the next write is due, the status keeps showing what it has.
+    ready = w.ready
+    if "Resizing" in held and s.previous.workers is not None:
+        ready = s.previous.workers.ready
+    is_changed = ready != w.ready or any(shown[kind] != stored for kind, stored in held.items())
+    known = s.previous.flapping
+    waits = known is not None and is_changed and s.clock.within(parse_timestamp(known.write_time), WRITE_SECONDS)
+    if waits:
+        shown |= held
+    else:
+        ready = w.ready
+    write_time = timestamp_ms(s.seen.now)
+    if known is not None and (waits or not is_changed):
+        write_time = known.write_time
+
+    turns_now = tuple(one.turns for one in shown.values() if one.turns is not None)
     return Steadied(
         verdicts={**verdicts, **{kind: one.verdict for kind, one in shown.items()}},
-        ready=ready if left else w.ready,
-        flapping=FlappingStatus(write_time=_write_time(s, is_written=is_written), conditions=turns) if turns else None,
-        due_seconds=min(filter(None, [left, *(_seconds_to_release(one, s.seen.now) for one in turns)]), default=None),
+        ready=ready,
+        flapping=FlappingStatus(write_time=write_time, conditions=turns_now) if turns_now else None,
     )
 
 
-def _write_time(s: Situation, *, is_written: bool) -> str:
-    known = s.previous.flapping
-    return timestamp_ms(s.seen.now) if known is None or is_written else known.write_time
-
-
-def _next(s: Situation, w: Workforce, kind: str, verdict: Verdict) -> _Shown:
-    """The condition as it should be shown now."""
-    turns, is_good = turns_of(s.previous, kind), verdict.status == GOOD[kind]
-    if turns is None or _is_edited(s) or not is_held(s.previous, kind):
-        known = None if _is_edited(s) else turns
-        return _again(verdict, _counted(known, kind, s.seen.now) if _is_turn(s, w, kind, verdict) else known)
-    if not is_good:
-        return _again(verdict, turns.model_copy(update={"good_time": None}))
-    if turns.good_time is None:
-        return replace(_stored(s, kind), turns=turns.model_copy(update={"good_time": timestamp_ms(s.seen.now)}))
-    return _stored(s, kind) if 0 <= _age(turns.good_time, s.seen.now) < CALM_SECONDS else _Shown(verdict, None)
-
-
-def _stored(s: Situation, kind: str) -> _Shown:
-    """The held condition as the status has it."""
+def _stored(s: Situation, kind: str, turns: FlappingCondition) -> ShownCondition:
+    """Return a held condition as the status has it."""
     before = condition(s.previous, kind)
     assert before is not None, "a condition that is held is in the status"
-    return _Shown(Verdict(before.status, before.reason, before.message), turns_of(s.previous, kind))
+    return ShownCondition(Verdict(before.status, before.reason, before.message), turns)
 
 
-def _is_edited(s: Situation) -> bool:
-    """Whether the user changed the spec since the last pass, perhaps to mend what flaps."""
-    return s.previous.observed_generation != s.seen.generation
+def _held(
+    s: Situation, stored: ShownCondition, turns: FlappingCondition, verdict: Verdict, *, is_good: bool
+) -> ShownCondition:
+    """Return a held condition as it should be shown now: bad until it has been good for CALM_SECONDS."""
+    if not is_good:
+        turns = turns.model_copy(update={"good_time": None})
+        return ShownCondition(_again(verdict, turns), turns)
+    good_time = turns.good_time or timestamp_ms(s.seen.now)
+    if not s.clock.within(parse_timestamp(good_time), CALM_SECONDS):
+        return ShownCondition(verdict, None)
+    if turns.good_time is None:
+        turns = turns.model_copy(update={"good_time": good_time})
+    return ShownCondition(stored.verdict, turns)
 
 
 def _is_turn(s: Situation, w: Workforce, kind: str, verdict: Verdict) -> bool:
-    """Whether the condition turned bad, or bad in another way, though the same workers are requested as before.
+    """Return whether a condition turned bad, or bad in another way, though the same workers are requested as before.
 
     Other messages while workers come or go as requested are progress, and so are those before the first update.
     """
-    before, known = condition(s.previous, kind), s.previous.workers
-    if before is None or known is None or verdict.status == GOOD[kind] or _is_edited(s) or w.ready > w.requested:
+    before = condition(s.previous, kind)
+    known = s.previous.workers
+    if before is None or known is None or w.ready > w.requested:
         return False
     if (known.desired, known.requested) != (w.desired, w.requested):
         return False
@@ -112,34 +126,19 @@ def _is_turn(s: Situation, w: Workforce, kind: str, verdict: Verdict) -> bool:
     return before.status == GOOD[kind] or (is_other and is_setback)
 
 
-def _counted(turns: FlappingCondition | None, kind: str, now: datetime) -> FlappingCondition:
-    """The turns with one more; those before a long time without any are forgotten."""
-    at = timestamp_ms(now)
-    if turns is None or not 0 <= _age(turns.last_time, now) < FORGOTTEN_AFTER_SECONDS:
-        return FlappingCondition(type=kind, turns=1, first_time=at, last_time=at)
-    return turns.model_copy(update={"turns": turns.turns + 1, "last_time": at})
+def _one_more(turns: FlappingCondition | None, kind: str, s: Situation) -> FlappingCondition:
+    """Return the turns with one more; those before a long time without any are forgotten."""
+    at = timestamp_ms(s.seen.now)
+    if turns is not None:
+        age = (s.seen.now - parse_timestamp(turns.last_time)).total_seconds()
+        if 0 <= age < FORGOTTEN_AFTER_SECONDS:
+            return turns.model_copy(update={"turns": turns.turns + 1, "last_time": at})
+    return FlappingCondition(type=kind, turns=1, first_time=at, last_time=at)
 
 
-def _again(verdict: Verdict, turns: FlappingCondition | None) -> _Shown:
-    """The verdict with the time since when it came again and again, if it is held."""
+def _again(verdict: Verdict, turns: FlappingCondition | None) -> Verdict:
+    """Return the verdict with the time since when it came again and again, if it is held."""
     if turns is None or turns.turns < MOST_TURNS:
-        return _Shown(verdict, turns)
+        return verdict
     since = timestamp(parse_timestamp(turns.first_time))
-    return _Shown(verdict._replace(message=truncated(f"{verdict.message} Again and again since {since}.")), turns)
-
-
-def _seconds_to_write(s: Situation) -> float:
-    """Seconds until held conditions may be written again; 0 if they may be now."""
-    assert s.previous.flapping is not None, "a condition is held"
-    age = _age(s.previous.flapping.write_time, s.seen.now)
-    return WRITE_SECONDS - age if 0 <= age < WRITE_SECONDS else 0.0
-
-
-def _seconds_to_release(turns: FlappingCondition | None, now: datetime) -> float | None:
-    """Seconds until a held condition that stays good may be shown as good; 0 if it may be now."""
-    return None if turns is None or turns.good_time is None else max(0.0, CALM_SECONDS - _age(turns.good_time, now))
-
-
-def _age(text: str, now: datetime) -> float:
-    """Seconds since that time; negative after a clock was set back, which makes the operator forget."""
-    return (now - parse_timestamp(text)).total_seconds()
+    return verdict._replace(message=truncated(f"{verdict.message} Again and again since {since}."))

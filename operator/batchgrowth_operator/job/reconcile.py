@@ -1,13 +1,10 @@
 """One pass: from the observed state to the writes. Pure and idempotent.
 
-Level-triggered: nothing here asks what changed. Once a decision is carried out, the next one is empty.
+Level-triggered: nothing here asks what changed. Once the writes of a pass are carried out, the next has none.
 """
 
-from collections.abc import Iterator
-
 from batchgrowth import names
-from batchgrowth.contract.status import JobStatus
-from batchgrowth.errors import PlanError, SpecError
+from batchgrowth.errors import BatchGrowthError, PlanError, SpecError
 
 from batchgrowth_operator.children.config import (
     checkpoint_claim,
@@ -23,187 +20,174 @@ from batchgrowth_operator.children.drift import is_in_place
 from batchgrowth_operator.children.pods import inputs_digest
 from batchgrowth_operator.children.scheduler import dask_cluster
 from batchgrowth_operator.children.trainer import trainer_job
-from batchgrowth_operator.children.workers import scheduler_retry, seconds_until_retry, worker_deployment
+from batchgrowth_operator.children.workers import nudged_scheduler, worker_deployment
 from batchgrowth_operator.children.writes import Manifest, Writes
-from batchgrowth_operator.job.conditions import degraded_after, held_by, seconds_missing, stalled_after
 from batchgrowth_operator.job.contention import contention
 from batchgrowth_operator.job.events import events_between
 from batchgrowth_operator.job.status import differ_in_progress, next_status, rejected_status, throttled
 from batchgrowth_operator.job.workers import Workforce, workforce
-from batchgrowth_operator.seen.clock import seconds_since
-from batchgrowth_operator.seen.observed import Object, Observed, Ref, annotations_of, ref_of
-from batchgrowth_operator.seen.outcome import has_lost_trainer, outcome_of, seconds_until_given_up
-from batchgrowth_operator.seen.problems import (
-    DASK_OPERATOR_TIMEOUT_SECONDS,
-    seconds_between_event_reads,
-    seconds_until_parts_lost,
-    seconds_until_unexplained,
-)
-from batchgrowth_operator.seen.situation import (
-    ClusterPolicy,
-    Mode,
-    Situation,
-    seconds_to_deadline,
-    seconds_until_renewal,
-    situate,
-    stored_status,
-)
+from batchgrowth_operator.seen.clock import Clock
+from batchgrowth_operator.seen.observed import Object, Observed, Ref, annotations_of, is_terminating, ref_of
+from batchgrowth_operator.seen.outcome import has_lost_trainer, is_between_pods, num_retries, outcome_of
+from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
+from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate, stored_status
 from batchgrowth_operator.settings import Defaults
+
+SHORTEST_LIFE_SECONDS = 30.0
+"""Age from which a trainer's Job that waits is made again, so that a trainer that always fails does so slowly."""
 
 
 def reconcile(seen: Observed, defaults: Defaults) -> Writes:
-    """The writes for the job, and the time after which to look again even if nothing changes."""
+    """Return the writes for the job, and the time after which to look again even if nothing changes."""
     if "deletionTimestamp" in seen.job["metadata"]:
-        return Writes()
+        return Writes()  # Kubernetes deletes the children, which the job owns
+
+    clock = Clock(seen.now)
     try:
-        s = situate(seen, defaults)
+        s = situate(seen, defaults, clock)
     except (SpecError, PlanError) as error:
-        return _reported(stored_status(seen), rejected_status(seen, error))
-    refused = held_by(s)
-    if refused is not None:
-        return _reported(s.previous, rejected_status(seen, refused))
+        return _rejected(seen, error)
     w = workforce(s)
-    manifests = [manifest for manifest in _wanted(s, w) if not _is_terminating(seen.children.get(ref_of(manifest)))]
-    abandoned = _abandoned(s)
-    renewed = {ref_of(m) for m in manifests if _needs_recreation(m, seen) or _waits_too_long(m, s)} | abandoned
-    changed = [m for m in manifests if ref_of(m) not in renewed and not _is_in_place(m, seen)]
-    fights = contention(seen, changed)
-    wanted, until_steady = next_status(s, w, fights)
-    status, until_report = throttled(wanted, s.previous, seen.now, defaults.report_seconds)
-    left = _seconds_to_live(s)
-    if left is not None and left <= 0 and s.previous.completion_time:  # so those who wait for its end see it
+    # A job that is over or suspended needs no new pods: it is released even if an upgraded operator refuses its pods.
+    needs_pods = s.mode is Mode.ACTIVE or (s.mode is Mode.SUSPENDED and seen.workers is None)
+    if needs_pods and w.refused is not None:
+        return _rejected(seen, w.refused)
+
+    # A child that cannot be changed to what is wanted is deleted, and a later pass makes it again.
+    changed: list[Manifest] = []
+    recreated: set[Ref] = set()
+    for manifest in _wanted(s, w):
+        ref = ref_of(manifest)
+        found = seen.children.get(ref)
+        if is_terminating(found):
+            continue
+        if _needs_recreation(manifest, found) or (ref.kind == "Job" and _waits_too_long(s)):
+            recreated.add(ref)
+        elif found is None or not is_in_place(found, manifest):
+            changed.append(manifest)
+
+    # The trainer's Job makes no other pod before one on a lost node is gone, so that Job does not wait for its pods.
+    abandoned: set[Ref] = set()
+    if s.mode is Mode.ACTIVE and has_lost_trainer(seen, s.storage.is_kept, clock):
+        abandoned.add(Ref("Job", names.trainer(seen.name)))
+        changed = [manifest for manifest in changed if ref_of(manifest) not in abandoned]
+
+    # A running trainer keeps its scheduler, until it has stopped.
+    recreated |= abandoned
+    delete = [ref for ref in sorted(recreated) if ref.kind == "Job" or not s.is_trainer_running]
+    if s.cluster_policy is ClusterPolicy.DELETE:
+        delete += [ref_of(child) for child in (seen.workers, seen.cluster) if child and not is_terminating(child)]
+
+    # What others change again and again is put back ever less often.
+    fights = contention(seen, changed, clock)
+    apply = [manifest for manifest in changed if ref_of(manifest) not in fights.held]
+    nudge = nudged_scheduler(seen, clock)
+    if nudge is not None:
+        apply.append(nudge)
+
+    # The status tells of all this. Progress alone is written now and then.
+    status = throttled(next_status(s, w, fights), s.previous, clock, defaults.report_seconds)
+
+    # A job is deleted some time after its end, once its status has it, so that those who wait for its end see it.
+    if _has_outlived(s) and s.previous.completion_time:
         return Writes(delete_job=True)
-    reported = _reported(s.previous, status, s.quantity)
-    apply = (*(manifest for manifest in changed if ref_of(manifest) not in fights.held), *scheduler_retry(seen))
-    delete = tuple(_unwanted(s, renewed))
+
+    # Events are not watched: the next pass reads those of objects that are pending without an explanation.
+    pending = unexplained(seen, clock)
+    if pending:
+        clock.wake_in(seconds_between_event_reads(pending, seen.now))
+
     return Writes(
-        status=reported.status,
-        events=reported.events,
-        apply=apply,
-        delete=delete,
-        recreated=frozenset(renewed),
-        in_background=abandoned,
-        requeue_after_seconds=_soonest(left, until_report, until_steady, fights.due_seconds, *_waits(s, w)),
+        status=None if status == s.previous else status.to_json(),
+        events=events_between(s.previous, status, s.quantity),
+        apply=tuple(apply),
+        delete=tuple(delete),
+        recreated=frozenset(recreated),
+        in_background=frozenset(abandoned),
+        requeue_after_seconds=clock.due,
         put_backs=fights.put_backs,
         is_conclusive=not (apply or delete) and differ_in_progress(status, s.previous),
     )
 
 
-def _reported(previous: JobStatus, new: JobStatus, quantity: str = "") -> Writes:
-    return Writes(status=None if new == previous else new.to_json(), events=events_between(previous, new, quantity))
+def _has_outlived(s: Situation) -> bool:
+    """Return whether the job's time to live after its end is over."""
+    seconds = s.spec.ttl_seconds_after_finished
+    return s.mode is Mode.OVER and seconds is not None and s.clock.reached(s.seen.ended_seconds, seconds)
 
 
-def _wanted(s: Situation, w: Workforce) -> Iterator[Manifest]:
-    """The children in the order in which they are applied: volumes' sources come before the pods that mount them."""
+def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
+    """Return the status of a job that is refused, and no other write: what exists stays as it is."""
+    previous = stored_status(seen)
+    status = rejected_status(seen, error)
+    return Writes(
+        status=None if status == previous else status.to_json(),
+        events=events_between(previous, status),
+    )
+
+
+def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
+    """Return the children in the order in which they are applied: what pods mount comes before the pods."""
+    wanted: list[Manifest] = []
     if s.mode is not Mode.OVER:
-        yield plan_config_map(s)
+        wanted.append(plan_config_map(s))
         if s.seen.credentials is not None:
-            yield from secrets(s, s.seen.credentials)
-        yield progress_config_map(s)
-        yield service_account(s)
-        yield progress_role(s)
-        yield progress_role_binding(s)
-        yield network_policy(s)
+            wanted += secrets(s, s.seen.credentials)
+        wanted.append(progress_config_map(s))
+        wanted.append(service_account(s))
+        wanted.append(progress_role(s))
+        wanted.append(progress_role_binding(s))
+        wanted.append(network_policy(s))
     if s.mode is Mode.ACTIVE and s.storage.size:
-        yield checkpoint_claim(s)
-    cluster = dask_cluster(s) if s.cluster_policy is ClusterPolicy.APPLY else None
-    if cluster is not None:
-        yield cluster
-        yield worker_deployment(s, w.requested)
+        wanted.append(checkpoint_claim(s))
+    cluster: Manifest | None = None
+    if s.cluster_policy is ClusterPolicy.APPLY:
+        cluster = dask_cluster(s)
+        wanted.append(cluster)
+        wanted.append(worker_deployment(s, w.template, w.requested))
     if _is_trainer_wanted(s, cluster):
-        yield trainer_job(s, suspend=s.mode is not Mode.ACTIVE)
+        wanted.append(trainer_job(s, suspend=s.mode is not Mode.ACTIVE))
+    return wanted
 
 
 def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
-    """Whether the trainer's Job is wanted.
+    """Return whether the trainer's Job is wanted.
 
     A Job is recreated only after the last pod of the old one has ended, so that two trainers of a job never run at
-    once, and not while the scheduler is about to be replaced. One whose node is lost may still work unseen, so the
-    fence of the trainer's own package ends it.
+    once, and not while the scheduler is about to be replaced. If its node is lost, a trainer may still work unseen, so
+    the fence of the trainer's own package ends it.
     """
     exists = s.seen.trainer is not None
     if s.mode is Mode.OVER:
         return exists and outcome_of(s.seen) is None  # between two pods too: a suspended Job starts no other
-    if exists or cluster is None or s.is_trainer_running:
-        return exists
-    return not _is_terminating(s.seen.children.get(ref_of(cluster))) and not _needs_recreation(cluster, s.seen)
+    if exists:
+        return True
+    if cluster is None or s.is_trainer_running:
+        return False
+    return not is_terminating(s.seen.cluster) and not _needs_recreation(cluster, s.seen.cluster)
 
 
-def _abandoned(s: Situation) -> frozenset[Ref]:
-    """The trainer's Job if its pod is on a lost node: it makes no other pod before that one is gone."""
-    if s.mode is Mode.ACTIVE and has_lost_trainer(s.seen, s.storage.is_kept):
-        return frozenset({Ref("Job", names.trainer(s.seen.name))})
-    return frozenset()
-
-
-def _unwanted(s: Situation, renewed: set[Ref]) -> Iterator[Ref]:
-    for ref in sorted(renewed):
-        if ref.kind == "Job" or not s.is_trainer_running:
-            yield ref
-    if s.cluster_policy is ClusterPolicy.DELETE:
-        for ref in (Ref("Deployment", names.workers(s.seen.name)), Ref("DaskCluster", names.cluster(s.seen.name))):
-            if ref in s.seen.children and not _is_terminating(s.seen.children[ref]):
-                yield ref
-
-
-def _is_terminating(found: Object | None) -> bool:
-    return found is not None and "deletionTimestamp" in found["metadata"]
-
-
-def _needs_recreation(manifest: Manifest, seen: Observed) -> bool:
-    """Whether the child was made from other inputs and cannot be updated to the current ones.
+def _needs_recreation(manifest: Manifest, found: Object | None) -> bool:
+    """Return whether the child was made from other inputs and cannot be updated to the current ones.
 
     Its annotation says so, and its pods, because others may edit the one and webhooks may rewrite the other.
     """
-    found = seen.children.get(ref_of(manifest))
     wanted = annotations_of(manifest).get(names.INPUTS)
     if found is None or wanted is None or annotations_of(found).get(names.INPUTS, wanted) == wanted:
         return False
     return inputs_digest(found) != wanted
 
 
-def _waits_too_long(manifest: Manifest, s: Situation) -> bool:
-    return manifest["kind"] == "Job" and _seconds_until_renewal(s) == 0
+def _waits_too_long(s: Situation) -> bool:
+    """Return whether the trainer's Job waits for so long to make its next pod that a new Job is quicker.
 
-
-def _seconds_until_renewal(s: Situation) -> float | None:
-    """See restarts.seconds_until_renewal; a trainer that never reported is left to Kubernetes."""
-    if s.mode is not Mode.ACTIVE or s.previous.trainer_status is None:
-        return None
-    return seconds_until_renewal(s.seen, s.retries)
-
-
-def _is_in_place(manifest: Manifest, seen: Observed) -> bool:
-    found = seen.children.get(ref_of(manifest))
-    return found is not None and is_in_place(found, manifest)
-
-
-def _seconds_to_live(s: Situation) -> float | None:
-    if s.mode is not Mode.OVER or s.spec.ttl_seconds_after_finished is None:
-        return None
-    return s.spec.ttl_seconds_after_finished - s.seen.ended_seconds
-
-
-def _waits(s: Situation, w: Workforce) -> Iterator[float | None]:
-    """Seconds until each time at which the decision may change without any event."""
-    yield w.growth_due_seconds
-    yield w.release_due_seconds
-    if s.mode is not Mode.OVER:
-        yield seconds_to_deadline(s.seen, s.spec)
-    missing, limit = seconds_missing(s, w), stalled_after(s)
-    yield None if missing is None else degraded_after(s) - missing
-    yield None if limit is None else limit - s.report_age_seconds
-    cluster = s.seen.child("DaskCluster", names.cluster(s.seen.name))
-    if cluster is not None and (_is_terminating(cluster) or not (cluster.get("status") or {}).get("phase")):
-        since = cluster["metadata"].get("deletionTimestamp") or cluster["metadata"].get("creationTimestamp")
-        yield DASK_OPERATOR_TIMEOUT_SECONDS - seconds_since(since, s.seen.now)
-    yield _seconds_until_renewal(s)
-    yield seconds_until_parts_lost(s.seen)
-    yield seconds_until_given_up(s.seen, s.storage.is_kept)
-    yield seconds_until_retry(s.seen)
-    yield seconds_until_unexplained(s.seen)
-    yield seconds_between_event_reads(s.seen)
-
-
-def _soonest(*waits: float | None) -> float | None:
-    return min((wait for wait in waits if wait is not None and wait > 0), default=None)
+    A new Job starts at once. Kubernetes waits before it makes a Job's next pod: 10 s, then twice as long each time, up
+    to ten minutes, also for pods that were evicted and with months between them. A trainer that never reported is left
+    to Kubernetes. The Job's pods go with it, so not while they count retries, nor while the API server refuses new ones.
+    """
+    job = s.seen.trainer
+    if s.mode is not Mode.ACTIVE or s.previous.trainer_status is None or job is None or not is_between_pods(s.seen):
+        return False
+    if num_retries(s.seen) > s.retries.before or trainer_problem(s.seen, s.clock) is not None:
+        return False
+    return s.clock.passed(job["metadata"].get("creationTimestamp"), SHORTEST_LIFE_SECONDS)

@@ -1,36 +1,7 @@
-"""Timestamps, as Kubernetes writes them, and how long to wait before the next attempt."""
+"""The time of one pass, timestamps as Kubernetes writes them, and how long to wait before the next attempt."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
-
-# --- Timestamps, as Kubernetes writes them ---
-
-
-def timestamp(time: datetime) -> str:
-    """RFC 3339 in UTC with whole seconds, as in conditions."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def timestamp_ms(time: datetime) -> str:
-    """RFC 3339 in UTC with milliseconds, for times that durations are measured from."""
-    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def parse_timestamp(text: str) -> datetime:
-    """The time that a Kubernetes timestamp denotes."""
-    return datetime.fromisoformat(text)
-
-
-def seconds_since(text: str | None, now: datetime) -> float:
-    """Seconds from the timestamp to `now`; 0 without a timestamp, or if it lies in the future (clocks differ)."""
-    return max(0.0, (now - parse_timestamp(text)).total_seconds()) if text else 0.0
-
-
-def seconds_until(text: str | None, now: datetime) -> float:
-    """Seconds from `now` to the timestamp; 0 without a timestamp, or if it lies in the past."""
-    return max(0.0, (parse_timestamp(text) - now).total_seconds()) if text else 0.0
-
-
-# --- How long to wait before the next attempt ---
 
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 30.0
@@ -38,6 +9,75 @@ MOST_DOUBLINGS = 16
 """Doublings of the first back-off that exceed any longest one; a larger exponent would overflow."""
 
 
+@dataclass(slots=True)
+class Clock:
+    """The time of one pass, which answers how much of it has passed and notes when each answer will change.
+
+    So the operator wakes up for every answer that a pass relied on, and no rule has to be told twice.
+    """
+
+    now: datetime
+    due: float | None = None
+    """Seconds until the first of the answers changes; None if time alone changes none."""
+
+    def passed(self, since: str | None, seconds: float) -> bool:
+        """Return whether so many seconds have passed since the timestamp, and note when they will have.
+
+        Without a timestamp, or with one in the future (clocks differ), none have passed.
+        """
+        return self.reached(seconds_since(since, self.now), seconds)
+
+    def reached(self, age_seconds: float, seconds: float) -> bool:
+        """Return whether an age that was measured elsewhere has come to so many seconds, and note when it will."""
+        self.wake_in(seconds - age_seconds)
+        return age_seconds >= seconds
+
+    def within(self, since: datetime, seconds: float) -> bool:
+        """Return whether the time lies less than so many seconds back, and note when it will not.
+
+        A time in the future does not: after a clock was set back, the operator forgets.
+        """
+        age_seconds = (self.now - since).total_seconds()
+        if not 0 <= age_seconds < seconds:
+            return False
+        self.wake_in(seconds - age_seconds)
+        return True
+
+    def wake_in(self, seconds: float) -> None:
+        """Note that time may change what is decided after so many seconds; what lies in the past is ignored."""
+        if seconds > 0 and (self.due is None or seconds < self.due):
+            self.due = seconds
+
+
+def timestamp(time: datetime) -> str:
+    """Return the time in RFC 3339, in UTC with whole seconds, as in conditions."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def timestamp_ms(time: datetime) -> str:
+    """Return the time in RFC 3339, in UTC with milliseconds, to measure durations from."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Return the time that a Kubernetes timestamp denotes."""
+    return datetime.fromisoformat(text)
+
+
+def seconds_since(text: str | None, now: datetime) -> float:
+    """Return the seconds from the timestamp to `now`; 0 without a timestamp, or if it lies in the future."""
+    if not text:
+        return 0.0
+    return max(0.0, (now - parse_timestamp(text)).total_seconds())
+
+
+def seconds_until(text: str | None, now: datetime) -> float:
+    """Return the seconds from `now` to the timestamp; 0 without a timestamp, or if it lies in the past."""
+    if not text:
+        return 0.0
+    return max(0.0, (parse_timestamp(text) - now).total_seconds())
+
+
 def backoff_seconds(failures: int, longest: float = LONGEST_BACKOFF_SECONDS) -> float:
-    """The wait after that many failures in a row, at least one: exponential, up to `longest` seconds."""
+    """Return the wait after so many failures in a row, at least one: exponential, up to `longest` seconds."""
     return min(FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, MOST_DOUBLINGS), longest)

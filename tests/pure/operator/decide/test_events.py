@@ -97,7 +97,7 @@ def test_what_a_situation_derives_is_derived_once_a_pass(
     for name in ("is_running", "cluster_problem"):
         original = getattr(situations, name)
         monkeypatch.setattr(situations, name, lambda *seen, n=name, o=original: calls.append(n) or o(*seen))
-    world.report(431).workers_ready(0).wait(60)
+    world.report(431, ready=0).workers_ready(0).wait(60)
 
     world.decide()
 

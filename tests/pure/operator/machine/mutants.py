@@ -17,9 +17,10 @@ from batchgrowth_operator.children import scheduler
 from batchgrowth_operator.job import reconcile as rec
 from batchgrowth_operator.job import status
 from batchgrowth_operator.loop import queue
-from batchgrowth_operator.seen import problems, situation
-from batchgrowth_operator.seen.clock import seconds_since
-from batchgrowth_operator.seen.observed import Observed, annotations_of, is_owned_by, ref_of
+from batchgrowth_operator.seen import situation
+from batchgrowth_operator.seen.clock import Clock, seconds_since
+from batchgrowth_operator.seen.observed import Observed, annotations_of, is_owned_by
+from batchgrowth_operator.seen.problems import CREATE_PARTS, MissingParts, missing_parts
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
 
 Patch = pytest.MonkeyPatch
@@ -64,7 +65,9 @@ def maximum_is_ignored(patch: Patch) -> None:
 
 def minimum_is_ignored(patch: Patch) -> None:
     real = rec.worker_deployment
-    patch.setattr(rec, "worker_deployment", lambda s, replicas: real(s, replicas if s.update else 0))
+    patch.setattr(
+        rec, "worker_deployment", lambda s, template, replicas: real(s, template, replicas if s.update else 0)
+    )
 
 
 def drift_is_always_seen(patch: Patch) -> None:
@@ -76,12 +79,15 @@ def drift_is_never_seen(patch: Patch) -> None:
 
 
 def a_request_for_parts_is_taken_back(patch: Patch) -> None:
-    patch.setattr(problems, "_is_requested", lambda seen: False)
+    def missing(seen: Observed, clock: Clock) -> MissingParts | None:
+        is_requested = (seen.cluster or {}).get("status", {}).get("phase") == CREATE_PARTS
+        return None if is_requested else missing_parts(seen, clock)
+
+    patch.setattr(scheduler, "missing_parts", missing)
 
 
 def a_missing_annotation_recreates(patch: Patch) -> None:
-    def needs(manifest: Any, seen: Observed) -> bool:
-        found = seen.children.get(ref_of(manifest))
+    def needs(manifest: Any, found: Any) -> bool:
         has, wanted = (annotations_of(body).get(names.INPUTS) for body in (found or manifest, manifest))
         return has != wanted
 
@@ -89,11 +95,11 @@ def a_missing_annotation_recreates(patch: Patch) -> None:
 
 
 def time_to_live_counts_from_the_start(patch: Patch) -> None:
-    def left(s: Situation) -> float | None:
+    def has_outlived(s: Situation) -> bool:
         seconds = s.spec.ttl_seconds_after_finished
-        return None if seconds is None else seconds - seconds_since(s.previous.start_time, s.seen.now)
+        return seconds is not None and s.clock.passed(s.previous.start_time, seconds)
 
-    patch.setattr(rec, "_seconds_to_live", left)
+    patch.setattr(rec, "_has_outlived", has_outlived)
 
 
 def a_jump_of_the_clock_counts(patch: Patch) -> None:
@@ -154,7 +160,11 @@ def the_cluster_is_never_released(patch: Patch) -> None:
 
 
 def lost_parts_are_not_restored(patch: Patch) -> None:
-    patch.setattr(scheduler, "lacks_parts", lambda seen: False)
+    def missing(seen: Observed, clock: Clock) -> MissingParts | None:
+        parts = missing_parts(seen, clock)
+        return None if parts is None else parts._replace(are_requested=False)
+
+    patch.setattr(scheduler, "missing_parts", missing)
 
 
 ANOTHERS = "another's"

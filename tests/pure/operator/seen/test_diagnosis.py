@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth.contract.status import REASONS
-from batchgrowth_operator.children.workers import RETRY_SECONDS
+from batchgrowth_operator.children.workers import NUDGE_SECONDS
+from batchgrowth_operator.seen.clock import Clock
 from batchgrowth_operator.seen.observed import Ref
 from batchgrowth_operator.seen.problems import MOST_EVENT_READS, unexplained
 
@@ -137,7 +138,7 @@ def test_a_missing_pull_secret(make_world: MakeWorld) -> None:
     world.pods = [pod("s", "scheduler", **container(state={"waiting": {"reason": "ErrImagePull", "message": "no"}}))]
     world.settle()
     assert ("False", "ImagePullFailed") == world.condition("ClusterReady")
-    assert world.pods == list(unexplained(world.observed()))
+    assert world.pods == list(unexplained(world.observed(), Clock(world.now)))
 
     text = "Unable to retrieve some image pull secrets (registry); attempting to pull the image may not succeed."
     world.warnings = [event("s", "FailedToRetrieveImagePullSecret", text)]
@@ -181,7 +182,7 @@ def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
     waiting_world.trainer["status"] = {"startTime": CREATED, "active": 0}
     assert waiting_world.decide().requeue_after_seconds == 8
     waiting_world.wait(8)
-    [job] = unexplained(waiting_world.observed())
+    [job] = unexplained(waiting_world.observed(), Clock(waiting_world.now))
     assert "Job" == job["kind"]
 
     waiting_world.warnings = [event("digits-trainer", "FailedCreate", text.format(1), lastTimestamp=CREATED)]
@@ -212,12 +213,13 @@ def test_few_objects_count_as_unexplained_and_only_after_a_while(waiting_world: 
     waiting_world.trainer_runs().pods = [pod(f"w-{n}") for n in range(9)]
     waiting_world.pods[1]["metadata"]["deletionTimestamp"] = CREATED
     waiting_world.wait(5)
-    assert () == unexplained(waiting_world.observed())
+    assert () == unexplained(waiting_world.observed(), Clock(waiting_world.now))
     assert 3 == waiting_world.decide().requeue_after_seconds
 
     waiting_world.wait(3)
 
-    assert ["w-0", "w-2", "w-3"] == [body["metadata"]["name"] for body in unexplained(waiting_world.observed())]
+    found = unexplained(waiting_world.observed(), Clock(waiting_world.now))
+    assert ["w-0", "w-2", "w-3"] == [body["metadata"]["name"] for body in found]
     assert 3 == MOST_EVENT_READS
 
 
@@ -339,7 +341,7 @@ def test_refused_worker_pods_are_retried(training_world: MakeWorld) -> None:
         world.wait(10)
         retries.add(retried_at())
     assert ["2026-11-20T10:00:30Z", "2026-11-20T10:01:00Z", "2026-11-20T10:01:30Z"] == sorted(retries - {None})
-    assert world.decide().requeue_after_seconds <= RETRY_SECONDS
+    assert world.decide().requeue_after_seconds <= NUDGE_SECONDS
 
     world.workers_ready()
     assert None is retried_at()
@@ -353,7 +355,7 @@ def test_a_refused_scheduler_is_retried(waiting_world: Any) -> None:
         "conditions": [refused | {"lastTransitionTime": waiting_world.now.isoformat()}]
     }
     waiting_world.settle()
-    waiting_world.wait(RETRY_SECONDS)
+    waiting_world.wait(NUDGE_SECONDS)
 
     [manifest] = waiting_world.decide().apply
     assert ref == Ref(manifest["kind"], manifest["metadata"]["name"])
@@ -362,7 +364,7 @@ def test_a_refused_scheduler_is_retried(waiting_world: Any) -> None:
 
     waiting_world.parts[ref]["metadata"]["annotations"] = manifest["metadata"]["annotations"]
     assert () == waiting_world.decide().apply
-    assert waiting_world.decide().requeue_after_seconds <= RETRY_SECONDS
+    assert waiting_world.decide().requeue_after_seconds <= NUDGE_SECONDS
 
 
 def test_reasons_are_documented() -> None:
