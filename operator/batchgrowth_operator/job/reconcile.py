@@ -183,7 +183,7 @@ def _waits_too_long(s: Situation) -> bool:
 
     A new Job starts at once. Kubernetes waits before it makes a Job's next pod: 10 s, then twice as long each time, up
     to ten minutes, also for pods that were evicted and with months between them. A trainer that never reported is left
-    to Kubernetes. The Job's pods go with it, so not while they count retries, nor while the API server refuses new ones.
+    to Kubernetes. The Job's pods go with it, so not while they count retries, or the API server refuses new ones.
     """
     job = s.seen.trainer
     if s.mode is not Mode.ACTIVE or s.previous.trainer_status is None or job is None or not is_between_pods(s.seen):
