@@ -16,8 +16,6 @@ import torch
 from batchgrowth.errors import BatchGrowthError, DataError, WorkloadError
 from torch import nn
 
-# Errors of users' code and data: which of them may pass, and one paragraph about each with file, line and remedy.
-
 __all__ = [
     "FAULTS",
     "DeviceFault",
@@ -36,13 +34,13 @@ __all__ = [
 ]
 
 
-# --- What helps against the exceptions that users' code raises most, where their text does not say it ---
+# --- Advice: what helps against the exceptions that users' code raises most, if their text does not say it ---
 
 _PACKAGES = {
     "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil", "git": "gitpython",
     "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "pyyaml",
 }  # fmt: skip
-"""Packages whose name at PyPI differs from that of their module."""
+"""Modules whose package has another name at PyPI."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 _ADVICE = {
@@ -81,11 +79,11 @@ _ADVICE = {
     r"[Cc]an('t|not) (pickle|get local)|PicklingError": "define at the top of a module what must be pickled; a "
     "lambda, a local function or class and an open file cannot be",
 }
-"""Regular expression of what is found in `TYPE: TEXT` -> what helps; the first that fits counts."""
+"""Regular expression to search for in `TYPE: TEXT` -> what helps; the first match counts."""
 
 
 def advice_for(error: BaseException) -> str | None:
-    """What helps against this exception, None if its own text must do."""
+    """Return what helps against this exception, or None if its own text must do."""
     text = f"{type(error).__name__}: {error}"
     if missing := _MISSING.match(text):
         package = _PACKAGES.get(missing[1], missing[1])
@@ -93,14 +91,16 @@ def advice_for(error: BaseException) -> str | None:
             f"if it is a package, pip install {package}, and in pods use an image that has it (docs/own-code.md); if "
             "it is a file of yours, put it beside the manifest"
         )
-    return next((advice for pattern, advice in _ADVICE.items() if re.search(pattern, text)), None)
+    for pattern, advice in _ADVICE.items():
+        if re.search(pattern, text):
+            return advice
+    return None
 
 
-# --- Tells which errors of users' code, of their data or of a device may pass ---
-# What may pass, by itself or on another worker, is no reason to end a job.
+# --- Faults: an error that may pass, by itself or on another worker, is no reason to end a job ---
 
 FAULTS = (Exception, SystemExit)
-"""What counts as a fault of the workload if its code raises it: an exit would end the trainer as if all were done."""
+"""What counts as a fault of the workload if its code raises it; a SystemExit would end the trainer with success."""
 
 _LASTING_KINDS = (
     FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, io.UnsupportedOperation,
@@ -116,7 +116,7 @@ _ASSERTED = "device-side assert"
 
 
 class WorkerFault(BatchGrowthError):
-    """An error that another worker may not have; its exit code counts once it recurs.
+    """An error that another worker may not have; the job ends with its exit code once it recurs.
 
     `what` names the fault: two workers that raise the same at the same update have a common cause.
     """
@@ -135,25 +135,28 @@ class DeviceFault(WorkerFault, WorkloadError):
 
 
 def is_of_the_device(error: BaseException | None) -> bool:
-    """Whether torch or Python reports with this error that a device failed, or that memory ran out."""
-    says_so = isinstance(error, RuntimeError) and any(word in str(error) for word in _DEVICE_WORDS)
-    return says_so or isinstance(error, _DEVICE_KINDS)
+    """Return whether the error says that a device failed or that memory ran out."""
+    if isinstance(error, _DEVICE_KINDS):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _DEVICE_WORDS)
 
 
 def is_asserted(error: BaseException) -> bool:
-    """Whether a kernel of a GPU refused what it was given, such as a class that is out of range, as all others would.
+    """Return whether a GPU kernel refused its input, such as a class that is out of range.
 
-    Afterwards the process cannot use its GPU any more.
+    Every other worker's GPU would refuse that input too. The process cannot use its GPU afterwards.
     """
     return isinstance(error, RuntimeError) and _ASSERTED in str(error)
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Whether this is an OSError that a retry may not meet: not one of a missing file or a missing right."""
-    return isinstance(error, OSError) and not isinstance(error, _LASTING_KINDS) and error.errno not in _LASTING
+    """Return whether a retry may succeed: the error is an OSError, and no file or permission is missing."""
+    if not isinstance(error, OSError) or isinstance(error, _LASTING_KINDS):
+        return False
+    return error.errno not in _LASTING
 
 
-# --- Describes errors of users' code in one paragraph: what raised, its file and line, and what would help ---
+# --- Paragraphs: what raised, its file and line, and what would help ---
 
 _LOG = logging.getLogger(__name__)
 _OURS = Path(__file__).parent
@@ -161,40 +164,38 @@ _BY_DEFAULT = "call the model, then the loss, with a few examples in Python to s
 _CALLS = ("forward", "_call_impl")  # not __init__: the module must be whole
 _LONGEST_LAYER = 100  # characters
 _FOR_OTHERS = re.compile(r"\nSearch for `cuda|, but you set 'torch.use_deterministic")
-"""Where torch's advice begins to those who write kernels, or set what the trainer sets."""
+"""Start of torch's advice for people who write kernels, or who set what the trainer sets."""
 _begun: list[str] = []
-"""Where the function of the workload is that this process loaded last."""
+"""The place of the workload's function that this process loaded last; empty before."""
 
 
 class reported_as_workload_error:  # noqa: N801
     """Turn exceptions that the workload raises inside the block into WorkloadErrors; our own errors pass unchanged.
 
-    `remedy` is what their text says at the end, by default what helps against that exception.
-    A class, like contextlib.suppress, since it is entered several times in each update: a generator costs 4 µs.
+    `remedy` ends the message; its default is the advice for the exception.
+    It is a class, like contextlib.suppress, because an update enters it several times and a generator costs 4 µs.
     """
 
     __slots__ = ("_remedy", "_what")
 
     def __init__(self, what: str, remedy: str | None = None) -> None:
-        self._what, self._remedy = what, remedy
+        self._what = what
+        self._remedy = remedy
 
     def __enter__(self) -> None:
-        """Nothing is prepared."""
+        """Prepare nothing."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        """Raise the WorkloadError, a DeviceFault for an error of the device.
+        """Raise the WorkloadError, or a DeviceFault for an error of the device.
 
-        Other exceptions than FAULTS pass, such as KeyboardInterrupt.
+        Exceptions outside FAULTS pass, such as KeyboardInterrupt.
         """
         if isinstance(error, FAULTS) and not isinstance(error, BatchGrowthError):
             raise workload_error(self._what, error, self._remedy) from error
 
 
 class reported_as_device_fault(reported_as_workload_error):  # noqa: N801
-    """Turn errors of the device that are raised inside the block into what `workload_error` makes of them.
-
-    Others pass unchanged.
-    """
+    """Turn errors of the device that the block raises into what `workload_error` makes of them; others pass."""
 
     __slots__ = ()
 
@@ -205,26 +206,30 @@ class reported_as_device_fault(reported_as_workload_error):  # noqa: N801
 
 
 def workload_error(what: str, error: BaseException, remedy: str | None = None) -> WorkloadError:
-    """The WorkloadError for an exception of `what`; a DeviceFault if the device raised it, and may not elsewhere."""
+    """Return the WorkloadError for an exception of `what`, or a DeviceFault if another device may not raise it."""
     text = described(what, error, remedy)
     passing = is_of_the_device(error) and not is_asserted(error)
-    return DeviceFault(text, type(error).__name__) if passing else WorkloadError(text)
+    if passing:
+        return DeviceFault(text, type(error).__name__)
+    return WorkloadError(text)
 
 
 def described(what: str, error: BaseException, remedy: str | None = None) -> str:
-    """One paragraph: `what` ran, the exception, the innermost line of the user's own code, and the remedy.
+    """Return one paragraph: what ran, the exception, the innermost line of the user's own code, and the remedy.
 
-    If no line is the user's, and no remedy is given, it names the line of the workload's function.
+    If no line is the user's and no remedy is given, the paragraph names the line of the workload's function.
     """
     text = f"{what} raised {reason(error)}; {remedy or advice_for(error) or _BY_DEFAULT}"
     users = _line_of_syntax(error) or any(
         _is_users(frame.filename) for frame in traceback.extract_tb(error.__traceback__)
     )
-    return text if users or remedy else text + seen_at(None)
+    if users or remedy:
+        return text
+    return text + seen_at(None)
 
 
 def reason(error: BaseException) -> str:
-    """The exception, and where it was raised: in the user's file, or in a layer of the model."""
+    """Return the exception and the place that raised it: a line of the user's file, or a layer of the model."""
     _LOG.debug("an error of the workload", exc_info=error)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
@@ -240,7 +245,7 @@ def reason(error: BaseException) -> str:
 
 
 def seen_at(function: Any) -> str:
-    """`; see FILE:LINE, in NAME` for a function or a method of the user's, by default for the workload's function."""
+    """Return `; see FILE:LINE, in NAME` for a function of the user's, or for the workload's function if it is not."""
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, nn.Module):
@@ -252,25 +257,29 @@ def seen_at(function: Any) -> str:
 
 
 def begin(function: Any) -> None:
-    """Remember the function of the workload, which errors name that have no line of their own in the user's code."""
+    """Remember the workload's function: errors without a line in the user's code name it."""
     _begun.clear()
     _begun[:] = [seen_at(function)]
 
 
 def _line_of_syntax(error: BaseException) -> str:
-    """Where a file cannot be parsed; no frame has that line."""
-    return f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) and error.filename else ""
+    """Return FILE:LINE of a file that Python cannot parse, since no frame has that line; "" for other errors."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return ""
 
 
 def _layer(frames: list[FrameType], after: int) -> str:
-    """The innermost layer of a library that was being called after the user's innermost frame, by its name."""
+    """Return the innermost library layer that ran inside the user's innermost frame, with its name; "" if none did."""
     modules = [(at, frame.f_locals.get("self")) for at, frame in enumerate(frames) if frame.f_code.co_name in _CALLS]
     called = [(at, module) for at, module in modules if isinstance(module, nn.Module)]
     if not called or called[-1][0] <= after:
         return ""
     layer = called[-1][1]
     names = [name for _, outer in called for name, module in outer.named_modules() if module is layer and name]
-    return f"in {f'layer {names[0]}: ' if names else ''}{layer!r:.{_LONGEST_LAYER}}"
+    if names:
+        return f"in layer {names[0]}: {layer!r:.{_LONGEST_LAYER}}"
+    return f"in {layer!r:.{_LONGEST_LAYER}}"
 
 
 def _is_users(filename: str) -> bool:

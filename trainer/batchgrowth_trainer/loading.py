@@ -35,16 +35,11 @@ from batchgrowth_trainer.record import functions
 from batchgrowth_trainer.record.history import EVALUATION_HEADER
 from batchgrowth_trainer.workload import Dataset, Workload
 
-# --- Finding the function that a manifest names, calling it, and checking the `Workload` that it returns ---
-
 __all__ = ["find_function", "find_modules_in", "load_workload"]
 
 
-# --- Finds the function or class that an entrypoint, `package.module:function`, names ---
-
-
 def find_function(entrypoint: str, field: str = "workload.entrypoint") -> Callable[..., Any]:
-    """The function that an entrypoint, given in `field`, names. Raises WorkloadError if there is none."""
+    """Return the function or class that an entrypoint names. Raises WorkloadError, which names `field`, if none is."""
     module_name, colon, name = entrypoint.partition(":")
     if not (module_name and colon and name):
         raise WorkloadError(f"{field}: {entrypoint!r} was given; write package.module:function")
@@ -60,7 +55,7 @@ def find_function(entrypoint: str, field: str = "workload.entrypoint") -> Callab
 
 
 def find_modules_in(folders: Iterable[str]) -> None:
-    """This process finds users' modules in these folders first, from now on."""
+    """Have this process look for users' modules in these folders first."""
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
 
 
@@ -90,10 +85,12 @@ def _near(name: str, module: ModuleType) -> str:
     defined = sorted(key for key in own if getattr(vars(module)[key], "__module__", None) == module.__name__)
     if close:
         return f"did you mean {' or '.join(close)}?"
-    return f"it defines {', '.join(defined)}" if defined else "it defines no function"
+    if defined:
+        return f"it defines {', '.join(defined)}"
+    return "it defines no function"
 
 
-# --- Checks what a workload's function returned, before anything is computed with it ---
+# --- What a workload's function returned is checked before anything is computed with it ---
 
 _UNFIT_FOR_BUFFERS = {
     torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
@@ -109,7 +106,7 @@ METRIC_NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
 def check_workload(workload: Workload, entrypoint: str) -> None:
-    """Raises WorkloadError for what cannot be trained, a function that is none, or data without a length."""
+    """Raise WorkloadError for what cannot be trained, a value that is no function, or data without a length."""
     _check_model(workload, entrypoint)
     _check_functions(workload, entrypoint)
     _check_columns(workload, entrypoint)
@@ -158,14 +155,20 @@ def _check_state(model: nn.Module, entrypoint: str) -> None:
 
 
 def _check_all_found(model: nn.Module, entrypoint: str) -> None:
-    """Raises WorkloadError for layers in a list, a tuple or a dict that torch does not find, and so does not train."""
+    """Raise WorkloadError for layers in a list, tuple or dict: torch does not find them, so it would not train them."""
     found = {id(parameter) for parameter in model.parameters()}
     for path, module in model.named_modules():
         for key, held in vars(module).items():
-            values = held.values() if isinstance(held, dict) else held if isinstance(held, list | tuple) else ()
+            if isinstance(held, dict):
+                values = list(held.values())
+            elif isinstance(held, list | tuple):
+                values = list(held)
+            else:
+                continue
             layers = [layer for layer in values if isinstance(layer, nn.Module)]
             if any(p.requires_grad and id(p) not in found for layer in layers for p in layer.parameters()):
-                name, kind = f"{path}.{key}" if path else key, type(held).__name__
+                name = f"{path}.{key}" if path else key
+                kind = type(held).__name__
                 raise WorkloadError(
                     f"{entrypoint}: model.{name} is a {kind} of modules, which torch does not find, so they would not "
                     "be trained; make it an nn.ModuleList or nn.ModuleDict, or call requires_grad_(False) on them"
@@ -199,7 +202,9 @@ def _check_functions(workload: Workload, entrypoint: str) -> None:
 
 
 def _what(value: object) -> str:
-    return f"the class {value.__name__} and no object of it" if isinstance(value, type) else f"a {type(value).__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__name__} and no object of it"
+    return f"a {type(value).__name__}"
 
 
 def _check_columns(workload: Workload, entrypoint: str) -> None:
@@ -247,16 +252,16 @@ def _is_name(given: object) -> bool:
     return isinstance(given, str) and METRIC_NAME.fullmatch(given) is not None
 
 
-# --- Calls the function that a manifest names; a fault of the user's code is reported in one paragraph ---
+# --- The workload is loaded; a fault of the user's code is reported in one paragraph ---
 
 _OF_A_STRING = re.compile(r"\bstr\b|empty\(\) received an invalid combination")
-"""What Python and torch say of a string where a number is needed."""
+"""What Python and torch say if they get a string in place of a number."""
 _BY_CALL = "call it in Python to see the whole traceback"
 _BY_CHECKS = "call it in Python, then len() of its data sets and state_dict() of its model, to see the whole traceback"
 
 
 def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, examples: int | None) -> Workload:
-    """The workload that `package.module:function` builds from `arguments`, checked.
+    """Return the workload that `package.module:function` builds from `arguments`, checked.
 
     The generators of random, numpy and torch are seeded with `seed` first, so that every worker builds the same
     initial model. `examples` is the size of the training set in the manifest, None if it is not given.
@@ -323,7 +328,7 @@ def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[st
 
 @contextmanager
 def _reported(what: str, arguments: Mapping[str, str], by_default: str) -> Iterator[None]:
-    """Turn what the user's code raises inside the block into the errors of load_workload; those themselves pass."""
+    """Turn what the user's code raises inside the block into the errors of load_workload, which themselves pass."""
     try:
         with dask.config.set(scheduler="synchronous"):  # or a worker would send what it computes to its own cluster
             yield
@@ -339,7 +344,7 @@ def _reported(what: str, arguments: Mapping[str, str], by_default: str) -> Itera
 
 
 def _remedy(error: BaseException, arguments: Mapping[str, str]) -> str | None:
-    """What helps if the workload's function, or an object that it returned, raises this; None if nothing is known."""
+    """Return what helps if the workload's function, or an object that it returned, raises this; None if unknown."""
     if isinstance(error, TypeError) and arguments and _OF_A_STRING.search(str(error)):
         return f"arguments are strings, so convert them, as in int({next(iter(arguments))})"
     if isinstance(error, TypeError) and str(error).startswith(Workload.__name__):
