@@ -171,7 +171,8 @@ Promise = Literal["Exact", "Repeatable", "Nondeterministic"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeEntry(Entry):
     """An exchange. `implementation` names its driver: a function (run, join) -> Trained. `run` is a
-    batchgrowth_trainer.drivers.run.Run, and `join` a context manager that connects to the workers.
+    batchgrowth_trainer.drivers.run.RunState, and `join` a batchgrowth_trainer.drivers.scaling.Join, which connects to
+    the workers.
 
     `strategy` names the strategy of the members, for the driver that all exchanges between workers share: a function
     (setting) -> batchgrowth_trainer.exchange.strategy.Strategy. It says what they do in a round, from one point at
