@@ -11,8 +11,10 @@ from batchgrowth_trainer.worker.messages import Prepared
 
 MOST_RECORDS = 32
 """The most differing workers that a run's summary lists."""
-SHARDS, STEPS = "shards", "steps"
-"""What a process computes: the gradients, or with a server the optimizer's steps alone."""
+SHARDS = "shards"
+"""The role of a process that computes gradients."""
+STEPS = "steps"
+"""The role of a server, which computes the optimizer's steps alone."""
 
 Publish = Callable[[Mapping[str, str], str], None]
 """Gets the workers that differ now, by name, with the reason; and a line about a new one, empty if one has left."""
@@ -68,11 +70,11 @@ class Arithmetics:
             self._publish(self._by_name(), "")
 
     def differs(self, address: str) -> bool:
-        """Whether the worker's arithmetic is not the job's."""
+        """Return whether the worker's arithmetic is not the job's."""
         return address in self._differing
 
     def refusal(self, address: str) -> str:
-        """Why the worker must not compute, as a line; empty if it may."""
+        """Return why the worker must not compute, as a line; empty if it may."""
         if not self._required or address not in self._differing:
             return ""
         name, why = self._differing[address]
@@ -86,11 +88,11 @@ class Arithmetics:
         self._publish({}, "")
 
     def to_json(self) -> dict[str, Any]:
-        """The job's arithmetic by role, and the processes that differed: for checkpoints and the summary."""
+        """Return the job's arithmetic by role, and the processes that differed: for checkpoints and the summary."""
         return {role: job.to_json() for role, job in self._job.items()} | {"differing": self._records}
 
     def _compare(self, role: str, name: str, host: str, arithmetic: Arithmetic) -> str:
-        """How it differs from the job's; empty if it does not."""
+        """Return how it differs from the job's; empty if it does not."""
         job = self._job.setdefault(role, arithmetic)
         if job.digest == arithmetic.digest:
             return ""
@@ -100,11 +102,9 @@ class Arithmetics:
         return arithmetic.why_not(job)
 
     def _line(self, who: str, why: str) -> str:
-        then = (
-            "workers.sameArithmetic: Required refuses it"
-            if self._required
-            else "the weights may end with other last bits; workers.sameArithmetic: Required would refuse it"
-        )
+        then = "the weights may end with other last bits; workers.sameArithmetic: Required would refuse it"
+        if self._required:
+            then = "workers.sameArithmetic: Required refuses it"
         return f"{who} adds differently than this job: {why}; {then}"
 
     def _by_name(self) -> dict[str, str]:

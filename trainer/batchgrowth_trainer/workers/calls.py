@@ -1,7 +1,13 @@
-"""Calls and requests to workers, which give up on a worker as soon as it is gone."""
+"""Calls and requests to workers, which give up on a worker as soon as it is gone.
+
+Dask keeps connecting to a dead worker for half a minute, and its own calls block as long; the driver must go on with
+the others. A request takes Dask's connections but not its scheduler, whose tasks take longer and need their data
+scattered before and their results gathered after.
+"""
 
 import asyncio
 import concurrent.futures
+import logging
 import time
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import CancelledError
@@ -20,17 +26,26 @@ from batchgrowth_trainer.blame import described
 from batchgrowth_trainer.worker.messages import COMPUTE
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
 
-# --- A request that a worker's thread computes something, which the driver makes to the worker itself ---
-# It takes Dask's connections but not its scheduler, whose tasks take longer and need their data scattered before and
-# their results gathered after.
-
+CALL_SECONDS = 60.0
+"""The default timeout of a call, in seconds."""
+_POLL_SECONDS = 0.02
+_RETRY_SECONDS = 1.0
+_UNANSWERABLE = (AttributeError, NotImplementedError, PicklingError, TypeError, ValueError)
+"""What a worker that lives raises, also for an answer that cannot be sent; others count as a lost worker."""
 _NUMBERS = count()
+
+Answer = TypeVar("Answer")
+Asked = Callable[[], dict[str, Any] | None]
+"""Returns the answers to a call, without those that failed; None until they have come."""
+
+log = logging.getLogger(__name__)
 
 
 class WorkerRequest:
-    """Looks like a future of Dask to those who wait for its end; `result` is the answer once `status` is "finished".
+    """A request that a worker's thread computes something, which the driver makes to the worker itself.
 
-    It is "lost" if the worker, or the connection to it, is; "error" if `exception()` was raised on the way or there.
+    It looks like a future of Dask to those who wait for its end; `result` is the answer once `status` is "finished". It
+    is "lost" if the worker, or the connection to it, is; "error" if `exception()` was raised on the way or there.
     """
 
     def __init__(self) -> None:
@@ -46,34 +61,21 @@ class WorkerRequest:
         elif isinstance(answer, dict):
             self.fail(clean_exception(**answer)[1])
         else:
-            self.result, self.status = answer, "finished"
+            self.result = answer
+            self.status = "finished"
 
     def fail(self, error: BaseException | None) -> None:
         """Take what the function raised, or what prevented it or its answer."""
-        self._error, self.status = error, "error"
+        self._error = error
+        self.status = "error"
 
     def lose(self) -> None:
         """Take the loss of the worker, or of the answer."""
         self.status = "lost"
 
     def exception(self) -> BaseException | None:
-        """The error of a request with that status; None otherwise."""
+        """Return the error of a request with that status; None otherwise."""
         return self._error
-
-
-# --- Calls to workers that give up on a worker as soon as it is gone ---
-# Dask keeps connecting to a dead worker for half a minute, and its own calls block as long; the driver must go on with
-# the others.
-
-CALL_SECONDS = 60.0  # the default timeout
-_POLL_SECONDS = 0.02
-_RETRY_SECONDS = 1.0
-_UNANSWERABLE = (AttributeError, NotImplementedError, PicklingError, TypeError, ValueError)
-"""What a worker that lives raises, also for an answer that cannot be sent; others count as a lost worker."""
-
-Answer = TypeVar("Answer")
-Asked = Callable[[], dict[str, Any] | None]
-"""The answers to what was asked, without those that failed; None until they have come."""
 
 
 class Calls:
@@ -83,13 +85,14 @@ class Calls:
     """
 
     def __init__(self, client: Client, check: Callable[[], None] = lambda: None) -> None:
-        self._client, self._check = client, check
+        self._client = client
+        self._check = check
         self._loop: asyncio.AbstractEventLoop = client.loop.asyncio_loop
         self.registered: set[str] = set()
         self._under_way: set[concurrent.futures.Future[Any]] = set()
 
     def wait(self, work: Coroutine[Any, Any, Answer], workers: Collection[str], seconds: float) -> Answer | None:
-        """What the coroutine returns; None if one of these workers leaves before, or after the timeout in seconds.
+        """Return what the coroutine returns; None if one of these workers leaves before, or after `seconds`.
 
         Raises what the coroutine or the check raises.
         """
@@ -140,7 +143,11 @@ class Calls:
         Taking the answer raises what `ask` does.
         """
         asking = self.start(self._client._run(function, *arguments, workers=[worker], on_error="return"))
-        return lambda: _usable(function, asking.result) if asking.done() else None
+
+        def answers() -> dict[str, Any] | None:
+            return _usable(function, asking.result) if asking.done() else None
+
+        return answers
 
     def notify(self, function: Callable[..., Any], *arguments: Any, worker: str) -> None:
         """Call a coroutine function on the event loop of this worker, without waiting for it."""
@@ -170,7 +177,7 @@ class Calls:
         self.start(fetched())
 
     def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Future:
-        """The future of a task on exactly this worker; Dask does not retry it elsewhere. Raises SchedulerLost."""
+        """Start a task on exactly this worker and return its future; Dask retries it nowhere. Raise SchedulerLost."""
         pinned = {"workers": [address], "allow_other_workers": False, "pure": False, "retries": 0}
         try:
             return self._client.submit(_unpacked(function.__name__), dumps((function, arguments)), **pinned)
@@ -202,7 +209,7 @@ class Calls:
 
 
 def _unpacked(name: str) -> Callable[[bytes], Any]:
-    """A function of this name that a worker calls with a pickled (function, arguments).
+    """Return a function of this name that a worker calls with a pickled (function, arguments).
 
     The scheduler unpickles tasks: one that refers to our package would have it import torch, which takes seconds and
     half a gigabyte. The function is local, so that it is pickled by value: an existing scheduler may lack this package.
@@ -217,7 +224,10 @@ def _unpacked(name: str) -> Callable[[bytes], Any]:
 
 
 def _usable(function: Callable[..., Any], take: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-    """The answers to a call of the function that `take` returns, without those that failed; raises what `ask` does."""
+    """Return the answers to a call of the function, which `take` returns, without those that failed.
+
+    Raises what `Calls.ask` does.
+    """
     try:
         answers = take() or {}
     except (CancelledError, TimeoutError):
@@ -229,4 +239,10 @@ def _usable(function: Callable[..., Any], take: Callable[[], dict[str, Any] | No
             raise answer
         if isinstance(answer, _UNANSWERABLE):
             raise BatchGrowthError(described(f"worker {address}: {function.__name__}", answer)) from answer
-    return {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
+    usable = {}
+    for address, answer in answers.items():
+        if isinstance(answer, BaseException):
+            log.debug("worker %s did not answer %s: %r", address, function.__name__, answer)
+        else:
+            usable[address] = answer
+    return usable

@@ -1,4 +1,4 @@
-"""Whether the event loop of the connection to Dask still turns; the trainer's liveness probe asks."""
+"""The connection to an existing Dask scheduler, which may start late and may be lost, and its event loop."""
 
 import asyncio
 import logging
@@ -14,17 +14,25 @@ from distributed import Client
 from batchgrowth_trainer.worker import certificates
 from batchgrowth_trainer.worker.addresses import CONNECT_SECONDS, RETRY_SECONDS, host_and_port
 
-# --- Whether the event loop of the connection to Dask still turns; the trainer's liveness probe asks ---
-
+_CLIENT_SECONDS = 10.0
+_CLOSE_SECONDS = 5.0
+_PRELOAD = "distributed.client.preload"
 HUNG_SECONDS = 300.0
 """The silence after which an event loop counts as hung; Dask waits as long for a silent worker."""
 
+LOST = (
+    "the connection to the Dask scheduler was lost; check that the scheduler still runs, "
+    "then --resume goes on from the last checkpoint"
+)
+
+log = logging.getLogger(__name__)
+
 
 class LoopWatch:
-    """Asks the watched event loop for a sign of life with each look.
+    """Tells the trainer's liveness probe whether the event loop of the connection to Dask still turns.
 
-    Only that loop: without it the driver waits forever, and nothing slow runs on it. The driver's own thread may load
-    data, evaluate, or wait for storage for as long as that takes.
+    Each look asks the loop for a sign of life. It asks only that loop: without it the driver waits forever, and nothing
+    slow runs on it. The driver's own thread may load data, evaluate, or wait for storage for as long as that takes.
     """
 
     def __init__(self) -> None:
@@ -35,15 +43,19 @@ class LoopWatch:
     @contextmanager
     def watching(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         """Watch this event loop inside the block."""
-        self._asked_at, self._loop, self._logged = None, loop, False
+        self._asked_at = None
+        self._loop = loop
+        self._logged = False
         try:
             yield
         finally:
             self._loop = None
 
     def trouble(self) -> str:
-        """What hangs; empty if nothing does. Logs it the first time, so that the pod's last lines name it."""
-        loop, asked_at, now = self._loop, self._asked_at, time.monotonic()
+        """Return what hangs; empty if nothing does. Log it the first time, so that the pod's last lines name it."""
+        loop = self._loop
+        asked_at = self._asked_at
+        now = time.monotonic()
         if loop is None:
             return ""
         if asked_at is None:
@@ -56,23 +68,11 @@ class LoopWatch:
         trouble = f"the event loop of the connection to Dask has not turned for {now - asked_at:.0f} s"
         if not self._logged:
             self._logged = True
-            logging.getLogger(__name__).error("%s; the liveness probe ends this trainer", trouble)
+            log.error("%s; the liveness probe ends this trainer", trouble)
         return trouble
 
     def _answer(self) -> None:
         self._asked_at = None
-
-
-# --- The connection to an existing Dask scheduler, which may start late and may be lost ---
-
-_CLIENT_SECONDS = 10.0
-_CLOSE_SECONDS = 5.0
-_PRELOAD = "distributed.client.preload"
-
-LOST = (
-    "the connection to the Dask scheduler was lost; check that the scheduler still runs, "
-    "then --resume goes on from the last checkpoint"
-)
 
 
 class SchedulerLost(ClusterError):
@@ -80,12 +80,13 @@ class SchedulerLost(ClusterError):
 
 
 def connect(address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]) -> Client:
-    """A client of the scheduler at `address`, once it answers; `report` is called with what is waited for.
+    """Return a client of the scheduler at `address`, once it answers; `report` is called with what is waited for.
 
     Raises ClusterError if it does not answer within `patience` seconds or the address is malformed, and Interrupted if
     a stop is requested before.
     """
-    began, trouble = time.monotonic(), "nothing listens there"
+    began = time.monotonic()
+    trouble = "nothing listens there"
     try:
         host, port = host_and_port(address)
         while not stop_requested():
@@ -108,14 +109,14 @@ def connect(address: str, patience: float, stop_requested: Callable[[], bool], r
 def connection(
     address: str, patience: float, stop_requested: Callable[[], bool], report: Callable[[str], None]
 ) -> Iterator[Client]:
-    """The client that `connect` makes; see `closed_in_time`."""
+    """Yield the client that `connect` makes; see `closed_in_time`."""
     with closed_in_time(connect(address, patience, stop_requested, report)) as client:
         yield client
 
 
 @contextmanager
 def closed_in_time(client: Client) -> Iterator[Client]:
-    """The client, which is closed at the end; closing it times out soon if the scheduler does not answer."""
+    """Yield the client, and close it at the end, which times out soon if the scheduler does not answer."""
     try:
         yield client
     finally:

@@ -18,16 +18,30 @@ from distributed import LocalCluster
 from distributed.core import Status
 from distributed.utils import get_mp_context
 
-# --- Python's garbage collector, and what it need not look through ---
-# A full collection looks at every object, of which a process with torch and Dask has half a million, for up to .2 s.
-
+LOOPBACK = "127.0.0.1"
+PRELOADED = (
+    "batchgrowth_trainer.worker.uninterrupted",
+    "torch",
+    "torch.distributed",
+    "batchgrowth_trainer.worker.service",
+    "batchgrowth_trainer.worker.frozen",
+)
+"""What the server that forks workers imports, in this order."""
 _OF_PYTHON = 1_000  # objects that Python itself may have frozen: version 3.12 starts with some 400
+_CLOSE_SECONDS = 5.0
+_AT_ONCE = 8  # workers that start together; more would keep the one event loop of them all from its connections
+_GROW_SECONDS = 0.1
+_IDLE_SECONDS = 2.0  # after which a nanny that has no process is not just restarting it
+_IDLE_SECONDS_EACH = 1.0  # for each nanny that has none
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
 def existing_left_alone() -> Iterator[None]:
-    """Collections in the block, or in the function that this decorates, leave alone what exists at its beginning.
+    """Have collections in the block, or in the decorated function, leave alone what exists at its beginning.
 
+    A full collection looks at every object, of which a process with torch and Dask has half a million, for up to 0.2 s.
     What is garbage then is freed after the block. Does nothing if the caller has frozen objects, which stay frozen.
     """
     if gc.get_freeze_count() > _OF_PYTHON:
@@ -40,24 +54,6 @@ def existing_left_alone() -> Iterator[None]:
         gc.unfreeze()
 
 
-# --- A Dask cluster on this machine: processes on the loopback interface, forked from one that has torch loaded ---
-
-PRELOADED = (
-    "batchgrowth_trainer.worker.uninterrupted",
-    "torch",
-    "torch.distributed",
-    "batchgrowth_trainer.worker.service",
-    "batchgrowth_trainer.worker.frozen",
-)
-"""What the server that forks workers imports, in this order."""
-_CLOSE_SECONDS = 5.0
-_AT_ONCE = 8  # workers that start together; more would keep the one event loop of them all from its connections
-_GROW_SECONDS = 0.1
-_IDLE_SECONDS = 2.0  # after which a nanny that has no process is not just restarting it
-_IDLE_SECONDS_EACH = 1.0  # for each nanny that has none
-LOOPBACK = "127.0.0.1"
-
-
 class LocalScaler:
     """Scales a LocalCluster, and replaces workers that die while they start, which Dask does not."""
 
@@ -68,7 +64,7 @@ class LocalScaler:
         self._idle_since: dict[object, float] = {}  # workers without a process
 
     def scale(self, count: int, keep: Collection[str]) -> None:
-        """See Scaler. Dask's own choice of workers to close might hit one that trains."""
+        """Request `count` workers: see Scaler. Dask's own choice of workers to close might hit one that trains."""
         names = list(self._cluster.worker_spec)
         spare = [name for name in reversed(names) if str(name) not in keep]
         self._target = count
@@ -94,7 +90,10 @@ class LocalScaler:
             self._grows = False
 
     def repair(self) -> None:
-        """See Scaler. A nanny does not restart a worker that died before it had registered."""
+        """Replace workers that failed to start: see Scaler.
+
+        A nanny does not restart a worker that died before it had registered.
+        """
         self._cluster.loop.add_callback(self._repair)
 
     async def _repair(self) -> None:
@@ -106,6 +105,7 @@ class LocalScaler:
         patience = max(_IDLE_SECONDS, _IDLE_SECONDS_EACH * len(idle))
         given_up = [workers.pop(name) for name, since in self._idle_since.items() if now - since > patience]
         if given_up:
+            log.info("%d workers did not start and are replaced", len(given_up))
             self._cluster.scale(len(self._cluster.worker_spec))
         for nanny in given_up:
             with suppress(TimeoutError):  # it may wait forever for its worker to start
@@ -114,7 +114,7 @@ class LocalScaler:
 
 @contextmanager
 def _main_left_alone() -> Iterator[None]:
-    """Workers do not import the program's file, which would train again in each of them if it has no guard.
+    """Keep workers from importing the program's file, which would train again in each of them if it has no guard.
 
     multiprocessing leaves a main module of this name alone; workers need nothing of it, what they use is sent to them.
     """
@@ -129,9 +129,9 @@ def _main_left_alone() -> Iterator[None]:
 
 @contextmanager
 def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalCluster]:
-    """A cluster without workers yet, ready to `scale`; its processes and files are removed at the end.
+    """Yield a cluster without workers yet, ready to `scale`; remove its processes and files at the end.
 
-    If `logs` is detailed, Dask's log is opened in every worker process, else it is silent but for critical messages.
+    If `logs` is detailed, every worker process logs too, else it is silent but for critical messages.
     """
     # The crew notes lost peers in a line of its own; torch would print a stack trace.
     environment = {**worker_environment(spec.workers.threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}

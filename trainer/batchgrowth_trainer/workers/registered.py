@@ -15,15 +15,16 @@ from batchgrowth_trainer.worker.messages import Joined, Left, MemberOutcome, Mes
 from batchgrowth_trainer.workers.calls import CALL_SECONDS, Calls, WorkerRequest
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
 
-# --- A scheduler plugin that reports to a run which workers join and leave ---
-# It reports on the run's own topic: Dask's topic "all" also carries events with objects that cannot be serialized, such
-# as those of a retirement, and each of them breaks the connection of every subscriber.
+_POLL_SECONDS = 1.0
+_CLOSE_SECONDS = 5.0
 
 
 def membership_plugin(topic: str) -> SchedulerPlugin:
-    """A plugin that reports on `topic`, as plain data that `messages.decode` turns into Joined and Left.
+    """Return a plugin that reports on `topic`, as plain data that `messages.decode` turns into Joined and Left.
 
-    Its class is local, so that it is pickled by value: an existing scheduler may lack this package.
+    The topic is the run's own: Dask's topic "all" also carries events with objects that cannot be serialized, such as
+    those of a retirement, and each of them breaks the connection of every subscriber. The plugin's class is local, so
+    that it is pickled by value: an existing scheduler may lack this package.
     """
 
     class MembershipPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
@@ -34,9 +35,6 @@ def membership_plugin(topic: str) -> SchedulerPlugin:
             scheduler.log_event(topic, {"kind": "left", "address": worker})
 
     return MembershipPlugin()
-
-
-# --- The events of a crew; all arrive in one queue, in the order in which they happened ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +66,14 @@ class Ended:
     outcome: MemberOutcome | None = None
 
     def fault(self) -> WorkerFault | None:
-        """The fault of this worker that ended the task; None if it ended otherwise."""
-        error = self.future.exception() if self.future.status == "error" else None
+        """Return the fault of this worker that ended the task; None if it ended otherwise."""
+        if self.future.status != "error":
+            return None
+        error = self.future.exception()
         return error if isinstance(error, WorkerFault) else None
 
     def is_lost(self) -> bool:
-        """Whether the task was lost with its worker. Raises the error of a task that failed."""
+        """Return whether the task was lost with its worker. Raise the error of a task that failed."""
         if self.future.status == "error":
             error = self.future.exception()
             if error is not None and not isinstance(error, KilledWorker):
@@ -82,23 +82,23 @@ class Ended:
 
 
 Event = Message | Ready | Unready | Ended
-
-
-# The workers that are registered with the scheduler: its own list, polled; events only speed up what polling finds.
-# An event reaches only clients that have subscribed by then, and Dask does not say when that is; the list misses
-# nothing.
-
-_POLL_SECONDS = 1.0
-_CLOSE_SECONDS = 5.0
+"""What a crew hears of; all arrive in one queue, in the order in which they happened."""
 
 
 class Membership:
-    """Keeps `calls.registered` in step with the scheduler's list, and reports every change to `report`."""
+    """Keeps `calls.registered` in step with the scheduler's list, and reports every change to `report`.
+
+    The list is polled; events only speed up what polling finds. An event reaches only clients that have subscribed by
+    then, and Dask does not say when that is; the list misses nothing.
+    """
 
     def __init__(self, client: Client, calls: Calls, report: Callable[[Event], None]) -> None:
-        self._client, self._calls, self._report = client, calls, report
+        self._client = client
+        self._calls = calls
+        self._report = report
         self._missing: set[str] = set()  # from the last list
-        self._asked_at = self._answered_at = 0.0
+        self._asked_at = 0.0
+        self._answered_at = 0.0
 
     def open(self, topic: str, handler: Callable[[Any], None]) -> None:
         """Subscribe `handler` to the topic, and read the list. Raises SchedulerLost."""
@@ -123,17 +123,26 @@ class Membership:
             self._calls.start(self.read())
 
     def silence(self) -> float:
-        """Seconds since the request that the scheduler has not answered yet; 0 if it has answered all."""
-        return 0.0 if self._answered_at >= self._asked_at else time.monotonic() - self._asked_at
+        """Return the seconds since the request that the scheduler has not answered yet; 0 if it has answered all."""
+        if self._answered_at >= self._asked_at:
+            return 0.0
+        return time.monotonic() - self._asked_at
 
     async def read(self) -> None:
         """Read the list, on the client's event loop."""
         try:
-            self._follow(set(await self._client.scheduler.ncores()))
+            listed = set(await self._client.scheduler.ncores())
         except OSError:
             return  # a lost connection is noticed elsewhere; after a reconnection the next poll catches up
         finally:
             self._answered_at = time.monotonic()
+        for address in listed.difference(self._calls.registered):
+            self.joined(address)
+        # A worker is gone if two lists in a row lack it: one may have been sent before the worker registered.
+        missed = self._calls.registered - listed
+        for address in missed & self._missing:
+            self.left(address)
+        self._missing = missed & self._calls.registered
 
     def joined(self, address: str) -> None:
         """Count on this worker: it has registered."""
@@ -147,12 +156,3 @@ class Membership:
         self._missing.discard(address)
         self._calls.registered.discard(address)
         self._report(Left(address))
-
-    def _follow(self, registered: set[str]) -> None:
-        """A worker is gone if two lists in a row lack it: one may have been sent before the worker registered."""
-        for address in registered.difference(self._calls.registered):
-            self.joined(address)
-        missed = self._calls.registered - registered
-        for address in missed & self._missing:
-            self.left(address)
-        self._missing = missed & self._calls.registered
