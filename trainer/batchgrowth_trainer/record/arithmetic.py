@@ -1,4 +1,4 @@
-"""How a process adds: the digest of the first shard of a job, and what may explain another one.
+"""How a process adds: the digest of a job's first shard, and what may explain a different one.
 
 Processors, versions of torch and numbers of threads add in different orders, so the last bits of a sum differ.
 """
@@ -15,11 +15,12 @@ _SAME = (
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """`digest` is the SHA-256, in hex, of the first shard's gradient, change of buffers and loss, computed with the
-    first weights, empty if its kernels need not be deterministic; the rest describes the process that computed it. All
-    are empty if nothing was computed.
+    """How one process adds.
 
+    `digest` is the SHA-256, in hex, of the first shard's gradient, change of buffers and loss with the first weights;
+    it is empty if the job's kernels need not be deterministic. The other fields describe the process that computed it:
     `device` is "CPU" or the name of the GPU, `instructions` what torch uses of the processor, such as AVX512.
+    All fields are empty if nothing was computed.
     """
 
     digest: str = ""
@@ -30,16 +31,17 @@ class Arithmetic:
     threads: str = ""
 
     def why_not(self, other: "Arithmetic") -> str:
-        """What this process has, rather than the other: "AVX2 rather than AVX512"; a guess if that is the same."""
-        mine, theirs = self.to_json(), other.to_json()
-        pairs = [(mine[name], theirs[name]) for name in mine if name != "digest" and mine[name] != theirs[name]]
-        return ", ".join(f"{here} rather than {there}" for here, there in pairs) or _SAME
+        """Return how this process differs from the other, "AVX2 rather than AVX512"; a guess if it does not."""
+        mine = self.to_json()
+        theirs = other.to_json()
+        different = [name for name in mine if name != "digest" and mine[name] != theirs[name]]
+        return ", ".join(f"{mine[name]} rather than {theirs[name]}" for name in different) or _SAME
 
     def to_json(self) -> dict[str, str]:
-        """The fields, by name."""
+        """Return the fields by name."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """What `to_json` returned; fields of another version are left out."""
+        """Return what `to_json` was called on; fields of another version are left out."""
         return cls(**{field.name: str(given.get(field.name, "")) for field in fields(cls)})

@@ -1,4 +1,8 @@
-"""Checkpoints that are whole or absent, and that name the job they belong to."""
+"""Checkpoints that are whole or absent, and that name the job they belong to.
+
+A checkpoint has two parts, whatever stores them: the state as flat tensors without a pickle, and a manifest with the
+state's digest, the mathematics of the job, and its own digest.
+"""
 
 import hashlib
 import json
@@ -24,11 +28,9 @@ from batchgrowth_trainer.record.storage import (
     write_file,
 )
 
-# --- The two parts of a checkpoint, whatever keeps them: the state as flat tensors, no pickle, and a manifest ---
-# The manifest holds the state's digest, the mathematics of the job, and its own digest.
-
 FORMAT = 1
-STATE, MANIFEST = "state.safetensors", "manifest.json"
+STATE = "state.safetensors"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Saved:
 
 
 class Damaged(Exception):
-    """A checkpoint is incomplete or changed; `part` names the file or object, if it is not the manifest."""
+    """A checkpoint is incomplete or changed; `part` names the file or object unless it is the manifest."""
 
     def __init__(self, text: str, part: str = "") -> None:
         super().__init__(text)
@@ -48,19 +50,19 @@ class Damaged(Exception):
 
 
 def state_bytes(snapshot: Snapshot) -> bytes:
-    """The tensors of the snapshot: the same bytes for the same state."""
+    """Serialize the tensors of the snapshot; the same state gives the same bytes."""
     return save({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()})
 
 
 def sha256(data: bytes) -> str:
-    """The SHA-256 in hex."""
+    """Return the SHA-256 in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def manifest_bytes(
     position: Position, state: bytes, mathematics: Mapping[str, Any], story: Mapping[str, Any], **more: Any
 ) -> bytes:
-    """The manifest of a checkpoint with this state; `more` is what else its reader needs, as JSON."""
+    """Return the manifest of a checkpoint with this state; `more` is what else its reader needs, as JSON."""
     manifest = {
         "format": FORMAT,
         "position": {"update": position.update, "epoch": position.epoch, "offset": position.offset},
@@ -75,7 +77,7 @@ def manifest_bytes(
 
 
 def read_manifest(data: bytes) -> dict[str, Any]:
-    """The manifest without its digest. Raises Damaged if it is not what was written."""
+    """Return the manifest without its digest. Raises Damaged if it is not what was written."""
     try:
         manifest = json.loads(data)
     except ValueError as error:
@@ -88,7 +90,7 @@ def read_manifest(data: bytes) -> dict[str, Any]:
 
 
 def read_state(manifest: Mapping[str, Any], state: bytes) -> Saved:
-    """The checkpoint of a manifest and its state. Raises Damaged if the state is not that which was written."""
+    """Return the checkpoint of a manifest and its state. Raises Damaged if the state is not what was written."""
     if sha256(state) != manifest["sha256"]:
         raise Damaged(f"{STATE} is not what was written ({len(state)} of {manifest['bytes']} bytes, other digest)")
     try:
@@ -99,25 +101,28 @@ def read_state(manifest: Mapping[str, Any], state: bytes) -> Saved:
 
 
 def foreign(manifest: Mapping[str, Any], mathematics: Mapping[str, Any], elsewhere: str) -> str:
-    """Why the checkpoint belongs to another job, and what would do; empty if it is this job's."""
+    """Say why the checkpoint belongs to another job, and what would do; "" if it belongs to this job."""
     changes = differences(manifest["mathematics"], mathematics)
-    return changes and (
+    if not changes:
+        return ""
+    return (
         f"belongs to another job ({changes}). Settings that determine the weights cannot change: "
         f"undo the change, or start over in another {elsewhere}."
     )
 
 
 def digest(manifest: Mapping[str, Any]) -> str:
-    """The digest that a manifest holds of its other parts."""
+    """Return the digest of a manifest's other parts."""
     return sha256(json.dumps(manifest, sort_keys=True).encode())
 
 
-# --- Checkpoints that are whole or absent, and that name the job they belong to ---
-# A checkpoint is a folder `update-NNNNNNNNNN` with `state.safetensors` (flat tensors, no pickle) and `manifest.json`,
-# which holds the state's digest and its own.  Both files are written into a temporary folder and flushed to the disk,
-# the manifest last, before one rename publishes the folder.  A crash at any byte leaves the previous checkpoint.
+# --- Checkpoints in a folder ---
+# A checkpoint is a folder `update-NNNNNNNNNN`. Its two files are written into a temporary folder and flushed to the
+# disk, the manifest last, before one rename publishes the folder: a crash at any byte leaves the previous checkpoint.
 
-_PREFIX, _UNFINISHED, _DAMAGED = "update-", ".unfinished-", "damaged-"
+_PREFIX = "update-"
+_UNFINISHED = ".unfinished-"
+_DAMAGED = "damaged-"
 
 
 class Checkpoints(Protocol):
@@ -132,10 +137,10 @@ class Checkpoints(Protocol):
         """Remove what earlier runs left unfinished."""
 
     def resume(self, note: Callable[[str], None]) -> Saved | None:
-        """The newest whole checkpoint at the start of a run, with the run's files in the output folder."""
+        """Return the newest whole checkpoint at the start of a run, and put the run's files into the output folder."""
 
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
-        """The newest whole checkpoint while a run goes on, None if there is none; `note` gets each damaged one."""
+        """Return the newest whole checkpoint while a run goes on, or None; `note` gets a line for each damaged one."""
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
         """Write a checkpoint, delete old ones, and return the bytes of its state."""
@@ -148,14 +153,15 @@ class CheckpointStore:
     """The checkpoints of one run, of which the newest `keep` are kept."""
 
     def __init__(self, directory: Path, mathematics: Mapping[str, Any], keep: int) -> None:
-        self.directory, self._mathematics, self._keep = directory, mathematics, keep
+        self.directory = directory
+        self._mathematics = mathematics
+        self._keep = keep
         self.place = str(directory.parent)
 
     def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
         """Write a checkpoint, delete those beyond `keep`, and return the bytes of its state.
 
-        Raises CheckpointError if it cannot be written, a StorageError if it may be later; earlier checkpoints are then
-        untouched.
+        Raises StorageError if a retry may succeed, otherwise CheckpointError; earlier checkpoints stay untouched.
         """
         name = f"{_PREFIX}{snapshot.position.update:010d}"
         unfinished = self.directory / f"{_UNFINISHED}{os.getpid()}-{snapshot.position.update:010d}"
@@ -178,10 +184,10 @@ class CheckpointStore:
         return size
 
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
-        """The newest whole checkpoint, None if there is no checkpoint; `note` is called for each damaged one.
+        """Return the newest whole checkpoint, or None if there is none; `note` gets a line for each damaged one.
 
-        Raises CheckpointError if a checkpoint belongs to another job, or if every checkpoint is damaged, and
-        StorageError if none can be read and one might be later.
+        Raises CheckpointError if a checkpoint belongs to another job or all are damaged, and StorageError if a retry
+        may read one.
         """
         folders = self._folders()
         damage: list[str] = []
@@ -191,7 +197,8 @@ class CheckpointStore:
                 saved = self._read(folder)
             except Damaged as error:
                 damage.append(f"{folder.name}: {error}")
-                kind = StorageError if isinstance(error.__cause__, StorageError) else kind
+                if isinstance(error.__cause__, StorageError):
+                    kind = StorageError
                 note(f"checkpoint {damage[-1]}; trying the one before it")
             else:
                 self._set_aside(folders[len(folders) - len(damage) :])
@@ -204,11 +211,11 @@ class CheckpointStore:
         )
 
     def resume(self, note: Callable[[str], None]) -> Saved | None:
-        """See load_latest; the run's other files are beside the checkpoints."""
+        """Return what load_latest does: the run's other files are already beside the checkpoints."""
         return self.load_latest(note)
 
     def keep_results(self) -> None:
-        """Does nothing: the results are written beside the checkpoints."""
+        """Do nothing: the results are written beside the checkpoints."""
 
     def prepare(self) -> None:
         """Delete checkpoints that a crash left unfinished."""
@@ -229,7 +236,7 @@ class CheckpointStore:
         return read_state(manifest, _read_whole(folder / STATE))
 
     def _folders(self, prefix: str = _PREFIX) -> list[Path]:
-        """The folders of that prefix, sorted. Raises CheckpointError: if none were seen, training would start over."""
+        """List the folders with that prefix, sorted. Raises CheckpointError: without them training would start over."""
         try:
             found = read_patiently(str(self.directory), lambda: os.listdir(self.directory))
         except FileNotFoundError:
@@ -237,19 +244,23 @@ class CheckpointStore:
         return sorted(self.directory / name for name in found if name.startswith(prefix))
 
     def _free(self, name: str) -> Path:
-        """A path for the checkpoint `name` that is free even if the same update was saved before."""
-        first, second = self.directory / name, self.directory / f"{name}.2"
+        """Return a free path for the checkpoint `name`, even if the same update was saved before."""
+        first = self.directory / name
+        second = self.directory / f"{name}.2"
         if first.exists() and second.exists():
             shutil.rmtree(first)
-        return second if first.exists() else first
+        if first.exists():
+            return second
+        return first
 
     def _drop_old(self, newest: Path) -> None:
         same = [folder for folder in self._folders() if folder.stem == newest.stem and folder != newest]
-        for folder in (*same, *[folder for folder in self._folders() if folder not in same][: -self._keep]):
+        others = [folder for folder in self._folders() if folder not in same]
+        for folder in (*same, *others[: -self._keep]):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _set_aside(self, damaged: Sequence[Path]) -> None:
-        """Renames damaged checkpoints, so that they do not count among those that are kept."""
+        """Rename damaged checkpoints, so that they do not count among the kept ones."""
         for folder in damaged:
             aside = folder.with_name(_DAMAGED + folder.name)
             shutil.rmtree(aside, ignore_errors=True)

@@ -1,4 +1,10 @@
-"""The files of a run's rows, appended while it trains: `history.csv` and `evaluations.csv`."""
+"""The rows of a run, appended to files while it trains.
+
+`history.csv` has a row per update, `evaluations.csv` one per evaluation, and `growth.csv` one per look at a measured
+quantity. Rows are only appended: a reader drops a last line that a crash tore, a resume truncates the files to its
+checkpoint, and an update that a recovery repeats keeps its first row. An OSError, such as a full disk, goes to the
+caller, which decides whether training continues without a history.
+"""
 
 import math
 import os
@@ -15,30 +21,30 @@ from pydantic.alias_generators import to_camel
 
 from batchgrowth_trainer.record.storage import named, passes
 
-# --- A CSV file of numbers, one row per update, that survives crashes: rows are appended, or cut off at the end ---
-# A file of ten million updates has more than a gigabyte, so what continues it reads its end alone.
+# --- One CSV file. Ten million updates take more than a gigabyte, so a run that continues reads only the file's end ---
 
 _BUFFER_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
-"""What is read of a file at once, from its end towards its beginning; longer than any row."""
+"""Bytes per read, from the end of a file towards its beginning; longer than any row."""
 _MOST_WAITING_BYTES = 1 << 24
-"""The most that waits in memory for a full disk, about 100,000 rows."""
+"""Bytes that may wait in memory for a full disk, about 100,000 rows."""
 
 
 class RowFile:
-    """The file; the first column of a row is its update, which grows from row to row."""
+    """A CSV file that survives crashes; the first column is the update, which grows from row to row."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the last update of an existing file and removes a torn last line. Raises OSError."""
+        """Read the last update of an existing file and remove a torn last line. Raises OSError."""
         self._path = path
         self._file: FileIO | None = None
-        self._buffer, self._write_at = bytearray(), 0  # the number of bytes in the buffer at which they are written
+        self._buffer = bytearray()
+        self._write_at = 0  # bytes in the buffer that trigger a write
         self._header: tuple[str, ...] = ()
         self.last = 0
         self._cut()
 
     def _cut(self, most: float = math.inf) -> None:
-        """Cuts off a torn end, and the rows after update `most`. Raises OSError."""
+        """Cut off a torn end, and the rows after update `most`. Raises OSError."""
         if not self._path.exists():
             return
         with named(self._path):
@@ -47,9 +53,10 @@ class RowFile:
                 os.truncate(self._path, whole)
 
     def append(self, header: tuple[str, ...], update: int, cells: Sequence[int | float]) -> None:
-        """Appends a row to the buffer.
+        """Append a row to the buffer, and write the buffer if it is full.
 
-        Raises CheckpointError if the file has other columns, as one that is continued may, and OSError naming the file.
+        Raises CheckpointError if the file has other columns, as the file of an earlier run may, and OSError with the
+        file's name.
         """
         if not self._header:
             self._header = header
@@ -61,25 +68,22 @@ class RowFile:
             )
         self._buffer += f"{','.join(map(str, cells))}\n".encode()
         self.last = update
-        if len(self._buffer) >= self._write_at:
-            self._write_if_possible()
-
-    def _write_if_possible(self) -> None:
-        """Writes the buffer, or leaves in it what a disk does not take that may have room later."""
+        if len(self._buffer) < self._write_at:
+            return
         try:
             self.flush()
-        except OSError as error:
+        except OSError as error:  # a full disk may have room later, so the rows wait in the buffer
             if not passes(error) or len(self._buffer) > _MOST_WAITING_BYTES:
                 raise
             self._write_at = len(self._buffer) + _BUFFER_BYTES
 
     def truncate(self, update: int) -> None:
-        """Drops the rows after `update`, all or none of them. Raises OSError."""
+        """Drop the rows after `update`, all or none of them. Raises OSError."""
         self.close()
         self._cut(update)
 
     def flush(self) -> None:
-        """Writes the buffer; what was not written stays in it. Raises OSError naming the file."""
+        """Write the buffer; what the disk does not take stays in it. Raises OSError with the file's name."""
         with named(self._path):
             while self._buffer:
                 self._file = self._file or self._path.open("ab", buffering=0)
@@ -87,16 +91,17 @@ class RowFile:
         self._write_at = _BUFFER_BYTES
 
     def discard(self) -> None:
-        """Closes the file without what is in the buffer. Raises OSError naming the file."""
+        """Close the file and drop the buffer. Raises OSError with the file's name."""
         self._buffer.clear()
         self.close()
 
     def close(self) -> None:
-        """Writes the buffer and closes the file. Raises OSError naming the file."""
+        """Write the buffer and close the file. Raises OSError with the file's name."""
         try:
             self.flush()
         finally:
-            file, self._file = self._file, None
+            file = self._file
+            self._file = None
             self._buffer.clear()
             self._write_at = 0
             if file is not None:
@@ -105,9 +110,10 @@ class RowFile:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The file's lines before the first torn one (no newline, or another number of cells). Raises OSError."""
+    """Return the file's lines before the first torn one (no newline, or another number of cells). Raises OSError."""
     with path.open("rb") as file:
-        header, rows = file.readline(), file.read()
+        header = file.readline()
+        rows = file.read()
     if not header.endswith(b"\n"):
         return []
     whole, _ = _whole_rows(rows, header.count(b","), math.inf)
@@ -115,41 +121,41 @@ def whole_lines(path: Path) -> list[str]:
 
 
 def _end(path: Path, most: float) -> tuple[tuple[str, ...], int, int]:
-    """The header, the bytes up to the last whole row of at most update `most`, and the update of that row, or 0."""
+    """Return the header, the bytes up to the last whole row of at most update `most`, and that row's update or 0."""
     with path.open("rb") as file:
         header = file.readline()
         if not header.endswith(b"\n"):
             return (), 0, 0
-        names, end = tuple(header.decode(errors="replace").rstrip("\n").split(",")), file.seek(0, os.SEEK_END)
+        names = tuple(header.decode(errors="replace").rstrip("\n").split(","))
+        end = file.seek(0, os.SEEK_END)
         while end > len(header):
             begin = max(len(header), end - _BLOCK_BYTES)
             file.seek(begin - 1)  # the byte before may end a row
             rest = file.read(end - begin + 1)
             begins = rest.find(b"\n") + 1
             first = begin - 1 + begins  # where the first row of this block begins
-            kept, last = _whole_rows(rest[begins:], len(names) - 1, most) if begins else (0, 0)
-            if kept:
-                return names, first + kept, last
+            if begins:
+                kept, last = _whole_rows(rest[begins:], len(names) - 1, most)
+                if kept:
+                    return names, first + kept, last
             end = first if begin < first < end else begin
         return names, len(header), 0
 
 
 def _whole_rows(block: bytes, commas: int, most: float) -> tuple[int, int]:
-    """The bytes of the rows before the first that is torn or after update `most`, and the last of their updates."""
-    kept = last = 0
+    """Count the bytes of the rows before one that is torn or after update `most`; also return their last update."""
+    kept = 0
+    last = 0
     for row in block.splitlines(keepends=True):
         update = row.partition(b",")[0]
         if not row.endswith(b"\n") or row.count(b",") != commas or not update.isdigit() or int(update) > most:
             break
-        kept, last = kept + len(row), int(update)
+        kept += len(row)
+        last = int(update)
     return kept, last
 
 
-# The files of a run's rows, written while it trains: `history.csv` has a row per update, `evaluations.csv` one per.
-# evaluation, `growth.csv` one per look at a measured quantity.
-# Rows are only appended. Readers drop a last line that a crash tore; a resume truncates the files to its checkpoint;
-# an update repeated after a recovery is ignored, since its row is already written.
-# An OSError, such as a full disk, is raised to the caller, who decides whether training continues without a history.
+# --- The rows, and the files of a run ---
 
 HISTORY_FILE = "history.csv"
 EVALUATIONS_FILE = "evaluations.csv"
@@ -191,8 +197,9 @@ class EvaluationRow:
 
 @dataclass(frozen=True, slots=True)
 class GrowthRow:
-    """A look at the measured quantity after `update` updates: its value, the batch size wanted and that used from then
-    on.
+    """A look at the measured quantity after `update` updates.
+
+    `value` is what was measured, `wanted` the batch size that it asks for, and `batch_size` the next one used.
     """
 
     update: int
@@ -204,7 +211,7 @@ class GrowthRow:
 
 @dataclass(frozen=True, slots=True)
 class ResizeRow:
-    """A change of the number of workers after `update` updates, and how long training paused for it."""
+    """A change of the number of workers after `update` updates, and the pause that it caused."""
 
     update: int
     from_workers: int
@@ -212,26 +219,31 @@ class ResizeRow:
     pause_seconds: float
 
     def to_json(self) -> dict[str, int | float]:
-        """The row as it appears in summary.json."""
-        workers = {"from": self.from_workers, "to": self.to_workers}
-        return {"update": self.update, **workers, "pauseSeconds": self.pause_seconds}
+        """Return the row as it appears in summary.json."""
+        return {
+            "update": self.update,
+            "from": self.from_workers,
+            "to": self.to_workers,
+            "pauseSeconds": self.pause_seconds,
+        }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """The row that `to_json` returned. Raises KeyError or ValueError for any other record."""
+        """Return the row of a record that `to_json` made. Raises KeyError or ValueError for any other record."""
         return cls(int(record["update"]), int(record["from"]), int(record["to"]), float(record["pauseSeconds"]))
 
 
 HISTORY_HEADER = tuple(to_camel(name) for name in HistoryRow.__slots__)
 GROWTH_HEADER = tuple(to_camel(name) for name in GrowthRow.__slots__)
-_cells, _growth_cells = attrgetter(*HistoryRow.__slots__), attrgetter(*GrowthRow.__slots__)
+_cells = attrgetter(*HistoryRow.__slots__)
+_growth_cells = attrgetter(*GrowthRow.__slots__)
 
 
 class History:
     """Appends a run's rows to the files in `directory`, created if missing; rows are buffered until `flush`."""
 
     def __init__(self, directory: Path) -> None:
-        """Continues the files that exist. Raises OSError."""
+        """Continue the files that exist. Raises OSError."""
         directory.mkdir(parents=True, exist_ok=True)
         self._updates = RowFile(directory / HISTORY_FILE)
         self._evaluations = RowFile(directory / EVALUATIONS_FILE)
@@ -239,18 +251,18 @@ class History:
 
     @property
     def last_update(self) -> int:
-        """The last update that has a row, 0 at first."""
+        """The last update that has a row; 0 at first."""
         return self._updates.last
 
     def append(self, row: HistoryRow) -> bool:
-        """Appends the row and returns True, or returns False if its update already has a row."""
+        """Append the row; return False if its update already has one."""
         if row.update <= self._updates.last:
             return False
         self._updates.append(HISTORY_HEADER, row.update, _cells(row))
         return True
 
     def append_evaluation(self, row: EvaluationRow) -> bool:
-        """Appends the row and returns True, or returns False if its update was evaluated before."""
+        """Append the row; return False if its update was evaluated before."""
         if row.update <= self._evaluations.last:
             return False
         cells = (row.update, row.epoch, row.seconds, row.loss, *row.metrics.values())
@@ -258,28 +270,28 @@ class History:
         return True
 
     def append_growth(self, row: GrowthRow) -> None:
-        """Appends the row, unless its update already has one."""
+        """Append the row unless its update already has one."""
         if row.update > self._growth.last:
             self._growth.append(GROWTH_HEADER, row.update, _growth_cells(row))
 
     def truncate(self, update: int) -> None:
-        """Drops the rows after `update`, at which a resume continues; each file changes whole or not at all."""
+        """Drop the rows after `update`, at which a resume continues; each file changes completely or not at all."""
         for file in self._files:
             file.truncate(update)
 
     def flush(self) -> None:
-        """Writes buffered rows to the operating system. Raises OSError naming the file."""
+        """Write buffered rows to the operating system. Raises OSError with the file's name."""
         for file in self._files:
             file.flush()
 
     def close(self) -> None:
-        """Flushes and closes the files; a second call does nothing. Raises OSError naming a file, with all closed."""
+        """Flush and close all files; a second call does nothing. Raises OSError with a file's name."""
         with ExitStack() as stack:
             for file in self._files:
                 stack.callback(file.close)
 
     def discard(self) -> None:
-        """Closes the files without the buffered rows. Raises OSError naming a file, with all closed."""
+        """Close all files without the buffered rows. Raises OSError with a file's name."""
         with ExitStack() as stack:
             for file in self._files:
                 stack.callback(file.discard)

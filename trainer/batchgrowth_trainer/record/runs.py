@@ -26,21 +26,19 @@ from batchgrowth_trainer.record.history import (
 )
 from batchgrowth_trainer.record.storage import storage_error
 
-# --- The manifest of a run, and the declared manifest and the plan that follow from what a measured growth decided ---
-
 JOB_FILE = "job.yaml"
 
 
 def manifest_text(job: BatchGrowthJob) -> str:
-    """The job as YAML, with every default filled in; of its metadata only the name."""
+    """Return the job as YAML with every default, and of its metadata only the name."""
     return _text(_document(job))
 
 
 def declared_manifest(directory: Path) -> str:
-    """The manifest, as YAML, that repeats the run in `directory` with the same weights: its decisions are milestones.
+    """Return a manifest, as YAML, that repeats the run in `directory` with the same weights.
 
-    The run's own manifest if its growth is declared. Raises DataError if there is no run, SpecError if its manifest is
-    damaged.
+    What a measured growth decided becomes milestones; a declared growth stays as it is.
+    Raises DataError if there is no run, SpecError if its manifest is damaged.
     """
     job = recorded_job(directory)
     document = _document(job)
@@ -52,18 +50,22 @@ def declared_manifest(directory: Path) -> str:
 
 
 def recorded_job(directory: Path) -> BatchGrowthJob:
-    """The job of the run in `directory`. Raises DataError if there is no run, SpecError if its manifest is damaged."""
+    """Return the job of the run in `directory`.
+
+    Raises DataError if there is no run, SpecError if its manifest is damaged.
+    """
     return load_manifest(_job_file(directory))
 
 
 def recorded_course(directory: Path, manifest: Path | None = None, overrides: Sequence[str] = ()) -> Course:
-    """The course that the run in `directory` took, with the settings of a manifest and the overrides in place of its
-    own if they determine the same weights.
+    """Return the course that the run in `directory` took.
 
+    The settings of `manifest` and the overrides replace those of the run if they determine the same weights.
     Raises DataError if there is no run, SpecError if the settings have faults or are those of another job.
     """
     path = _job_file(directory)
-    recorded, asked = load_manifest(path), load_manifest(manifest or path, overrides)
+    recorded = load_manifest(path)
+    asked = load_manifest(manifest or path, overrides)
     changes = differences(mathematics(recorded.spec), mathematics(asked.spec))
     if changes:
         fault = Fault(str(manifest or "--set"), f"another job than that of {directory} ({changes})", "undo the change")
@@ -72,8 +74,9 @@ def recorded_course(directory: Path, manifest: Path | None = None, overrides: Se
 
 
 def decisions_of(directory: Path, job: BatchGrowthJob) -> list[BatchDecision]:
-    """The decisions of a run that changed the wanted batch size."""
-    wanted, changes = job.spec.batch.initial, []
+    """Return the decisions of a run that changed the wanted batch size."""
+    wanted = job.spec.batch.initial
+    changes = []
     for look in read_looks(directory):
         if look.wanted != wanted:
             wanted = look.wanted
@@ -82,9 +85,11 @@ def decisions_of(directory: Path, job: BatchGrowthJob) -> list[BatchDecision]:
 
 
 def read_looks(directory: Path) -> tuple[GrowthRow, ...]:
-    """The looks of a run, from its growth.csv without a torn last line; none if there is no such file."""
+    """Return the looks of a run, from growth.csv without a torn last line; none if there is no such file."""
     path = directory / GROWTH_FILE
-    rows = (line.split(",") for line in (whole_lines(path)[1:] if path.exists() else ()))
+    if not path.exists():
+        return ()
+    rows = (line.split(",") for line in whole_lines(path)[1:])
     return tuple(
         GrowthRow(int(update), float(epoch), float(value), int(wanted), int(batch))
         for update, epoch, value, wanted, batch in rows
@@ -99,9 +104,11 @@ def _job_file(directory: Path) -> Path:
 
 
 def measured_quantity(directory: Path) -> str:
-    """What the growth of the run in `directory` measures; empty if it is declared, or if the run has no job.yaml."""
+    """Return what the growth of the run measures; "" if it is declared or the run has no job.yaml."""
     path = directory / JOB_FILE
-    return str(load_manifest(path).spec.batch.growth.entry.quantity) if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    return str(load_manifest(path).spec.batch.growth.entry.quantity)
 
 
 def _declared(decisions: list[BatchDecision]) -> dict[str, Any]:
@@ -120,7 +127,7 @@ def _text(document: dict[str, Any]) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
-# --- Reads back the files of a run, for plots and comparisons ---
+# --- The rows and the summary of a run, for plots and comparisons ---
 
 SUMMARY_FILE = "summary.json"
 _COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
@@ -128,9 +135,9 @@ _COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A run's rows, one per update, per evaluation and per look, and its summary, None until the run is finished.
+    """A run's rows, one per update, per evaluation and per look, and its summary.
 
-    `quantity` names what the looks measured; it is empty if the growth is declared.
+    `summary` is None until the run is finished. `quantity` names what the looks measured; "" if growth is declared.
     """
 
     directory: Path
@@ -142,7 +149,7 @@ class RecordedRun:
 
 
 def read_run(directory: Path) -> RecordedRun:
-    """The run in `directory`, without torn last lines.
+    """Return the run in `directory`, without torn last lines.
 
     Raises DataError if there is no history, CheckpointError if summary.json is damaged.
     """
@@ -152,8 +159,14 @@ def read_run(directory: Path) -> RecordedRun:
     history = _read_history(path)
     if not history:
         raise DataError(f"{path}: no update is recorded yet; wait for the run's first updates")
-    evaluations, summary = _read_evaluations(directory / EVALUATIONS_FILE), read_summary(directory)
-    return RecordedRun(directory, history, evaluations, summary, read_looks(directory), measured_quantity(directory))
+    return RecordedRun(
+        directory,
+        history,
+        _read_evaluations(directory / EVALUATIONS_FILE),
+        read_summary(directory),
+        read_looks(directory),
+        measured_quantity(directory),
+    )
 
 
 def _read_history(path: Path) -> tuple[HistoryRow, ...]:
@@ -172,16 +185,19 @@ def _read_evaluations(path: Path) -> tuple[EvaluationRow, ...]:
         return ()
     header, *lines = whole_lines(path) or [""]
     metrics = header.rstrip("\n").split(",")[len(EVALUATION_HEADER) :]
-    return tuple(_evaluation(line.split(","), metrics) for line in lines)
-
-
-def _evaluation(cells: list[str], metrics: list[str]) -> EvaluationRow:
-    epoch, seconds, loss, *values = map(float, cells[1:])
-    return EvaluationRow(int(cells[0]), epoch, seconds, loss, dict(zip(metrics, values, strict=True)))
+    rows = []
+    for line in lines:
+        update, *cells = line.split(",")
+        epoch, seconds, loss, *values = map(float, cells)
+        rows.append(EvaluationRow(int(update), epoch, seconds, loss, dict(zip(metrics, values, strict=True))))
+    return tuple(rows)
 
 
 def read_summary(directory: Path) -> dict[str, Any] | None:
-    """The content of summary.json, None if it is missing. Raises CheckpointError if it is damaged or unreadable."""
+    """Return the content of summary.json, or None if it is missing.
+
+    Raises CheckpointError if it is damaged or unreadable.
+    """
     path = directory / SUMMARY_FILE
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
@@ -197,7 +213,10 @@ def read_summary(directory: Path) -> dict[str, Any] | None:
 
 
 def evaluation_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a summary says of an early end and of the best evaluation, each with its name; empty if it says nothing."""
-    early, best = summary.get("stoppedEarly"), summary.get("best")
-    facts = [("ended early", f"after epoch {early['afterEpoch']}")] if early else []
-    return facts + ([(f"best {best['metric']}", f"{best['value']:.4f} of epoch {best['epoch']}")] if best else [])
+    """Return what a summary says of an early end and of the best evaluation, each with its name."""
+    facts = []
+    if early := summary.get("stoppedEarly"):
+        facts.append(("ended early", f"after epoch {early['afterEpoch']}"))
+    if best := summary.get("best"):
+        facts.append((f"best {best['metric']}", f"{best['value']:.4f} of epoch {best['epoch']}"))
+    return facts

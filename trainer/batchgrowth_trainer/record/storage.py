@@ -12,32 +12,34 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_bef
 
 from batchgrowth_trainer.blame import may_pass
 
-# --- Trouble with the storage of a run: what may pass is tried again for a while, what would come again is not ---
-# A StorageError may pass: no space is left, a disk or its server fails, another run still holds the lock.
-# A CheckpointError would come again: a right is missing, a path is not a folder, a name is too long.
+# A StorageError may pass and is retried for a while: no space is left, a disk or its server fails, another run still
+# holds the lock. A CheckpointError would recur: a permission is missing, a path is no folder, a name is too long.
 
 READ_SECONDS = 30.0
-"""The longest that one file is tried to be read."""
+"""Time for which reading one file is retried."""
 LAST_SECONDS = 60.0
-"""The longest that the results of a run are tried to be written, at its end or a stop; half of a pod's grace period."""
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 10.0
+"""Time for which writing results is retried when a run ends or stops; half of a pod's grace period."""
+_FIRST_WAIT_SECONDS = 0.2
+_LONGEST_WAIT_SECONDS = 10.0
 
 _T = TypeVar("_T")
 
 
 def passes(error: OSError) -> bool:
-    """Whether writing may succeed later; a file system that failed is read-only until a new pod mounts it."""
+    """Return whether a retry may succeed; a file system that failed is read-only until a new pod mounts it."""
     return may_pass(error) or error.errno == errno.EROFS
 
 
 def storage_error(text: str, error: OSError) -> CheckpointError:
-    """The error of this text: a StorageError if the OSError may pass."""
-    return StorageError(text) if passes(error) else CheckpointError(text)
+    """Return a StorageError with this text if the OSError may pass, otherwise a CheckpointError."""
+    if passes(error):
+        return StorageError(text)
+    return CheckpointError(text)
 
 
 @contextmanager
 def reported_as_checkpoint_error() -> Iterator[None]:
-    """Turn an OSError raised inside the block, for a file that a run writes, into a CheckpointError."""
+    """Turn an OSError that the block raises for a file of the run into a CheckpointError."""
     try:
         yield
     except OSError as error:
@@ -49,7 +51,7 @@ def reported_as_checkpoint_error() -> Iterator[None]:
 
 
 def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] = lambda _: None) -> _T:
-    """What `act` returns, called again for up to `seconds` while it raises StorageErrors, which go to `note`."""
+    """Return what `act` returns; retry it for up to `seconds` while it raises StorageErrors, which go to `note`."""
 
     def report(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -65,7 +67,10 @@ def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] =
 
 
 def read_patiently(name: str, read: Callable[[], _T]) -> _T:
-    """What `read` returns, tried for READ_SECONDS. Raises StorageError and CheckpointError, but FileNotFoundError."""
+    """Return what `read` returns, retried for READ_SECONDS.
+
+    Raises StorageError or CheckpointError for an OSError, except that FileNotFoundError passes.
+    """
 
     def attempt() -> _T:
         try:
@@ -83,7 +88,7 @@ def read_patiently(name: str, read: Callable[[], _T]) -> _T:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Give an OSError raised inside the block the name of the file; one of an open file has none."""
+    """Add the file's name to an OSError that the block raises; operations on an open file leave it out."""
     try:
         yield
     except OSError as error:
@@ -93,7 +98,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Puts `data` in place of the file, flushed to the disk unless `durable` is False. Raises OSError."""
+    """Replace the file by `data`, flushed to the disk unless `durable` is False. Raises OSError."""
     unfinished = path.with_name(f".unfinished-{path.name}")
     try:
         write_file(unfinished, data, durable=durable)
@@ -105,7 +110,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Writes `data` to the file, and flushes it to the disk if `durable`. Raises OSError."""
+    """Write `data` to the file, and flush it to the disk if `durable`. Raises OSError."""
     with named(path), path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -114,7 +119,7 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flushes the folder's entries, such as a rename, to the disk. Raises OSError."""
+    """Flush the folder's entries, such as a rename, to the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
