@@ -135,6 +135,24 @@ def test_decisions_come_to_rest(make_world: MakeWorld, spec: dict[str, Any], lif
         check(world)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)
+@given(JOBS, LIVES, st.floats(0, 0.99))
+def test_nothing_is_written_before_it_is_due(
+    make_world: MakeWorld, spec: dict[str, Any], life: list[Action], part: float
+) -> None:
+    """After a pass that writes nothing, time alone changes nothing until the time that the pass gave."""
+    world = make_world(**spec)
+    world.settle()
+    for action in life:
+        action(world)
+        world.settle(passes=8)
+        if world.job_deleted:
+            return
+    due = world.decide().requeue_after_seconds
+    world.wait((10_000 if due is None else due) * part)
+    assert world.decide().is_empty
+
+
 REPORTS = st.lists(st.tuples(st.floats(0, 60), st.integers(0, 460), st.integers(0, 4)), min_size=2, max_size=8)
 
 
