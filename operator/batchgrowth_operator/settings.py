@@ -7,21 +7,18 @@ from typing import Any
 from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth.manifest.pod_limits import STRICTEST, PodLimits
 
-# --- The operator's settings that decisions depend on ---
-
 Rule = dict[str, Any]
 """A part of a NetworkPolicy, as the Kubernetes API defines it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """`metrics_from` are the peers that may read trainers' metrics; without any, all may.
-
-    `egress` are the rules for connections of a job's pods beside those to DNS and to each other; None allows all.
-    """
+    """The connections that jobs' pods may make and accept."""
 
     metrics_from: tuple[Rule, ...] = ()
+    """The peers that may read trainers' metrics; without any, all may."""
     egress: tuple[Rule, ...] | None = None
+    """Rules for connections of a job's pods beside those to DNS and to each other; None allows all."""
 
 
 OPEN = Network()
@@ -29,38 +26,41 @@ OPEN = Network()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """`image` is used by jobs without spec.image; times are seconds."""
+    """The settings that a pass depends on."""
 
     image: str
+    """Image of jobs without spec.image."""
     pods: PodLimits = STRICTEST
+    """What jobs may ask for their pods."""
     network: Network = OPEN
     checkpoint_size: str = ""
     """Size of the claim of a job whose spec names no place for its checkpoints; empty for none."""
     first_lead_seconds: float = 10.0
-    """Lead time of a job whose workers have not been timed yet."""
+    """Start-up time of workers in seconds, of a job whose workers have not been timed yet."""
     report_seconds: float = 5.0
-    """Shortest time between two status writes that differ in progress only."""
-
-
-# --- The operator's settings, from its command line ---
+    """Shortest time in seconds between two status writes that differ in progress only."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLock:
-    """A Lease, and the name under which this operator holds it."""
+    """A Lease by which several operators elect a leader."""
 
     namespace: str
     name: str
     holder: str
+    """The name under which this operator holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Without `kubeconfig` the pod's service account is used; without `namespaces` all are watched."""
+    """The operator's settings, from its command line."""
 
     image: str
+    """Image of jobs without spec.image."""
     kubeconfig: Path | None = None
+    """File with the API server's address and credentials; None for those of the pod's service account."""
     namespaces: tuple[str, ...] = ()
+    """Namespaces that are watched; empty for all."""
     operator_class: str = ""
     """Only jobs with this spec.operatorClass are served; empty for those without one."""
     metrics_port: int = 0

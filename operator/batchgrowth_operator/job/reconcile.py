@@ -39,9 +39,10 @@ SHORTEST_LIFE_SECONDS = 30.0
 
 def reconcile(seen: Observed, defaults: Defaults) -> Writes:
     """Return the writes for the job, and the time after which to look again even if nothing changes."""
-    if "deletionTimestamp" in seen.job["metadata"]:
+    if is_terminating(seen.job):
         return Writes()  # Kubernetes deletes the children, which the job owns
 
+    # What the job, its children and its trainer's report say together, and how many workers follow from it.
     clock = Clock(seen.now)
     try:
         s = situate(seen, defaults, clock)
@@ -52,6 +53,10 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
     needs_pods = s.mode is Mode.ACTIVE or (s.mode is Mode.SUSPENDED and seen.workers is None)
     if needs_pods and w.refused is not None:
         return _rejected(seen, w.refused)
+
+    # A job is deleted some time after its end, once its status has it, so that those who wait for its end see it.
+    if _has_outlived(s) and s.previous.completion_time:
+        return Writes(delete_job=True)
 
     # A child that cannot be changed to what is wanted is deleted, and a later pass makes it again.
     changed: list[Manifest] = []
@@ -72,8 +77,9 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         abandoned.add(Ref("Job", names.trainer(seen.name)))
         changed = [manifest for manifest in changed if ref_of(manifest) not in abandoned]
 
-    # A running trainer keeps its scheduler, until it has stopped.
     recreated |= abandoned
+
+    # A running trainer keeps its scheduler until it has stopped. A job that is over or suspended releases its cluster.
     delete = [ref for ref in sorted(recreated) if ref.kind == "Job" or not s.is_trainer_running]
     if s.cluster_policy is ClusterPolicy.DELETE:
         delete += [ref_of(child) for child in (seen.workers, seen.cluster) if child and not is_terminating(child)]
@@ -87,10 +93,6 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
 
     # The status tells of all this. Progress alone is written now and then.
     status = throttled(next_status(s, w, fights), s.previous, clock, defaults.report_seconds)
-
-    # A job is deleted some time after its end, once its status has it, so that those who wait for its end see it.
-    if _has_outlived(s) and s.previous.completion_time:
-        return Writes(delete_job=True)
 
     # Events are not watched: the next pass reads those of objects that are pending without an explanation.
     pending = unexplained(seen, clock)
