@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,11 +19,12 @@ from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import Leadership, hold
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.loop import watch
-from batchgrowth_operator.loop.framework import RefusalFilter, Watches, kopf, new_watches, refusal_message
+from batchgrowth_operator.loop.framework import RefusalFilter, kopf, new_watches, refusal_message
 from batchgrowth_operator.loop.metrics import OperatorMetrics
-from batchgrowth_operator.loop.queue import MOST_CONCURRENT, Pass, Passes, ProgressRate, passes_of
+from batchgrowth_operator.loop.queue import MOST_CONCURRENT, Passes, ProgressRate
+from batchgrowth_operator.loop.reconciler import Reconciler
 from batchgrowth_operator.seen.clock import backoff_seconds
-from batchgrowth_operator.settings import Defaults, LeaseLock, Settings
+from batchgrowth_operator.settings import Defaults, Settings
 
 HEALTHY_AFTER_SECONDS = 120.0
 """Time for which the watches must last before the back-off starts over."""
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: Settings) -> None:
-    """Runs the operator; returns after SIGTERM or SIGINT. If watching fails, it restarts with a back-off."""
+    """Run the operator until SIGTERM or SIGINT. If watching fails, it restarts with a back-off."""
     metrics = OperatorMetrics()
     api = connect(settings.kubeconfig, metrics.request)
     if settings.metrics_port:
@@ -53,8 +53,11 @@ def run(settings: Settings) -> None:
             asyncio.run(_watch(settings, api, metrics))
             return
         except Exception as error:
-            failures = 1 if time.monotonic() - began > HEALTHY_AFTER_SECONDS else failures + 1
-            wait, refusal = backoff_seconds(failures), refusal_message(error)
+            if time.monotonic() - began > HEALTHY_AFTER_SECONDS:
+                failures = 0
+            failures += 1
+            wait = backoff_seconds(failures)
+            refusal = refusal_message(error)
             if refusal is None:
                 log.exception("watching failed; retrying in %g s", wait)
             else:
@@ -71,7 +74,7 @@ def _configure_logs(level: LogLevel, log_format: LogFormat) -> None:
 
 
 async def _watch(settings: Settings, api: Api, metrics: OperatorMetrics) -> None:
-    """Watches until a signal arrives, from an empty store, since the last one may be outdated.
+    """Watch until a signal arrives, from an empty store, since the last one may be outdated.
 
     Raises what kopf cannot recover from: a watched kind was removed, or the API server refuses for long.
     """
@@ -79,31 +82,54 @@ async def _watch(settings: Settings, api: Api, metrics: OperatorMetrics) -> None
     metrics.forget_all()
     leadership = Leadership(needs_lease=settings.lease is not None)
     poster = EventPoster(api, lambda: leadership.seconds_left)
-    writer = Writer(api, store, poster, poster.seconds_left)
-    defaults = Defaults(
-        image=settings.image,
-        pods=settings.pods,
-        network=settings.network,
-        checkpoint_size=settings.checkpoint_size,
+    observer = Observer(api, store)
+    rate = ProgressRate(
+        Defaults(
+            image=settings.image,
+            pods=settings.pods,
+            network=settings.network,
+            checkpoint_size=settings.checkpoint_size,
+        )
     )
-    observer, rate = Observer(api, store), ProgressRate(defaults)
-    make_pass = passes_of(observer, writer, rate, metrics, settings.operator_class)
-    stop = asyncio.Event()
-    # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST_CONCURRENT + OTHER_THREADS, "requests"))
-
+    writer = Writer(api, store, poster, poster.seconds_left)
+    reconciler = Reconciler(observer, writer, rate, metrics, settings.operator_class)
+    passes = Passes(reconciler.make_pass, waits=True)
     watches = new_watches()
+    leads = asyncio.Event()
+    stop = asyncio.Event()
 
-    def begin() -> Passes:
-        passes = _begin(make_pass, api, store, settings.lease, leadership, stop, watches)
-        sweeping = Sweep(api, store, settings.namespaces).run(passes.wake)
-        _add_task(passes, sweeping, "sweep")
-        return passes
+    async def lead() -> None:
+        """Allow passes while this process holds the Lease, then end it; its replacement waits for the Lease again."""
+        if settings.lease is None:
+            leads.set()
+        else:
+            await hold(api, settings.lease, leadership, leads.set)
+            stop.set()
 
+    async def begin() -> None:
+        """Begin the passes once the store has every object, so that a job's first pass sees all its children."""
+        await watches.until_indexed()
+        await leads.wait()
+        jobs = [key for key, _ in store.versions(KIND)]
+        log.info("begins to work on %d jobs", len(jobs))
+        passes.begin(jobs)
+
+    loop = asyncio.get_running_loop()
+    # asyncio's own has a thread per processor and four more, so most passes would wait for others' writes.
+    loop.set_default_executor(ThreadPoolExecutor(MOST_CONCURRENT + OTHER_THREADS, "requests"))
+    # kopf forgets a signal if watching fails during the shutdown, so our own handlers set `stop`.
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.call_later(SIGNAL_HANDLERS_AFTER_SECONDS, loop.add_signal_handler, name, stop.set)
+    # kopf cancels and awaits what is started after it, so these start before.
+    beside = [
+        _start("lease", lead(), stop),
+        _start("start", begin(), stop),
+        _start("sweep", Sweep(api, store, settings.namespaces).run(passes.wake), stop),
+    ]
     poster.start()
     try:
         await kopf.operator(
-            registry=watch.registry_of(observer, rate, begin, api.access),
+            registry=watch.handlers(observer, passes, rate, api.access),
             settings=watch.settings(namespaced=bool(settings.namespaces)),
             memo=kopf.Memo(),
             clusterwide=not settings.namespaces,
@@ -117,53 +143,21 @@ async def _watch(settings: Settings, api: Api, metrics: OperatorMetrics) -> None
             raise
         log.warning("watching failed during shutdown", exc_info=True)
     finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         poster.stop()
 
 
-def _begin(
-    make_pass: Pass,
-    api: Api,
-    store: Store,
-    lease: LeaseLock | None,
-    leadership: Leadership,
-    stop: asyncio.Event,
-    watches: Watches,
-) -> Passes:
-    """The passes. Our signal handlers set `stop`, because kopf forgets a signal if watching fails during shutdown."""
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.call_later(SIGNAL_HANDLERS_AFTER_SECONDS, loop.add_signal_handler, name, stop.set)
-    passes, leads = Passes(make_pass, waits=True), asyncio.Event()
-    if lease is None:
-        leads.set()
-    else:
-        _add_task(passes, _lead(api, lease, leadership, leads.set), "lease")
-    _add_task(passes, _begin_when_ready(passes, store, watches, leads), "start")
-    return passes
-
-
-def _add_task(passes: Passes, work: Coroutine[Any, Any, None], name: str) -> None:
-    """Runs this beside the passes. If it fails, the process ends, to be replaced: it would only seem to work."""
+def _start(name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> asyncio.Task[None]:
+    """Run this beside kopf. If it fails, the process ends, to be replaced: it would only seem to work."""
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_end_if_it_failed)
-    passes.add_task(task)
 
+    def end_if_it_failed(task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.critical("the task %s failed, so this process ends", name, exc_info=error)
+            stop.set()
 
-def _end_if_it_failed(task: asyncio.Task[None]) -> None:
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        log.critical("the task %s failed, so this process ends", task.get_name(), exc_info=error)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-async def _begin_when_ready(passes: Passes, store: Store, watches: Watches, leads: asyncio.Event) -> None:
-    """Starts the passes once the store has every object, so that the first pass of a job sees all its children."""
-    await watches.until_indexed()
-    await leads.wait()
-    passes.begin([key for key, _ in store.versions(KIND)])
-
-
-async def _lead(api: Api, lease: LeaseLock, leadership: Leadership, begin: Callable[[], None]) -> None:
-    """Works while this process holds the lease, then ends the process; its replacement waits for the lease again."""
-    await hold(api, lease, leadership, begin)
-    os.kill(os.getpid(), signal.SIGTERM)
+    task.add_done_callback(end_if_it_failed)
+    return task

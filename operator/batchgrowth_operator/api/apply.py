@@ -1,11 +1,9 @@
-"""Fields of a status that the CRD of the cluster does not declare, since it is older than the operator.
+"""Carrying out what a pass decided: the one place that writes a job and its children, and says so in the log."""
 
-The API server then refuses the status as a whole, by server-side apply even if unknown fields may be dropped.
-"""
-
+import logging
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from batchgrowth.spec import API_VERSION, KIND
 
@@ -15,13 +13,12 @@ from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import bounded
 from batchgrowth_operator.children.writes import Manifest, Writes
 from batchgrowth_operator.job.events import status_refused
+from batchgrowth_operator.job.log_lines import applied, changes, deleted, heading
 from batchgrowth_operator.job.status import declared
-from batchgrowth_operator.seen.observed import Failure, Object, Observed, Ref, is_owned_by, ref_of
+from batchgrowth_operator.seen.observed import Failure, Observed, Ref, is_owned_by, ref_of
+from batchgrowth_operator.seen.situation import stored_status
 
-# --- Fields of a status that the CRD of the cluster does not declare, since it is older than the operator ---
-
-
-# --- Carrying out what a pass decided: the one place that writes ---
+log = logging.getLogger(__name__)
 
 
 class Outdated(Exception):
@@ -30,7 +27,7 @@ class Outdated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes through `api`, within the seconds that are left of the leadership, and stores the responses in `store`.
+    """Writes through `api` while this process leads, and stores the responses in `store`.
 
     Events are left to the `poster`, so that no other write waits for them.
     """
@@ -39,79 +36,95 @@ class Writer:
     store: Store
     poster: EventPoster
     seconds_left: Callable[[], float] = lambda: math.inf
-
-    def _writing(self) -> Api:
-        """The API for the next write. Raises NotLeading if this process, which may have been paused, must not write."""
-        return bounded(self.api, self.seconds_left())
+    """Returns the seconds for which this process still leads."""
 
     def carry_out(self, seen: Observed, writes: Writes) -> tuple[Failure, ...]:
-        """The writes that the API server refused.
+        """Write what the pass decided, and return the writes that the API server refused.
 
-        After the first, nothing is created any more, nor deleted to be made again, nor is the job, since that may
-        depend on it; what exists is still changed, suspended and released. The events of a status that is not stored
-        wait until it is, or each further pass would post them again. Raises Outdated if the job or a child has changed,
-        OSError if no server answers or this process no longer leads.
+        After the first refusal, nothing is created any more, nor deleted to be made again, nor is the job, since that
+        may depend on it; what exists is still changed, suspended and released.
+
+        Raises Outdated if the job or a child has changed; OSError if no server answers or this process no longer leads.
         """
-        status = None if writes.status is None else self._write_status(seen, writes)
-        failures = [] if status is None else [status]
+        failures: list[Failure] = []
+        events = writes.events
+        if writes.status is not None:
+            refused = self._write_status(seen, writes)
+            if refused is not None:
+                failures.append(refused)
+                # The events of a status that is not stored wait until it is, or each further pass would post them.
+                events = (status_refused(refused),)
+
         for manifest in writes.apply:
             if not failures or ref_of(manifest) in seen.children:
                 failures += self._apply(seen, manifest)
         for ref in writes.delete:
             if not failures or ref not in writes.recreated:
-                failures += self._delete(seen, ref, seen.children[ref], waits=ref not in writes.in_background)
-        for event in writes.events if status is None else [status_refused(status)]:
+                failures += self._delete(seen, writes, ref)
+        for event in events:
             self.poster.record(seen, event)
         if writes.delete_job and not failures:
-            failures += self._delete(seen, Ref(KIND, seen.name), seen.job)
+            failures += self._delete(seen, writes, Ref(KIND, seen.name))
         return tuple(failures)
 
     def _write_status(self, seen: Observed, writes: Writes) -> Failure | None:
-        """Writes the status with the observed resource version, so that a job edited since is refused as a conflict."""
+        """Write the status with the observed resource version, so that a job edited since is refused as a conflict."""
         job = {"name": seen.name, "namespace": seen.namespace}
         version = {"uid": seen.uid, "resourceVersion": seen.job["metadata"]["resourceVersion"]}
-        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": writes.status}
+        manifest: Manifest = {
+            "apiVersion": API_VERSION, "kind": KIND, "metadata": job | version, "status": writes.status
+        }  # fmt: skip
         try:
-            self.store.update(self._applied_status(manifest), is_concluded=writes.is_conclusive)
+            try:
+                stored = self._writing().apply(manifest, "status")
+            except Refused as refused:
+                # An older CRD refuses a status as a whole for a field that it does not declare, even by server-side
+                # apply, and even if unknown fields may be dropped.
+                known = declared(manifest["status"], str(refused))
+                if known is None:
+                    raise
+                stored = self._writing().apply({**manifest, "status": known}, "status")
         except Refused as refused:
             if refused.code in (CONFLICT, GONE):
                 raise Outdated from refused
             return Failure(Ref(KIND, seen.name), refused.code, str(refused))
+        self.store.update(stored, is_concluded=writes.is_conclusive)
+        about = heading(seen, writes.status)
+        written = replace(seen, job={**seen.job, "status": writes.status})
+        for line in changes(stored_status(seen), stored_status(written)):
+            log.info("%s: %s", about, line)
+        log.debug("%s: wrote the status", about)
         return None
 
-    def _applied_status(self, manifest: Manifest) -> Object:
-        """The job after the write of its status, without what an older CRD does not declare."""
-        try:
-            return self._writing().apply(manifest, "status")
-        except Refused as refused:
-            status = declared(manifest["status"], str(refused))
-            if status is None:
-                raise
-            return self._writing().apply({**manifest, "status": status}, "status")
-
-    def _apply(self, seen: Observed, manifest: Manifest) -> Iterator[Failure]:
+    def _apply(self, seen: Observed, manifest: Manifest) -> list[Failure]:
+        """Create or change a child. Raises Outdated if a child of the job exists that was not observed."""
         ref = ref_of(manifest)
         try:
             if ref not in seen.children and ref not in seen.parts:
                 found = self.api.get(ref, seen.namespace)
+                if found is not None and not is_owned_by(found, seen.uid):
+                    return [Failure(ref, 0, "is not this job's")]
                 if found is not None:
-                    yield self._found_unseen(seen, ref, found)
-                    return
+                    self.store.refresh(key_of(seen.job), found)
+                    raise Outdated
             self.store.update(self._writing().apply(manifest))
         except Refused as refused:
-            yield Failure(ref, refused.code, str(refused))
+            return [Failure(ref, refused.code, str(refused))]
+        log.info("%s: %s", heading(seen), applied(seen, manifest))
+        return []
 
-    def _found_unseen(self, seen: Observed, ref: Ref, found: Object) -> Failure:
-        """Handles an existing object that was not observed: another owner's is a failure, ours calls for a new pass."""
-        if not is_owned_by(found, seen.uid):
-            return Failure(ref, 0, "is not this job's")
-        self.store.refresh(key_of(seen.job), found)
-        raise Outdated
-
-    def _delete(self, seen: Observed, ref: Ref, found: Object, *, waits: bool = True) -> Iterator[Failure]:
-        """Deletes the object, a Job only with its last pod unless that is not waited for."""
-        propagation = "Foreground" if ref.kind == "Job" and waits else "Background"
+    def _delete(self, seen: Observed, writes: Writes, ref: Ref) -> list[Failure]:
+        """Delete a child or the job; a Job only with its last pod, unless the writes say that it must not wait."""
+        found = seen.job if ref.kind == KIND else seen.children[ref]
+        waits = ref.kind == "Job" and ref not in writes.in_background
+        propagation = "Foreground" if waits else "Background"
         try:
             self._writing().delete(ref, seen.namespace, found["metadata"]["uid"], propagation)
         except Refused as refused:
-            yield Failure(ref, refused.code, str(refused))
+            return [Failure(ref, refused.code, str(refused))]
+        log.info("%s: %s", heading(seen), deleted(writes, ref))
+        return []
+
+    def _writing(self) -> Api:
+        """Return the API for the next write. Raises NotLeading if this process, after a pause, must not write."""
+        return bounded(self.api, self.seconds_left())

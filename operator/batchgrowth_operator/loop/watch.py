@@ -1,4 +1,4 @@
-"""kopf's handlers: every watch event updates the cache and wakes the job's queue."""
+"""kopf's handlers: every watch event updates the store and wakes the job's queue."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -28,28 +28,13 @@ IDLE_SECONDS = 1.0
 PAGE = 250
 """Objects per page of a list, so that a thousand jobs and their children are never in memory at once."""
 HEAVY = frozenset({"spec", "status", "data"})
+"""Fields of an object that kopf need not keep."""
 IDENTITY = frozenset({"name", "namespace", "uid", "resourceVersion", "labels"})
-
-Begin = Callable[[], Passes]
-
-
-def registry_of(
-    observer: Observer, rate: ProgressRate, begin: Begin, access: Callable[[], Access]
-) -> kopf.OperatorRegistry:
-    """Handlers that update the observer's store and wake the queues that `begin` creates.
-
-    kopf indexes an object before its event. No handler adds a finalizer or an annotation to an object.
-    """
-    registry = kopf.OperatorRegistry()
-    _log_in(registry, access)
-    _start_and_stop(registry, begin)
-    for name, kind in (JOBS | WATCHED).items():
-        _watch(registry, name, kind, observer, rate)
-    return registry
+"""Metadata that kopf needs of an object."""
 
 
 def settings(*, namespaced: bool) -> kopf.OperatorSettings:
-    """Kopf's settings: watches by label that reconnect regularly, and no events or annotations of kopf's own."""
+    """Return kopf's settings: watches by label that reconnect regularly, and no events or annotations of kopf's own."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
     chosen.peering.standalone = True
@@ -63,25 +48,61 @@ def settings(*, namespaced: bool) -> kopf.OperatorSettings:
     return chosen
 
 
-def _watch(registry: kopf.OperatorRegistry, name: str, kind: Kind, observer: Observer, rate: ProgressRate) -> None:
+def handlers(
+    observer: Observer, passes: Passes, rate: ProgressRate, access: Callable[[], Access]
+) -> kopf.OperatorRegistry:
+    """Return the handlers that log in, update the observer's store, wake the queues, and stop them at the end.
+
+    No handler adds a finalizer or an annotation to an object.
+    """
+    registry = kopf.OperatorRegistry()
+
+    async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+        backoffs = ("error_backoffs", BACKOFFS_SECONDS)
+        asyncio.get_running_loop().call_later(STARTUP_SECONDS, setattr, settings.networking, *backoffs)
+
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(**asdict(access()))
+
+    async def stop(**_: Any) -> None:
+        await passes.stop()
+
+    kopf.on.startup(registry=registry)(start)
+    kopf.on.login(registry=registry)(log_in)
+    kopf.on.cleanup(registry=registry)(stop)
+    for name, kind in (JOBS | WATCHED).items():
+        _watch(registry, name, kind, observer, passes, rate)
+    return registry
+
+
+def _watch(
+    registry: kopf.OperatorRegistry, name: str, kind: Kind, observer: Observer, passes: Passes, rate: ProgressRate
+) -> None:
+    """Add the handlers of a kind. kopf calls `index` before `event`, so the store has what the pass is woken for."""
+
     async def index(body: kopf.Body, **_: Any) -> None:
         observer.store.update(_with_type(name, dict(body)))
         _strip(body)
 
-    async def event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    async def event(event: kopf.RawEvent, **_: Any) -> None:
         body = _with_type(name, dict(event["object"]))
+        key = key_of(body)
         if event["type"] == "DELETED":
-            memo.passes.wake(observer.store.remove(body))
-        elif not observer.store.is_concluded(body):
-            key = key_of(body)
-            memo.passes.wake(key, 0.0 if observer.note_change(key, ref_of(body)) else rate.seconds_apart)
+            observer.store.remove(body)
+            passes.wake(key)
+        elif observer.store.is_concluded(body):
+            return  # the echo of our own write, see there
+        elif observer.note_change(key, ref_of(body)):
+            passes.wake(key)
+        else:
+            passes.wake(key, rate.seconds_apart)
 
     kopf.index(*_resource(kind), registry=registry, id=f"index-{kind.plural}")(index)
     kopf.on.event(*_resource(kind), registry=registry, id=f"event-{kind.plural}")(event)
 
 
 def _strip(body: Mapping[str, Any]) -> None:
-    """Removes all but the object's identity, since kopf keeps an object in memory as long as its task."""
+    """Remove all but the object's identity, since kopf keeps an object in memory as long as its task."""
     for field in body["metadata"].keys() - IDENTITY:
         del body["metadata"][field]
     for field in HEAVY & body.keys():
@@ -90,29 +111,11 @@ def _strip(body: Mapping[str, Any]) -> None:
 
 
 def _resource(kind: Kind) -> tuple[str, ...]:
-    return (kind.group, kind.version, kind.plural) if kind.group else (kind.version, kind.plural)
+    if kind.group:
+        return kind.group, kind.version, kind.plural
+    return kind.version, kind.plural
 
 
 def _with_type(name: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The object with kind and apiVersion, which the items of a list lack."""
+    """Return the object with its kind and apiVersion, which the items of a list lack."""
     return {"kind": name, "apiVersion": KINDS[name].api_version} | body
-
-
-def _log_in(registry: kopf.OperatorRegistry, log_in_as: Callable[[], Access]) -> None:
-    async def log_in(**_: Any) -> kopf.ConnectionInfo:
-        return kopf.ConnectionInfo(**asdict(log_in_as()))
-
-    kopf.on.login(registry=registry)(log_in)
-
-
-def _start_and_stop(registry: kopf.OperatorRegistry, begin: Begin) -> None:
-    async def start(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:
-        backoffs = ("error_backoffs", BACKOFFS_SECONDS)
-        asyncio.get_running_loop().call_later(STARTUP_SECONDS, setattr, settings.networking, *backoffs)
-        memo.passes = begin()
-
-    async def stop(memo: kopf.Memo, **_: Any) -> None:
-        await memo.passes.stop()
-
-    kopf.on.startup(registry=registry)(start)
-    kopf.on.cleanup(registry=registry)(stop)

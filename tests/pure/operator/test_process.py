@@ -4,18 +4,17 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth_operator import process
-from batchgrowth_operator.api.cache import Store
 from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.loop.framework import Watches, kopf
-from batchgrowth_operator.loop.queue import Result
-from batchgrowth_operator.settings import Settings
+from batchgrowth_operator.settings import LeaseLock, Settings
 
 
 class Away:
@@ -83,40 +82,58 @@ def test_a_signal_ends_the_process_even_if_the_api_server_goes_away(
     assert "watching failed during shutdown" in caplog.text
 
 
+def running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kopf watch nothing and end as it should."""
+
+    async def runs(stop_flag: asyncio.Event, **_: Any) -> None:
+        await asyncio.wait_for(stop_flag.wait(), 10)
+
+    monkeypatch.setattr(kopf, "operator", runs)
+    monkeypatch.setattr(process, "_configure_logs", lambda *_: None)
+    monkeypatch.setattr(process, "connect", lambda *_: Away())
+
+
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
-def test_signals_stop_the_operator(name: signal.Signals) -> None:
-    async def make_pass(*_: Any) -> Result:
-        return Result()
+def test_signals_stop_the_operator(name: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    running(monkeypatch)
+    timer = threading.Timer(5 * process.SIGNAL_HANDLERS_AFTER_SECONDS, os.kill, (os.getpid(), name))
+    timer.start()
 
-    async def scene() -> None:
-        stop = asyncio.Event()
-        process._begin(make_pass, Away(), Store(), None, Leadership(needs_lease=False), stop, Watches())  # type: ignore[arg-type]
-        await asyncio.sleep(2 * process.SIGNAL_HANDLERS_AFTER_SECONDS)
-        os.kill(os.getpid(), name)
-        await asyncio.wait_for(stop.wait(), 10)
+    process.run(Settings(image="example/trainer:1"))
 
-    asyncio.run(scene())
+    timer.join()
 
 
-def test_a_task_that_fails_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_fails_ends_the_process(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """One that would begin the passes, for example: without them the operator would only seem to work."""
-
-    async def make_pass(*_: Any) -> Result:
-        return Result()
+    running(monkeypatch)
 
     class Broken(Watches):
         async def until_indexed(self) -> None:
-            await asyncio.sleep(2 * process.SIGNAL_HANDLERS_AFTER_SECONDS)  # before, the signal ends this process too
             raise AttributeError("kopf has changed")
 
-    async def scene() -> None:
-        stop = asyncio.Event()
-        process._begin(make_pass, Away(), Store(), None, Leadership(needs_lease=False), stop, Broken())  # type: ignore[arg-type]
-        await asyncio.wait_for(stop.wait(), 10)
+    monkeypatch.setattr(process, "new_watches", Broken)
 
-    asyncio.run(scene())
+    process.run(Settings(image="example/trainer:1"))
+
     assert "the task start failed, so this process ends" in caplog.text
     assert "kopf has changed" in caplog.text
+
+
+def test_a_lost_lease_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no pass began before it was held."""
+    running(monkeypatch)
+    told: list[str] = []
+
+    async def hold(_api: Any, lock: LeaseLock, _leadership: Leadership, begin: Callable[[], None]) -> None:
+        told.append(lock.holder)
+        begin()
+
+    monkeypatch.setattr(process, "hold", hold)
+
+    process.run(Settings(image="example/trainer:1", lease=LeaseLock("system", "batchgrowth", "me")))
+
+    assert told == ["me"]
 
 
 @pytest.mark.usefixtures("loggers_restored")

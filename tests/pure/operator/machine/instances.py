@@ -20,7 +20,8 @@ from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.api.server import JOBS, WATCHED
 from batchgrowth_operator.loop.metrics import OperatorMetrics
-from batchgrowth_operator.loop.queue import ProgressRate, Result, passes_of
+from batchgrowth_operator.loop.queue import PassResult, ProgressRate
+from batchgrowth_operator.loop.reconciler import Reconciler
 from batchgrowth_operator.seen.observed import Ref, ref_of
 from batchgrowth_operator.settings import Defaults, LeaseLock
 from controllers import JOB
@@ -93,11 +94,10 @@ class Instance:
         self._seen_lease: tuple[Body | None, float] = (None, self.server.seconds)
         self.poster = EventPoster(self.client, lambda: self.leadership.seconds_left)  # type: ignore[arg-type]
         writer = Writer(self.client, self.store, self.poster, self.poster.seconds_left)  # type: ignore[arg-type]
-        observer, pace = (
-            Observer(self.client, self.store),
-            ProgressRate(Defaults(image=DEFAULT_IMAGE, checkpoint_size="2Gi")),
-        )  # type: ignore[arg-type]
-        self._pass, self._sweep = passes_of(observer, writer, pace, self._telemetry), Sweep(self.client, self.store)  # type: ignore[arg-type]
+        observer = Observer(self.client, self.store)  # type: ignore[arg-type]
+        rate = ProgressRate(Defaults(image=DEFAULT_IMAGE, checkpoint_size="2Gi"))
+        self._pass = Reconciler(observer, writer, rate, self._telemetry).make_pass
+        self._sweep = Sweep(self.client, self.store)  # type: ignore[arg-type]
         self.pending: dict[Ref, list[tuple[str, Body]]] = {}
         for body in self.server.objects.values():
             if is_watched(body):
@@ -145,22 +145,22 @@ class Instance:
         self.leadership.extend(self.server.seconds)
         self.leads = True
 
-    def run_pass(self) -> Result:
+    def run_pass(self) -> PassResult:
         """One pass of the leader, until a kill that is due; does nothing for another instance."""
         if not self.leads:
-            return Result()
+            return PassResult()
         self.clock.offset = self.offset
         self.view = SimpleNamespace(job=self.store.job(KEY), children=self.store.children(KEY))
         self.passes += 1
         self.client.refusals = 0
         self.began = self.began or (self.server.seconds, self.server.now)
         try:
-            result: Result = self.runner.run(self._pass(KEY, self.failures))
+            result: PassResult = self.runner.run(self._pass(KEY, self.failures))
             pause: float | None = 0.0
             while pause is not None and pause < RETRY_SECONDS:
                 pause = self.poster.post_next()
         except Killed:
             self.start()
-            return Result()
+            return PassResult()
         self.failures = result.failures
         return result

@@ -9,7 +9,7 @@ from batchgrowth import names
 from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.loop.queue import ProgressRate
-from batchgrowth_operator.loop.watch import registry_of
+from batchgrowth_operator.loop.watch import handlers
 from batchgrowth_operator.settings import Defaults
 
 KEY = Key("default", "digits")
@@ -27,17 +27,17 @@ class Events:
 
     def __init__(self) -> None:
         self.store = Store()
-        pace = ProgressRate(Defaults(image="example/trainer:1"))
-        registry = registry_of(Observer(UNUSED, self.store), pace, UNUSED, UNUSED)
-        self._handlers = {handler.id: handler.fn for handler in registry._watching.get_all_handlers()}
+        rate = ProgressRate(Defaults(image="example/trainer:1"))
         self.woken: list[Key] = []
-        self._memo = SimpleNamespace(passes=SimpleNamespace(wake=lambda key, apart=0.0: self.woken.append(key)))
+        passes: Any = SimpleNamespace(wake=lambda key, apart=0.0: self.woken.append(key))
+        registry = handlers(Observer(UNUSED, self.store), passes, rate, UNUSED)
+        self._handlers = {handler.id: handler.fn for handler in registry._watching.get_all_handlers()}
 
     def arrive(self, version: int, plural: str = "batchgrowthjobs", kind: str = "MODIFIED") -> list[Key]:
         """The jobs that this event wakes."""
         self.woken.clear()
         event = {"type": kind, "object": body(version, plural)}
-        asyncio.run(self._handlers[f"event-{plural}"](event=event, memo=self._memo))
+        asyncio.run(self._handlers[f"event-{plural}"](event=event))
         return self.woken
 
 

@@ -3,13 +3,17 @@
 import asyncio
 import copy
 import itertools
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth import names
 from batchgrowth.contract.progress import Progress
+from batchgrowth.contract.status import JobStatus
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth_operator.api import credentials, observe
 from batchgrowth_operator.api.apply import Writer
@@ -18,13 +22,14 @@ from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.events import BURST, EventPoster
 from batchgrowth_operator.api.observe import RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
 from batchgrowth_operator.api.server import ServerClock
-from batchgrowth_operator.children.writes import Event, Writes
-from batchgrowth_operator.job import flapping
-from batchgrowth_operator.loop import queue
+from batchgrowth_operator.children.writes import Writes
+from batchgrowth_operator.job import flapping, log_lines
+from batchgrowth_operator.loop import queue, reconciler
 from batchgrowth_operator.loop.metrics import OperatorMetrics
-from batchgrowth_operator.loop.queue import Passes, ProgressRate, Result, passes_of, summary
+from batchgrowth_operator.loop.queue import Passes, PassResult, ProgressRate
+from batchgrowth_operator.loop.reconciler import Reconciler
 from batchgrowth_operator.seen import situation
-from batchgrowth_operator.seen.observed import Failure, Ref, ref_of
+from batchgrowth_operator.seen.observed import Failure, Observed, Ref, ref_of
 from batchgrowth_operator.seen.problems import LONGEST_EVENT_AGE_SECONDS
 from batchgrowth_operator.settings import Defaults
 from prometheus_client import generate_latest
@@ -109,13 +114,13 @@ class Setting:
 
     api: FakeApi
     store: Store
-    telemetry: OperatorMetrics
+    metrics: OperatorMetrics
     observer: Observer
     writer: Writer
     make_pass: Any
 
-    def once(self, failures: tuple[Failure, ...] = ()) -> Result:
-        result: Result = asyncio.run(self.make_pass(KEY, failures))
+    def once(self, failures: tuple[Failure, ...] = ()) -> PassResult:
+        result: PassResult = asyncio.run(self.make_pass(KEY, failures))
         self.post()
         return result
 
@@ -127,19 +132,19 @@ class Setting:
 
 @pytest.fixture
 def setting(make_world: Any) -> Setting:
-    api, store, telemetry = FakeApi(), Store(), OperatorMetrics()
+    api, store, metrics = FakeApi(), Store(), OperatorMetrics()
     job = make_world().job
     job["metadata"]["resourceVersion"] = "1"
     api.objects[JOB] = job
     store.update(job)
     observer = Observer(api, store)  # type: ignore[arg-type]
     writer = Writer(api, store, EventPoster(api))  # type: ignore[arg-type]
-    make_pass = passes_of(observer, writer, ProgressRate(Defaults(image="example/trainer:1")), telemetry)
-    return Setting(api, store, telemetry, observer, writer, make_pass)
+    make_pass = Reconciler(observer, writer, ProgressRate(Defaults(image="example/trainer:1")), metrics).make_pass
+    return Setting(api, store, metrics, observer, writer, make_pass)
 
 
 def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> None:
-    assert Result(requeue_after_seconds=RESYNC_SECONDS) == setting.once()
+    assert PassResult(requeue_after_seconds=RESYNC_SECONDS) == setting.once()
     made = setting.api.writes()
     assert [("apply", JOB)] == made[:1]
     assert 12 == len([verb for verb, _ in made if verb == "apply"])
@@ -160,13 +165,13 @@ def test_a_job_of_another_class_is_left_alone(setting: Setting, of_job: str | No
         Observer(setting.api, setting.store),
         Writer(setting.api, setting.store, EventPoster(setting.api)),
     )  # type: ignore[arg-type]
-    make_pass = passes_of(
-        observer, writer, ProgressRate(Defaults(image="example/trainer:2")), setting.telemetry, of_operator
-    )
+    make_pass = Reconciler(
+        observer, writer, ProgressRate(Defaults(image="example/trainer:2")), setting.metrics, of_operator
+    ).make_pass
 
-    assert Result() == asyncio.run(make_pass(KEY, ()))
+    assert PassResult() == asyncio.run(make_pass(KEY, ()))
     assert made == setting.api.writes()
-    assert b'namespace="default"' not in generate_latest(setting.telemetry.registry)
+    assert b'namespace="default"' not in generate_latest(setting.metrics.registry)
 
 
 def test_a_job_of_the_operators_class_is_served(setting: Setting) -> None:
@@ -177,7 +182,9 @@ def test_a_job_of_the_operators_class_is_served(setting: Setting) -> None:
         Observer(setting.api, setting.store),
         Writer(setting.api, setting.store, EventPoster(setting.api)),
     )  # type: ignore[arg-type]
-    make_pass = passes_of(observer, writer, ProgressRate(Defaults(image="example/trainer:1")), setting.telemetry, "gpu")
+    make_pass = Reconciler(
+        observer, writer, ProgressRate(Defaults(image="example/trainer:1")), setting.metrics, "gpu"
+    ).make_pass
 
     asyncio.run(make_pass(KEY, ()))
 
@@ -215,7 +222,7 @@ def test_an_unobserved_object_of_the_job_causes_another_pass(setting: Setting) -
 
     result = setting.once()
 
-    assert (queue.OUTDATED_SECONDS, before) == (result.requeue_after_seconds, len(setting.api.writes()))
+    assert (reconciler.OUTDATED_SECONDS, before) == (result.requeue_after_seconds, len(setting.api.writes()))
     assert PLAN in setting.store.children(KEY)
 
 
@@ -243,7 +250,7 @@ def test_a_job_that_changed_since_is_observed_again(setting: Setting, code: int)
 
     outcome = setting.once()
 
-    found = setting.telemetry.registry.get_sample_value("batchgrowth_operator_reconciles_total", {"result": "outdated"})
+    found = setting.metrics.registry.get_sample_value("batchgrowth_operator_reconciles_total", {"result": "outdated"})
     assert (1, False) == (found, outcome.backs_off)
     assert [("apply", JOB)] == setting.api.writes()
 
@@ -628,9 +635,9 @@ def test_a_pass_for_progress_alone_waits_and_is_part_of_any_other() -> None:
     """Two reports within the time apart cause one pass; whatever else happens causes one at once, which serves both."""
     made: list[float] = []
 
-    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> PassResult:
         made.append(asyncio.get_running_loop().time())
-        return Result(gone=len(made) == 4)
+        return PassResult(gone=len(made) == 4)
 
     async def until(number: int) -> None:
         while len(made) < number:
@@ -642,9 +649,8 @@ def test_a_pass_for_progress_alone_waits_and_is_part_of_any_other() -> None:
         await asyncio.wait_for(until(1), 10)
         queues.wake(KEY, 60)
         queues.wake(KEY, 60)
-        assert 1 == len(queues._later)
+        assert 50 < queues._queues[KEY].due - queues._queues[KEY].last_pass <= 60
         queues.wake(KEY)
-        assert {} == queues._later
         await asyncio.wait_for(until(2), 10)
         queues.wake(KEY, 0.1)
         queues.wake(KEY, 0.1)
@@ -654,7 +660,7 @@ def test_a_pass_for_progress_alone_waits_and_is_part_of_any_other() -> None:
         queues.wake(Key("default", "another"))
         await asyncio.wait_for(until(4), 10)
         await queues.stop()
-        assert {} == queues._later
+        assert {} == queues._queues
 
     asyncio.run(scene())
 
@@ -767,9 +773,9 @@ def test_the_secrets_of_a_job_that_trains_are_read_less_often(
 def test_lost_secrets_come_back(setting: Setting, lost: tuple[Ref, ...]) -> None:
     """An authority that cannot be stored is not trusted: the next pass makes another one."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
-    make_pass = passes_of(
-        observer, setting.writer, ProgressRate(Defaults(image="example/trainer:1")), setting.telemetry
-    )
+    make_pass = Reconciler(
+        observer, setting.writer, ProgressRate(Defaults(image="example/trainer:1")), setting.metrics
+    ).make_pass
     setting.once()
     before = setting.api.objects[SECRET]["data"]
     for ref in lost:
@@ -799,9 +805,9 @@ def test_a_certificate_that_is_refused_is_reported(setting: Setting) -> None:
     del setting.api.objects[SECRET]
     setting.api.refused[SECRET] = Refused(403, "a webhook says no")
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
-    make_pass = passes_of(
-        observer, setting.writer, ProgressRate(Defaults(image="example/trainer:1")), setting.telemetry
-    )
+    make_pass = Reconciler(
+        observer, setting.writer, ProgressRate(Defaults(image="example/trainer:1")), setting.metrics
+    ).make_pass
     failures = asyncio.run(make_pass(KEY, ())).failures
     asyncio.run(make_pass(KEY, failures))
     conditions = {c["type"]: c for c in setting.api.objects[JOB]["status"]["conditions"]}
@@ -853,8 +859,8 @@ def another(setting: Setting, key: Key, uid: str, version: int) -> dict[str, Any
 def test_many_jobs_at_once(setting: Setting) -> None:
     keys, made = [Key("default", f"digits-{n}") for n in range(200)], set[Key]()
 
-    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
-        outcome: Result = await setting.make_pass(key, failures)
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> PassResult:
+        outcome: PassResult = await setting.make_pass(key, failures)
         made.add(key)
         return outcome
 
@@ -907,6 +913,13 @@ def collect(setting: Setting) -> None:
         del setting.api.objects[ref]
 
 
+def task(queues: Passes) -> asyncio.Task[None]:
+    """The task of the only queue, which ends with it."""
+    [queue] = queues._queues.values()
+    assert queue.task is not None
+    return queue.task
+
+
 @pytest.mark.fault("C18")
 def test_events_during_a_pass_cause_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "DEBOUNCE_SECONDS", 0)
@@ -928,12 +941,12 @@ def test_events_during_a_pass_cause_one_more(monkeypatch: pytest.MonkeyPatch) ->
         await make_all()
         await queues.stop()
 
-    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> PassResult:
         made.append(key)
         if len(made) < 3:
             wake(key)
             wake(key)
-        return Result()
+        return PassResult()
 
     wake: Any = None
     asyncio.run(scene())
@@ -953,10 +966,10 @@ def test_an_event_is_debounced(monkeypatch: pytest.MonkeyPatch, quiet: float, wa
         slept.append(seconds)
         await real_sleep(0)
 
-    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> PassResult:
         nonlocal made
         made += 1
-        return Result(gone=made == 2)
+        return PassResult(gone=made == 2)
 
     async def scene() -> None:
         queues = Passes(make_pass)
@@ -966,7 +979,7 @@ def test_an_event_is_debounced(monkeypatch: pytest.MonkeyPatch, quiet: float, wa
         await real_sleep(0)  # the queue waits
         clock[0] += quiet
         queues.wake(KEY)
-        await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
+        await asyncio.wait_for(task(queues), 10)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(queue.time, "monotonic", lambda: clock[0])
@@ -982,10 +995,10 @@ def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> 
     slept: list[float] = []
     failure = (Failure(PLAN, 422, "no"),)
     script = [
-        Result(backs_off=True, failures=failure),
-        Result(backs_off=True),
-        Result(requeue_after_seconds=0.001),
-        Result(gone=True),
+        PassResult(backs_off=True, failures=failure),
+        PassResult(backs_off=True),
+        PassResult(requeue_after_seconds=0.001),
+        PassResult(gone=True),
     ]
     handed: list[Any] = []
     real_sleep = asyncio.sleep
@@ -994,15 +1007,15 @@ def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> 
         slept.append(seconds)
         await real_sleep(0)
 
-    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> PassResult:
         handed.append(failures)
         return script[len(handed) - 1]
 
     async def scene() -> None:
         queues = Passes(make_pass)
         queues.wake(KEY)
-        await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
-        assert {} == queues._tasks
+        await asyncio.wait_for(task(queues), 10)
+        assert {} == queues._queues
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     asyncio.run(scene())
@@ -1016,9 +1029,9 @@ def test_an_unexpected_error_backs_off_and_the_queue_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     slept: list[float] = []
-    outcomes = iter([ZeroDivisionError("odd"), Result(gone=True)])
+    outcomes = iter([ZeroDivisionError("odd"), PassResult(gone=True)])
 
-    async def make_pass(_key: Key, _failures: tuple[Failure, ...]) -> Result:
+    async def make_pass(_key: Key, _failures: tuple[Failure, ...]) -> PassResult:
         outcome = next(outcomes)
         if isinstance(outcome, Exception):
             raise outcome
@@ -1030,7 +1043,7 @@ def test_an_unexpected_error_backs_off_and_the_queue_goes_on(
     async def scene() -> None:
         queues = Passes(make_pass)
         queues.wake(KEY)
-        await queues._tasks[KEY]
+        await task(queues)
 
     monkeypatch.setattr(queue.asyncio, "sleep", sleep)
     asyncio.run(scene())
@@ -1049,39 +1062,22 @@ def test_the_back_off_doubles_up_to_a_limit(failures: int, seconds: float) -> No
     assert seconds == queue.backoff_seconds(failures)
 
 
-@pytest.mark.parametrize(
-    ("decision", "text"),
-    [
-        (Writes(status={}), "writing the status"),
-        (
-            Writes(apply=({"kind": "Job", "metadata": {"name": "x"}},), delete=(PLAN,)),
-            "applying Job/x; deleting ConfigMap/digits-plan",
-        ),
-        (Writes(delete_job=True), "deleting the job"),
-        (Writes(events=(Event("Normal", "X", "x"),)), "posting events"),
-    ],
-)
-def test_decisions_in_the_log(decision: Writes, text: str) -> None:
-    assert text == summary(decision)
-
-
 def test_passes_wait_for_the_lease() -> None:
     """A replica that waits remembers nothing of jobs, thousands of which may come and go until it leads."""
     made: list[Key] = []
 
-    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> Result:
+    async def make_pass(key: Key, failures: tuple[Failure, ...]) -> PassResult:
         made.append(key)
-        return Result(gone=True)
+        return PassResult(gone=True)
 
     async def scene() -> None:
         queues = Passes(make_pass, waits=True)
-        queues.add_task(asyncio.create_task(asyncio.sleep(60)))
         queues.wake(KEY)
         await asyncio.sleep(0.01)
-        assert ([], {}) == (made, queues._tasks)
+        assert ([], {}) == (made, queues._queues)
 
         queues.begin([KEY])
-        await asyncio.wait_for(next(iter(queues._tasks.values())), 10)
+        await asyncio.wait_for(task(queues), 10)
         await queues.stop()
 
     asyncio.run(scene())
@@ -1128,9 +1124,9 @@ def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, cap
     """A process that was paused in the middle of a pass finds its lease outdated before its next write."""
     leads = iter([12.0, 12.0, 0.0])
     writer = Writer(setting.api, setting.store, EventPoster(setting.api), lambda: next(leads, 0.0))  # type: ignore[arg-type]
-    make_pass = passes_of(
-        Observer(setting.api, setting.store), writer, ProgressRate(Defaults(image="a")), setting.telemetry
-    )  # type: ignore[arg-type]
+    make_pass = Reconciler(
+        Observer(setting.api, setting.store), writer, ProgressRate(Defaults(image="a")), setting.metrics
+    ).make_pass  # type: ignore[arg-type]
     assert asyncio.run(make_pass(KEY, ())).backs_off
     assert 2 == len(setting.api.writes())
     assert "the lease was not renewed in time" in caplog.text
@@ -1311,3 +1307,223 @@ def test_the_events_of_a_deleted_job_are_forgotten(setting: Setting) -> None:
     setting.once()
 
     assert {} == setting.writer.poster.correlator._jobs
+
+
+# --- the log, as someone on call reads it -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Returns the lines at info and above since the last call."""
+    caplog.set_level(logging.INFO, logger="batchgrowth_operator")
+
+    def since_last() -> list[str]:
+        found = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+        caplog.clear()
+        return found
+
+    return since_last
+
+
+VERSIONS = itertools.count(1_000_000, 1000)
+"""Versions that no other test has, since comparisons with a version are remembered."""
+
+
+def changed(setting: Setting, ref: Ref, **parts: Any) -> None:
+    """Something changes the object; the operator's watch reports it."""
+    setting.api.version = next(VERSIONS)
+    found = setting.api.objects[ref]
+    metadata = found["metadata"] | {"resourceVersion": str(setting.api.version)}
+    setting.api.objects[ref] = {**found, **parts, "metadata": metadata}
+    setting.store.update(copy.deepcopy(setting.api.objects[ref]))
+
+
+def reported(setting: Setting, report: Progress) -> None:
+    """The trainer reports its progress, with one worker ready."""
+    changed(setting, WORKERS, status={"readyReplicas": 1})
+    changed(setting, PROGRESS, data={"progress.json": report.to_json()})
+
+
+def test_the_log_of_a_new_job(setting: Setting, lines: Callable[[], list[str]]) -> None:
+    setting.once()
+
+    told = lines()
+    assert told[0] == "default/digits: a new job"
+    assert "default/digits: requests 1 worker instead of 0: Requested 1 worker; 0 joined so far." in told
+    assert told[-1] == "default/digits: created Job/digits-trainer, which did not exist"
+    assert 11 == len([line for line in told if "created" in line])
+
+    setting.once()
+    assert [] == lines(), "a pass that does nothing has no line"
+
+
+def test_the_log_of_a_training(setting: Setting, lines: Callable[[], list[str]]) -> None:
+    """What begins has a line with its update; progress alone has one at debug only."""
+    setting.once()
+    lines()
+    reported(setting, REPORT)
+    setting.once()
+    told = lines()
+    assert "default/digits, update 10: stage 0 began with batch size 32" in told
+    assert any(line.startswith("default/digits, update 10: Training is True, UpdatesCommitted: ") for line in told)
+    assert any(line.startswith("default/digits, update 10: 1 worker joined within ") for line in told)
+    assert "default/digits, update 10: phase Pending → Training" in told
+
+    changed(setting, PROGRESS, data={"progress.json": replace(REPORT, update=20).to_json()})
+    setting.make_pass.__self__.rate._defaults = replace(setting.make_pass.__self__.rate._defaults, report_seconds=0.0)
+    setting.once()
+    assert [] == lines()
+
+
+def test_the_log_of_a_job_that_is_taken_over_and_deleted(setting: Setting, lines: Callable[[], list[str]]) -> None:
+    setting.once()
+    reported(setting, REPORT)
+    setting.once()
+    lines()
+    observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
+    rate = ProgressRate(Defaults(image="example/trainer:1"))
+    make_pass = Reconciler(observer, setting.writer, rate, setting.metrics).make_pass
+    asyncio.run(make_pass(KEY, ()))
+    assert "default/digits, update 10: taken up in phase Training with 1 worker requested" == lines()[0]
+
+    changed(setting, JOB, spec=setting.api.objects[JOB]["spec"] | {"operatorClass": "gpu"})
+    asyncio.run(make_pass(KEY, ()))
+    asyncio.run(make_pass(KEY, ()))
+    assert ['default/digits: left to the operator of class "gpu"'] == lines()
+
+    setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
+    assert setting.once().gone
+    assert ["default/digits: the job is gone"] == lines()
+
+
+def test_the_log_of_changed_children(setting: Setting, lines: Callable[[], list[str]]) -> None:
+    """What is scaled, put back, renewed and changed, each with the fields; no value of a Secret is shown."""
+    setting.once()
+    lines()
+    workers = setting.api.objects[WORKERS]["spec"]
+    changed(setting, WORKERS, spec=workers | {"replicas": 9})
+    setting.once()
+    assert ["default/digits: put back Deployment/digits-workers, which another process changed: spec.replicas"] == [
+        line for line in lines() if "Deployment" in line
+    ]
+
+    changed(setting, JOB, spec=setting.api.objects[JOB]["spec"] | {"suspend": True})
+    setting.once()
+    told = lines()
+    assert "default/digits: changed Job/digits-trainer: spec.suspend" in told
+    assert "default/digits: deleted Deployment/digits-workers: the job is over or suspended" in told
+    assert "default/digits: deleted DaskCluster/digits: the job is over or suspended" in told
+    assert "default/digits: Suspended is True, BySpec: " in "\n".join(told)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "line"),
+    [
+        ({"replicas": 2}, {"replicas": 4}, "scaled Deployment/d from 2 to 4 replicas: spec.replicas"),
+        ({}, {"replicas": 4, "paused": True}, "scaled Deployment/d from 0 to 4 replicas: spec.replicas, spec.paused"),
+        ({}, dict.fromkeys("abcdef", 1), "changed Deployment/d: spec.a, spec.b, spec.c, spec.d, …"),
+    ],
+)
+def test_the_line_about_a_changed_deployment(found: dict[str, Any], wanted: dict[str, Any], line: str) -> None:
+    def child(digest: str, spec: dict[str, Any]) -> dict[str, Any]:
+        metadata = {"name": "d", "annotations": {names.MANIFEST: digest}}
+        return {"kind": "Deployment", "metadata": metadata, "spec": spec}
+
+    seen = Observed(job={}, now=AT, children={Ref("Deployment", "d"): child("before", found)})
+
+    assert line == log_lines.applied(seen, child("after", wanted))
+
+
+def test_the_log_of_renewed_certificates(setting: Setting, lines: Callable[[], list[str]]) -> None:
+    setting.once()
+    lines()
+    setting.store.update(
+        {
+            **setting.api.objects[SECRET],
+            "metadata": setting.api.objects[SECRET]["metadata"] | {"resourceVersion": "999"},
+        }
+        | {"data": {}}
+    )
+    setting.once()
+
+    [line] = lines()
+    assert line.startswith("default/digits: renewed the certificates in Secret/digits-tls: ")
+    assert "tls.crt" in line
+
+
+@pytest.mark.parametrize(
+    ("writes", "ref", "line"),
+    [
+        (Writes(), JOB, "deleted the job, whose time to live after its end is over"),
+        (
+            Writes(in_background=frozenset([TRAINER]), recreated=frozenset([TRAINER])),
+            TRAINER,
+            "deleted Job/digits-trainer to make it again: its pod is on a lost node",
+        ),
+        (
+            Writes(recreated=frozenset([TRAINER])),
+            TRAINER,
+            "deleted Job/digits-trainer to make it again: its inputs changed, or its next pod would come late",
+        ),
+        (Writes(), CLUSTER, "deleted DaskCluster/digits: the job is over or suspended"),
+    ],
+)
+def test_the_line_about_a_deletion(writes: Writes, ref: Ref, line: str) -> None:
+    assert line == log_lines.deleted(writes, ref)
+
+
+def test_the_lines_about_a_status() -> None:
+    """A condition that turns has a line, one that only repeats itself has none; a first one only if it is bad."""
+
+    def condition(kind: str, status: str, reason: str) -> dict[str, Any]:
+        return {"type": kind, "status": status, "reason": reason, "message": "why", "lastTransitionTime": WAS}
+
+    before = JobStatus.model_validate(
+        {
+            "restarts": 1,
+            "workers": {"requested": 2, "ready": 2, "resizeSeconds": "3.5"},
+            "conditions": [
+                condition("Degraded", "False", "FullStrength"),
+                condition("Stalled", "False", "ProgressSeen"),
+            ],
+        }
+    )
+    after = {
+        "restarts": 2,
+        "workers": {"requested": 4, "ready": 4, "resizeSeconds": "2.5"},
+        "conditions": [
+            condition("Degraded", "True", "TooFewWorkers"),
+            condition("Stalled", "False", "ProgressSeen"),
+            condition("Accepted", "False", "SpecInvalid"),
+            condition("Suspended", "False", "NotSuspended"),
+        ],
+    }
+
+    assert [
+        "requests 4 workers instead of 2",
+        "4 workers joined within 2.5 s of the request",
+        "restart 2 of the trainer",
+        "Degraded is True, TooFewWorkers: why",
+        "Accepted is False, SpecInvalid: why",
+    ] == [*log_lines.changes(before, JobStatus.model_validate(after))]
+
+
+def test_the_log_of_retries(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog.set_level(logging.INFO, logger="batchgrowth_operator")
+    results = iter([PassResult(backs_off=True), PassResult(backs_off=True), PassResult(gone=True)])
+
+    async def make_pass(_key: Key, _failures: tuple[Failure, ...]) -> PassResult:
+        return next(results)
+
+    async def scene() -> None:
+        queues = Passes(make_pass)
+        queues.wake(KEY)
+        await task(queues)
+
+    monkeypatch.setattr(queue, "backoff_seconds", lambda failures: failures / 1000)
+    asyncio.run(scene())
+
+    assert [
+        "default/digits: attempt 1 failed; retries in 0.001 s",
+        "default/digits: attempt 2 failed; retries in 0.002 s",
+    ] == caplog.messages

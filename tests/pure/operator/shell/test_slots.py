@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from batchgrowth_operator.api.cache import Key
-from batchgrowth_operator.loop.queue import Passes, Result, Slots
+from batchgrowth_operator.loop.queue import Passes, PassResult, Slots
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -163,11 +163,11 @@ def test_milestones_are_not_behind_the_progress_of_others() -> None:
     async def played() -> None:
         over = asyncio.Event()
 
-        async def make_pass(key: Key, _: object) -> Result:
+        async def make_pass(key: Key, _: object) -> PassResult:
             begun.append(key)
             if len(begun) > len(jobs):
                 await over.wait()
-            return Result()
+            return PassResult()
 
         jobs = [Key("default", f"job-{number}") for number in range(40)]
         queues = Passes(make_pass)

@@ -1,0 +1,102 @@
+"""One pass of a job: observe it, decide what to write, write it, and say when to look again."""
+
+import asyncio
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+
+from batchgrowth import names
+from batchgrowth.errors import redacted
+
+from batchgrowth_operator.api.apply import Outdated, Writer
+from batchgrowth_operator.api.cache import Key
+from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.observe import Observer
+from batchgrowth_operator.job.log_lines import heading, taken_up
+from batchgrowth_operator.job.reconcile import reconcile
+from batchgrowth_operator.loop.metrics import OperatorMetrics
+from batchgrowth_operator.loop.queue import DEBOUNCE_SECONDS, PassResult, ProgressRate
+from batchgrowth_operator.seen.observed import Failure
+from batchgrowth_operator.seen.situation import stored_status
+
+OUTDATED_SECONDS = 0.2
+"""Delay of the pass that follows an outdated one."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciler:
+    """Makes passes of the jobs with this `operator_class`; jobs of another class are left to their operator."""
+
+    observer: Observer
+    writer: Writer
+    rate: ProgressRate
+    metrics: OperatorMetrics
+    operator_class: str = ""
+    _known: set[Key] = field(default_factory=set)
+    """Jobs that this process has taken up."""
+
+    async def make_pass(self, key: Key, failures: tuple[Failure, ...]) -> PassResult:
+        """Make a pass of the job and count it; whatever fails, another pass follows after a back-off.
+
+        `failures` are the writes that the API server refused the last pass.
+        """
+        began = time.monotonic()
+        try:
+            result = "done"
+            outcome = await self._reconcile(key, failures)
+        except Outdated:
+            log.debug("%s/%s: the job or a child changed during the pass, which starts over", *key)
+            result = "outdated"
+            outcome = PassResult(failures=failures, requeue_after_seconds=OUTDATED_SECONDS)
+        except (Refused, OSError) as error:
+            log.warning("%s/%s: a request to the API server failed: %s", *key, error)
+            result = "refused"
+            outcome = PassResult(failures=failures, backs_off=True)
+        except Exception:
+            log.exception("%s/%s: the pass failed", *key)
+            result = "failed"
+            outcome = PassResult(failures=failures, backs_off=True)
+        self.metrics.reconciled(result, time.monotonic() - began)
+        return outcome
+
+    async def _reconcile(self, key: Key, failures: tuple[Failure, ...]) -> PassResult:
+        seen = await self.observer.observe(key, failures)
+        if seen is None:
+            self._leave(key, "the job is gone")
+            self.writer.poster.forget(key)
+            return PassResult(gone=True)
+        if seen.operator_class != self.operator_class:
+            self._leave(key, f'left to the operator of class "{seen.operator_class}"')
+            return PassResult()
+        if key not in self._known:
+            self._known.add(key)
+            log.info("%s: %s", heading(seen), taken_up(stored_status(seen)))
+
+        trains = seen.child("DaskCluster", names.cluster(key.name)) is not None
+        writes = reconcile(seen, self.rate.settings(key, trains=trains))
+        requeue = min(self.observer.resync_seconds(key), writes.requeue_after_seconds or math.inf)
+        self.metrics.decided(key, seen, writes)
+        if writes.is_empty:
+            self.observer.remember(key, writes.put_backs)
+            return PassResult(requeue_after_seconds=requeue)
+
+        refused = await asyncio.shield(asyncio.to_thread(self.writer.carry_out, seen, writes))
+        for failure in refused:
+            log.warning("%s: the API server refuses %s/%s: %s", heading(seen), *failure.ref, redacted(failure.message))
+        self.observer.remember(key, writes.put_backs, refused)
+        if refused:
+            return PassResult(failures=refused, backs_off=True)
+        if failures:  # the status that was just written still tells of them
+            return PassResult(requeue_after_seconds=DEBOUNCE_SECONDS)
+        return PassResult(requeue_after_seconds=requeue)
+
+    def _leave(self, key: Key, why: str) -> None:
+        """Forget a job that is not this operator's any more."""
+        if key in self._known:
+            self._known.discard(key)
+            log.info("%s/%s: %s", *key, why)
+        self.metrics.forget(key)
+        self.rate.forget(key)
