@@ -1,4 +1,7 @@
-"""The newest known state of every job and child, updated by watches and by the responses to writes, in any order."""
+"""The newest known state of every job and child, updated by watches and by the responses to writes, in any order.
+
+A sweep finds what the watches missed.
+"""
 
 import asyncio
 import json
@@ -18,25 +21,33 @@ from batchgrowth_operator.api.client import TIMEOUT_SECONDS, Api, Refused
 from batchgrowth_operator.api.server import JOBS, WATCHED
 from batchgrowth_operator.seen.observed import Object, Ref, labels_of, ref_of
 
-# --- The newest known state of every job and child, updated by watches and by the responses to writes, in any order ---
-
 POD_METADATA = frozenset(
     {
         "name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp",
         "deletionTimestamp",
     }
 )  # fmt: skip
+"""Fields of a pod's metadata that are kept, and below those of its other parts."""
 POD_SPEC = frozenset({"nodeName"})
 POD_STATUS = frozenset({"phase", "reason", "message", "startTime", "conditions"})
 CONTAINERS = frozenset({"containerStatuses", "initContainerStatuses"})
 CONTAINER_STATUS = frozenset({"name", "ready", "restartCount", "state", "lastState"})
 MANAGED = frozenset({"manager", "subresource", "fieldsV1"})
+"""Fields that are kept of an entry of managedFields."""
 TOMBSTONE_SECONDS = 2.0 * TIMEOUT_SECONDS
 """Time for which an older state of a removed object is ignored: twice as long as the response to a write may take.
 
 Watches report the states of an object in their order, so such a response is the latest that can still arrive. Should
 one arrive later all the same, the sweep finds an object that the API server does not have, and discards it.
 """
+
+
+SWEEP_SECONDS = 60.0
+"""Time between two sweeps."""
+GRACE_SECONDS = 5.0
+"""Time by which a watch may lag behind a list before its event counts as missed."""
+
+log = logging.getLogger(__name__)
 
 
 class Key(NamedTuple):
@@ -46,8 +57,12 @@ class Key(NamedTuple):
     name: str
 
 
+Place = tuple[Key, Ref]
+"""An object of a job."""
+
+
 def key_of(body: Object) -> Key:
-    """The key of the job that the object is or, by its label, belongs to."""
+    """Return the key of the job that the object is or, by its label, belongs to."""
     metadata = body["metadata"]
     name = metadata["name"] if body["kind"] == KIND else labels_of(body).get(names.JOB_LABEL, "")
     return Key(metadata["namespace"], name)
@@ -61,7 +76,7 @@ class Cached(Protocol):
         """The object's resource version."""
 
     def unpacked(self) -> Object:
-        """The object, which the caller does not change."""
+        """Return the object, which the caller must not change."""
 
 
 class Packed(NamedTuple):
@@ -71,7 +86,7 @@ class Packed(NamedTuple):
     text: bytes
 
     def unpacked(self) -> Object:
-        """The object."""
+        """Return the object."""
         body: Object = json.loads(zlib.decompress(self.text))
         return body
 
@@ -83,7 +98,7 @@ class Summary(NamedTuple):
     pod: Object
 
     def unpacked(self) -> Object:
-        """The pod."""
+        """Return the pod."""
         return self.pod
 
 
@@ -104,11 +119,12 @@ class Store:
         self._lock = Lock()  # watches write from the event loop, responses from threads
 
     def update(self, body: Object, *, is_concluded: bool = False) -> Key:
-        """Stores the object unless a newer version is known. Returns the key of its job.
+        """Store the object unless a newer version is known, and return the key of its job.
 
-        `is_concluded`: it is the job as a pass has just written it, after which no other pass needs to follow.
+        See `is_concluded` for the argument of that name.
         """
-        key, ref = key_of(body), ref_of(body)
+        key = key_of(body)
+        ref = ref_of(body)
         with self._lock:
             if version_of(body) > max(self._known(key, ref), self._removed(key, ref)):
                 self._objects.setdefault(key, {})[ref] = _cached(body)
@@ -117,19 +133,25 @@ class Store:
         return key
 
     def is_concluded(self, body: Object) -> bool:
-        """Whether this state of a job is the echo of a write of this process, with nothing else to decide on."""
+        """Return whether this state of a job only echoes a write of this process, after which no pass needs to follow.
+
+        A pass that only writes progress leaves nothing for the next one to decide (`Writes.is_conclusive`), so the
+        writer stores the version that it made as concluded. The watch reports that version too, and its handler, which
+        asks here, wakes nobody. A version that another process made is never concluded.
+        """
         return body["kind"] == KIND and self._concluded.get(key_of(body)) == version_of(body)
 
     def refresh(self, key: Key, body: Object) -> None:
-        """Stores an object just read from the API server under that job, whatever its labels are."""
+        """Store an object just read from the API server under that job, whatever its labels are."""
         ref = ref_of(body)
         with self._lock:
             if version_of(body) >= max(self._known(key, ref), self._removed(key, ref)):
                 self._objects.setdefault(key, {})[ref] = _cached(body)
 
     def remove(self, body: Object) -> Key:
-        """Removes an object that was deleted or lost its label; `body` is its last state. Returns its job's key."""
-        key, ref = key_of(body), ref_of(body)
+        """Remove an object that was deleted or lost its label; `body` is its last state. Return its job's key."""
+        key = key_of(body)
+        ref = ref_of(body)
         with self._lock:
             if version_of(body) >= self._known(key, ref):
                 self._objects.get(key, {}).pop(ref, None)
@@ -141,40 +163,40 @@ class Store:
         return key
 
     def discard(self, key: Key, ref: Ref, version: int | None = None) -> None:
-        """Removes an object that the API server no longer has; with `version`, only if that version is stored."""
+        """Remove an object that the API server no longer has; with `version`, only if that version is stored."""
         with self._lock:
             if version is None or version == self._known(key, ref):
                 self._objects.get(key, {}).pop(ref, None)
             self._forget_if_empty(key)
 
     def job(self, key: Key) -> Object | None:
-        """The job itself, or None if it is not known."""
+        """Return the job itself, or None if it is not known."""
         return self.child(key, Ref(KIND, key.name))
 
     def child(self, key: Key, ref: Ref) -> Object | None:
-        """An object of the job, or None if it is not known."""
+        """Return an object of the job, or None if it is not known."""
         found = self._objects.get(key, {}).get(ref)
         return None if found is None else found.unpacked()
 
     def pods(self, key: Key) -> Iterator[Object]:
-        """The known pods of a job."""
+        """Return the known pods of a job."""
         with self._lock:
             found = list(self._objects.get(key, {}).items())
         return (packed.unpacked() for ref, packed in found if ref.kind == "Pod")
 
     def refs(self, key: Key) -> Collection[Ref]:
-        """The known objects of a job, the job included."""
+        """Return the known objects of a job, the job included."""
         with self._lock:
             return tuple(self._objects.get(key, ()))
 
     def children(self, key: Key) -> Mapping[Ref, Object]:
-        """The known objects of a job, the job excluded."""
+        """Return the known objects of a job, the job excluded."""
         with self._lock:
             found = list(self._objects.get(key, {}).items())
         return {ref: packed.unpacked() for ref, packed in found if ref.kind != KIND}
 
     def versions(self, kind: str, namespace: str = "") -> dict[tuple[Key, Ref], int]:
-        """The versions of all known objects of a kind, in one namespace or in all."""
+        """Return the versions of all known objects of a kind, in one namespace or in all."""
         with self._lock:
             return {
                 (key, ref): packed.version
@@ -190,13 +212,13 @@ class Store:
                 states.pop(key, None)
 
     def _removed(self, key: Key, ref: Ref) -> int:
-        """The version of the removed object; -1 if there is none, or if it was removed long ago."""
+        """Return the version of the removed object; -1 if there is none, or if it was removed long ago."""
         gone = self._gone.get(key, {})
         self._bury(gone)
         return gone[ref].version if ref in gone else -1
 
     def _bury(self, gone: dict[Ref, Tombstone]) -> None:
-        """Forgets what was removed long ago, the oldest first."""
+        """Forget what was removed long ago, the oldest first."""
         oldest = time.monotonic() - TOMBSTONE_SECONDS
         while gone and gone[first := next(iter(gone))].removed <= oldest:
             del gone[first]
@@ -207,12 +229,12 @@ class Store:
 
 
 def version_of(body: Object) -> int:
-    """The object's resource version; a larger number is newer."""
+    """Return the object's resource version; a larger number is newer."""
     return int(body["metadata"]["resourceVersion"])
 
 
 def _cached(body: Object) -> Cached:
-    """The object without fields that no decision needs, so that a thousand jobs and their pods fit into memory."""
+    """Drop the fields that no decision needs, so that a thousand jobs and their pods fit into memory."""
     if body["kind"] == "Pod":
         return Summary(version_of(body), _summary(body))
     metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
@@ -223,14 +245,14 @@ def _cached(body: Object) -> Cached:
 
 
 def _others(body: Object) -> Iterator[Object]:
-    """What others than the operator manage of an object, its status aside: who changes a field against the operator."""
+    """Yield what other managers own of an object, its status aside, by which one that contests a field is named."""
     for entry in body["metadata"].get("managedFields") or () if body["kind"] != KIND else ():
         if entry.get("manager") != names.FIELD_MANAGER and entry.get("subresource") != "status":
             yield _only(MANAGED, entry)
 
 
 def _summary(pod: Object) -> Object:
-    """The pod with its identity and its node, and of its status what says whether it runs, and if not, why."""
+    """Return the pod's identity, its node, and the part of its status that says whether it runs, and if not, why."""
     given = pod.get("status") or {}
     containers = {field: [_only(CONTAINER_STATUS, one) for one in given[field]] for field in CONTAINERS & given.keys()}
     return {
@@ -245,34 +267,26 @@ def _only(fields: frozenset[str], given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in fields}
 
 
-# --- Finds changes that the watches missed: an object deleted while a watch was broken, a kind that was not watched ---
-# Every minute the versions of all objects are listed and compared with the store. As long as the watches work, the two
-# agree.
-
-SWEEP_SECONDS = 60.0
-GRACE_SECONDS = 5.0
-"""Time by which a watch may lag behind a list before its event counts as missed."""
-
-Place = tuple[Key, Ref]
-
-log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Sweeps these namespaces, or without any the whole cluster."""
+    """Finds changes that the watches missed: an object deleted while one was broken, a kind that was not watched.
+
+    The versions of all objects, of these namespaces or without any of the whole cluster, are listed and compared with
+    the store. As long as the watches work, the two agree.
+    """
 
     api: Api
     store: Store
     namespaces: Sequence[str] = ()
 
     async def run(self, wake: Callable[[Key], None]) -> None:
-        """Sweeps every SWEEP_SECONDS until cancelled and wakes the jobs with missed changes."""
+        """Sweep every SWEEP_SECONDS until cancelled, and wake the jobs with missed changes."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             for kind, namespace in product(JOBS | WATCHED, self.namespaces or ("",)):
                 try:
                     for key in await self.sweep(kind, namespace):
+                        log.warning("%s/%s: the watch of %s missed a change, which a list found", *key, kind)
                         wake(key)
                 except (Refused, OSError) as error:
                     log.warning("cannot list %s: %s", kind, error)
@@ -280,7 +294,7 @@ class Sweep:
                     log.exception("the sweep of %s failed", kind)
 
     async def sweep(self, kind: str, namespace: str = "") -> list[Key]:
-        """Brings the store up to date for one kind. Returns the jobs with missed changes."""
+        """Bring the store up to date for one kind, and return the jobs with missed changes."""
         suspects = await asyncio.to_thread(self._differences, kind, namespace)
         if not suspects:
             return []
@@ -288,7 +302,7 @@ class Sweep:
         return await asyncio.to_thread(self._refresh_stale, suspects, kind, namespace)
 
     def _differences(self, kind: str, namespace: str) -> dict[Place, int | None]:
-        """The objects whose listed version is newer than the known one; None for known objects that are not listed."""
+        """Return the listed versions that are newer than the known ones; None for known objects that are not listed."""
         known = self.store.versions(kind, namespace)
         label = None if kind == KIND else names.JOB_LABEL
         listed = {(key_of(body), ref_of(body)): version_of(body) for body in self.api.listed(kind, namespace, label)}
@@ -296,7 +310,8 @@ class Sweep:
         return newer | dict.fromkeys(known.keys() - listed.keys())
 
     def _refresh_stale(self, suspects: Mapping[Place, int | None], kind: str, namespace: str) -> list[Key]:
-        known, missed = self.store.versions(kind, namespace), []
+        known = self.store.versions(kind, namespace)
+        missed = []
         for (key, ref), version in suspects.items():
             now = known.get((key, ref), -1)
             if now < version if version is not None else now >= 0:
@@ -305,7 +320,7 @@ class Sweep:
         return missed
 
     def _read(self, key: Key, ref: Ref, known: int) -> None:
-        """Reads one object by a list, which the operator is permitted to do for every kind."""
+        """Read one object by a list, which the operator is permitted to do for every kind."""
         for body in self.api.list_of(ref.kind, key.namespace, field_selector=f"metadata.name={ref.name}"):
             self.store.refresh(key, body)
             return

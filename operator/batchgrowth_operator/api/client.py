@@ -1,4 +1,7 @@
-"""A thin, counting client for the API server, with the few requests that the operator makes."""
+"""A thin, counting client for the API server, with the few requests that the operator makes.
+
+Paths come from the table in `server` and not from discovery, so that an unknown kind is a result and not an error.
+"""
 
 import copy
 import json
@@ -18,20 +21,16 @@ from urllib3.exceptions import HTTPError
 from batchgrowth_operator.api.server import EVENTS, KINDS, LEASES, Kind, ServerClock
 from batchgrowth_operator.seen.observed import Object, Ref
 
-# --- The kinds that the operator reads and writes, with their URL paths ---
-
-
-# --- The API server's time of day, which all stored times are compared with ---
-
-
-# --- A thin, counting client for the API server, with the few requests that the operator makes ---
-# Paths come from a table and not from discovery, so that an unknown kind is a result and not an error.
-
 CONNECTIONS = 16
+"""Connections that the client keeps open."""
 TIMEOUT_SECONDS = 30
+"""Timeout of a request."""
 LEASE_TIMEOUT_SECONDS = 5
+"""Timeout of a request for the Lease."""
 CONFLICT = 409
+"""Status of a request that another's change came before."""
 GONE = 404
+"""Status of a request for an object or a kind that does not exist."""
 PAGE = 250
 """Objects per page of a list."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -75,13 +74,13 @@ class Api:
         self._timeout_seconds: float = TIMEOUT_SECONDS
 
     def within(self, seconds: float) -> "Api":
-        """This client, whose requests fail if the server does not answer within that time."""
+        """Return this client, with requests that fail if the server does not answer within that time."""
         bounded = copy.copy(self)
         bounded._timeout_seconds = min(self._timeout_seconds, seconds)
         return bounded
 
     def access(self) -> Access:
-        """The current access; a token that is about to expire is read again."""
+        """Return the current access; a token that is about to expire is read again."""
         has = self._configuration
         scheme, _, token = (has.get_api_key_with_prefix("BearerToken") or "").partition(" ")
         return Access(
@@ -95,18 +94,19 @@ class Api:
         )
 
     def get(self, ref: Ref, namespace: str) -> Object | None:
-        """The object, or None if it does not exist."""
+        """Return the object, or None if it does not exist."""
         return self._get_if_any(KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name))
 
     def list_of(self, kind: str, namespace: str, **selectors: str) -> list[dict[str, Any]]:
-        """The objects of a kind by `label_selector` or `field_selector`; none if the server has no such kind."""
+        """Return the objects of a kind by `label_selector` or `field_selector`; none if the server has no such kind."""
         resource = KINDS[kind]
         found = self._get_if_any(resource, resource.path(namespace), **selectors)
         return [{"kind": kind, "apiVersion": resource.api_version} | item for item in found["items"]] if found else []
 
     def listed(self, kind: str, namespace: str, label_selector: str | None) -> Iterator[Object]:
-        """The metadata of all objects of a kind, page by page; none if the server has no such kind."""
-        resource, more = KINDS[kind], None
+        """Yield the metadata of all objects of a kind, page by page; none if the server has no such kind."""
+        resource = KINDS[kind]
+        more = None
         while more != "":
             page = {"label_selector": label_selector, "limit": PAGE, "_continue": more}
             found = self._get_if_any(resource, resource.path(namespace), header_params={"Accept": METADATA}, **page)
@@ -124,11 +124,12 @@ class Api:
         force: bool = True,
         dry_run: bool = False,
     ) -> Object:
-        """The object after server-side apply; the server refuses unknown fields instead of dropping them.
+        """Apply the manifest on the server, which refuses unknown fields instead of dropping them; return the object.
 
         Without `force` it refuses to change fields of other managers; with `dry_run` it stores nothing.
         """
-        kind, metadata = KINDS[manifest["kind"]], manifest["metadata"]
+        kind = KINDS[manifest["kind"]]
+        metadata = manifest["metadata"]
         return self._send(
             "patch",
             kind,
@@ -141,7 +142,7 @@ class Api:
         )
 
     def delete(self, ref: Ref, namespace: str, uid: str, propagation: str) -> None:
-        """Deletes the object with that uid; does nothing if it is gone or another object has its name."""
+        """Delete the object with that uid; do nothing if it is gone or another object has its name."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         try:
             self._send("delete", KINDS[ref.kind], KINDS[ref.kind].path(namespace, ref.name), body=body)
@@ -150,18 +151,19 @@ class Api:
                 raise
 
     def warnings(self, namespace: str, uid: str) -> list[dict[str, Any]]:
-        """The Warning events about the object with that uid."""
+        """Return the Warning events about the object with that uid."""
         about = f"involvedObject.uid={uid},type=Warning"
         items: list[dict[str, Any]] = self._send("get", EVENTS, EVENTS.path(namespace), field_selector=about)["items"]
         return items
 
     def post_event(self, namespace: str, event: Object) -> None:
-        """Creates an event."""
+        """Create an event."""
         self._send("post", EVENTS, EVENTS.path(namespace), body=event, field_manager=names.FIELD_MANAGER)
 
     def repeat_event(self, namespace: str, name: str, change: Object) -> bool:
-        """Changes the fields of an event; False if it does not exist."""
-        path, merge = EVENTS.path(namespace, name), "application/merge-patch+json"
+        """Change fields of an event; return False if it does not exist."""
+        path = EVENTS.path(namespace, name)
+        merge = "application/merge-patch+json"
         try:
             self._send("patch", EVENTS, path, body=change, content_type=merge, field_manager=names.FIELD_MANAGER)
         except Refused as refused:
@@ -171,11 +173,14 @@ class Api:
         return True
 
     def get_lease(self, namespace: str, name: str) -> Object | None:
-        """The Lease, or None if it does not exist."""
+        """Return the Lease, or None if it does not exist."""
         return self._get_if_any(LEASES, LEASES.path(namespace, name), timeout_seconds=LEASE_TIMEOUT_SECONDS)
 
     def put_lease(self, lease: Object) -> Object:
-        """The Lease after the write: created if it has no resource version, else updated if it still has that one."""
+        """Write the Lease and return what is stored.
+
+        Without a resource version it is created; with one it is updated, and refused if it has changed since.
+        """
         metadata = lease["metadata"]
         if "resourceVersion" not in metadata:
             path = LEASES.path(metadata["namespace"])
@@ -210,7 +215,7 @@ class Api:
 
 
 def connect(kubeconfig: Path | None, count: Count) -> Api:
-    """A client for the API server of the kubeconfig, or without one for that of the pod's service account."""
+    """Connect to the API server of the kubeconfig, or without one to that of the pod's service account."""
     configuration = client.Configuration()
     if kubeconfig is not None:
         config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -222,11 +227,12 @@ def connect(kubeconfig: Path | None, count: Count) -> Api:
 
 
 def connect_as_user(kubeconfig: Path | None, context: str | None) -> tuple[Api, str]:
-    """A client for the cluster of a user's context, and the namespace of that context.
+    """Connect to the cluster of a user's context; return the client and the namespace of that context.
 
     Raises BatchGrowthError if there is no such kubeconfig or context.
     """
-    configuration, file = client.Configuration(), None if kubeconfig is None else str(kubeconfig)
+    configuration = client.Configuration()
+    file = None if kubeconfig is None else str(kubeconfig)
     try:
         config.load_kube_config(file, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
         contexts, active = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]

@@ -1,4 +1,9 @@
-"""The certificates of a job over time: authorities, certificates, and their successors before they expire."""
+"""The certificates of a job over time: an authority and a certificate, and their successors before they expire.
+
+Two Secrets: pods mount the one with the certificate and with every authority that they should trust; the key of the
+authority is in the other. What to do follows from the two and the clock alone. A successor of the authority is first
+only trusted; it signs when the next certificate is due, a day later or more, when every pod has reloaded.
+"""
 
 import base64
 from collections.abc import Mapping
@@ -14,12 +19,25 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from batchgrowth_operator.seen.observed import Credentials, Object
 
-# --- X.509: making and reading the authorities and certificates of a job, as PEM texts ---
-
 AUTHORITY_LIFE = timedelta(days=365)
+"""Life of an authority."""
 CERTIFICATE_LIFE = timedelta(days=30)
+"""Life of a certificate."""
 CLOCK_SKEW = timedelta(hours=1)
 """Largest difference between two machines' clocks."""
+AUTHORITY_RENEWED_BEFORE_END = timedelta(days=90)
+"""Three lives of a certificate, so that none is cut short by the end of its authority."""
+CERTIFICATE_RENEWED_BEFORE_END = timedelta(days=10)
+"""Time before its end at which a certificate is replaced."""
+TRUSTED_BEFORE_SIGNING = timedelta(days=1)
+"""Time in which pods reload the authorities; kubelet and reload together need about two minutes."""
+MOST_AUTHORITIES = 8
+"""Authorities that pods trust at once. More than two come only from an authority that is deleted again and again."""
+CA = "ca.crt"
+"""Key of the authorities' certificates in both Secrets, followed by those of the other parts."""
+CA_KEY = "ca.key"
+CERTIFICATE = "tls.crt"
+KEY = "tls.key"
 
 PrivateKey = ec.EllipticCurvePrivateKey
 
@@ -40,8 +58,9 @@ class Pair:
 
 
 def new_authority(job: str, now: datetime) -> Pair:
-    """An authority with a name of its own: those of one job would else be taken for each other."""
-    key, serial = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number()
+    """Make an authority with a name of its own: two of one job with one name would be taken for each other."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
     name = _name(f"batchgrowth {serial:x}"[:28] + f" {job}")
     builder = _builder(name, name, key, now, now + AUTHORITY_LIFE).serial_number(serial)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -49,8 +68,9 @@ def new_authority(job: str, now: datetime) -> Pair:
 
 
 def new_certificate(job: str, namespace: str, now: datetime, authority: Pair) -> Pair:
-    """A certificate for the job's scheduler, workers and trainer, as servers and as clients."""
-    key, issuer = ec.generate_private_key(ec.SECP256R1()), authority.certificate
+    """Make a certificate for the job's scheduler, workers and trainer, as servers and as clients."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = authority.certificate
     service = f"{names.scheduler(job)}.{namespace}"
     hosts = [names.scheduler(job), service, f"{service}.svc", f"{service}.svc.cluster.local", "localhost"]
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -67,9 +87,10 @@ def new_certificate(job: str, namespace: str, now: datetime, authority: Pair) ->
 
 
 def read_pair(certificate: bytes, key: bytes) -> Pair | None:
-    """The pair in these PEM texts; None if one cannot be read or they do not belong together."""
+    """Return the pair in these PEM texts; None if one cannot be read or they do not belong together."""
     try:
-        read, secret = x509.load_pem_x509_certificate(certificate), serialization.load_pem_private_key(key, None)
+        read = x509.load_pem_x509_certificate(certificate)
+        secret = serialization.load_pem_private_key(key, None)
         fits = secret.public_key() == read.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return None
@@ -77,7 +98,7 @@ def read_pair(certificate: bytes, key: bytes) -> Pair | None:
 
 
 def read_certificates(text: bytes) -> tuple[x509.Certificate, ...]:
-    """The certificates in this PEM text; none if it cannot be read."""
+    """Return the certificates in this PEM text; none if it cannot be read."""
     try:
         return tuple(x509.load_pem_x509_certificates(text))
     except ValueError:
@@ -85,7 +106,7 @@ def read_certificates(text: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
-    """Whether the authority signed the certificate."""
+    """Return whether the authority signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -94,7 +115,7 @@ def has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bo
 
 
 def pem(certificate: x509.Certificate) -> str:
-    """The certificate's text."""
+    """Return the certificate's text."""
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
@@ -115,28 +136,19 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
-# --- The certificates of a job over time: an authority and a certificate, and their successors before they expire ---
-# Two Secrets: pods mount the one with the certificate and with every authority that they should trust; the key of the
-# authority is in the other. What to do follows from the two and the clock alone. A successor of the authority is first
-# only trusted; it signs when the next certificate is due, a day later or more, when every pod has reloaded.
-
-AUTHORITY_RENEWED_BEFORE_END = timedelta(days=90)
-"""Three lives of a certificate, so that none is cut short by the end of its authority."""
-CERTIFICATE_RENEWED_BEFORE_END = timedelta(days=10)
-TRUSTED_BEFORE_SIGNING = timedelta(days=1)
-"""Time in which pods reload the authorities; kubelet and reload together need about two minutes."""
-MOST_AUTHORITIES = 8
-"""Authorities that pods trust at once. More than two come only from an authority that is deleted again and again."""
-CA, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
-
-
 def renewed(
     job: str, namespace: str, now: datetime, authority: Object | None = None, tls: Object | None = None
 ) -> Credentials | None:
-    """What must be written to the Secrets `authority` and `tls`, given their content; None if nothing."""
-    kept, mounted = _pair(authority, CA, CA_KEY), _decoded(tls)
+    """Return what must be written to the Secrets `authority` and `tls`, given their content; None if nothing."""
+    kept = _pair(authority, CA, CA_KEY)
+    mounted = _decoded(tls)
     if kept is None or _ends(kept.certificate, now, AUTHORITY_RENEWED_BEFORE_END):
-        signs = _former_authority(tls, kept, now) or new_authority(job, now)
+        signs = None
+        if kept is None:
+            # An older operator kept the authority's key in the one Secret that there was.
+            signs = _pair(tls, CA, CA_KEY)
+        if signs is None or _ends(signs.certificate, now, AUTHORITY_RENEWED_BEFORE_END):
+            signs = new_authority(job, now)
         written = dict(zip((CA, CA_KEY), signs.pem, strict=True))
         # Pods trust it from the next pass on, when it is sure to be kept.
         return Credentials(authority=written, tls={} if tls else _mounted(job, namespace, now, signs, mounted))
@@ -145,14 +157,8 @@ def renewed(
     return None if is_there and CA_KEY not in mounted else Credentials(tls=wanted)
 
 
-def _former_authority(tls: Object | None, kept: Pair | None, now: datetime) -> Pair | None:
-    """The authority of a job of an older operator, which kept its key in the one Secret that there was."""
-    found = _pair(tls, CA, CA_KEY) if kept is None else None
-    return None if found is None or _ends(found.certificate, now, AUTHORITY_RENEWED_BEFORE_END) else found
-
-
 def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapping[str, bytes]) -> Mapping[str, str]:
-    """The content of the Secret that pods mount: as much as possible of what it has."""
+    """Return the content of the Secret that pods mount: as much as possible of what it has."""
     pair = read_pair(present.get(CERTIFICATE, b""), present.get(KEY, b""))
     trusted = _trusted(signs.certificate, read_certificates(present.get(CA, b"")), pair, now)
     if pair is None or _is_due(pair.certificate, signs.certificate, trusted, now):
@@ -163,7 +169,7 @@ def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapp
 def _trusted(
     signs: x509.Certificate, present: tuple[x509.Certificate, ...], pair: Pair | None, now: datetime
 ) -> tuple[x509.Certificate, ...]:
-    """The authority that signs, and those before it that have not expired: first the certificate's, then the newest."""
+    """Return the authority that signs, and those before it that last: first the certificate's, then the newest."""
     others = [found for found in dict.fromkeys(present) if found != signs and not _ends(found, now)]
 
     def rank(found: x509.Certificate) -> tuple[bool, datetime]:
@@ -175,7 +181,7 @@ def _trusted(
 def _is_due(
     certificate: x509.Certificate, signs: x509.Certificate, trusted: tuple[x509.Certificate, ...], now: datetime
 ) -> bool:
-    """Whether the certificate must be replaced: at once if it is useless, else once the authority may sign."""
+    """Return whether to replace the certificate: at once if it is useless, else once the authority may sign."""
     if _ends(certificate, now) or not any(has_issued(authority, certificate) for authority in trusted):
         return True
     is_known = now - (signs.not_valid_before_utc + CLOCK_SKEW) >= TRUSTED_BEFORE_SIGNING
@@ -192,7 +198,7 @@ def _pair(secret: Object | None, certificate: str, key: str) -> Pair | None:
 
 
 def _decoded(secret: Object | None) -> Mapping[str, bytes]:
-    """The Secret's data; empty if it cannot be read."""
+    """Return the Secret's data; empty if it cannot be read."""
     data = (secret or {}).get("data") or {}
     try:
         return {name: base64.b64decode(value, validate=True) for name, value in data.items()}

@@ -1,4 +1,7 @@
-"""Kubernetes events: correlated by the rules of client-go, and posted by a thread behind all other writes."""
+"""Kubernetes events: correlated by the rules of client-go, and posted by a thread behind all other writes.
+
+The same event again is one object with a count; many similar ones share one; and a job has a budget of event writes.
+"""
 
 import logging
 import math
@@ -22,9 +25,6 @@ from batchgrowth_operator.children.writes import Event, Manifest
 from batchgrowth_operator.seen.clock import timestamp, timestamp_ms
 from batchgrowth_operator.seen.observed import Observed
 
-# --- Which Kubernetes events are created, repeated or left out, by the rules of client-go's event correlator ---
-# The same event again is one object with a count; many similar ones share one; and a job has a budget of event writes.
-
 WINDOW_SECONDS = 600.0
 """Time after its last occurrence in which an event counts as the same."""
 MOST_SIMILAR = 10
@@ -35,8 +35,27 @@ REFILL_SECONDS = 300.0
 """Time in which a job may write one more event."""
 COMBINED = "(combined from similar events): "
 
+PAUSE_SECONDS = 0.05
+"""Shortest pause between two events, of whichever jobs."""
+PATIENCE = 4
+"""Least ratio of that pause to the time that the API server took for the event before."""
+BEHIND_SECONDS = 2.0
+"""Time that an event has waited when later ones of its job and reason are combined with it."""
+RETRY_SECONDS = 5.0
+"""Pause after a request without an answer."""
+MOST_WAITING = 5_000
+"""Kinds of events that wait; the oldest that are no warnings make room for others."""
+FLUSH_SECONDS = 2.0
+"""Time in which `stop` posts what still waits."""
+MOST_BYTES = 1024
+"""The longest message that the API server takes in an event; of a condition's it counts characters."""
+
 Kind = tuple[str, str]
 """Type and reason of an event."""
+ObjectKind = tuple[Key, str]
+"""An event's job and reason."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -66,7 +85,7 @@ class Correlator:
         self._jobs: dict[Key, _Job] = {}
 
     def observe(self, key: Key, uid: str, event: Event, now: datetime, name: str, times: int = 1) -> Series | None:
-        """The series to write, with this event in it; None if the job has written too many events.
+        """Return the series to write, with this event in it; None if the job has written too many events.
 
         An event of a reason that the window has not seen is always written, whatever the others were. `name` is that
         of a new object, `times` how often the event occurred: 0 if it was counted before and is tried again, which
@@ -87,43 +106,18 @@ class Correlator:
         return series if not times or _has_token(job, now) or not similar else None
 
     def forget(self, key: Key) -> None:
-        """Forgets the events of a job that is gone."""
+        """Forget the events of a job that is gone."""
         self._jobs.pop(key, None)
 
 
 def _has_token(job: _Job, now: datetime) -> bool:
-    """Whether the job may write an event now; takes a token if there is one."""
+    """Take a token of the job's budget, and return whether there was one."""
     job.tokens = min(BURST, job.tokens + max(0.0, (now - job.filled).total_seconds()) / REFILL_SECONDS)
     job.filled = now
     if job.tokens < 1:
         return False
     job.tokens -= 1
     return True
-
-
-# Posts events in a thread of its own, behind all other writes: a pass hands them over and does not wait for them.
-# One event is posted at a time, and the slower the API server answers, the longer is the pause until the next. What
-# waits is combined: of one job and reason the newest message stays, with the number of all. Warnings come first.
-
-PAUSE_SECONDS = 0.05
-"""Shortest pause between two events, of whichever jobs."""
-PATIENCE = 4
-"""Least ratio of that pause to the time that the API server took for the event before."""
-BEHIND_SECONDS = 2.0
-"""Time that an event has waited when later ones of its job and reason are combined with it."""
-RETRY_SECONDS = 5.0
-"""Pause after a request without an answer."""
-MOST_WAITING = 5_000
-"""Kinds of events that wait; the oldest that are no warnings make room for others."""
-FLUSH_SECONDS = 2.0
-"""Time in which `stop` posts what still waits."""
-MOST_BYTES = 1024
-"""The longest message that the API server takes in an event; of a condition's it counts characters."""
-
-ObjectKind = tuple[Key, str]
-"""An event's job and reason."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -139,7 +133,12 @@ class Occurrence:
 
 @dataclass(slots=True)
 class EventPoster:
-    """The events that wait to be posted through `api`, within the seconds that are left of the leadership."""
+    """Posts events in a thread of its own, behind all other writes: a pass hands them over and does not wait for them.
+
+    One event is posted at a time, while this process leads, and the slower the API server answers, the longer is the
+    pause until the next. What waits is combined: of one job and reason the newest message stays, with the number of
+    all. Warnings come first.
+    """
 
     api: Api
     seconds_left: Callable[[], float] = lambda: math.inf
@@ -153,12 +152,12 @@ class EventPoster:
     _ends: float = 0.0
 
     def start(self) -> None:
-        """Begins to post events."""
+        """Begin to post events."""
         self._thread = Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Posts what waits without pauses, for at most FLUSH_SECONDS, and ends the thread."""
+        """Post what waits without pauses, for at most FLUSH_SECONDS, and end the thread."""
         self._ends = time.monotonic() + FLUSH_SECONDS
         self._stopping.set()
         self._arrived.set()
@@ -166,17 +165,21 @@ class EventPoster:
             self._thread.join(FLUSH_SECONDS)
 
     def record(self, seen: Observed, event: Event) -> None:
-        """Has the event of a job posted soon."""
-        kind, now = (key_of(seen.job), event.reason), seen.now
+        """Hand over an event of a job, which is posted soon."""
+        kind = (key_of(seen.job), event.reason)
+        now = seen.now
         lane = self._warnings if event.type == "Warning" else self._others
         with self._lock:
             waiting = lane.setdefault(kind, deque())
             same = next((one for one in waiting if (one.uid, one.event) == (seen.uid, event)), None)
             if same is not None:
-                same.at, same.times = now, same.times + 1
+                same.at = now
+                same.times += 1
             elif waiting and waiting[-1].uid == seen.uid and _is_behind(waiting, now):
-                last, newest = waiting[-1], Event(event.type, event.reason, COMBINED + event.message)
-                last.event, last.at, last.times = newest, now, last.times + 1
+                last = waiting[-1]
+                last.event = Event(event.type, event.reason, COMBINED + event.message)
+                last.at = now
+                last.times += 1
             else:
                 waiting.append(Occurrence(seen.uid, event, now, now))
             if len(self._warnings) + len(self._others) > MOST_WAITING:
@@ -185,7 +188,7 @@ class EventPoster:
         self._arrived.set()
 
     def forget(self, key: Key) -> None:
-        """Forgets the events of a job that is gone."""
+        """Forget the events of a job that is gone."""
         with self._lock:
             for lane in (self._warnings, self._others):
                 for kind in [kind for kind in lane if kind[0] == key]:
@@ -193,7 +196,7 @@ class EventPoster:
         self.correlator.forget(key)
 
     def post_next(self) -> float | None:
-        """Posts the event whose turn it is. Returns the seconds to pause; None if nothing waits."""
+        """Post the next event, and return the seconds to pause; None if nothing waits."""
         if (self._warnings or self._others) and self.seconds_left() <= 0:
             return RETRY_SECONDS
         taken = self._take()
@@ -230,7 +233,7 @@ class EventPoster:
         return not (self._warnings or self._others) or time.monotonic() >= self._ends or self.seconds_left() <= 0
 
     def _take(self) -> tuple[Key, Occurrence] | None:
-        """The next event, of each job and reason in turn; None if nothing waits."""
+        """Return the next event, of each job and reason in turn; None if nothing waits."""
         with self._lock:
             lane = self._warnings or self._others
             if not lane:
@@ -243,14 +246,14 @@ class EventPoster:
         return kind[0], occurrence
 
     def _put_back(self, key: Key, occurrence: Occurrence) -> None:
-        """Has the event posted later; the correlator has counted it already."""
+        """Keep the event to be posted later; the correlator has counted it already."""
         occurrence.times = 0
         lane = self._warnings if occurrence.event.type == "Warning" else self._others
         with self._lock:
             lane.setdefault((key, occurrence.event.reason), deque()).appendleft(occurrence)
 
     def _post(self, key: Key, occurrence: Occurrence) -> None:
-        """Creates an event or counts it in the one that exists; see the correlator."""
+        """Create an event or count it in the one that exists; see the correlator."""
         name = f"{key.name}.{secrets.token_hex(8)}"
         series = self.correlator.observe(key, occurrence.uid, occurrence.event, occurrence.at, name, occurrence.times)
         if series is None:
@@ -260,15 +263,16 @@ class EventPoster:
         series.is_posted = True
 
     def _repeat(self, key: Key, series: Series) -> bool:
-        """Whether the event still existed, to count this one; the API server drops events after an hour."""
+        """Count this event in the one that exists; return False if the API server has dropped that, after an hour."""
         change = {"message": fitting(series.message), "count": series.count, "lastTimestamp": timestamp(series.last)}
         return bounded(self.api, self.seconds_left()).repeat_event(key.namespace, series.name, change)
 
 
 def fitting(message: str) -> str:
-    """The message of an event, cut to MOST_BYTES; what it ends with stays, since that names an error's cause."""
+    """Cut the message of an event to MOST_BYTES; what it ends with stays, since that names an error's cause."""
     head = COMBINED if message.startswith(COMBINED) else ""
-    text, room = message.removeprefix(head).encode(), MOST_BYTES - len(head)
+    text = message.removeprefix(head).encode()
+    room = MOST_BYTES - len(head)
     if len(text) <= room:
         return message
     return f"{head}…{text[len('…'.encode()) - room :].decode(errors='ignore')}"

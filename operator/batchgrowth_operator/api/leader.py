@@ -22,43 +22,43 @@ from batchgrowth_operator.settings import LeaseLock
 DURATION_SECONDS = 15
 """Time without a renewal after which another operator may take the Lease."""
 RENEW_SECONDS = 4.0
+"""Pause between two renewals."""
 RETRY_SECONDS = 1.0
+"""Pause after a request that failed."""
 LOST_AFTER_SECONDS = 12.0
 """Time since the last successful renewal was requested after which the holder stops working."""
 REQUEST_SECONDS = 5.0
 """Timeout of a request, so that two of them fit between a renewal and the loss."""
 THREADS = 4
-"""A request that hangs keeps its thread for up to another timeout."""
+"""Threads for the requests; one that hangs keeps its thread for up to another timeout."""
 
 log = logging.getLogger(__name__)
-
-
-def claim(lock: LeaseLock, found: Object | None, unchanged_seconds: float, now: datetime) -> dict[str, Any] | None:
-    """The Lease to write in order to hold it; None while another operator holds it.
-
-    `unchanged_seconds` is how long the Lease has not changed, since other machines' clocks are not trusted.
-    """
-    micro_time = timestamp_ms(now).replace("Z", "000Z")
-    if found is None:
-        metadata = {"name": lock.name, "namespace": lock.namespace}
-        spec = _spec(lock, micro_time, micro_time, 0)
-        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-    held = found.get("spec") or {}
-    holder, duration = held.get("holderIdentity"), held.get("leaseDurationSeconds", DURATION_SECONDS)
-    mine = holder == lock.holder
-    if not mine and holder and unchanged_seconds < duration:
-        return None
-    since = held.get("acquireTime", micro_time) if mine else micro_time
-    spec = _spec(lock, since, micro_time, int(held.get("leaseTransitions", 0)) + (not mine))
-    return {**copy.deepcopy(dict(found)), "spec": spec}
 
 
 class NotLeading(OSError):
     """Another operator may lead by now, so this one must not write."""
 
 
+class Leadership:
+    """How long this process may still write: as long as it surely holds the Lease, or for ever without one."""
+
+    def __init__(self, *, needs_lease: bool) -> None:
+        self._ends = math.inf
+        if needs_lease:
+            self._ends = -math.inf
+
+    def extend(self, requested: float) -> None:
+        """Count a renewal of the Lease whose request was sent at that time of the monotonic clock."""
+        self._ends = requested + LOST_AFTER_SECONDS
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until this process must not write any more; 0 or less from then on."""
+        return self._ends - time.monotonic()
+
+
 def bounded(api: Api, seconds_left: float) -> Api:
-    """The API for a write that ends before the leadership does. Raises NotLeading if the leadership is over.
+    """Return the API for a write that ends before the leadership does. Raises NotLeading if that is over.
 
     So a process that was paused for long does not write, and a request that hangs fails before another operator leads.
     """
@@ -67,28 +67,16 @@ def bounded(api: Api, seconds_left: float) -> Api:
     return api.within(seconds_left)
 
 
-class Leadership:
-    """How long this process may still write: as long as it surely holds the Lease, or for ever without one."""
-
-    def __init__(self, *, needs_lease: bool) -> None:
-        self._ends = -math.inf if needs_lease else math.inf
-
-    def extend(self, requested: float) -> None:
-        """The Lease was renewed by a request that was sent at that time of the monotonic clock."""
-        self._ends = requested + LOST_AFTER_SECONDS
-
-    @property
-    def seconds_left(self) -> float:
-        """Negative or 0 if it is over."""
-        return self._ends - time.monotonic()
-
-
 async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callable[[], None]) -> None:
-    """Acquires the Lease, calls `begin` once, and keeps renewing the Lease. Returns when it is lost.
+    """Acquire the Lease, call `begin` once, and keep renewing the Lease until it is lost.
 
     Its requests have threads of their own, so slow writes cannot delay them, and end before the leadership does.
     """
-    seen, seen_at, holds = None, time.monotonic(), False
+    lease = f"{lock.namespace}/{lock.name}"
+    seen = None
+    seen_at = time.monotonic()
+    holder = None
+    holds = False
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lease")
 
     async def answer(request: Callable[..., Any], *arguments: Any) -> Any:
@@ -101,7 +89,8 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
         try:
             found = await answer(api.get_lease, lock.namespace, lock.name)
             if found != seen:
-                seen, seen_at = found, time.monotonic()
+                seen = found
+                seen_at = time.monotonic()
             wanted = claim(lock, found, time.monotonic() - seen_at, datetime.now(UTC))
             if wanted is not None:
                 requested = time.monotonic()
@@ -110,26 +99,60 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
                 seen_at = time.monotonic()
                 if not holds:
                     holds = True
-                    log.info("%s acquired the lease %s/%s", lock.holder, lock.namespace, lock.name)
+                    log.info("%s acquired the lease %s and leads", lock.holder, lease)
                     begin()
             elif holds:
+                log.warning("another operator, %s, took the lease %s", _holder(found), lease)
                 break
+            elif _holder(found) != holder:
+                holder = _holder(found)
+                log.info("%s waits for the lease %s, which %s holds", lock.holder, lease, holder)
         except (Refused, OSError) as error:
-            log.warning("the lease %s/%s: %s", lock.namespace, lock.name, str(error) or type(error).__name__)
+            log.warning("the lease %s: %s; retrying", lease, str(error) or type(error).__name__)
             pause = RETRY_SECONDS
         except Exception:
-            log.exception("the lease %s/%s could not be renewed", lock.namespace, lock.name)
+            log.exception("the lease %s could not be renewed; retrying", lease)
             pause = RETRY_SECONDS
-        await asyncio.sleep(min(pause, max(leadership.seconds_left, 0)) if holds else pause)
+        if holds:
+            pause = min(pause, max(leadership.seconds_left, 0))
+        await asyncio.sleep(pause)
     pool.shutdown(wait=False, cancel_futures=True)
-    log.warning("%s lost the lease %s/%s", lock.holder, lock.namespace, lock.name)
+    log.warning("%s lost the lease %s and ends", lock.holder, lease)
 
 
-def _spec(lock: LeaseLock, since: str, renewed: str, transitions: int) -> dict[str, Any]:
-    return {
+def claim(lock: LeaseLock, found: Object | None, unchanged_seconds: float, now: datetime) -> dict[str, Any] | None:
+    """Return the Lease to write in order to hold it; None while another operator holds it.
+
+    `unchanged_seconds` is how long the Lease has not changed, since other machines' clocks are not trusted.
+    """
+    micro_time = timestamp_ms(now).replace("Z", "000Z")
+    lease: dict[str, Any] = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": lock.name, "namespace": lock.namespace},
+    }
+    held_since = micro_time
+    transitions = 0
+    if found is not None:
+        lease = copy.deepcopy(dict(found))
+        held = found.get("spec") or {}
+        holder = held.get("holderIdentity")
+        transitions = int(held.get("leaseTransitions", 0))
+        if holder == lock.holder:
+            held_since = held.get("acquireTime", micro_time)
+        elif holder and unchanged_seconds < held.get("leaseDurationSeconds", DURATION_SECONDS):
+            return None
+        else:
+            transitions += 1
+    lease["spec"] = {
         "holderIdentity": lock.holder,
         "leaseDurationSeconds": DURATION_SECONDS,
-        "acquireTime": since,
-        "renewTime": renewed,
+        "acquireTime": held_since,
+        "renewTime": micro_time,
         "leaseTransitions": transitions,
     }
+    return lease
+
+
+def _holder(found: Object | None) -> str | None:
+    return ((found or {}).get("spec") or {}).get("holderIdentity")

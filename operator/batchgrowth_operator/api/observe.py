@@ -39,8 +39,6 @@ SECRET_SECONDS = 30
 SETTLED_SECONDS = 300
 """The same while no pod of the job starts: those that run have mounted it. The first new one ends that time."""
 
-_REPLICAS = (("spec", "replicas"), ("status", "readyReplicas"))
-
 log = logging.getLogger(__name__)
 
 
@@ -57,8 +55,11 @@ class Observer:
     _marks: dict[Key, dict[str, tuple[Hashable, float]]] = field(default_factory=dict)
 
     async def observe(self, key: Key, failures: tuple[Failure, ...]) -> Observed | None:
-        """The job's current state; None if the job does not exist."""
-        if Ref(KIND, key.name) in self.store.refs(key) and self._are_secrets_due(key):
+        """Return the job's current state; None if the job does not exist."""
+        known = {*self.store.refs(key)}
+        read_ago = time.monotonic() - self._secrets_read.get(key, -math.inf)
+        are_secrets_due = read_ago >= self.resync_seconds(key) or not {*_secrets(key)} <= known
+        if Ref(KIND, key.name) in known and are_secrets_due:
             await asyncio.to_thread(self._read_secrets, key)
         job = self.store.job(key)
         if job is None:
@@ -70,7 +71,8 @@ class Observer:
             for secret in _secrets(key):
                 self.store.discard(key, secret)  # Secrets are not watched, so no event removes them
             return None
-        now, uid = self.api.clock.now(), job["metadata"]["uid"]
+        now = self.api.clock.now()
+        uid = job["metadata"]["uid"]
         seen = self.store.children(key)
         children = {ref: body for ref, body in seen.items() if ref.kind != "Pod" and is_owned_by(body, uid)}
         pods = [body for ref, body in seen.items() if ref.kind == "Pod" and is_pod_of(body, key.name)]
@@ -93,22 +95,24 @@ class Observer:
         return replace(observed, warnings=await asyncio.to_thread(self._warnings, key, pending, now))
 
     def note_change(self, key: Key, ref: Ref) -> bool:
-        """Whether a change of this object may need a pass soon: not if its trainer only reports that training goes on.
+        """Note a change as it arrives; return whether it may need a pass soon.
 
-        To be asked when the change arrives, which is the time from which the report's age counts.
+        A report of the trainer has its age counted from here. If it only says that training goes on, a pass can wait.
         """
         if ref != _report_ref(key):
             return True
-        config_map, job = self.store.child(key, ref), self.store.job(key)
+        config_map = self.store.child(key, ref)
+        job = self.store.job(key)
         if config_map is None or job is None or not is_owned_by(config_map, _uid(job)):
             return True
         self._age(key, "report", mark_of(config_map))
-        news, before = hash(news_of(config_map)), self._marks[key].get("news")
+        news = hash(news_of(config_map))
+        before = self._marks[key].get("news")
         self._marks[key]["news"] = news, 0.0
         return before is None or before[0] != news
 
     def remember(self, key: Key, put_backs: Mapping[Ref, PutBack], refused: tuple[Failure, ...] = ()) -> None:
-        """Keeps what a decision returned for the next one; what the API server refused to put back does not count."""
+        """Keep what a pass put back for the next one; what the API server refused to put back does not count."""
         kept = {ref: known for ref, known in put_backs.items() if ref not in {failure.ref for failure in refused}}
         if kept:
             self._put_backs[key] = kept
@@ -116,17 +120,24 @@ class Observer:
             self._put_backs.pop(key, None)
 
     def resync_seconds(self, key: Key) -> float:
-        """The longest time until the job's next pass."""
+        """Return the longest time until the job's next pass."""
         if Ref("DaskCluster", names.cluster(key.name)) not in self.store.refs(key):
             return RESYNC_SECONDS
-        return SETTLED_SECONDS if self._is_settled(key) else SECRET_SECONDS
+        # The Secrets are read less often while every wanted worker is ready, and no pod waits for its volumes.
+        workers = self.store.child(key, Ref("Deployment", names.workers(key.name))) or {}
+        wanted = (workers.get("spec") or {}).get("replicas", 0)
+        ready = (workers.get("status") or {}).get("readyReplicas", 0)
+        if 0 < wanted <= ready and not any(map(_is_starting, self.store.pods(key))):
+            return SETTLED_SECONDS
+        return SECRET_SECONDS
 
     def _age(self, key: Key, what: str, mark: Hashable, before: float = 0.0) -> float:
-        """Seconds since this process first saw that mark.
+        """Return the seconds since this process first saw that mark.
 
         `before` counts as well if it is the first that this process sees of the job: only then may it be older.
         """
-        marks, now = self._marks.setdefault(key, {}), time.monotonic()
+        marks = self._marks.setdefault(key, {})
+        now = time.monotonic()
         if what not in marks:
             marks[what] = mark, now - before
         elif marks[what][0] != mark:
@@ -134,12 +145,12 @@ class Observer:
         return now - marks[what][1]
 
     def _stored_age(self, key: Key, what: str, stamp: str | None, now: datetime) -> float:
-        """Seconds since a time that the status has; 0 if it has none."""
+        """Return the seconds since a time that the status has; 0 if it has none."""
         age = self._age(key, what, stamp, seconds_since(stamp, now))
         return 0.0 if stamp is None else age
 
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> Credentials | None:
-        """See credentials.renewed; that nothing must be written holds until the Secrets are read again or change."""
+        """Return what to write to the Secrets: looked at again only when they were read again or changed."""
         found = [children.get(ref) for ref in _secrets(key)]
         settled = (
             self._secrets_read.get(key),
@@ -152,20 +163,14 @@ class Observer:
             self._settled[key] = settled
         return successor
 
-    def _are_secrets_due(self, key: Key) -> bool:
-        age = time.monotonic() - self._secrets_read.get(key, -math.inf)
-        return age >= self.resync_seconds(key) or not {*_secrets(key)} <= {*self.store.refs(key)}
-
     def _read_secrets(self, key: Key) -> None:
         for ref in _secrets(key):
-            self._read_secret(key, ref)
+            found = self.api.get(ref, key.namespace)
+            if found is None:
+                self.store.discard(key, ref)
+            else:
+                self.store.refresh(key, found)
         self._secrets_read[key] = time.monotonic()
-
-    def _is_settled(self, key: Key) -> bool:
-        """Whether every worker that is wanted is ready, and no pod waits for its volumes."""
-        workers = self.store.child(key, Ref("Deployment", names.workers(key.name))) or {}
-        wanted, ready = ((workers.get(part) or {}).get(name, 0) for part, name in _REPLICAS)
-        return 0 < wanted <= ready and not any(map(_is_starting, self.store.pods(key)))
 
     def _warnings(self, key: Key, pending: tuple[Object, ...], now: datetime) -> tuple[Object, ...]:
         """Return the Warning events about these objects, whose status does not explain why they are pending.
@@ -183,16 +188,9 @@ class Observer:
             self._warned[key] = time.monotonic(), found
         return found
 
-    def _read_secret(self, key: Key, ref: Ref) -> None:
-        found = self.api.get(ref, key.namespace)
-        if found is None:
-            self.store.discard(key, ref)
-        else:
-            self.store.refresh(key, found)
-
 
 def _is_starting(pod: Object) -> bool:
-    """Whether the pod's volumes may not be mounted yet; one without a node is not that far."""
+    """Return whether the pod's volumes may not be mounted yet; one without a node is not that far."""
     status = pod.get("status") or {}
     scheduled = (one.get("status") for one in status.get("conditions") or () if one.get("type") == "PodScheduled")
     return status.get("phase") == "Pending" and next(scheduled, None) != "False"
@@ -212,5 +210,5 @@ def _report_ref(key: Key) -> Ref:
 
 
 def _secrets(key: Key) -> tuple[Ref, Ref]:
-    """The Secret of the authority, and the one that pods mount."""
+    """Return the Secret of the authority, and the one that pods mount."""
     return Ref("Secret", names.authority(key.name)), Ref("Secret", names.tls(key.name))

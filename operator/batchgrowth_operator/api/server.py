@@ -23,15 +23,14 @@ class Kind(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """The URL path of an object, of all objects in a namespace, or without a namespace of all in the cluster."""
+        """Return the URL path of an object, of all in a namespace, or without a namespace of all in the cluster."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = ("namespaces", namespace) if namespace else ()
         return "/".join(filter(None, (root, *scope, self.plural, name, subresource)))
 
 
 JOBS = {KIND: Kind(GROUP, VERSION, PLURAL)}
-
-
+"""The kind of the jobs."""
 WATCHED = {
     "ConfigMap": Kind("", "v1", "configmaps"),
     "DaskCluster": Kind("kubernetes.dask.org", "v1", "daskclusters"),
@@ -46,22 +45,13 @@ WATCHED = {
     "ServiceAccount": Kind("", "v1", "serviceaccounts"),
 }
 """Children, pods and the scheduler's Service, watched by their job label."""
-
-
 READ_ONLY = frozenset({"Pod", "Service"})
 """Watched kinds that the operator never writes."""
-
-
 UNWATCHED = {"Secret": Kind("", "v1", "secrets")}
 """Kinds read by name only, so that the operator needs no permission to list Secrets."""
-
-
 KINDS = JOBS | WATCHED | UNWATCHED
-
-
+"""The kinds of jobs and of all their children."""
 EVENTS = Kind("", "v1", "events")
-
-
 LEASES = Kind("coordination.k8s.io", "v1", "leases")
 
 
@@ -77,11 +67,11 @@ class ServerClock:
         self._lock = Lock()  # requests are made in many threads
 
     def now(self) -> datetime:
-        """The current time, in UTC."""
+        """Return the current time, in UTC."""
         return datetime.fromtimestamp(self._offset + time.monotonic(), UTC)
 
     def correct(self, date: str | None, requested: float) -> None:
-        """Handles the `Date` of a response; the request was sent at that time of the monotonic clock.
+        """Correct the clock by the `Date` of a response; its request was sent at that time of the monotonic clock.
 
         The server read its clock between then and now, and cut off the fraction of the second. A response without a
         date, or with one that cannot be read, changes nothing.
