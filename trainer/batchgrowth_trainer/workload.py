@@ -80,7 +80,7 @@ class Workload:
         return self.test if isinstance(self.test, Mapping) else {"": self.test}
 
     def augmented(self, inputs: Any) -> Any:
-        """What `augment` returns for the inputs of a training shard; the inputs themselves if there is none."""
+        """Return what `augment` makes of a training shard's inputs; the inputs themselves without `augment`."""
         if self.augment is None:
             return inputs
         inputs = self.augment(inputs)
@@ -89,11 +89,11 @@ class Workload:
         return inputs
 
     def values(self, model: nn.Module, inputs: Any, target: Any) -> Any:
-        """What `step`, or without one `loss`, returns for a training shard."""
+        """Return what `step`, or `loss` without a step, returns for a training shard."""
         return self.loss(predict(model, inputs), target) if self.step is None else self.step(model, inputs, target)
 
     def checked(self, values: Any, target: Any, examples: int) -> Tensor:
-        """The `values` themselves: one loss per example. Raises WorkloadError if they are something else."""
+        """Return `values`, one loss per example. Raises WorkloadError if they are something else."""
         name, function = ("loss", self.loss) if self.step is None else ("step", self.step)
         if self.collate is not None and isinstance(target, Tensor) and isinstance(values, Tensor):
             _check_none_dropped(self.collate, target, values, examples)
@@ -107,14 +107,14 @@ class Workload:
 
 
 def at_once(read: Callable[[], Any]) -> Any:
-    """The Attempt that reads once."""
+    """Read once: the default Attempt."""
     return read()
 
 
 def fetch(
     dataset: Dataset, indices: Tensor, attempt: Attempt = at_once, collate: Collate | None = None
 ) -> tuple[Any, Any]:
-    """The inputs and targets of the examples at `indices` (int64, shape (N,)), collated along a first axis of N.
+    """Return the inputs and targets at `indices` (int64, shape (N,)), collated along a first axis of N.
 
     A `TensorDataset` is indexed once per tensor, another data set by `__getitems__` if it has it, else item by item.
     If an example has more than two parts, the last is the target and the others are the inputs, as a tuple. If it is a
@@ -129,7 +129,7 @@ def fetch(
 
 
 def _pair(columns: Any, source: Any = None) -> tuple[Any, Any]:
-    """The inputs and the target of a batch that the function `source` made."""
+    """Split a batch that the function `source` made into its inputs and its target."""
     if isinstance(columns, (list, tuple)) and len(columns) == 2:
         return columns[0], columns[1]
     if isinstance(columns, Mapping):
@@ -205,14 +205,14 @@ _COLLATED = {**default_collate_fn_map, type(None): _collated_none}
 
 
 def predict(model: nn.Module, inputs: Any) -> Any:
-    """The output: `model(*inputs)` for a tuple or list, `model(**inputs)` for a dictionary, else `model(inputs)`."""
+    """Call `model(*inputs)` for a tuple or list, `model(**inputs)` for a dictionary, otherwise `model(inputs)`."""
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
 def checked(values: Tensor, examples: int, name: str = "loss", function: Any = None) -> Tensor:
-    """`values` itself, checked to hold one float per example, shape (examples,).
+    """Return `values` if they hold one float per example, shape (examples,).
 
     Raises WorkloadError naming the function that returned it (`loss`, `metrics.accuracy`) and its line otherwise.
     Called once per shard, so the check is cheap.
@@ -234,7 +234,7 @@ def _fault(values: object, examples: int) -> str:
 
 
 def _check_none_dropped(collate: Collate, target: Tensor, values: Tensor, examples: int) -> None:
-    """Raises WorkloadError if there are as many losses as targets, and both are not as many as the examples."""
+    """Raise WorkloadError if losses and targets are equally many, but fewer or more than the examples."""
     if values.ndim == 1 and target.ndim > 0 and len(values) == len(target) != examples:
         raise WorkloadError(
             f"collate: returned {len(target)} targets for {examples} examples; keep every example{seen_at(collate)}"
@@ -242,7 +242,7 @@ def _check_none_dropped(collate: Collate, target: Tensor, values: Tensor, exampl
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor:
-    """The accuracy metric: 1. if the largest class score, of (N, C), is the target's, (N,), else 0."""
+    """Return the accuracy metric: 1.0 if the largest class score of (N, C) is the target's, (N,), otherwise 0.0."""
     return (output.argmax(dim=1) == target).to(torch.float32)
 
 

@@ -21,7 +21,7 @@ STEM = "plot"
 
 
 def plot_runs(directories: Sequence[Path], output: Path | None = None) -> tuple[Path, Path]:
-    """The paths of the PNG and the HTML written for the runs in `directories`, all in one figure.
+    """Write a PNG and an HTML page with one figure of the runs in `directories`, and return their paths.
 
     `output` is a path whose suffix is replaced by .png and .html. By default one run is plotted into its own
     directory and several into the current one, as plot.png and plot.html.

@@ -42,7 +42,7 @@ def column(rows: Sequence[Any], name: str) -> Numbers:
 
 
 def thinned(line: Line) -> Line:
-    """The line with at most `MOST_POINTS` points, each the mean of its neighbours, so that no drift is lost."""
+    """Return the line with at most `MOST_POINTS` points, each the mean of its neighbours, so that no drift is lost."""
     if len(line.y) <= MOST_POINTS:
         return line
     starts = np.linspace(0, len(line.y), MOST_POINTS, endpoint=False).astype(np.int64)
@@ -52,7 +52,7 @@ def thinned(line: Line) -> Line:
 
 
 def smoothed(line: Line) -> Line:
-    """The line's centred moving mean over a sixtieth of its points, without the values that are not finite."""
+    """Return the line's centred moving mean over a sixtieth of its points, without values that are not finite."""
     width = 2 * (len(line.y) // SMOOTHED_SHARE) + 1
     finite = np.isfinite(line.y)
     window = np.ones(width)
@@ -62,7 +62,7 @@ def smoothed(line: Line) -> Line:
 
 
 def steps(rows: Sequence[HistoryRow], name: str) -> Line:
-    """The corners of a step function: each value of the field starts at the beginning of its first update."""
+    """Return the corners of a step function: a value of the field starts where its first update begins."""
     values = column(rows, name)
     changes = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
     ends = positions(rows)
@@ -74,7 +74,7 @@ def steps(rows: Sequence[HistoryRow], name: str) -> Line:
 
 
 def _start(rows: Sequence[HistoryRow], axis: str) -> float:
-    """The x at which the history begins: 0 if it has update 1, else that of its first row."""
+    """Return the x at which the history begins: 0 if it has update 1, otherwise that of its first row."""
     return 0.0 if rows[0].update == 1 else float(getattr(rows[0], axis))
 
 
@@ -85,7 +85,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4
 LOG_FROM_RATIO = 20
 LONGEST_TITLE = 90
 GREY = "#6b7280"
-TALL, LOW = 3.0, 1.35
+TALL = 3.0
+LOW = 1.35
 HALO = 1.4
 WIDEST_HALO = 6.0
 
@@ -138,7 +139,7 @@ def _spans_magnitudes(lines: Sequence[Line]) -> bool:
 
 
 def figure_of(runs: Sequence[RecordedRun]) -> Figure:
-    """The figure of `runs`, with one colour per run."""
+    """Make the figure of `runs`, with one colour per run."""
     names = _names(runs)
     drawn = tuple(
         _drawn(run, name, place, len(runs)) for place, (run, name) in enumerate(zip(runs, names, strict=True))
@@ -173,7 +174,7 @@ def _drawn(run: RecordedRun, name: str, place: int, number: int) -> DrawnRun:
 
 
 def _measured(run: RecordedRun) -> dict[str, Line]:
-    """What the looks measured, by its name, without the values that exceed what can be measured."""
+    """Return the line of what the looks measured, by its name, without infinite values."""
     rows = {row.update: row for row in run.history}
     seen = [look for look in run.looks if math.isfinite(look.value) and look.update in rows]
     line = Line(positions([rows[look.update] for look in seen]), column(seen, "value"))
@@ -181,7 +182,7 @@ def _measured(run: RecordedRun) -> dict[str, Line]:
 
 
 def _resizes(run: RecordedRun) -> Line:
-    """A point at each change of the number of workers, at the new number; its note has the pause if it is known."""
+    """Return a point for each change of the number of workers; its note has the pause if it is known."""
     history = run.history
     known = {row.update: row for row in map(ResizeRow.from_json, (run.summary or {}).get("resizes", ()))}
     changed = [k for k in range(1, len(history)) if history[k].workers != history[k - 1].workers]
@@ -213,10 +214,11 @@ def _outcome(run: RecordedRun) -> str:
 
 
 def constant_batch_updates(run: RecordedRun) -> int | None:
-    """The updates of the same epochs at the first batch size; None if the batch never changed or the history does
+    """Count the updates of the same epochs at the first batch size; None if the batch never changed or the history does
     not start at update 1.
     """
-    first, last = run.history[0], run.history[-1]
+    first = run.history[0]
+    last = run.history[-1]
     if first.update != 1 or first.epoch <= 0 or all(row.batch_size == first.batch_size for row in run.history):
         return None
     examples = round(first.batch_size / first.epoch)
@@ -232,7 +234,7 @@ def _subtitle(run: RecordedRun) -> str:
 
 
 def _path(values: Sequence[int]) -> str:
-    """The sequence of distinct values; a long one is shortened in the middle."""
+    """Return the sequence of distinct values, shortened in the middle if it is long."""
     distinct = [value for k, value in enumerate(values) if k == 0 or value != values[k - 1]]
     shown = [str(value) for value in distinct]
     return " → ".join(shown if len(shown) <= 8 else [*shown[:3], "…", *shown[-3:]])

@@ -25,7 +25,7 @@ class _Trace:
 
 
 def write_html(figure: Figure, path: Path) -> None:
-    """Writes `figure` to `path`, about 5 MB, most of it plotly. Raises OSError."""
+    """Write `figure` to `path`, about 5 MB, most of it plotly. Raises OSError."""
     names = ["loss (dashed: test)", *figure.metrics, "batch size", "workers"]
     heights = [TALL] * (len(names) - 2) + [LOW, LOW]
     canvas = make_subplots(rows=len(names), cols=1, shared_xaxes=True, vertical_spacing=0.03, row_heights=heights)
@@ -67,7 +67,7 @@ def _lines(run: DrawnRun, name: str, width: float = 1.0, **line: Any) -> dict[st
 
 
 def _grouped(trace: _Trace, run: DrawnRun, *, first: bool) -> _Trace:
-    """The trace in its run's legend group: the legend lists the run once, and a click hides all its lines."""
+    """Put the trace into its run's legend group: the legend lists the run once, and a click hides all its lines."""
     name = trace.style["name"] if first else f"{run.name}, {trace.style['name']}"
     return _Trace(trace.line, trace.panel, {**trace.style, "name": name, "legendgroup": run.name, "showlegend": first})
 

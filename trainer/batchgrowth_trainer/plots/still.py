@@ -17,7 +17,7 @@ SUBTITLE_INCHES = 0.46  # from the top
 
 
 def write_png(figure: Figure, path: Path) -> None:
-    """Writes `figure` to `path`, without matplotlib's global state. Raises OSError."""
+    """Write `figure` to `path`, without matplotlib's global state. Raises OSError."""
     heights = [TALL] * (1 + len(figure.metrics)) + [LOW, LOW]
     canvas = Canvas(figsize=(INCHES_WIDE, sum(heights) + 1.6), dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(canvas)
@@ -90,5 +90,5 @@ def _add_title_and_legend(canvas: Canvas, figure: Figure) -> None:
 
 
 def _literal(text: str) -> str:
-    """The text, escaped so that matplotlib finds no formula in it."""
+    """Escape the text, so that matplotlib finds no formula in it."""
     return text.replace("$", r"\$")

@@ -38,7 +38,7 @@ _CODE = (
 
 
 def parts_of(function: Callable[..., Any]) -> dict[str, str]:
-    """The digests of the function, under "", and of every global that it uses, itself or through others, by name.
+    """Return the digests of the function, under "", and of every global that it uses directly or indirectly, by name.
 
     What a module defines counts by its name. Raises what cloudpickle raises for an object that
     it cannot take apart.
@@ -60,8 +60,9 @@ def digest_of(parts: Mapping[str, str]) -> str:
 
 
 def importable_name(value: Any) -> str | None:
-    """The "module:name" under which any process imports the function or class; None if it has no such name."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    """Return the "module:name" under which any process imports the function or class; None if there is none."""
+    module = getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", "")
     if not isinstance(module, str) or module == "__main__" or not name.isidentifier():
         return None
     if getattr(sys.modules.get(module), name, None) is not value:
@@ -153,7 +154,7 @@ class _Walk:
 
 
 def _globals_in(code: CodeType) -> list[str]:
-    """The names of globals that the code, or a function in it, reads."""
+    """Return the names of globals that the code, or a function in it, reads."""
     names = [str(step.argval) for step in dis.get_instructions(code) if step.opname in _LOADS]
     for const in code.co_consts:
         if isinstance(const, CodeType):
@@ -191,14 +192,15 @@ def is_function(entrypoint: str) -> bool:
 
 
 def packed(function: Callable[..., Any]) -> tuple[str, bytes]:
-    """The entrypoint of a function that has no module, and the function as bytes; this process has it from now on.
+    """Return the entrypoint of a function without a module, and its bytes; this process can find it from now on.
 
     Raises WorkloadError if it cannot be sent, or holds more than LARGEST_BYTES.
     """
     name = getattr(function, "__name__", "")
     name = name if name.isidentifier() and name.isascii() else "workload"
     try:
-        body, parts = cloudpickle.dumps(function), parts_of(function)
+        body = cloudpickle.dumps(function)
+        parts = parts_of(function)
     except Exception as error:
         raise WorkloadError(
             f"{name}: the function cannot be sent to the workers ({' '.join(str(error).split())}); make what it uses "
@@ -242,7 +244,7 @@ def receive(data: bytes) -> None:
 
 
 def found(entrypoint: str, field: str) -> Callable[..., Any]:
-    """The function of this entrypoint, which this process has received. Raises WorkloadError otherwise."""
+    """Return the function of this entrypoint. Raises WorkloadError if this process has not received it."""
     try:
         return _RECEIVED[entrypoint]
     except KeyError:
@@ -253,7 +255,7 @@ def found(entrypoint: str, field: str) -> Callable[..., Any]:
 
 
 def function_in(folder: Path, entrypoint: str) -> bytes:
-    """The function of the run in `folder`, as bytes; empty if its entrypoint names a module.
+    """Return the function of the run in `folder`, as bytes; b"" if its entrypoint names a module.
 
     Raises DataError if it is missing, and CheckpointError if it cannot be read.
     """
@@ -276,8 +278,9 @@ def function_in(folder: Path, entrypoint: str) -> bytes:
 
 
 def changes(before: bytes, now: bytes) -> list[str]:
-    """The names of what differs between two functions, of a run and of now: of globals, and the function's own."""
-    there, here = _header(before), _header(now)
+    """Return the names that differ between a run's function and the current one: globals, and the function's own."""
+    there = _header(before)
+    here = _header(now)
     names = sorted(
         name for name in there["parts"].keys() | here["parts"].keys()
         if there["parts"].get(name) != here["parts"].get(name)

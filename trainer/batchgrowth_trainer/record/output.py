@@ -18,7 +18,10 @@ from batchgrowth_trainer.record.history import EVALUATIONS_FILE, GROWTH_FILE, HI
 from batchgrowth_trainer.record.runs import JOB_FILE, SUMMARY_FILE, manifest_text, read_summary
 from batchgrowth_trainer.record.storage import replace_file, storage_error
 
-CHECKPOINTS, EARLIER, WEIGHTS_FILE, BEST_FILE = "checkpoints", "earlier", "model.safetensors", "best.safetensors"
+CHECKPOINTS = "checkpoints"
+EARLIER = "earlier"
+WEIGHTS_FILE = "model.safetensors"
+BEST_FILE = "best.safetensors"
 JOURNAL_FILE = "journal.jsonl"
 TRACKED = ("trackers", "tensorboard", "mlflow", "wandb")
 """Folders of the trackers: how far each has recorded the run, and what they record if they have no other place."""
@@ -73,7 +76,8 @@ class OutputFolder:
             raise
 
     def _wait_for_lock(self, patience: float, stop_requested: Callable[[], bool], note: Callable[[str], None]) -> None:
-        ends, held = time.monotonic() + patience, f"--output-dir {self.path}: another run is writing there"
+        ends = time.monotonic() + patience
+        held = f"--output-dir {self.path}: another run is writing there"
         waits = False
         while not self._is_locked():
             if time.monotonic() >= ends:
@@ -104,7 +108,7 @@ class OutputFolder:
             raise _cannot_write(self.path, error) from error
 
     def check_held(self) -> None:
-        """Raises Superseded if another run has locked the folder since, StorageError if that cannot be read."""
+        """Raise Superseded if another run has locked the folder since, StorageError if the lock cannot be read."""
         try:
             holder = (self.path / _LOCK_FILE).read_bytes()
         except FileNotFoundError:
@@ -121,7 +125,7 @@ class OutputFolder:
         os.close(self._lock)
 
     def summary(self) -> dict[str, Any] | None:
-        """The summary of the finished run in this folder; None if it is missing or damaged, so that it is rewritten."""
+        """Return the summary of the finished run here; None if it is missing or damaged, so that it is rewritten."""
         try:
             return read_summary(self.path)
         except CheckpointError:

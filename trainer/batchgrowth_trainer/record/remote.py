@@ -33,7 +33,8 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "notFound"}
 _PASSING_CODES = {"RequestTimeout", "ExpiredToken", "RequestTimeTooSkewed", "SlowDown", "TooManyRequests"}
 _PASSING_STATUS = {408, 409, 425, 429}
-_STATUS, _CODE = re.compile(r"status code: (\d{3})"), re.compile(r"<Code>(\w{1,64})</Code>|\"reason\": ?\"(\w{1,64})\"")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>|\"reason\": ?\"(\w{1,64})\"")
 _LASTING = ("must be specified", "redirect without LOCATION", "InvalidConfig", "Unknown configuration", "Unable to")
 _OF_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/token", "Credential")
 
@@ -58,14 +59,14 @@ class Bucket:
 
     @classmethod
     def at(cls, uri: str) -> Self:
-        """The bucket of a URI; the environment has credentials and endpoint, or else the account of the process."""
+        """Open the bucket of a URI, with the environment's credentials and endpoint or the process's account."""
         plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
         options: Any = _CLIENT | {"allow_http": plain}
         with _told(uri, "cannot be used"):
             return cls(from_url(uri.rstrip("/"), client_options=options, retry_config=_RETRIES), uri)
 
     def entries(self, *folders: str) -> dict[str, Entry]:
-        """The objects in these folders by name."""
+        """List the objects in these folders by name."""
         with _told(self.uri, "cannot be listed"):
             found = (meta for folder in folders for page in obstore.list(self._store, folder) for meta in page)
             return {meta["path"]: Entry(meta["size"], meta["last_modified"]) for meta in found}
@@ -76,7 +77,7 @@ class Bucket:
             obstore.put(self._store, name, data, chunk_size=_PIECE_BYTES)
 
     def get(self, name: str) -> bytes | None:
-        """The content of an object; None if it is missing."""
+        """Return the content of an object; None if it is missing."""
         with _told(self.uri, f"{name} cannot be read"):
             try:
                 size = obstore.head(self._store, name)["size"]
@@ -113,9 +114,10 @@ def _told(uri: str, what: str) -> Iterator[None]:
 
 
 def _meaning(error: Exception) -> tuple[type[CheckpointError], str]:
-    """Whether the error may pass, what it is, and what would do."""
+    """Return the kind of error, and a text that says what it is and what would do."""
     text = str(error).partition("\n\nDebug source")[0]
-    status, code = int((_STATUS.search(text) or ["", "0"])[1]), _code(text)
+    status = int((_STATUS.search(text) or ["", "0"])[1])
+    code = _code(text)
     said = " ".join(filter(None, (f"HTTP {status}" if status else "", code)))
     if code in _NO_BUCKET or isinstance(error, FileNotFoundError):
         return CheckpointError, f"there is no such bucket ({said}); create it, or give another spec.checkpoint.uri"
@@ -135,7 +137,7 @@ def _meaning(error: Exception) -> tuple[type[CheckpointError], str]:
 
 
 def _code(text: str) -> str:
-    """The store's own code for its error; empty if it gave none."""
+    """Return the store's own code for its error; "" if it gave none."""
     found = _CODE.search(text)
     return (found[1] or found[2]) if found else ""
 
@@ -165,17 +167,18 @@ class Pieces:
         self._of: dict[str, list[Piece]] = {name: [] for name in FILES}
 
     def current(self) -> dict[str, list[Piece]]:
-        """The pieces of each file as it is now. Raises OSError."""
+        """Return the pieces of each file as it is now. Raises OSError."""
         for name, old in self._of.items():
             path = self._folder / name
-            size, known = path.stat().st_size if path.exists() else 0, {(p.begin, p.end): p for p in old}
+            size = path.stat().st_size if path.exists() else 0
+            known = {(p.begin, p.end): p for p in old}
             ends = grown([piece.end for piece in old], size)
             ranges = zip([0, *ends], ends, strict=False)
             self._of[name] = [known.get(between) or self._made(name, *between) for between in ranges]
         return self._of
 
     def read(self, file: str, piece: Piece) -> bytes:
-        """The bytes of a piece. Raises OSError."""
+        """Return the bytes of a piece. Raises OSError."""
         with (self._folder / file).open("rb") as opened:
             opened.seek(piece.begin)
             return opened.read(piece.end - piece.begin)
@@ -188,7 +191,8 @@ class Pieces:
         Raises OSError, and Damaged if a piece is not what was written.
         """
         for file in FILES:
-            path, self._of[file] = self._folder / file, [Piece(*piece) for piece in pieces[file]]  # type: ignore[arg-type]
+            path = self._folder / file
+            self._of[file] = [Piece(*piece) for piece in pieces[file]]  # type: ignore[arg-type]
             path.unlink(missing_ok=True)
             for piece in self._of[file]:
                 data = fetch(piece.name)
@@ -211,7 +215,7 @@ def _name(file: str, begin: int, end: int, data: bytes) -> str:
 
 
 def grown(ends: Sequence[int], size: int) -> list[int]:
-    """Where the pieces of a file end that has grown to `size` bytes, from where they ended before."""
+    """Return where the pieces of a file end that has grown to `size` bytes, given where they ended before."""
     kept = list(ends)
     begin = kept[-1] if kept else 0
     if size <= begin:
@@ -233,8 +237,12 @@ def grown(ends: Sequence[int], size: int) -> list[int]:
 # A resume lists the manifests and takes the newest that is whole. So a trainer that is late can only add an older state
 # beside the newer one, and never replaces it.
 
-_MANIFESTS, _STATES, _ROWS, _DAMAGED = "checkpoints/", "states/", "rows/", "damaged/"
-_ABOUT, _ABOUT_TEXT = "README.txt", b"The checkpoints and results of one BatchGrowthJob: docs/checkpoints.md.\n"
+_MANIFESTS = "checkpoints/"
+_STATES = "states/"
+_ROWS = "rows/"
+_DAMAGED = "damaged/"
+_ABOUT = "README.txt"
+_ABOUT_TEXT = b"The checkpoints and results of one BatchGrowthJob: docs/checkpoints.md.\n"
 _MANIFEST = re.compile(rf"{_MANIFESTS}update-\d{{10}}-[0-9a-f]{{16}}\.json")
 _ORPHANED = timedelta(hours=1)
 """The age of objects without a manifest that no other trainer can still be about to write."""
@@ -246,8 +254,12 @@ class RemoteCheckpoints:
     """The checkpoints of one run; its row files and results are in `folder`, and are kept with them."""
 
     def __init__(self, bucket: Bucket, folder: Path, mathematics: Mapping[str, Any], keep: int) -> None:
-        self._bucket, self._folder, self._mathematics, self._keep = bucket, folder, mathematics, keep
-        self._pieces, self._update = Pieces(folder), 0
+        self._bucket = bucket
+        self._folder = folder
+        self._mathematics = mathematics
+        self._keep = keep
+        self._pieces = Pieces(folder)
+        self._update = 0
         self._parts: dict[str, frozenset[str]] = {}
         """The objects that a manifest needs."""
         self.place = bucket.uri
@@ -267,7 +279,7 @@ class RemoteCheckpoints:
             _patiently(lambda: self._bucket.delete(orphans))
 
     def resume(self, note: Callable[[str], None]) -> Saved | None:
-        """The newest whole checkpoint, with the run's rows, and the summary if there is one, in the folder.
+        """Return the newest whole checkpoint, and put the run's rows and summary, if any, into the folder.
 
         Raises CheckpointError if a checkpoint belongs to another job or none is whole, StorageError if trouble lasts.
         """
@@ -280,7 +292,7 @@ class RemoteCheckpoints:
         return saved
 
     def load_latest(self, note: Callable[[str], None]) -> Saved | None:
-        """The newest whole checkpoint; None if there is none.
+        """Return the newest whole checkpoint; None if there is none.
 
         Raises StorageError also if another trainer has written a newer one, whose history this one does not have.
         """
@@ -297,7 +309,8 @@ class RemoteCheckpoints:
 
         Raises CheckpointError if it cannot be written, a StorageError if it may be later.
         """
-        state, entries = checkpoint.state_bytes(snapshot), self._entries()
+        state = checkpoint.state_bytes(snapshot)
+        entries = self._entries()
         name = f"update-{snapshot.position.update:010d}"
         state_name = f"{_STATES}{name}-{checkpoint.sha256(state)[:16]}"
         self._put_missing(entries, state_name, state)
@@ -332,7 +345,9 @@ class RemoteCheckpoints:
             self._bucket.put(name, data)
 
     def _newest(self, note: Callable[[str], None], *, with_rows: bool) -> Saved | None:
-        entries, damage, aside = _patiently(self._entries), list[str](), list[str]()
+        entries = _patiently(self._entries)
+        damage = list[str]()
+        aside = list[str]()
         names = sorted(_manifests(entries), key=lambda name: (_update_of(name), entries[name].modified), reverse=True)
         for name in names:
             try:
@@ -393,7 +408,7 @@ class RemoteCheckpoints:
             self._parts.pop(name, None)
 
     def _needed_by(self, manifests: Collection[str]) -> frozenset[str] | None:
-        """The objects that any of these manifests needs; None if one of them cannot be read."""
+        """Return the objects that any of these manifests needs; None if a manifest cannot be read."""
         for name in manifests:
             if name not in self._parts:
                 try:
@@ -405,7 +420,7 @@ class RemoteCheckpoints:
 
 
 def _patiently(act: Callable[[], _T]) -> _T:
-    """What `act` returns, tried for READ_SECONDS while it raises StorageErrors."""
+    """Return what `act` returns, retried for READ_SECONDS while it raises StorageErrors."""
     return storage.retried(act, storage.READ_SECONDS)
 
 

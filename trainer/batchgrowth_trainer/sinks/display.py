@@ -81,7 +81,10 @@ class Live:
 
     def _start(self, name: str, plan: Plan, position: Position) -> None:
         self._stop()
-        self._name, self._plan, self._row, self._evaluation = name, plan, None, None
+        self._name = name
+        self._plan = plan
+        self._row = None
+        self._evaluation = None
         done = position.epoch * plan.examples_per_epoch + position.offset
         self._pace = _Pace(done, self._clock())
         self._screen = self._open(self._picture(done))
@@ -155,7 +158,8 @@ class _Pace:
     __slots__ = ("_at", "_done", "per_second")
 
     def __init__(self, done: int = 0, at: float = 0.0) -> None:
-        self._done, self._at = done, at
+        self._done = done
+        self._at = at
         self.per_second = 0.0
 
     def seen(self, done: int, at: float) -> None:
@@ -165,14 +169,15 @@ class _Pace:
         now = (done - self._done) / passed
         kept = math.exp2(-passed / PACE_HALF_LIFE_SECONDS) if self.per_second > 0 else 0.0
         self.per_second = kept * self.per_second + (1 - kept) * now
-        self._done, self._at = done, at
+        self._done = done
+        self._at = at
 
 
 # --- The display of a run: live on a terminal, plain lines elsewhere ---
 
 
 def make_display(console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Sink:
-    """A live display if `console` (standard output by default) is a terminal, else plain lines."""
+    """Make a live display if `console`, by default standard output, is a terminal; otherwise print plain lines."""
     shown = console or Console()
     return Live(shown, clock) if shown.is_terminal else Lines(shown)
 
@@ -210,7 +215,9 @@ class Lines:
 
     def _start(self, name: str, plan: Plan, position: Position) -> None:
         self._stop()
-        self._plan, self._stage, self._epoch = plan, -1, position.epoch
+        self._plan = plan
+        self._stage = -1
+        self._epoch = position.epoch
         begins = f"goes on after update {position.update:,}" if position.update else "starts"
         self._write(f"{name} {begins}: {plan.epochs} epochs, {plan.updates:,} updates, {len(plan.stages)} stages")
 
@@ -259,13 +266,15 @@ class Lines:
     def _end_epoch(self, test: str = "") -> None:
         if self._ended is None:
             return
-        row, self._ended = self._ended, None
+        row = self._ended
+        self._ended = None
         of = "" if self._plan is None else f" of {self._plan.epochs}"
         self._write(
             f"epoch {int(row.epoch)}{of}: update {row.update:,}, loss {row.loss:.4f}, {test}"
             f"batch {row.batch_size}, workers {row.workers}, {duration(row.seconds)}"
         )
-        look, self._look = self._look, None
+        look = self._look
+        self._look = None
         self._note(look)
 
     def _write(self, line: str) -> None:

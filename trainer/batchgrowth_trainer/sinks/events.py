@@ -192,7 +192,7 @@ def shown_metrics(row: EvaluationRow) -> str:
 
 
 def note_of(event: Event) -> str | None:
-    """The event as one line for the user; None for an event without one."""
+    """Return the event as one line for the user; None if it has no line."""
     text = _text_of(event)
     return None if text is None else " ".join(text.split())
 
@@ -219,7 +219,8 @@ def _text_of(event: Event) -> str | None:
 
 
 def _early_end(event: EndedEarly) -> str:
-    judged, stop = event.judged, event.spec.evaluation.stop_early
+    judged = event.judged
+    stop = event.spec.evaluation.stop_early
     assert stop is not None
     best = f"better than {judged.value:.6g} of epoch {judged.epoch}" if judged.update else "finite"
     num = f"{judged.misses} evaluation{'s' if judged.misses > 1 else ''}"

@@ -36,7 +36,8 @@ _TIMEOUT_SECONDS = 10
 _UNPROCESSABLE = 422
 _LONGEST_MESSAGE = 4096  # bytes of a termination message
 _MOST_DIGITS = len(str(LARGEST_START))
-_PATIENCE_SECONDS, _RETRY_SECONDS = 120.0, 1.0  # for the number of a start
+_PATIENCE_SECONDS = 120.0
+_RETRY_SECONDS = 1.0  # for the number of a start
 
 Deliver = Callable[[str], None]
 """Delivers a report, a JSON document. Raises OSError if it cannot now, Superseded if a later start reports."""
@@ -68,7 +69,8 @@ def to_config_map(
     The second claims the number, once; the first then reports only while no later start has claimed the ConfigMap.
     They read the token for each request, since the kubelet rotates it. Errors of the API server are OSErrors.
     """
-    host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
+    host = environment["KUBERNETES_SERVICE_HOST"]
+    port = environment["KUBERNETES_SERVICE_PORT"]
     host = f"[{host}]" if ":" in host else host
     url = f"https://{host}:{port}/api/v1/namespaces/{namespace}/configmaps/{name}"
     context = ssl.create_default_context(cafile=str(account / "ca.crt"))
@@ -98,7 +100,7 @@ def repeat(report: str, path: Path) -> None:
 
 
 def numbered(count_start: CountStart, stop_requested: Callable[[], bool], patience: float = _PATIENCE_SECONDS) -> int:
-    """The number of this start, without which it may drive nothing: another one may.
+    """Return the number of this start; without a number it must drive nothing, because another start may.
 
     Raises ClusterError if it cannot be counted within `patience` seconds, and Interrupted if a stop is requested.
     """
@@ -124,7 +126,7 @@ class _Claims:
         self._start: int | None = None
 
     def make(self) -> int:
-        """The number of this start, claimed at the first call. Raises OSError if another one claims at that moment."""
+        """Return the number of this start, claimed at the first call. Raises OSError if another claims it first."""
         if self._start is None:
             config_map = self._read()
             number = _next_start(_newest(config_map))
@@ -146,7 +148,8 @@ class _Claims:
 
     def _claim_again(self) -> None:
         """Restore the claim in a ConfigMap that was lost and made again. Raises Superseded if a later start has it."""
-        config_map, mine = self._read(), self.make()
+        config_map = self._read()
+        mine = self.make()
         held = _newest(config_map)
         if held > mine:
             raise Superseded(f"start {held} of the trainer reports for the job; this one, start {mine}, ends")
@@ -165,15 +168,16 @@ class _Claims:
 
 
 def _newest(config_map: Mapping[str, Any]) -> int:
-    """The number of the newest start that the ConfigMap knows; -1 if it knows none."""
-    data, annotations = config_map["data"], config_map["metadata"].get("annotations") or {}
+    """Return the number of the newest start that the ConfigMap knows, or -1."""
+    data = config_map["data"]
+    annotations = config_map["metadata"].get("annotations") or {}
     numbers = (data.get(START_KEY, ""), annotations.get(LAST_START, ""))
     known = (int(number) for number in numbers if number.isdecimal() and len(number) <= _MOST_DIGITS)
     return max(_start_of(data.get(PROGRESS_KEY, "")), *(one for one in known if one <= LARGEST_START), -1)
 
 
 def _start_of(report: str) -> int:
-    """The number of the start that a report is of; -1 if it is none that can be."""
+    """Return the start number in the report, or -1 if the report is invalid."""
     try:
         start = Progress.from_json(report).start
     except ValueError:
@@ -214,13 +218,16 @@ class Reporter:
         The number grows with each start of the job's trainer: the reports of a later start supersede all earlier.
         `on_superseded` is called if one has reported; then nothing is delivered any more.
         """
-        self._deliver, self._count_start, self._on_superseded = deliver, count_start, on_superseded
+        self._deliver = deliver
+        self._count_start = count_start
+        self._on_superseded = on_superseded
         self._number: int | None = None
         self._plan: Plan | None = None
         self._newest: Progress | None = None
         self._exchanged = Exchanged()
         self._pace = 0.0
-        self._due, self._over = threading.Event(), threading.Event()
+        self._due = threading.Event()
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress reports", daemon=True)
 
     @property
@@ -288,12 +295,14 @@ class Reporter:
         self._thread.start()
 
     def _row(self, row: HistoryRow) -> None:
-        last, plan = self._newest, self._plan
+        last = self._newest
+        plan = self._plan
         assert last is not None
         assert plan is not None
         took = row.compute_seconds + row.exchange_seconds + row.wait_seconds
         self._pace = took if not self._pace else self._pace + _SMOOTHING * (took - self._pace)
-        stage, crews = str(row.stage), last.crews
+        stage = str(row.stage)
+        crews = last.crews
         if row.workers > crews.get(stage, 0):
             crews = {**crews, stage: row.workers}
         self._newest = replace(
@@ -327,7 +336,7 @@ class Reporter:
         self._due.set()
 
     def _ahead(self, forecast: Forecast | None, update: int) -> Forecast | None:
-        """The forecast with the seconds until its look; None once that look is over."""
+        """Return the forecast with the seconds until its look; None once that look is over."""
         if forecast is None or forecast.update <= update:
             return None
         return replace(forecast, due_seconds=self._pace * (forecast.update - update))
@@ -344,11 +353,14 @@ class Reporter:
                 self._thread.join(timeout=_STOP_SECONDS)
 
     def _run(self) -> None:
-        delivered, began, failed = None, time.monotonic(), False
+        delivered = None
+        began = time.monotonic()
+        failed = False
         while not (self._over.is_set() and delivered == self._newest):
             self._due.wait(PERIOD_SECONDS if failed else period_seconds(time.monotonic() - began))
             self._due.clear()
-            newest, over = self._newest, self._over.is_set()
+            newest = self._newest
+            over = self._over.is_set()
             if newest is not None and newest != delivered:
                 failed = not self._try(newest, tries=_LAST_TRIES if over else 1)
                 delivered = delivered if failed and not over else newest
@@ -373,7 +385,7 @@ class Reporter:
 
 
 def period_seconds(running: float) -> float:
-    """The time between two reports of progress alone, `running` seconds after the start: from 1 s to 10 s."""
+    """Return the time between two reports that only say progress, 1 s to 10 s, `running` seconds after the start."""
     return min(max(running / PERIODS, PERIOD_SECONDS), LONGEST_PERIOD_SECONDS)
 
 
@@ -392,6 +404,6 @@ def _after(known: Exchanged, event: events.Exchanged) -> Exchanged:
 
 
 def _end_of(plan: Plan) -> dict[str, Any]:
-    """The fields of a report that say where the training ends."""
+    """Return the fields of a report that say where the training ends."""
     ended = plan.epochs if plan.ended_early else None
     return {"updates": plan.updates, "epochs": plan.epochs, "ended_at_epoch": ended}

@@ -6,7 +6,7 @@ from batchgrowth.errors import WorkloadError
 
 
 def whole(name: str, text: str, least: int = 1) -> int:
-    """The integer in `text`, at least `least`. Raises WorkloadError naming the argument."""
+    """Return the integer in `text`, at least `least`. Raises WorkloadError, which names the argument."""
     try:
         number = int(text)
     except ValueError:
@@ -17,7 +17,7 @@ def whole(name: str, text: str, least: int = 1) -> int:
 
 
 def share(name: str, text: str) -> float:
-    """The number in `text`, at least 0 and below 1. Raises WorkloadError naming the argument."""
+    """Return the number in `text`, at least 0 and below 1. Raises WorkloadError, which names the argument."""
     try:
         number = float(text)
     except ValueError:

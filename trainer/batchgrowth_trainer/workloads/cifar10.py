@@ -66,7 +66,7 @@ def normalised(pixels: Tensor) -> Tensor:
 
 
 def read_images(folder: Path, names: tuple[str, ...]) -> Images:
-    """The examples of the named files, in order. Raises DataError naming a missing or damaged file."""
+    """Read the examples of the named files, in order. Raises DataError, which names a missing or damaged file."""
     records = np.concatenate([_read_records(folder / name) for name in names])
     pixels = torch.from_numpy(records[:, 1:].copy()).view(-1, 3, SIDE, SIDE)
     return Images(pixels, torch.from_numpy(records[:, 0].astype(np.int64)))
@@ -93,7 +93,7 @@ def _read_records(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
 def crop_and_flip(images: Tensor) -> Tensor:
-    """The images (N, C, H, W), each shifted by up to 4 pixels with zero padding, and mirrored with probability 1/2.
+    """Shift each image of (N, C, H, W) by up to 4 zero-padded pixels, and mirror it with probability 1/2.
 
     Draws 3·N numbers from torch's global CPU generator, on every device.
     """

@@ -27,13 +27,14 @@ class DaskArrays:
     """
 
     def __init__(self, *arrays: da.Array, kept_bytes: int = KEPT_BYTES) -> None:
-        """Raises WorkloadError for what is no Dask array, lengths that differ or are unknown, and odd dtypes."""
+        """Raise WorkloadError for what is no Dask array, for lengths that differ or are unknown, and for odd dtypes."""
         if not arrays:
             raise WorkloadError("DaskArrays: no array was given; give DaskArrays(inputs, targets)")
         for place, array in enumerate(arrays):
             _check(array, place, arrays[0])
         self._arrays = [_Rows(array) for array in arrays]
-        self._most, self._bytes = kept_bytes, 0
+        self._most = kept_bytes
+        self._bytes = 0
         self._kept: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
 
     def __len__(self) -> int:
@@ -44,7 +45,7 @@ class DaskArrays:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, ...]]:
-        """The rows at `indices`, in their order. Raises IndexError if one is not there."""
+        """Return the rows at `indices`, in their order. Raises IndexError if a row does not exist."""
         if indices and not 0 <= min(indices) <= max(indices) < len(self):
             raise IndexError(f"rows {min(indices)} to {max(indices)} of {len(self)}")
         return list(zip(*(self._rows(number, indices) for number in range(len(self._arrays))), strict=True))
@@ -81,10 +82,11 @@ class _Rows:
         lengths = [length for length in whole.chunks[0] if length]  # an empty chunk has no row to look up
         numbers = [number for number, length in enumerate(whole.chunks[0]) if length]
         self.starts: list[int] = [0, *accumulate(lengths)]
-        self._array, self._numbers = whole, numbers
+        self._array = whole
+        self._numbers = numbers
 
     def computed(self, chunk: int) -> Tensor:
-        """The values of a chunk."""
+        """Return the values of a chunk."""
         block = self._array.blocks[self._numbers[chunk]].compute(scheduler="synchronous")
         return torch.from_numpy(np.array(block, order="C"))
 

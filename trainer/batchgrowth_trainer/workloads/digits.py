@@ -32,12 +32,12 @@ _TEST = int(
 
 
 def workload(hidden: str = "64", dropout: str = "0.2") -> Workload:
-    """A convolutional net with batch norm and dropout; `hidden` is the number of channels of its first two layers."""
+    """Train a convolutional net with batch norm and dropout; `hidden` is the channels of its first two layers."""
     return _workload(conv_net(whole("hidden", hidden), share("dropout", dropout)))
 
 
 def mlp(hidden: str = "128") -> Workload:
-    """A net with one hidden layer of width `hidden`, without batch norm or dropout."""
+    """Train a net with one hidden layer of width `hidden`, without batch norm or dropout."""
     width = whole("hidden", hidden)
     return _workload(nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, CLASSES)))
 
@@ -61,7 +61,7 @@ def split() -> tuple[TensorDataset, TensorDataset]:
 
 
 def _file() -> Path:
-    """The path of scikit-learn's file, found without importing scikit-learn, which takes a second."""
+    """Find scikit-learn's file without importing scikit-learn, which would take a second."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise DataError(

@@ -15,7 +15,8 @@ class Shifted(Dataset[tuple[Tensor, Tensor]]):
     """
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
-        self.images, self.labels = images, labels
+        self.images = images
+        self.labels = labels
 
     def __len__(self) -> int:
         return len(self.images)
@@ -26,7 +27,7 @@ class Shifted(Dataset[tuple[Tensor, Tensor]]):
 
 
 def workload(hidden: str = "64") -> Workload:
-    """The arguments are the strings of spec.workload.arguments."""
+    """Return what the trainer trains; the arguments are the strings of spec.workload.arguments."""
     train, test = split()
     width = int(hidden)
     return Workload(

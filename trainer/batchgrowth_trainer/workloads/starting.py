@@ -48,7 +48,8 @@ def begin(folder: Path) -> tuple[Path, Path]:
     if keyword.iskeyword(module) or find_spec(module) is not None:
         raise SpecError([Fault("NAME", f"{module} is the name of another Python module", "give another name")])
     text = files("batchgrowth_trainer.workloads").joinpath("starter.py").read_text(encoding="utf-8")
-    code, manifest = folder / f"{module}.py", folder / "job.yaml"
+    code = folder / f"{module}.py"
+    manifest = folder / "job.yaml"
     try:
         folder.mkdir(parents=True)
         code.write_text(text, encoding="utf-8")

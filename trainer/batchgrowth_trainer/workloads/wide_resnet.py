@@ -53,7 +53,7 @@ def _group(inputs: int, outputs: int, stride: int, blocks: int, dropout: float) 
 
 
 def initialise(model: nn.Module) -> None:
-    """Initialises the convolutions of a CIFAR-10 model by He's normal distribution (K. He et al., 2015)."""
+    """Initialise the convolutions of a CIFAR-10 model by He's normal distribution (K. He et al., 2015)."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

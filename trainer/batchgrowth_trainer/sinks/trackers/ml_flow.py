@@ -12,7 +12,8 @@ from batchgrowth_trainer.sinks.trackers.tracking import Point, Status, Training,
 
 FOLDER = "mlflow"
 _ENDED = {Status.FINISHED: "FINISHED", Status.INTERRUPTED: "KILLED", Status.FAILED: "FAILED"}
-_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # in one request, as MLflow's API says
+_MOST_METRICS = 1000
+_MOST_PARAMETERS = 100  # in one request, as MLflow's API says
 _LONGEST_PARAMETER = 6000
 _DEFAULT_EXPERIMENT = "Default"
 _NOT_IN_NAMES = re.compile(r"[^\w./ -]")
@@ -64,7 +65,7 @@ class MLflow:
 
 
 def _named(name: str) -> str:
-    """The name as MLflow takes it: a metric of a workload may have any."""
+    """Return the name as MLflow accepts it; a workload's metric may have any name."""
     return _NOT_IN_NAMES.sub("_", name)
 
 

@@ -67,11 +67,11 @@ class Tracker(Protocol):
         ...
 
     def write(self, points: Sequence[Point]) -> None:
-        """Records points, in the order of their updates."""
+        """Record points, in the order of their updates."""
         ...
 
     def end(self, status: Status, summary: Mapping[str, Value]) -> None:
-        """Records how the run ended, and closes it."""
+        """Record how the run ended, and close it."""
         ...
 
 
@@ -97,7 +97,7 @@ class Entry:
     implementation: str
 
     def load(self) -> Tracker:
-        """The tracker. Raises whatever its library raises while it is imported."""
+        """Make the tracker. Raises what its library raises when it is imported."""
         made: Tracker = pkgutil.resolve_name(f"{__package__}.{self.implementation}")()
         return made
 
@@ -111,7 +111,7 @@ ENTRIES = {
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Raises SpecError, naming the extra, if the library of one of these trackers is missing."""
+    """Raise SpecError, which names the extra, if the library of one of these trackers is missing."""
     missing = [name for name in names if not _is_there(ENTRIES[name].package)]
     if missing:
         raise SpecError([_fault(name, ENTRIES[name]) for name in missing])
@@ -135,9 +135,12 @@ def _fault(name: str, entry: Entry) -> Fault:
 # again. How far the tracker has come is kept in the output folder, so a resume neither begins another run of the
 # tracker nor repeats an update there.
 
-SHORTEST_SECONDS, LONGEST_SECONDS, PERIODS = 0.25, 10.0, 400
+SHORTEST_SECONDS = 0.25
+LONGEST_SECONDS = 10.0
+PERIODS = 400
 """Between two updates that are recorded: a 400th of the time since the start, within these bounds."""
-PERIOD_SECONDS, RETRY_SECONDS = 1.0, 10.0
+PERIOD_SECONDS = 1.0
+RETRY_SECONDS = 10.0
 """Between two times that points are sent, and after one that failed."""
 _STOP_SECONDS = 30.0  # the longest that the end of a run waits for what was not sent yet
 _HURRIED_STOP_SECONDS = 3.0  # the same if the tracker has failed before, or if a user stops the run at once
@@ -167,7 +170,11 @@ class Tracking:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`load` is called in the thread, since the library may take seconds to import; `note` tells the user."""
-        self._name, self._load, self._training, self._note, self._clock = name, load, training, note, clock
+        self._name = name
+        self._load = load
+        self._training = training
+        self._note = note
+        self._clock = clock
         self._path = training.folder / _FOLDER / f"{name}.json"
         self._recorded = _read(self._path)
         self._known = self._recorded  # of an earlier start: what must not be repeated
@@ -175,10 +182,13 @@ class Tracking:
         self._is_open = False
         self._waiting: deque[Point] = deque(maxlen=_MOST_WAITING)
         self._last: HistoryRow | None = None
-        self._noted, self._began, self._due = 0, 0.0, 0.0
+        self._noted = 0
+        self._began = 0.0
+        self._due = 0.0
         self._status: Status | None = None
         self._summary: dict[str, Value] = {}
-        self._trouble, self._told = "", False
+        self._trouble = ""
+        self._told = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
 
@@ -200,7 +210,8 @@ class Tracking:
         self._tell()
 
     def _row(self, row: HistoryRow) -> None:
-        last, self._last = self._last, row
+        last = self._last
+        self._last = row
         now = self._clock()
         if now >= self._due or last is None or (row.stage, row.workers) != (last.stage, last.workers):
             self._due = now + period_seconds(now - self._began)
@@ -242,7 +253,8 @@ class Tracking:
             self._trouble = self._trouble or "has not taken everything in time"
 
     def _tell(self) -> None:
-        trouble, self._trouble = self._trouble, ""
+        trouble = self._trouble
+        self._trouble = ""
         if trouble and not self._told:
             self._told = True
             self._note(f"spec.trackers: {self._name} {trouble}; training goes on, and what it lacks is in history.csv")
@@ -270,7 +282,8 @@ class Tracking:
         if not self._is_open:
             self._keep(replace(self._recorded, run=self._tracker.open(self._training, self._recorded.run)))
             self._is_open = True
-        points, before = list(self._waiting), self._recorded
+        points = list(self._waiting)
+        before = self._recorded
         if not points:
             return
         self._keep(_after(before, points))  # first: a trainer that is killed here must not send them again
@@ -297,7 +310,7 @@ class Tracking:
 
 
 def period_seconds(running: float) -> float:
-    """The least time between two updates that are recorded, `running` seconds after the start."""
+    """Return the minimum time between two recorded updates, `running` seconds after the start."""
     return min(max(running / PERIODS, SHORTEST_SECONDS), LONGEST_SECONDS)
 
 
@@ -319,7 +332,7 @@ def _read(path: Path) -> _Recorded:
 
 
 def tracking(job: BatchGrowthJob, folder: Path, note: Callable[[str], None]) -> tuple[Tracking, ...]:
-    """A sink for each of spec.trackers."""
+    """Make a sink for each of spec.trackers."""
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     training = Training(name=job.metadata.name, folder=folder, spec=spec)
     return tuple(Tracking(name, ENTRIES[name].load, training, note) for name in job.spec.trackers or ())
