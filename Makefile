@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UV = VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
+SBOMS := dist
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-long test-pure built check format bench gpu generate cluster cluster-down images demo package lock clean
+.PHONY: help install run test test-all test-long test-pure built check sboms format bench gpu generate cluster cluster-down images demo package lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -34,9 +35,22 @@ check: $(INSTALLED) ## format, lint, types, import contracts; licences, SBOMs an
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m cluster.supply licences
-	$(BIN)/python -m cluster.supply sboms
-	$(BIN)/python -m cluster.supply vulnerable
+	$(BIN)/pip-licenses
+	@$(MAKE) --no-print-directory sboms
+	$(BIN)/python -m cluster.supply
+
+# The environments hold what the Dockerfile installs, as hard links to uv's cache, for the Python of .venv.
+sboms: $(INSTALLED) ## what each image is made of, as CycloneDX, in dist/
+	@mkdir -p $(SBOMS)
+	@set -e; for image in operator trainer; do \
+	  rm -rf $(VENV)/$$image; \
+	  $(UV) venv --quiet --python $(BIN)/python $(VENV)/$$image; \
+	  $(UV) pip install --quiet --python $(VENV)/$$image --requirements pyproject.toml --extra $$image --constraints requirements.lock; \
+	  $(BIN)/cyclonedx-py environment $(VENV)/$$image --pyproject pyproject.toml --output-reproducible --no-validate \
+	    --output-file $(SBOMS)/$$image.cdx.json; \
+	  rm -rf $(VENV)/$$image; \
+	  echo "$(SBOMS)/$$image.cdx.json"; \
+	done
 
 TOGETHER := --dist worksteal --numprocesses
 PARTLY := tests/pure/operator/machine tests/chart tests/dask # `make test` runs what is marked `smoke`, `make test-all` the rest

@@ -9,12 +9,13 @@ import yaml
 
 from cluster import build
 from cluster.recipe import ALL, MODULES
-from cluster.supply.lock import read_lock
+from cluster.supply import PIN
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 MAKEFILE = (ROOT / "Makefile").read_text()
-CHECKED = re.compile(r"--require-hashes|--constraints \S+requirements\.lock|--build-constraints \S*requirements\.lock")
+LOCK = dict(PIN.findall((ROOT / "requirements.lock").read_text()))
+CHECKED = re.compile(r"--require-hashes|--constraints \S*requirements\.lock|--build-constraints \S*requirements\.lock")
 INSTALL = re.compile(r"pip install\b.*?(?=&&|\n|$)")
 
 
@@ -24,9 +25,7 @@ def test_pip_and_uv_check_digests() -> None:
 
     assert len(commands) >= 9
     assert [] == [command for command in commands if not CHECKED.search(command)]
-    assert {"uv", "hatchling", "editables"} <= {
-        each.name for each in read_lock((ROOT / "requirements.lock").read_text())
-    }
+    assert LOCK.keys() > {"uv", "hatchling", "editables"}
 
 
 def test_uv_s_entry_is_cut_out_of_the_lock() -> None:
@@ -37,7 +36,7 @@ def test_uv_s_entry_is_cut_out_of_the_lock() -> None:
         ["sed", "-n", script, ROOT / "requirements.lock"], capture_output=True, text=True, check=True
     ).stdout
 
-    assert ["uv"] == [each.name for each in read_lock(cut)]
+    assert dict(PIN.findall(cut)) == {"uv": LOCK["uv"]}
 
 
 @pytest.mark.parametrize(
@@ -81,8 +80,5 @@ def test_go_modules_are_named_by_version_and_digest(module: str) -> None:
 def test_the_dask_operator_s_chart_comes_out_of_the_lock() -> None:
     """In the version of the package, and from no repository of charts."""
     [dependency] = yaml.safe_load((ROOT / "charts/batchgrowth/Chart.yaml").read_text())["dependencies"]
-    [version] = [
-        each.version for each in read_lock((ROOT / "requirements.lock").read_text()) if each.name == "dask-kubernetes"
-    ]
 
-    assert (version, "") == (dependency["version"], dependency["repository"])
+    assert (dependency["version"], dependency["repository"]) == (LOCK["dask-kubernetes"], "")
