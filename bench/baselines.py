@@ -1,14 +1,23 @@
-"""The baselines, in plain torch.distributed over gloo: one process, DDP, and two exchanges tensor by tensor.
+"""The baselines in plain torch: DDP over gloo, one process, and the loops that users write for one process.
 
-They use the same model, loss, data, order of examples, number of threads and allocator settings as ours, without
-our extra work per update: a history row with the loss, and the check of a stop flag.
+They use the same model, loss, data, number of threads and allocator settings as ours, without our extra work per
+update: a history row with the loss, and the check of a stop flag. All but the users' loops, which draw an order of
+torch's own, take the examples in our order, too.
+
+Two processes are started once, and are idle while other systems are measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import multiprocessing
+import os
+import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from time import perf_counter
+from types import TracebackType
+from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
@@ -16,17 +25,22 @@ from batchgrowth.position import Position
 from batchgrowth.schedule.plan import make_plan
 from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec
-from batchgrowth_trainer.loading import load_workload
-from batchgrowth_trainer.replica.data import draw_seed, example_order
-from batchgrowth_trainer.workload import Workload, fetch
-from torch import Tensor
+from batchgrowth_trainer.replica.building import build_workload
+from batchgrowth_trainer.replica.data import example_order
+from batchgrowth_trainer.replica.devices import prepare_process
+from batchgrowth_trainer.workload import Dataset, fetch
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
+from bench.cases import DATALOADER, DDP, LOADERS, ONE, PLAIN, WORKERS
 from bench.loopback import sent_bytes
-from bench.systems import DDP, GATHER, ONE, REDUCE
 
-Exchange = Callable[[list[Tensor]], None]
-BLOCK_SECONDS = 0.25  # which has a report of our worker, or an update
+BLOCK_SECONDS = 0.25
+"""The length of a block of updates that is timed by itself, in seconds: that of a report of our worker."""
+_HOST = "127.0.0.1"
+
+_Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +56,7 @@ class Sample:
 
 
 def sample_of(ends: Sequence[float], sent: float = 0.0) -> Sample:
-    """The sample of updates between these times, in seconds: the beginning of the first, and the end of each."""
+    """Return the sample of updates between these times, in seconds: the start of the first, and the end of each."""
     count = len(ends) - 1
     mean = (ends[-1] - ends[0]) / count
     block = min(count, max(1, round(BLOCK_SECONDS / mean)))
@@ -50,24 +64,82 @@ def sample_of(ends: Sequence[float], sent: float = 0.0) -> Sample:
     return Sample(mean * 1e3, sent, tuple((ends[at + block] - ends[at]) / block * 1e3 for at in starts))
 
 
-def measure(system: str, spec: JobSpec, warm: int, rank: int, world: int) -> Sample:
-    """The means over the updates of the spec's plan after the first `warm`, by this rank's clock."""
-    plan, workload = make_plan(spec), workload_of(spec)
+class Peers:
+    """The two processes; the context manager ends them."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        context = multiprocessing.get_context("spawn")
+        with socket.socket() as probe:
+            probe.bind((_HOST, 0))
+            port = int(probe.getsockname()[1])
+        self._ends: list[Connection] = []
+        self._processes = []
+        for rank in range(WORKERS):
+            mine, theirs = context.Pipe()
+            # It is not a daemon, since a DataLoader has children; it ends with its pipe.
+            process = context.Process(target=_serve, args=(rank, port, spec, theirs), daemon=False)
+            process.start()
+            theirs.close()
+            self._ends.append(mine)
+            self._processes.append(process)
+
+    def measure(self, system: str, spec: JobSpec, warm: int) -> Sample:
+        """Return rank 0's sample; rank 1 is idle if one process trains. Raises EOFError if a process has failed."""
+        ends = self._ends
+        if system in (ONE, PLAIN, DATALOADER):
+            ends = ends[:1]
+        for end in ends:
+            end.send((system, spec, warm, len(ends)))
+        samples: list[Sample] = [end.recv() for end in ends]
+        return samples[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for end in self._ends:
+            end.close()
+        for process in self._processes:
+            process.join(timeout=10)
+            process.kill()
+
+
+def _serve(rank: int, port: int, spec: JobSpec, orders: Connection) -> None:
+    prepare_process(spec)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"tcp://{_HOST}:{port}", rank=rank, world_size=WORKERS)
+    try:
+        while True:
+            system, job, warm, world = orders.recv()
+            if system in (PLAIN, DATALOADER):
+                orders.send(_measure_loop(system, job, warm))
+            else:
+                orders.send(_measure_shares(system, job, warm, rank, world))
+    except EOFError:
+        dist.destroy_process_group()
+
+
+def _measure_shares(system: str, spec: JobSpec, warm: int, rank: int, world: int) -> Sample:
+    """Return the means over the updates of the spec's plan after the first `warm`, by this rank's clock."""
+    plan = make_plan(spec)
+    workload = build_workload(spec)
     parameters = list(workload.model.parameters())
-    # The models have the same seed, but each rank draws its own dropout masks.
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(workload.model) if system == DDP else workload.model
+    torch.manual_seed(rank)  # the models have the same seed, but each rank draws its own dropout masks
+    model = workload.model
+    if system == DDP:
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(parameters, lr=float(spec.learning_rate.initial), momentum=0.9)
     model.train()
-    exchange = EXCHANGES[system]
-    ends, before = [0.0], 0
+    ends: list[float] = []
+    before = 0
     for update, indices in enumerate(shares(spec, plan, rank, world)):
         if update == warm:
-            ends[0], before = _start(world)
+            _meet(world)
+            ends.append(perf_counter())
+            before = sent_bytes()
         optimizer.zero_grad()
         inputs, target = fetch(workload.train, indices)
         workload.loss(model(inputs), target).mean().backward()  # type: ignore[no-untyped-call]
-        exchange([p.grad for p in parameters if p.grad is not None])
         optimizer.step()
         if update >= warm:
             ends.append(perf_counter())
@@ -75,58 +147,62 @@ def measure(system: str, spec: JobSpec, warm: int, rank: int, world: int) -> Sam
     return sample_of(ends, (sent_bytes() - before) / (plan.updates - warm))
 
 
-def _start(world: int) -> tuple[float, int]:
-    _meet(world)
-    return perf_counter(), sent_bytes()
-
-
 def _meet(world: int) -> None:
     if world > 1:
         dist.barrier()
 
 
-def workload_of(spec: JobSpec) -> Workload:
-    """The job's workload, with the model's weights by its seed."""
-    return load_workload(
-        spec.workload.entrypoint,
-        spec.workload.arguments,
-        seed=draw_seed(spec.seed, "model") % 2**32,
-        examples=spec.workload.examples,
-    )
-
-
 def shares(spec: JobSpec, plan: Plan, rank: int, world: int) -> Iterator[Tensor]:
-    """This rank's indices for each update: an equal share of the examples that our systems use for it."""
-    position, epoch, order = Position(), -1, torch.empty(0)
+    """Yield this rank's indices for each update: an equal share of the examples that our systems use for it."""
+    position = Position()
+    epoch = -1
+    order = torch.empty(0)
     while not plan.is_done(position):
         step = plan.step_at(position)
         if position.epoch != epoch:
-            epoch, order = position.epoch, example_order(spec.seed, position.epoch, plan.examples_per_epoch)
-        first, last = (step.examples * part // world for part in (rank, rank + 1))
+            epoch = position.epoch
+            order = example_order(spec.seed, epoch, plan.examples_per_epoch)
+        first = step.examples * rank // world
+        last = step.examples * (rank + 1) // world
         yield order[position.offset + first : position.offset + last]
         position = step.after
 
 
-def _nothing(gradients: list[Tensor]) -> None:
-    """Does nothing: one process exchanges nothing, and DDP exchanges during backward."""
+def _measure_loop(system: str, spec: JobSpec, warm: int) -> Sample:
+    """Return the sample of a loop that users of PyTorch write for one process, after the first `warm` updates."""
+    workload = build_workload(spec)
+    loss = nn.CrossEntropyLoss()
+    model = workload.model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=float(spec.learning_rate.initial), momentum=0.9)
+    batches = _from_memory(workload.train, spec)
+    if system == DATALOADER:
+        batches = _from_loader(workload.train, spec)
+    ends = [perf_counter()]
+    for inputs, target in batches:
+        optimizer.zero_grad()
+        loss(model(inputs), target).backward()
+        optimizer.step()
+        ends.append(perf_counter())
+    return sample_of(ends[warm:])
 
 
-def _gather_scatter(gradients: list[Tensor]) -> None:
-    """Rank 0 gathers each tensor, averages it and scatters the mean (CS744 report, task 2A)."""
-    world, is_root = dist.get_world_size(), dist.get_rank() == 0
-    for gradient in gradients:
-        parts = [torch.empty_like(gradient) for _ in range(world)] if is_root else None
-        dist.gather(gradient, parts, dst=0)
-        mean = torch.stack(parts).mean(0) if parts else None
-        dist.scatter(gradient, None if mean is None else [mean] * world, src=0)
+def _from_memory(data: Dataset, spec: JobSpec) -> Iterator[_Batch]:
+    assert isinstance(data, TensorDataset)
+    inputs, targets = data.tensors
+    for _ in range(spec.epochs):
+        order = torch.randperm(len(data))
+        for first in range(0, len(data), spec.batch.initial):
+            indices = order[first : first + spec.batch.initial]
+            yield inputs[indices], targets[indices]
 
 
-def _all_reduce(gradients: list[Tensor]) -> None:
-    """One all_reduce per tensor (CS744 report, task 2B)."""
-    world = dist.get_world_size()
-    for gradient in gradients:
-        dist.all_reduce(gradient)
-        gradient.div_(world)
-
-
-EXCHANGES: dict[str, Exchange] = {DDP: _nothing, ONE: _nothing, GATHER: _gather_scatter, REDUCE: _all_reduce}
+def _from_loader(data: Dataset, spec: JobSpec) -> Iterator[_Batch]:
+    loader = DataLoader(
+        cast("torch.utils.data.Dataset[Any]", data),
+        spec.batch.initial,
+        shuffle=True,
+        num_workers=LOADERS,
+        persistent_workers=True,
+    )
+    for _ in range(spec.epochs):
+        yield from loader

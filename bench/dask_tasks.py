@@ -1,6 +1,6 @@
 """The loop that users of Dask write: the model scattered, a task per worker, the gradients gathered, a step.
 
-As the paper's code does it (AdaDamp over Dask; Sievert and Shah, 2021), with nothing but Dask's public calls. Workers
+The paper's code does it so (AdaDamp over Dask; Sievert and Shah, 2021), with nothing but Dask's public calls. Workers
 may not join or leave, and a lost one ends it.
 """
 
@@ -14,29 +14,34 @@ import torch
 from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.replica.building import build_workload
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.workload import Workload, fetch
 from distributed import Client
 
-from bench.baselines import Sample, shares, workload_of
+from bench.baselines import Sample, shares
 from bench.loopback import sent_bytes
 
 State = dict[str, np.ndarray]
 
 
 def measure(job: BatchGrowthJob, scheduler: str, warm: int) -> Sample:
-    """The means over the updates of the job's plan after the first `warm`, by the clock of the loop."""
-    spec, plan, text = job.spec, make_plan(job.spec), job.model_dump_json(by_alias=True)
-    workload = workload_of(spec)
+    """Return the means over the updates of the job's plan after the first `warm`, by the clock of the loop."""
+    spec = job.spec
+    plan = make_plan(spec)
+    text = job.model_dump_json(by_alias=True)
+    workload = build_workload(spec)
     parameters = dict(workload.model.named_parameters())
     optimizer = torch.optim.SGD(parameters.values(), lr=float(spec.learning_rate.initial), momentum=0.9)
     with Client(scheduler) as client:
         workers = sorted(client.scheduler_info()["workers"])
         parts = zip(*(shares(spec, plan, rank, len(workers)) for rank in range(len(workers))), strict=True)
-        began, before = 0.0, 0
+        began = 0.0
+        before = 0
         for update, indices in enumerate(parts):
             if update == warm:
-                began, before = perf_counter(), sent_bytes()
+                began = perf_counter()
+                before = sent_bytes()
             state = {name: tensor.numpy() for name, tensor in workload.model.state_dict().items()}
             model = client.scatter(state, broadcast=True, hash=False)
             tasks = [
@@ -47,12 +52,12 @@ def measure(job: BatchGrowthJob, scheduler: str, warm: int) -> Sample:
             for name, parameter in parameters.items():
                 parameter.grad = torch.from_numpy(np.mean([gradient[name] for gradient in gradients], axis=0))
             optimizer.step()
-        ended, timed = perf_counter(), plan.updates - warm
-        return Sample((ended - began) / timed * 1e3, (sent_bytes() - before) / timed)
+        timed = plan.updates - warm
+        return Sample((perf_counter() - began) / timed * 1e3, (sent_bytes() - before) / timed)
 
 
 def _gradient(job: str, state: State, indices: torch.Tensor) -> State:
-    """The mean gradient of these examples, by name, with the model's state."""
+    """Return the mean gradient of these examples, by name, with the model's state."""
     workload = _workload(job)
     model = workload.model
     model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in state.items()})
@@ -64,9 +69,9 @@ def _gradient(job: str, state: State, indices: torch.Tensor) -> State:
 
 @lru_cache(maxsize=1)
 def _workload(job: str) -> Workload:
-    """The worker's workload, made once."""
+    """Build the worker's workload, once."""
     spec = read_manifest(job).spec
     prepare_process(spec)
-    workload = workload_of(spec)
+    workload = build_workload(spec)
     workload.model.train()
     return workload

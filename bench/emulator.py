@@ -1,4 +1,4 @@
-"""An emulated network between network namespaces: delay, rate, loss and queues, in one process, without the kernel's.
+"""An emulated network between network namespaces, in one process: delay, rate, loss and queues.
 
 Each host has a TUN device, and this process holds the other end of all of them: it reads the IP packets that a host
 sends, and writes each, some time later, to the host that it is addressed to. Each host is connected with a switch by a
@@ -35,9 +35,9 @@ _IPV4 = 4
 class Link:
     """The cable between a host and the switch.
 
-    A packet that the host sends is lost with the probability `loss`, and takes `delay_seconds` to the host that it is
-    for. Each direction carries `megabits` per second, None for any number, one packet after another; those that would
-    wait behind more than `queue_bytes` are dropped. One that is `cut` carries nothing, in either direction.
+    A packet that the host sends is lost with the probability `loss`, and takes `delay_seconds` to its receiver. Each
+    direction carries `megabits` per second, one packet after another, and drops a packet that would wait behind more
+    than `queue_bytes`; None is no limit. A link that is `cut` carries nothing, in either direction.
     """
 
     delay_seconds: float = 0.0
@@ -49,10 +49,10 @@ class Link:
 
 @dataclass(slots=True)
 class Counters:
-    """What was sent since the links were set: by the hosts, in `packets` and `size` in bytes; of these packets, how
-    many were `lost` by chance or at a cut, `dropped` by full queues, and `refused` by the host that they were for.
+    """What the hosts have sent since the links were set: `packets`, and their `size` in bytes.
 
-    Those that arrived were written `late_seconds` after their time, summed; `processor_seconds` is what that took.
+    Of these packets some were `lost` by chance or at a cut, `dropped` by full queues, and `refused` by the receiver;
+    those that `arrived` did so `late_seconds` after their time, summed. The emulator took `processor_seconds`.
     """
 
     packets: int = 0
@@ -66,14 +66,15 @@ class Counters:
 
 
 class Switch:
-    """Knows the packets under way. All times are in seconds, by one clock of the caller."""
+    """The packets under way. All times are in seconds, by one clock of the caller."""
 
     def __init__(self, links: Sequence[Link], seed: int) -> None:
         """`seed` decides which packets are lost. Raises ValueError for more hosts than there are addresses."""
         if len(links) > _MOST_HOSTS:
             raise ValueError(f"{len(links)} hosts; give at most {_MOST_HOSTS}")
         self.counters = Counters()
-        self._links, self._random = links, random.Random(seed)
+        self._links = links
+        self._random = random.Random(seed)
         self._out = [_Direction(link) for link in links]
         self._in = [_Direction(link) for link in links]
         self._order = itertools.count()
@@ -81,25 +82,26 @@ class Switch:
 
     @property
     def next_at(self) -> float:
-        """When `due` has something to do; infinite if no packet is under way."""
-        return self._under_way[0][0] if self._under_way else math.inf
+        """Return when `due` has something to do; infinite if no packet is under way."""
+        if not self._under_way:
+            return math.inf
+        return self._under_way[0][0]
 
     def accept(self, host: int, packet: bytes, now: float) -> None:
-        """Take a packet that this host, counted from 0, sends; one that is for no host is ignored."""
+        """Take a packet that this host, counted from 0, sends; ignore one that is for no host."""
         to = _destination(packet)
         if to is None or to >= len(self._links):
             return
-        link, counters = self._links[host], self.counters
-        counters.packets += 1
-        counters.size += len(packet)
-        cut = link.cut or self._links[to].cut
-        if cut or (link.loss and self._random.random() < link.loss):
-            counters.lost += 1
+        link = self._links[host]
+        self.counters.packets += 1
+        self.counters.size += len(packet)
+        if link.cut or self._links[to].cut or (link.loss and self._random.random() < link.loss):
+            self.counters.lost += 1
             return
         self._push(self._out[host].passed(len(packet), now), link.delay_seconds, False, to, packet)
 
     def due(self, now: float) -> Iterator[tuple[int, bytes, float]]:
-        """(host, packet, when) for each packet that has arrived by `now`, in the order in which they arrive."""
+        """Yield (host, packet, when) for each packet that has arrived by `now`, in the order in which they arrive."""
         while self._under_way and self._under_way[0][0] <= now:
             at, _, received, host, packet = heapq.heappop(self._under_way)
             if received:
@@ -118,36 +120,29 @@ class _Direction:
     """One direction of a link: when a packet has passed it."""
 
     def __init__(self, link: Link) -> None:
-        self._rate = None if link.megabits is None else link.megabits * 1e6 / 8
-        self._queue, self._free_at = link.queue_bytes, -math.inf
+        self._link = link
+        self._free_at = -math.inf
 
     def passed(self, size: int, now: float) -> float | None:
-        """When the last of the packet's bytes has passed, behind all packets before it; None if the queue is full."""
-        if self._rate is None:
+        """Return when the packet's last byte has passed, behind all packets before; None if the queue is full."""
+        if self._link.megabits is None:
             return now
+        rate = self._link.megabits * 1e6 / 8
         begins = max(now, self._free_at)
-        if (begins - now) * self._rate > self._queue:
+        if (begins - now) * rate > self._link.queue_bytes:
             return None
-        self._free_at = begins + size / self._rate
+        self._free_at = begins + size / rate
         return self._free_at
 
 
 def _destination(packet: bytes) -> int | None:
-    """The number of the host that an IPv4 packet is for; None for all other packets."""
+    """Return the number of the host that an IPv4 packet is for; None for all other packets."""
     if len(packet) < 20 or packet[0] >> 4 != _IPV4 or not 0 < packet[19] <= _MOST_HOSTS:
         return None
     return packet[19] - 1
 
 
 # --- the process ------------------------------------------------------------------------------------------------------
-
-
-def orders(links: Sequence[Link], seed: int) -> str:
-    """The line for this process's standard input that sets the links; packets under way are dropped.
-
-    It answers with a line: the Counters of the links before.
-    """
-    return json.dumps({"links": [asdict(link) for link in links], "seed": seed}) + "\n"
 
 
 class _Taps:
@@ -159,22 +154,26 @@ class _Taps:
         self._began = time.process_time()
 
     def replace(self, links: Sequence[Link], seed: int) -> Counters:
-        """Begin with these links; the counters of those before."""
-        done, now = self._switch.counters, time.process_time()
+        """Begin with these links; return the counters of those before."""
+        done = self._switch.counters
+        now = time.process_time()
         done.processor_seconds = now - self._began
-        self._switch, self._began = Switch(links, seed), now
+        self._switch = Switch(links, seed)
+        self._began = now
         return done
 
-    def serve(self, orders_from: int) -> None:
-        """Carry packets until an order can be read, or its sender has gone."""
+    def serve(self, lines_from: int) -> None:
+        """Carry packets until a line can be read, or its sender has gone."""
         while True:
-            wait = max(0.0, self._switch.next_at - time.monotonic())
-            readable, _, _ = select.select([orders_from, *self._taps], [], [], None if math.isinf(wait) else wait)
+            wait = None
+            if not math.isinf(self._switch.next_at):
+                wait = max(0.0, self._switch.next_at - time.monotonic())
+            readable, _, _ = select.select([lines_from, *self._taps], [], [], wait)
             for host, tap in enumerate(self._taps):
                 if tap in readable:
                     self._read(host, tap)
             self._deliver()
-            if orders_from in readable:
+            if lines_from in readable:
                 return
 
     def _read(self, host: int, tap: int) -> None:
@@ -186,7 +185,8 @@ class _Taps:
             self._switch.accept(host, packet, time.monotonic())
 
     def _deliver(self) -> None:
-        now, counters = time.monotonic(), self._switch.counters
+        now = time.monotonic()
+        counters = self._switch.counters
         for host, packet, at in self._switch.due(now):
             try:
                 os.write(self._taps[host], packet)
@@ -198,7 +198,11 @@ class _Taps:
 
 
 def main(taps: Sequence[int]) -> None:
-    """Carry the packets of these TUN devices, by the links that standard input orders, until it is closed."""
+    """Carry the packets of these TUN devices, until standard input is closed.
+
+    Each line there sets the links and the seed, and drops the packets under way; the answer is a line with the Counters
+    of the links before.
+    """
     for tap in taps:
         os.set_blocking(tap, False)
     between = _Taps(taps)

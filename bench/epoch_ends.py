@@ -24,18 +24,21 @@ class EpochEnds:
 
 
 def measure(case: Case, scheduler: str) -> EpochEnds:
-    """The epoch ends of the case after its warm-up."""
-    job = case.job(case.systems()[-1])
-    rows = ours.measure(job, scheduler).rows.rows[case.warm :]
-    update, costs = costs_of(rows)
-    return EpochEnds(f"{case.model}-{case.batch}", case.examples, update, costs)
+    """Return the epoch ends of the case after its warm-up."""
+    rows, _ = ours.measure(case.job(case.systems[0]), scheduler)
+    update, costs = costs_of(rows[case.warm :])
+    return EpochEnds(case.name, case.examples, update, costs)
 
 
 def costs_of(rows: Sequence[HistoryRow]) -> tuple[float, list[float]]:
-    """The median time between commits within an epoch, and by how much that across each epoch's end exceeds it."""
+    """Return the median time between commits within an epoch, and what each one across an epoch's end takes more."""
     within: list[float] = []
     across: list[float] = []
     for before, row in pairwise(rows):
-        (across if before.epoch.is_integer() else within).append(row.seconds - before.seconds)
+        gap = row.seconds - before.seconds
+        if before.epoch.is_integer():
+            across.append(gap)
+        else:
+            within.append(gap)
     typical = median(within)
     return typical, [gap - typical for gap in across]

@@ -21,80 +21,75 @@ from batchgrowth_trainer.replica.building import build_replica, build_workload
 from batchgrowth_trainer.replica.data import Requests
 from batchgrowth_trainer.replica.devices import autocast, make_device, prepare_process, to_device
 from batchgrowth_trainer.workload import fetch
-from rich.console import Console
 
-from bench.cases import Case, cases
-from bench.report import Sheet, as_markdown, as_table, cells
-from bench.rounds import spread
-from bench.systems import OUR_REDUCE, System
+from bench.cases import OUR_REDUCE, Case, System, cases
+from bench.tables import cells, show, spread
 
 ROOT = Path(__file__).parents[1]
 CASES = ("mlp-512", "wrn-64", "all-vgg11-256")
-OURS, SAME, PLAIN = "batchgrowth, one worker", "plain torch, with the same kernels", "plain torch, as it comes"
-SHARDS, FREE = "batchgrowth, four shards a batch", "batchgrowth, deterministic: false"
+SAME = "plain torch, with the same kernels"
+OURS = "batchgrowth, one worker"
+SHARDS = "batchgrowth, four shards a batch"
+FREE = "batchgrowth, deterministic: false"
+PLAIN = "plain torch, with its default settings"
 NARROWER = ("TensorFloat32", "BFloat16")
-_WARM, _TIMED = 20, 200  # updates
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Milliseconds of each timed update, by system; ratios are to SAME."""
-
-    case: str
-    by_system: dict[str, list[float]]
+_WARM_UPDATES = 20
+_TIMED_UPDATES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A system: what makes an update, and the kernels with which it does."""
+    """A system: the function that makes an update, and the kernels with which it computes."""
 
     spec: JobSpec
     update: Callable[[], None]
-    as_it_comes: bool = False
+    default_kernels: bool = False
 
     def choose_kernels(self) -> None:
         """Set the process so that the next update computes with them."""
         prepare_process(self.spec)
-        if self.as_it_comes:
+        if self.default_kernels:
             torch.use_deterministic_algorithms(mode=False)
             torch.backends.cudnn.allow_tf32 = True
 
 
-def main(
-    tests: Annotated[bool, typer.Option(help="Run tests/gpu first.")] = True,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables for docs/benchmarks.md.")] = False,
-) -> None:
+def main(tests: Annotated[bool, typer.Option(help="Run tests/gpu first.")] = True) -> None:
     """Run the tests of tests/gpu and the benchmarks on this machine's GPU; the exit code is that of the tests."""
     if not torch.cuda.is_available():
         print("No CUDA device is visible here, so nothing was run. These were never run on this machine:")
         print("\n".join(f"  {name}" for name in [*never_run(), *(f"benchmark {name}" for name in CASES)]))
         return
     print(f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
-    words = [sys.executable, "-m", "pytest", "-m", "not long", "tests/gpu"]
-    failed = subprocess.run(words, cwd=ROOT, check=False).returncode if tests else 0
+    failed = 0
+    if tests:
+        words = [sys.executable, "-m", "pytest", "-m", "not long", "tests/gpu"]
+        failed = subprocess.run(words, cwd=ROOT, check=False).returncode
     for case in cases(quick=False):
         if case.name in CASES:
-            show(compare(case, "CUDA", _WARM, _TIMED), markdown=markdown)
+            show_times(case.name, compare(case, "CUDA", _WARM_UPDATES, _TIMED_UPDATES))
     raise typer.Exit(failed)
 
 
 def never_run() -> list[str]:
-    """The tests of tests/gpu, by their ids."""
+    """Return the ids of the tests in tests/gpu."""
     words = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "tests/gpu"]
     plain = os.environ | {"PYTEST_ADDOPTS": ""}
     listed = subprocess.run(words, cwd=ROOT, env=plain, capture_output=True, text=True, check=True).stdout
     return [line for line in listed.splitlines() if "::" in line]
 
 
-def compare(case: Case, device: str, warm: int, timed: int) -> Times:
-    """All systems in turns, an update each, on that workload.device; the batch is one shard, in SHARDS it is four."""
+def compare(case: Case, device: str, warm: int, timed: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each timed update, by system.
+
+    All systems take turns, an update each, on that workload.device. The batch is one shard, but four for SHARDS.
+    """
     whole = _spec(case, device, case.batch)
     systems = {
         SAME: _plain(whole),
         OURS: _ours(whole),
         SHARDS: _ours(_spec(case, device, case.batch // 4)),
         FREE: _ours(whole.model_copy(update={"deterministic": False})),
-        PLAIN: _plain(whole, as_it_comes=True),
+        PLAIN: _plain(whole, default_kernels=True),
     }
     for precision in NARROWER:
         spec = whole.model_copy(update={"precision": precision})
@@ -109,19 +104,17 @@ def compare(case: Case, device: str, warm: int, timed: int) -> Times:
             _wait(device)
             if turn >= warm:
                 times[name].append((perf_counter() - began) * 1e3)
-    return Times(case.name, times)
+    return times
 
 
-def show(found: Times, *, markdown: bool = False) -> None:
+def show_times(case: str, times: dict[str, list[float]]) -> None:
     """Print a table of the times, and of their ratios to those of plain torch with the same kernels."""
-    same = found.by_system[SAME]
-    rows = [
-        (name, *cells(spread(times), 2), *cells(spread([a / b for a, b in zip(times, same, strict=True)]), 2))
-        for name, times in found.by_system.items()
-    ]
-    columns = ("system", "ms per update: min", "median", "max", "ratio: min", "median", "max")
-    sheet = Sheet(f"{found.case} on one device", columns, rows)
-    print(as_markdown(sheet)) if markdown else Console(width=120).print(as_table(sheet))
+    rows = []
+    for name, mine in times.items():
+        ratios = [one / other for one, other in zip(mine, times[SAME], strict=True)]
+        rows.append((name, *cells(spread(mine), 2), *cells(spread(ratios), 2)))
+    columns = ["system", "ms per update: min", "median", "max", "ratio: min", "median", "max"]
+    show(f"{case} on one device", columns, rows)
 
 
 def _spec(case: Case, device: str, shard: int) -> JobSpec:
@@ -141,13 +134,16 @@ def _ours(spec: JobSpec) -> Turn:
     return Turn(spec, update)
 
 
-def _plain(spec: JobSpec, *, as_it_comes: bool = False) -> Turn:
-    """The loop that a user writes: the same examples in the same order, SGD of torch, and no history."""
-    workload, device = build_workload(spec), make_device(spec)
+def _plain(spec: JobSpec, *, default_kernels: bool = False) -> Turn:
+    """Return the loop that a user writes: the same examples in the same order, SGD of torch, and no history."""
+    workload = build_workload(spec)
+    device = make_device(spec)
     model = workload.model.to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=float(spec.learning_rate.initial), momentum=0.9)
-    requests, examples, size = Requests(spec.seed), spec.workload.examples, spec.batch.initial
-    starts = (start for epoch in range(spec.epochs) for start in ((epoch, at) for at in range(0, examples, size)))
+    requests = Requests(spec.seed)
+    examples = spec.workload.examples
+    size = spec.batch.initial
+    starts = ((epoch, at) for epoch in range(spec.epochs) for at in range(0, examples, size))
 
     def update() -> None:
         epoch, at = next(starts)
@@ -159,7 +155,7 @@ def _plain(spec: JobSpec, *, as_it_comes: bool = False) -> Turn:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
-    return Turn(spec, update, as_it_comes)
+    return Turn(spec, update, default_kernels)
 
 
 def _wait(device: str) -> None:

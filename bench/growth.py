@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import secrets
-import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -25,13 +26,13 @@ from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth.spec import JobSpec
 from kubernetes import client, config, watch
-from rich.console import Console
-from rich.table import Table
 
+from bench.tables import cells, show, spread, turned
 from cluster import fake_nodes, release
 from cluster.local import LocalCluster, local_cluster
 
-GPUS, NODES = 8, 32
+GPUS = 8
+NODES = 32
 READY_SECONDS = 120
 GROUP_VERSION = "batchgrowth.dev", "v1alpha1"
 TEMPLATE = {
@@ -41,14 +42,12 @@ TEMPLATE = {
         "containers": [{"name": "worker", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
     }
 }
-
-
 DECLARED = {"type": "Geometric", "geometric": {"factor": "5", "everyEpochs": 50}}
 MEASURED = {"type": "NoiseScale", "looks": {"everyUpdates": 1000, "mostChange": "5"}}
 
 
 def manifest(maximum: int, growth: dict[str, Any] = DECLARED) -> dict[str, Any]:
-    """A job with 128 examples per worker, whose batch grows by factors of 5 at most from 128 to `maximum`."""
+    """Return a job with 128 examples per worker, whose batch grows by factors of 5 at most from 128 to `maximum`."""
     return {
         "apiVersion": "/".join(GROUP_VERSION),
         "kind": "BatchGrowthJob",
@@ -56,12 +55,7 @@ def manifest(maximum: int, growth: dict[str, Any] = DECLARED) -> dict[str, Any]:
         "spec": {
             "workload": {"entrypoint": "batchgrowth_trainer.workloads.cifar10_wrn:workload", "examples": 50000},
             "epochs": 200,
-            "batch": {
-                "initial": 128,
-                "maximum": maximum,
-                "shard": 64,
-                "growth": growth,
-            },
+            "batch": {"initial": 128, "maximum": maximum, "shard": 64, "growth": growth},
             "learningRate": {"initial": "0.1", "rule": "DecayPastMaximum"},
             "optimizer": {"type": "SGD", "sgd": {"momentum": "0.9"}},
             "workers": {"examplesPerWorker": 128, "minimum": 1, "maximum": 125, "template": TEMPLATE},
@@ -79,36 +73,28 @@ class Api:
     custom: client.CustomObjectsApi
     namespace: str
 
-    def deployments(self, **selectors: str) -> Iterator[Any]:
-        """The Deployments, and each again when it changes, for READY_SECONDS."""
+    def deployments(self, **selectors: Any) -> Iterator[Any]:
+        """Yield the Deployments, and each again when it changes, for READY_SECONDS."""
         stream: Any = watch.Watch().stream  # type: ignore[no-untyped-call]
-        for event in stream(
-            self.apps.list_namespaced_deployment, self.namespace, timeout_seconds=READY_SECONDS, **selectors
-        ):
+        selectors |= {"timeout_seconds": READY_SECONDS}
+        for event in stream(self.apps.list_namespaced_deployment, self.namespace, **selectors):
             yield event["object"]
 
-    @contextmanager
-    def workers_ready(self, deployment: str, count: int) -> Iterator[list[float]]:
-        """Waits after the block, which resizes the Deployment, until `count` pods are ready; appends the seconds."""
-        waited: list[float] = []
+    def seconds_to(self, deployment: str, count: int, resize: Callable[[], object]) -> float:
+        """Resize the Deployment; return the seconds until `count` pods are ready."""
         began = time.monotonic()
-        yield waited
+        resize()
         for found in self.deployments(field_selector=f"metadata.name={deployment}"):
-            status, wanted = found.status, found.spec.replicas
-            if (wanted, status.ready_replicas or 0, status.replicas or 0) == (count, count, count):
-                waited.append(time.monotonic() - began)
-                return
+            status = found.status
+            if found.spec.replicas == (status.replicas or 0) == (status.ready_replicas or 0) == count:
+                return time.monotonic() - began
         raise TimeoutError(f"{deployment} did not reach {count} ready workers in {READY_SECONDS} s")
 
-    def scale(self, deployment: str, replicas: int) -> None:
-        """Scales the Deployment as `kubectl scale` does."""
-        self.apps.patch_namespaced_deployment_scale(deployment, self.namespace, {"spec": {"replicas": replicas}})
-
-
-def api_of(cluster: LocalCluster, namespace: str) -> Api:
-    """The cluster's API server, with an administrator's rights."""
-    made = config.new_client_from_config(str(cluster.kubeconfig))  # type: ignore[no-untyped-call]
-    return Api(client.CoreV1Api(made), client.AppsV1Api(made), client.CustomObjectsApi(made), namespace)
+    def scaled(self, deployment: str, replicas: int) -> float:
+        """Scale the Deployment as `kubectl scale` does; return the seconds until its pods are ready."""
+        body = {"spec": {"replicas": replicas}}
+        patch = self.apps.patch_namespaced_deployment_scale
+        return self.seconds_to(deployment, replicas, lambda: patch(deployment, self.namespace, body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,35 +108,41 @@ class PlayedJob:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the spec and all decisions."""
+        """Return the plan of the spec and all decisions."""
         return make_plan(self.spec, self.decisions)
 
-    def cross(self, stage: Stage, start: int) -> None:
-        """Report that the stage begins; a later `start` overrides the reports of earlier ones."""
-        known = tuple(decision for decision in self.decisions if decision.update <= stage.first_update)
-        progress = Progress(
-            update=stage.first_update, updates=make_plan(self.spec, known).updates, epoch=float(stage.epoch_from),
-            epochs=self.spec.epochs, stage=stage.index, batch_size=stage.batch_size,
-            learning_rate=stage.learning_rate, workers=stage.workers, start=start, decisions=known,
-        )  # fmt: skip
-        body = {"data": {names.PROGRESS_KEY: progress.to_json()}}
-        self.api.core.patch_namespaced_config_map(names.progress(self.name), self.api.namespace, body)
-
     def status(self) -> dict[str, Any]:
-        """The job's status, which the operator wrote."""
+        """Return the job's status, which the operator wrote."""
         path = (*GROUP_VERSION, self.api.namespace, "batchgrowthjobs", self.name)
         found: Any = self.api.custom.get_namespaced_custom_object(*path)
         return dict(found["status"])
 
     def grown(self, stage: Stage, start: int) -> float:
-        """The seconds from the report that the stage begins until all its workers are ready."""
-        with self.api.workers_ready(names.workers(self.name), stage.workers) as seconds:
-            self.cross(stage, start)
-        return seconds[0]
+        """Report that the stage begins; return the seconds until all its workers are ready.
+
+        A later `start` overrides the reports of earlier ones.
+        """
+        known = tuple(decision for decision in self.decisions if decision.update <= stage.first_update)
+        progress = Progress(
+            update=stage.first_update,
+            updates=make_plan(self.spec, known).updates,
+            epoch=float(stage.epoch_from),
+            epochs=self.spec.epochs,
+            stage=stage.index,
+            batch_size=stage.batch_size,
+            learning_rate=stage.learning_rate,
+            workers=stage.workers,
+            start=start,
+            decisions=known,
+        )
+        body = {"data": {names.PROGRESS_KEY: progress.to_json()}}
+        patch = self.api.core.patch_namespaced_config_map
+        report = partial(patch, names.progress(self.name), self.api.namespace, body)
+        return self.api.seconds_to(names.workers(self.name), stage.workers, report)
 
 
 def play(api: Api, body: dict[str, Any], decisions: tuple[BatchDecision, ...] = ()) -> PlayedJob:
-    """The job of that manifest, applied, once its first worker is ready."""
+    """Apply the manifest, and return its job once its first worker is ready."""
     api.custom.create_namespaced_custom_object(*GROUP_VERSION, api.namespace, "batchgrowthjobs", body)
     name = body["metadata"]["name"]
     for deployment in api.deployments():
@@ -160,24 +152,26 @@ def play(api: Api, body: dict[str, Any], decisions: tuple[BatchDecision, ...] = 
 
 
 def copy_of(api: Api, deployment: str) -> str:
-    """The name of a new Deployment of one such pod, which no operator owns."""
+    """Create a Deployment of one such pod, which no operator owns; return its name."""
     found: Any = api.apps.read_namespaced_deployment(deployment, api.namespace)
     own = {"batchgrowth.dev/copy": deployment}
     found.metadata = client.V1ObjectMeta(name=f"{deployment}-copy")
-    found.spec.replicas, found.spec.selector = 1, client.V1LabelSelector(match_labels=own)
+    found.spec.replicas = 1
+    found.spec.selector = client.V1LabelSelector(match_labels=own)
     found.spec.template.metadata.labels = own
     found.status = None
-    with api.workers_ready(f"{deployment}-copy", 1):
-        api.apps.create_namespaced_deployment(api.namespace, found)
+    api.seconds_to(f"{deployment}-copy", 1, lambda: api.apps.create_namespaced_deployment(api.namespace, found))
     return f"{deployment}-copy"
 
 
 @contextmanager
 def namespace_of_its_own(cluster: LocalCluster) -> Iterator[Api]:
-    """A temporary namespace for the benchmark, on a cluster with enough fake nodes."""
+    """Yield the API server of a cluster with enough fake nodes, with a namespace that is deleted in the end."""
     given = cluster.kubectl("apply", "--filename", "-", given=fake_nodes.manifests(NODES, GPUS))
     assert given.returncode == 0, given.stderr
-    api = api_of(cluster, f"growth-{secrets.token_hex(3)}")
+    made = config.new_client_from_config(str(cluster.kubeconfig))  # type: ignore[no-untyped-call]
+    namespace = f"growth-{secrets.token_hex(3)}"
+    api = Api(client.CoreV1Api(made), client.AppsV1Api(made), client.CustomObjectsApi(made), namespace)
     api.core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=api.namespace)))
     try:
         yield api
@@ -185,55 +179,42 @@ def namespace_of_its_own(cluster: LocalCluster) -> Iterator[Api]:
         api.core.delete_namespace(api.namespace)
 
 
-Figures = dict[str, tuple[list[float], list[float]]]
-
-
-def measure(api: Api, job: PlayedJob, rounds: int) -> Figures:
-    """By step, the seconds with the operator and with bare scaling, measured alternately, once each per round."""
-    copy, figures = copy_of(api, names.workers(job.name)), Figures()
-    stages = [stage for before, stage in zip(job.plan.stages, job.plan.stages[1:], strict=False)
-              if stage.workers > before.workers]  # fmt: skip
-    for turn in range(rounds):
-        before = job.plan.stages[0]
-        for stage in stages:
+def measure(api: Api, job: PlayedJob, rounds: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Return, by step, the seconds with the operator and with bare scaling, in turns, once each per round."""
+    copy = copy_of(api, names.workers(job.name))
+    figures: dict[str, tuple[list[float], list[float]]] = {}
+    first = job.plan.stages[0]
+    grown = [stage for before, stage in pairwise(job.plan.stages) if stage.workers > before.workers]
+    for number in range(rounds):
+        for before, stage in pairwise([first, *grown]):
             ours, bare = figures.setdefault(f"{before.workers} → {stage.workers}", ([], []))
-            for own in (True, False) if turn % 2 else (False, True):
+            for own in turned((False, True), number):
                 if own:
-                    ours.append(job.grown(stage, 2 * turn + 1))
+                    ours.append(job.grown(stage, 2 * number + 1))
                 else:
-                    with api.workers_ready(copy, stage.workers) as seconds:
-                        api.scale(copy, stage.workers)
-                    bare.append(seconds[0])
-            before = stage
-        with api.workers_ready(copy, 1):
-            api.scale(copy, 1)
-        job.grown(job.plan.stages[0], 2 * turn + 2)
+                    bare.append(api.scaled(copy, stage.workers))
+        api.scaled(copy, 1)
+        job.grown(first, 2 * number + 2)
     return figures
 
 
-def table(figures: Figures) -> Table:
-    """A row per step: min, median and max of its seconds, and the ratio of the medians."""
-    made = Table("workers", "operator (s)", "bare scale (s)", "ratio", title="from the milestone to all Ready")
-    for step, (ours, bare) in figures.items():
-        ratio = statistics.median(ours) / statistics.median(bare)
-        made.add_row(step, _spread(ours), _spread(bare), f"{ratio:.2f}")
-    return made
-
-
-def _spread(seconds: Sequence[float]) -> str:
-    return f"{min(seconds):.2f} / {statistics.median(seconds):.2f} / {max(seconds):.2f}"
-
-
-def bench(rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each job.")] = 5) -> None:
+def main(rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of each job.")] = 5) -> None:
     """Measure how long new workers take to be Ready after a milestone, beside a bare `kubectl scale`."""
     cluster = local_cluster()
     if not cluster.is_up():
         raise typer.BadParameter("no cluster is up; `make cluster` starts one")
     release.install(cluster)
+    columns = ["workers", "operator, s: min", "median", "max", "bare scale, s: min", "median", "max"]
+    columns.append("ratio of medians")
     for maximum in (5120, 16000):
         with namespace_of_its_own(cluster) as api:
-            Console().print(f"batch 128 → {maximum}", table(measure(api, play(api, manifest(maximum)), rounds)))
+            figures = measure(api, play(api, manifest(maximum)), rounds)
+        rows = []
+        for step, times in figures.items():
+            ours, bare = map(spread, times)
+            rows.append((step, *cells(ours, 2), *cells(bare, 2), f"{ours.middle / bare.middle:.2f}"))
+        show(f"From the milestone to all Ready, batch 128 → {maximum}", columns, rows)
 
 
 if __name__ == "__main__":
-    typer.run(bench)
+    typer.run(main)

@@ -1,4 +1,4 @@
-"""Hosts of their own on one machine: a network namespace each, connected by the emulator.
+"""Hosts on one machine: a network namespace each, connected by the emulator.
 
 The namespaces have no name: each ends with the last process and descriptor that holds it, so none is left behind,
 however this process ends. A program on a host is killed with the thread that started it.
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -30,24 +30,29 @@ from bench.emulator import MTU, NETWORK, Counters, Link
 from bench.loopback import raise_interface
 
 ROOT = Path(__file__).parents[1]
-PROGRAMS = "setpriv", "nsenter"
-"""Of util-linux: they start a program on a host."""
+PROGRAMS = ("setpriv", "nsenter")
+"""The programs of util-linux that start a program on a host."""
 _IF_STARTED_BY = '[ "$PPID" = "$0" ] && exec "$@"'
-"""A process that has ended before `setpriv` asked for its signal sends none: its programs belong to another by now."""
-_TUN, _DEVICE = "/dev/net/tun", b"tun0"
+"""A starter that ends before `setpriv` asks for its signal sends none: then the program has another parent by now."""
 _QUEUE = 10_000
-"""Packets that wait in a device for the emulator: it drops packets by its own queues, not because it is late."""
-_CONGESTION_CONTROLS = "cubic", "reno"
-"""The first that this machine permits: Linux's default, or else the one that all have, which slows down like it."""
+"""The packets that wait in a device for the emulator, which then drops packets by its own queues, not by being late."""
+_CONGESTION_CONTROLS = ("cubic", "reno")
+"""The first one that this machine permits is used: Linux's default, or the one that every Linux has."""
 _SYSCTL = Path("/proc/sys/net/ipv4")
+_TUN = "/dev/net/tun"
+_DEVICE = b"tun0"
 _CLONE_NEWNET = 0x40000000
-_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
-_SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFMTU, _SIOCSIFTXQLEN = 0x8916, 0x891C, 0x8922, 0x8943
+_TUNSETIFF = 0x400454CA
+_IFF_TUN_WITHOUT_HEADER = 0x1001
+_SIOCSIFADDR = 0x8916
+_SIOCSIFNETMASK = 0x891C
+_SIOCSIFMTU = 0x8922
+_SIOCSIFTXQLEN = 0x8943
 _END_SECONDS = 10.0
 
 
 def why_not() -> str:
-    """Why hosts cannot be made here; empty if they can."""
+    """Return why hosts cannot be made here; empty if they can."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         return f"there is no {' and no '.join(missing)} here"
@@ -77,17 +82,22 @@ class Host:
         cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a program there, with these variables besides those of this process."""
-        owned = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", _IF_STARTED_BY, str(os.getpid())]
-        there = ["nsenter", f"--net=/proc/self/fd/{self.namespace}"]
+        words = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", _IF_STARTED_BY, str(os.getpid())]
+        words += ["nsenter", f"--net=/proc/self/fd/{self.namespace}", *command]
         return subprocess.Popen(
-            [*owned, *there, *command], env=os.environ | environment, pass_fds=[self.namespace], stdin=stdin,
-            stdout=stdout, stderr=stderr, cwd=cwd,
-        )  # fmt: skip
+            words,
+            env=os.environ | environment,
+            pass_fds=[self.namespace],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+        )
 
 
 @dataclass(slots=True)
 class Hosts:
-    """A number of hosts; the context manager ends what was started by `run`, and then their network."""
+    """A number of hosts; the context manager ends the programs that `run` started, and then their network."""
 
     count: int
     hosts: list[Host] = field(default_factory=list)
@@ -95,35 +105,31 @@ class Hosts:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
-        """Raises BatchGrowthError if hosts cannot be made here."""
+        """Make the hosts. Raises BatchGrowthError if that is not possible here."""
         if reason := why_not():
             raise BatchGrowthError(reason)
-        with ExitStack() as taps, ExitStack() as opened:
-            self._emulator = self._connected([self._add(number + 1, opened, taps) for number in range(self.count)])
+        taps = []
+        with ExitStack() as only_here, ExitStack() as opened:
+            for number in range(1, self.count + 1):
+                address = f"{NETWORK}{number}"
+                namespace, tap = _made(address)
+                opened.callback(os.close, namespace)
+                only_here.callback(os.close, tap)  # the emulator has a copy, and only it needs one
+                self.hosts.append(Host(address, namespace))
+                taps.append(tap)
+            command = [sys.executable, "-m", emulator.__name__, ",".join(map(str, taps))]
+            self._emulator = subprocess.Popen(
+                command, cwd=ROOT, pass_fds=taps, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
             opened.callback(_ended, self._emulator)
             self._stack = opened.pop_all()
         return self
-
-    def _add(self, number: int, opened: ExitStack, taps: ExitStack) -> int:
-        """Add a host; a descriptor of its device, which only the emulator needs."""
-        address = f"{NETWORK}{number}"
-        namespace, tap = _made(address)
-        taps.callback(os.close, tap)
-        opened.callback(os.close, namespace)
-        self.hosts.append(Host(address, namespace))
-        return tap
-
-    def _connected(self, taps: Sequence[int]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", emulator.__name__, ",".join(map(str, taps))],
-            cwd=ROOT, pass_fds=taps, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
     def run(self, host: int, command: Sequence[str], environment: Mapping[str, str], output: Path) -> None:
-        """Start a program on that host, which writes to the file `output`, until the hosts end."""
+        """Start a program on that host, which writes to the file `output` and ends with the hosts."""
         with output.open("wb") as file:
             process = self.hosts[host].start(command, environment, stdout=file, stderr=subprocess.STDOUT)
         self.owns(process)
@@ -132,19 +138,14 @@ class Hosts:
         """Kill this process before the network ends."""
         self._stack.callback(_ended, process)
 
-    @property
-    def congestion_control(self) -> str:
-        """The name of how TCP slows down on these hosts when packets are lost."""
-        shows = self.hosts[0].start(["cat", f"{_SYSCTL}/tcp_congestion_control"], {}, stdout=subprocess.PIPE)
-        return shows.communicate(timeout=_END_SECONDS)[0].decode().strip()
-
     def connect(self, links: Sequence[Link], seed: int = 0) -> Counters:
-        """Connect each host by its link; what the links before have carried. Packets under way are dropped."""
+        """Connect each host by its link; return what the links before have carried. Packets under way are dropped."""
         assert self._emulator is not None
         assert len(links) == self.count, "one link for each host"
         assert self._emulator.stdin is not None
         assert self._emulator.stdout is not None
-        self._emulator.stdin.write(emulator.orders(links, seed).encode())
+        order = {"links": [asdict(link) for link in links], "seed": seed}
+        self._emulator.stdin.write(json.dumps(order).encode() + b"\n")
         self._emulator.stdin.flush()
         line = self._emulator.stdout.readline()
         if not line:
@@ -161,7 +162,7 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
 
 
 def _made(address: str) -> tuple[int, int]:
-    """Descriptors of a new network namespace, and of the device by which it reaches its network. Raises OSError."""
+    """Return descriptors of a new network namespace and of the device that is its network. Raises OSError."""
     with ThreadPoolExecutor(max_workers=1) as one:  # a namespace is of a thread, and this one ends
         return one.submit(_enter_new, address).result()
 
@@ -173,7 +174,7 @@ def _enter_new(address: str) -> tuple[int, int]:
     raise_interface()
     tap = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", _DEVICE, _IFF_TUN | _IFF_NO_PI))
+        fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", _DEVICE, _IFF_TUN_WITHOUT_HEADER))
         _set_up(address)
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), tap
     except BaseException:

@@ -11,8 +11,11 @@ from batchgrowth_trainer.workload import Workload
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-SIDE, CLASSES = 32, 10
-_TRIES, _TRIAL = 20, 20  # trials, and the repeats of each
+SIDE = 32
+CLASSES = 10
+_TRIALS = 20
+_REPEATS = 20
+"""The repeats of a trial."""
 
 
 class Slow(Dataset[tuple[Tensor, Tensor]]):
@@ -35,26 +38,29 @@ class Slow(Dataset[tuple[Tensor, Tensor]]):
 
 @cache
 def repeats(milliseconds: int) -> int:
-    """The repeats with which this machine takes that number of milliseconds for an image.
+    """Return the repeats with which this machine takes that number of milliseconds for an image.
 
-    By the least processor time of several trials, since other processes that share the caches can only add to it.
+    The least processor time of several trials counts, since other processes that share the caches can only add to it.
     """
-    images, each = Slow(1, _TRIAL), []
-    for _ in range(_TRIES):
+    images = Slow(1, _REPEATS)
+    each = []
+    for _ in range(_TRIALS):
         began = time.thread_time()
         images[0]
-        each.append((time.thread_time() - began) / _TRIAL)
+        each.append((time.thread_time() - began) / _REPEATS)
     return max(1, round(milliseconds / 1e3 / min(each)))
 
 
-def net() -> nn.Module:
-    """A small convolutional net."""
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(32, CLASSES),
-    )  # fmt: skip
-
-
 def workload(examples: str, repeats: str) -> Workload:
-    """The net on slow images."""
-    return Workload(model=net(), loss=nn.CrossEntropyLoss(reduction="none"), train=Slow(int(examples), int(repeats)))
+    """Return a small convolutional net on slow images."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, CLASSES),
+    )
+    return Workload(model=net, loss=nn.CrossEntropyLoss(reduction="none"), train=Slow(int(examples), int(repeats)))

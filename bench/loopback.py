@@ -1,4 +1,4 @@
-"""Counts bytes over the loopback interface, which all systems use, in a private network namespace if Linux permits.
+"""Count bytes on the loopback interface, which all systems use, in a private network namespace if Linux permits.
 
 The machine's own loopback interface counts the traffic of every process. A private namespace has an interface of its
 own, which counts the benchmark alone: payload, headers and acknowledgements.
@@ -18,17 +18,18 @@ from collections.abc import Sequence
 import psutil
 
 _MARK = "BATCHGROWTH_BENCH_NETWORK"
-_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 0x1
 
 
 def sent_bytes() -> int:
-    """The bytes that the loopback interface has carried, headers included, each counted once."""
+    """Return the bytes that the loopback interface has carried, headers included, each counted once."""
     counters = psutil.net_io_counters(pernic=True, nowrap=False)
     return int(next(counter.bytes_sent for name, counter in counters.items() if name.startswith("lo")))
 
 
 def is_private() -> bool:
-    """Whether this process has a private loopback interface."""
+    """Tell whether this process has a private loopback interface."""
     return os.environ.get(_MARK) == "private"
 
 

@@ -1,21 +1,21 @@
-"""The trainer on its host: trains the jobs that standard input names, one after another, for `bench.networks`."""
+"""The trainer on its host, for `bench.networks`: train the jobs on standard input, one after another."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 from batchgrowth.errors import BatchGrowthError, Interrupted
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
-from batchgrowth_trainer.sinks.events import BackedUp, Event, WorkersReady
+from batchgrowth_trainer.sinks.events import Event, WorkersReady
 from batchgrowth_trainer.training import Options, train
 
 from bench.hosts import ROOT, Hosts
@@ -23,42 +23,36 @@ from bench.hosts import ROOT, Hosts
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One training: whether and how it ended, with its times in seconds.
+    """One training: its error if it failed, and its times in seconds.
 
-    `accuracies` has the time of each evaluation, from the moment in which the driver knew that all workers were ready
-    to that in which it received the evaluation, and what it found; `total_seconds` has the start and the end too.
-    `update_seconds` is the mean from the first update to the last. `first_backups` came before their originals, and
-    `second_backups` after them.
+    `accuracies` has each evaluation's accuracy and the time at which the driver received it, counted from the moment
+    at which it knew that all workers were ready. `total_seconds` includes the start and the end of the training.
     """
 
     error: str = ""
     updates: int = 0
     total_seconds: float = 0.0
-    update_seconds: float = 0.0
     accuracies: Sequence[tuple[float, float]] = ()
     weights: str = ""
     recoveries: int = 0
-    first_backups: int = 0
-    second_backups: int = 0
 
     def reached(self, accuracy: float) -> float | None:
-        """When an evaluation found this accuracy for the first time; None if none did."""
+        """Return when an evaluation first found this accuracy; None if none did."""
         return next((seconds for seconds, found in self.accuracies if found >= accuracy), None)
 
 
 class Driver:
-    """The process on the first host; `longest` is the time in seconds after which it gives up a job."""
+    """The process on the first host; it gives up a job after `longest` seconds."""
 
     def __init__(self, hosts: Hosts, scheduler: str, longest: float, output: Path) -> None:
         with output.open("wb") as file:
-            self._process = hosts.hosts[0].start(
-                [sys.executable, "-m", __name__, scheduler, str(longest)], {"PYTHONPATH": str(ROOT)},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
-            )  # fmt: skip
+            command = [sys.executable, "-m", __name__, scheduler, str(longest)]
+            own = {"PYTHONPATH": str(ROOT)}
+            self._process = hosts.hosts[0].start(command, own, stdin=PIPE, stdout=PIPE, stderr=file)
         hosts.owns(self._process)
 
     def train(self, job: BatchGrowthJob) -> Trained:
-        """How the training of this job went. Raises BatchGrowthError if the process has ended."""
+        """Train this job. Raises BatchGrowthError if the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(job.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n")
@@ -76,52 +70,45 @@ class _Kept:
     """A sink that keeps what `Trained` needs."""
 
     def __init__(self, workers: int) -> None:
-        self.rows: list[HistoryRow] = []
+        self.updates = 0
         self.accuracies: list[tuple[float, float]] = []
-        self.first = self.second = 0
-        self._workers, self._ready_at = workers, time.monotonic()
+        self._workers = workers
+        self._ready_at = time.monotonic()
 
     def handle(self, event: Event) -> None:
         """See Sink."""
         match event:
-            case WorkersReady(count) if count == self._workers and not self.rows:
+            case WorkersReady(count) if count == self._workers and not self.updates:
                 self._ready_at = time.monotonic()
             case HistoryRow():
-                self.rows.append(event)
+                self.updates = event.update
             case EvaluationRow():
                 self.accuracies.append((time.monotonic() - self._ready_at, event.metrics["accuracy"]))
-            case BackedUp(first, second):
-                self.first, self.second = self.first + first, self.second + second
-
-    @property
-    def update_seconds(self) -> float:
-        """The mean from the first update to the last."""
-        return (self.rows[-1].seconds - self.rows[0].seconds) / max(1, len(self.rows) - 1)
 
 
 def _train(job: BatchGrowthJob, scheduler: str, longest: float) -> Trained:
-    began, workers = time.monotonic(), job.spec.workers.maximum
+    began = time.monotonic()
+    workers = job.spec.workers.maximum
     kept = _Kept(workers)
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder:
         options = Options(
-            output_dir=Path(folder) / "run", scheduler=scheduler, wanted=lambda _plan, _position: workers,
+            output_dir=Path(folder) / "run",
+            scheduler=scheduler,
+            wanted=lambda _plan, _position: workers,
             paths=(str(ROOT),),
-        )  # fmt: skip
+        )
         try:
             summary = train(job, options, [kept], lambda: time.monotonic() > began + longest)
         except Interrupted:
-            return Trained(error=f"not finished after {longest:.0f} s", updates=len(kept.rows))
+            return Trained(error=f"not finished after {longest:.0f} s", updates=kept.updates)
         except BatchGrowthError as error:
-            return Trained(error=str(error), updates=len(kept.rows))
+            return Trained(error=str(error), updates=kept.updates)
     return Trained(
-        updates=len(kept.rows),
+        updates=kept.updates,
         total_seconds=time.monotonic() - began,
-        update_seconds=kept.update_seconds,
         accuracies=kept.accuracies,
         weights=summary["weightsSha256"],
         recoveries=summary["recoveries"],
-        first_backups=kept.first,
-        second_backups=kept.second,
     )
 
 

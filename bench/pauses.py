@@ -15,7 +15,7 @@ from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
 
 from bench import ours
-from bench.cases import DIGITS, make_job
+from bench.cases import DIGITS, MODELS, make_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,15 @@ PATTERNS = tuple(Pattern(model, most, least) for model in ("mlp", "wrn") for mos
 
 
 def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
-    """The pauses of a job with `resizes` milestones, which starts with the larger number of workers."""
+    """Return the pauses of a job with `resizes` milestones, which starts with the larger number of workers."""
     job = _job(pattern.model, resizes)
     plan = make_plan(job.spec)
     assert len(plan.stages) == resizes + 1
 
     def wanted(_plan: Plan, position: Position) -> int:
-        return pattern.least if plan.stage_at(position.update).index % 2 else pattern.most
+        if plan.stage_at(position.update).index % 2:
+            return pattern.least
+        return pattern.most
 
     summary = ours.run(job, scheduler, wanted)
     assert summary["recoveries"] == 0
@@ -63,24 +65,23 @@ def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
 
 
 def _job(model: str, resizes: int) -> BatchGrowthJob:
-    """A job with a milestone after every epoch; its batch is at the maximum, so only the learning rate changes."""
-    batch, shard, examples = (64, 16, DIGITS) if model == "mlp" else (16, 4, 32)
-    synthetic = {"model": "wrn", "examples": str(examples), "test": "2"}
+    """Return a job with a milestone after every epoch; its batch is at the maximum: only the learning rate changes."""
+    entrypoint, arguments = MODELS[model]
+    batch = 64
+    examples = DIGITS
+    if model == "wrn":
+        batch = 16
+        examples = 32
+        arguments = arguments | {"examples": "32"}
+    steps = [{"epoch": epoch, "batchSize": batch + epoch} for epoch in range(1, resizes + 1)]
     return make_job(
         f"pauses-{model}",
-        workload={
-            "entrypoint": f"batchgrowth_trainer.workloads.{'digits:mlp' if model == 'mlp' else 'synthetic:workload'}",
-            "arguments": {"hidden": "128"} if model == "mlp" else synthetic,
-            "examples": examples,
-        },
+        workload={"entrypoint": entrypoint, "arguments": arguments, "examples": examples},
         epochs=resizes + 1,
         batch={
             "initial": batch,
             "maximum": batch,
-            "shard": shard,
-            "growth": {
-                "type": "Milestones",
-                "milestones": {"steps": [{"epoch": e, "batchSize": batch + e} for e in range(1, resizes + 1)]},
-            },
+            "shard": batch // 4,
+            "growth": {"type": "Milestones", "milestones": {"steps": steps}},
         },
     )

@@ -1,161 +1,122 @@
-"""The results of a benchmark run: written as JSON, read back, and compared with the targets."""
+"""The results of `python -m bench`: the tables, and the targets that they meet."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from batchgrowth.errors import BatchGrowthError
-from pydantic import TypeAdapter, ValidationError
-
-from bench import loopback
+from bench.cases import ENCRYPTED, MEASURING, OUR_LOADERS, OUR_ONE, OUR_REDUCE
 from bench.epoch_ends import EpochEnds
 from bench.pauses import Pauses
-from bench.rounds import Figures, Measured, Spread
-from bench.systems import DDP, ENCRYPTED, MEASURING, OUR_LOADERS, OUR_ONE, OUR_REDUCE
+from bench.rounds import Measured
+from bench.tables import about, between, cells, percentile, show
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The machine that the results were measured on."""
-
-    processor: str
-    cores: int
-    python: str
-    torch: str
-    private_network: bool
+WRN_BYTES = 23e6
+"""The target for what AllReduce sends in an update of wrn-64, in bytes."""
+EPOCH_END_SECONDS = 5e-3
+PAUSE_SECONDS = 0.25
+TIMES = (
+    (OUR_REDUCE, "mlp-64", 1.3),
+    (OUR_REDUCE, "mlp-512", 1.3),
+    (OUR_REDUCE, "wrn-64", 1.0),
+    (OUR_REDUCE, "all-vgg11-256", 1.0),
+    (MEASURING, "measuring-mlp-64", 1.05),
+    (MEASURING, "measuring-wrn-64", 1.03),
+    (ENCRYPTED, "encrypted-mlp-64", 1.25),
+    (ENCRYPTED, "encrypted-wrn-64", 1.05),
+    (OUR_ONE, "alone-mlp-64", 1.3),
+    (OUR_ONE, "alone-digits-64", 1.05),
+    (OUR_ONE, "alone-wrn-32", 1.05),
+    (OUR_LOADERS, "loading-images-32", 1 / 0.95),
+)
+"""(system, case, its time at most as a multiple of that of the case's first system)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """All results; `quick` figures only show that everything runs."""
 
-    machine: Machine
     quick: bool
     cases: list[Measured]
-    pauses: list[Pauses]
+    pauses: list[Pauses] = field(default_factory=list)
     epoch_ends: list[EpochEnds] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A promise of the design, its measured value, and whether it was met, None if it was not measured."""
+    """A promise about speed, its measured value, and whether it was met."""
 
     promise: str
     measured: str
-    met: bool | None
+    met: bool
 
 
-def this_machine() -> Machine:
-    """The machine that this process runs on."""
-    return Machine(
-        _processor(),
-        len(os.sched_getaffinity(0)),
-        platform.python_version(),
-        torch.__version__,
-        loopback.is_private(),
-    )
+def targets(results: Results) -> Iterator[Target]:
+    """Yield the promises about speed that were measured."""
+    figures = {(one.case, figures.system): figures for one in results.cases for figures in one.figures}
+    firsts = {one.case: one.figures[0].system for one in results.cases}
+    for system, case, most in TIMES:
+        if (case, system) in figures:
+            ratio = figures[case, system].ratio
+            promise = f"{system} at most {most:.3g} times {firsts[case]}, {case}"
+            yield Target(promise, between(ratio, 3), ratio.middle <= most)
+    if ("wrn-64", OUR_REDUCE) in figures:
+        sent = figures["wrn-64", OUR_REDUCE].sent
+        yield Target(f"AllReduce moves at most {WRN_BYTES / 1e6:g} MB, wrn-64", _size(sent), sent <= WRN_BYTES)
+    for ends in results.epoch_ends:
+        promise = f"an epoch's end at most {EPOCH_END_SECONDS * 1e3:g} ms, {ends.case}, {ends.examples:,} examples"
+        cost = median(ends.costs)
+        yield Target(promise, f"{cost * 1e3:.2f} ms over {len(ends.costs)} ends", cost <= EPOCH_END_SECONDS)
+    pauses = [pause for one in results.pauses for pause in (*one.joins, *one.leaves)]
+    if pauses:
+        p95 = percentile(pauses, 95)
+        promise = f"95 of 100 pauses at most {PAUSE_SECONDS:g} s, warm"
+        yield Target(promise, f"{p95 * 1e3:.0f} ms over {len(pauses)} resizes", p95 <= PAUSE_SECONDS)
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+def show_results(results: Results) -> None:
+    """Print all tables, the targets last."""
+    print(about(quick=results.quick))
+    for case in results.cases:
+        _show_case(case)
+    if results.epoch_ends:
+        rows = []
+        for ends in results.epoch_ends:
+            costs = [f"{1e3 * percentile(ends.costs, percent):.2f}" for percent in (0, 50, 95, 100)]
+            name = f"{ends.case}, {ends.examples:,} examples"
+            rows.append([name, str(len(ends.costs)), f"{ends.update * 1e3:.2f}", *costs])
+        columns = ["one worker", "epoch ends", "an update", "more at an end: min", "median", "p95", "max"]
+        show("Epoch ends, without an evaluation, in ms", columns, rows)
+    if results.pauses:
+        rows = []
+        for one in results.pauses:
+            for what, pauses in (("joins", one.joins), ("leaves", one.leaves)):
+                times = [f"{1e3 * percentile(pauses, percent):.1f}" for percent in (50, 95, 99, 100)]
+                rows.append([f"{one.pattern}, {what}", str(len(pauses)), *times])
+        columns = ["workers", "resizes", "p50", "p95", "p99", "max"]
+        show("Pauses at joins and leaves, workers ready, in ms", columns, rows)
+    words = {True: "met", False: "missed"}
+    judged = [(target.promise, target.measured, words[target.met]) for target in targets(results)]
+    show("Targets (medians over the rounds)", ("target", "measured", ""), judged)
 
 
-def write(results: DataclassInstance, file: Path) -> None:
-    """Write the results of any benchmark as JSON."""
-    file.write_text(json.dumps(asdict(results), indent=1) + "\n", encoding="utf-8")
+def _show_case(case: Measured) -> None:
+    rounds = f"{case.rounds} rounds of {case.repeats} runs in turns"
+    timed = f"{case.updates - case.warm} timed updates after {case.warm}"
+    title = f"{case.case}: batch {case.batch}, workers: {case.workers}, {timed}, {rounds}"
+    first = case.figures[0].system
+    columns = ["system", "shard", "ms per update: min", "median", "max", f"ratio to {first}: min", "median", "max"]
+    columns.append("bytes per update")
+    rows = [
+        (each.system, str(each.shard or "-"), *cells(each.ms, 2), *cells(each.ratio, 3), _size(each.sent))
+        for each in case.figures
+    ]
+    show(title, columns, rows)
 
 
-def read(file: Path) -> Results:
-    """The results in a file that `write` wrote. Raises BatchGrowthError for any other file."""
-    try:
-        return TypeAdapter(Results).validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise BatchGrowthError(f"--input {file}: no results of the benchmarks; give a file --output wrote") from error
-
-
-def percentile(numbers: list[float], percent: float) -> float:
-    """The percentile, interpolated linearly between the two nearest numbers."""
-    return float(np.percentile(numbers, percent))
-
-
-def targets(results: Results) -> list[Target]:
-    """The promises about speed, each with its measured value."""
-    ours = {
-        (one.model, one.batch): figures
-        for one in results.cases
-        if one.figures[0].system == DDP
-        for figures in one.figures
-        if figures.system == OUR_REDUCE
-    }
-    ratios = {case: figures.ratio for case, figures in ours.items()}
-    costs = {(one.model, one.batch, f.system): f.ratio for one in results.cases for f in one.figures}
-    return [
-        *(_ratio(f"AllReduce at most {most:g} times DDP, {model} {batch}", most, ratios.get((model, batch)))
-          for model, batch, most in (("mlp", 64, 1.3), ("mlp", 512, 1.3), ("wrn", 64, 1.0), ("vgg11", 256, 1.0))),
-        *(_ratio(f"{system} at most {most:g} times AllReduce, {model} {batch}", most, costs.get((model, batch, system)))
-          for system, model, batch, most in ((MEASURING, "mlp", 64, 1.05), (MEASURING, "wrn", 64, 1.03),
-                                             (ENCRYPTED, "mlp", 64, 1.25), (ENCRYPTED, "wrn", 64, 1.05))),
-        _bytes(ours.get(("wrn", 64))),
-        *(_ratio(f"{OUR_ONE} at most {most:g} times plain PyTorch, {model} {batch}", most,
-                 costs.get((model, batch, OUR_ONE)))
-          for model, batch, most in (("mlp", 64, 1.3), ("digits", 64, 1.05), ("wrn", 32, 1.05))),
-        _images(costs.get(("images", 32, OUR_LOADERS))),
-        *(_epoch_end(one) for one in results.epoch_ends),
-        _pause(results.pauses),
-    ]  # fmt: skip
-
-
-def _ratio(promise: str, most: float, ratio: Spread | None) -> Target:
-    if ratio is None:
-        return Target(promise, "not measured", None)
-    return Target(promise, _measured(ratio), ratio.middle <= most)
-
-
-def _images(time: Spread | None) -> Target:
-    """Of the ratio of the times, of which that of images per second is the inverse."""
-    promise = "images per second at least .95 times DataLoader's, images 32"
-    if time is None:
-        return Target(promise, "not measured", None)
-    rate = Spread(1 / time.most, 1 / time.middle, 1 / time.least)
-    return Target(promise, _measured(rate), rate.middle >= 0.95)
-
-
-def _epoch_end(found: EpochEnds) -> Target:
-    promise = f"an epoch's end at most 5 ms, {found.case}, {found.examples:,} examples"
-    cost, ends = median(found.costs), len(found.costs)
-    return Target(promise, f"{cost * 1e3:.2f} ms over {ends} ends", cost <= 5e-3)
-
-
-def _measured(ratio: Spread) -> str:
-    return f"{ratio.middle:.3f} ({ratio.least:.3f} to {ratio.most:.3f})"
-
-
-def _bytes(figures: Figures | None) -> Target:
-    promise = "AllReduce moves at most 23 MB, wrn 64"
-    if figures is None:
-        return Target(promise, "not measured", None)
-    return Target(promise, f"{figures.sent / 1e6:.2f} MB", figures.sent <= 23e6)
-
-
-def _pause(found: list[Pauses]) -> Target:
-    promise = "95 of 100 pauses at most .25 s, warm"
-    everything = [pause for one in found for pause in (*one.joins, *one.leaves)]
-    if not everything:
-        return Target(promise, "not measured", None)
-    p95 = percentile(everything, 95)
-    return Target(promise, f"{p95 * 1e3:.0f} ms over {len(everything)} resizes", p95 <= 0.25)
+def _size(number: float) -> str:
+    for unit, size in (("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.2f} {unit}"
+    return f"{number:.0f} B"

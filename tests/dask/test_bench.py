@@ -7,31 +7,31 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
-from bench import computing, kept_memory, optimizer_steps
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 14 cases and every resize
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a quick run has 13 cases and every resize
 ROOT = Path(__file__).parents[2]
 SYSTEMS = [
     "torch DDP",
     "one process",
-    "gather/scatter per tensor",
-    "all_reduce per tensor",
     "a Dask task per gradient",
     "GatherScatter (ours)",
     "AllReduce (ours)",
 ]
-PAIRS = {
-    "measuring": ["AllReduce (ours)", "AllReduce, measuring (ours)"],
-    "encrypted": ["AllReduce (ours)", "AllReduce, encrypted (ours)"],
-}
+MEASURING = ["AllReduce (ours)", "AllReduce, measuring (ours)"]
+ENCRYPTED = ["AllReduce (ours)", "AllReduce, encrypted (ours)"]
 EXCHANGES = [
-    "AllReduce", "Delayed", "ParameterServer", "AllReduce, BFloat16", "AllReduce, Int8", "Downpour", "LocalSGD",
-    "ElasticAveraging", "Gossip", "TopK",
-]  # fmt: skip
-FINE = "AllReduce, shard 32 (ours)"
-SPARING = ["one process", *(f"{name} (ours)" for name in EXCHANGES[3:])]
+    "AllReduce (ours)",
+    "Delayed (ours)",
+    "ParameterServer (ours)",
+    "AllReduce, BFloat16 (ours)",
+    "AllReduce, Int8 (ours)",
+    "Downpour (ours)",
+    "LocalSGD (ours)",
+    "ElasticAveraging (ours)",
+    "Gossip (ours)",
+    "TopK (ours)",
+]
+SPARING = ["one process", *EXCHANGES[3:]]
 """Systems that do not send a whole gradient in each update."""
 ALONE = ["plain PyTorch loop", "one worker (ours)"]
 LOADING = ["DataLoader loop, 2 processes", "one worker, 2 loaders (ours)"]
@@ -57,13 +57,21 @@ def results(quick):
 
 def test_every_system_is_in_every_case(results):
     found = {case["case"]: [figures["system"] for figures in case["figures"]] for case in results["cases"]}
-    compared = {"mlp-64": SYSTEMS, "mlp-512": [*SYSTEMS, FINE], "wrn-8": SYSTEMS}
-    pairs = {f"{what}-{case}": PAIRS[what] for what in PAIRS for case in ("mlp-64", "wrn-8")}
-    others = {f"exchanges-{case}": [f"{name} (ours)" for name in EXCHANGES] for case in ("mlp-64", "wrn-8")}
-    ours = [f"{name} (ours)" for name in EXCHANGES]
-    others["all-vgg11-8"] = [name for name in SYSTEMS if name != "AllReduce (ours)"] + ours
-    alone = {f"alone-{case}": ALONE for case in ("mlp-64", "digits-512", "wrn-8")}
-    assert {**compared, **pairs, **others, **alone, "loading-images-8": LOADING} == found
+    assert found == {
+        "mlp-64": SYSTEMS,
+        "mlp-512": SYSTEMS,
+        "wrn-64": SYSTEMS,
+        "measuring-mlp-64": MEASURING,
+        "measuring-wrn-64": MEASURING,
+        "encrypted-mlp-64": ENCRYPTED,
+        "encrypted-wrn-64": ENCRYPTED,
+        "all-wrn-64": [*SYSTEMS[:-1], *EXCHANGES],
+        "all-vgg11-256": [*SYSTEMS[:-1], *EXCHANGES],
+        "alone-mlp-64": ALONE,
+        "alone-digits-64": ALONE,
+        "alone-wrn-32": ALONE,
+        "loading-images-32": LOADING,
+    }
 
 
 def test_times_and_ratios_are_finite_and_in_order(results):
@@ -90,8 +98,10 @@ def test_an_exchange_moves_at_least_one_gradient_each_way(results):
     parameters = {"mlp": 9_610, "wrn": 2_748_890, "vgg11": 9_231_114}
     for case in (case for case in results["cases"] if case["workers"] > 1):
         for figures in case["figures"]:
-            enough = 0.9 * 2 * 4 * parameters[case["model"]] if figures["system"] not in SPARING else -math.inf
-            assert enough <= figures["sent"] < math.inf, (case["case"], figures["system"])
+            assert figures["sent"] < math.inf
+            if figures["system"] not in SPARING:
+                [model] = [name for name in parameters if name in case["case"]]
+                assert figures["sent"] >= 0.9 * 2 * 4 * parameters[model], (case["case"], figures["system"])
 
 
 def test_pauses_of_joins_and_leaves(results):
@@ -103,7 +113,7 @@ def test_pauses_of_joins_and_leaves(results):
 
 def test_epoch_ends(results):
     [one] = results["epoch_ends"]
-    assert ("mlp-512", 1437, 2) == (one["case"], one["examples"], len(one["costs"]))
+    assert (one["case"], one["examples"], len(one["costs"])) == ("mlp-64", 1437, 2)
     assert 0 < one["update"] < 60
     assert all(-60 < cost < 60 for cost in one["costs"])
 
@@ -112,58 +122,21 @@ def test_the_tables_show_it_and_end_with_the_targets(quick):
     shown = quick[1]
     for text in (
         *SYSTEMS,
-        FINE,
         "wrn 4-2-4, leaves",
         "AllReduce moves at most 23 MB",
         "AllReduce, measuring (ours) at most",
         "one worker (ours) at most",
-        "mlp-512, 1,437 examples",
+        "mlp-64, 1,437 examples",
     ):
         assert text in shown
     assert shown.index("Pauses at joins") < shown.index("Targets")
 
 
-def test_markdown_of_an_earlier_run(quick):
-    """Measures nothing, so it needs no --quick."""
-    done = bench("--input", str(quick[0]), "--markdown")
-    assert done.returncode == 0, done.stderr
-    assert "| torch DDP | - |" in done.stdout
-    assert "**Targets (medians over the rounds)**" in done.stdout
-
-
 def test_repeats_are_those_asked_for(tmp_path):
     done = bench("--quick", "--repeats", "2", "--only", "alone-mlp-64", "--output", str(tmp_path / "results.json"))
     assert done.returncode == 0, done.stderr
-    assert "1 round of 2 runs in turns" in done.stdout
+    assert "1 rounds of 2 runs in turns" in done.stdout
     assert [2] == [case["repeats"] for case in json.loads((tmp_path / "results.json").read_text())["cases"]]
-
-
-def test_computing_with_and_without_measuring(capsys):
-    computing.main(updates=2)
-    shown = capsys.readouterr().out
-    assert all(system in shown for system in PAIRS["measuring"])
-
-
-def test_memory_that_is_kept(capsys):
-    kept_memory.main(only="wrn-64", rounds=1, updates=1)
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in kept_memory.SETTINGS)
-
-
-def test_steps_of_the_optimizers(capsys):
-    optimizer_steps.main(elements=300_000, steps=1)
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in optimizer_steps.OPTIMIZERS)
-    assert 3 == shown.count("131,072")
-
-
-@pytest.mark.parametrize(("given", "answer"), [
-    ({"only": "wrn-63"}, "no such case; give one of mlp-64,"),
-    ({"only": "wrn-64", "updates": 7}, "has 8 updates, and the first 2 are not counted; give 6 at most"),
-])  # fmt: skip
-def test_memory_that_cannot_be_measured_is_refused(given, answer):
-    with pytest.raises(typer.BadParameter, match=answer):
-        kept_memory.main(**{"rounds": 1} | given)
 
 
 def test_an_unknown_case_is_refused():
@@ -176,10 +149,3 @@ def test_an_unknown_system_is_refused():
     done = bench("--only", "mlp-64", "--system", "AllReduce")
     assert done.returncode == 2
     assert "AllReduce (ours)" in done.stderr
-
-
-def test_a_file_that_is_no_result_is_refused(tmp_path):
-    (tmp_path / "other.json").write_text("{}")
-    done = bench("--input", str(tmp_path / "other.json"))
-    assert done.returncode == 2
-    assert "--output" in done.stderr

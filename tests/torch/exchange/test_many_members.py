@@ -1,21 +1,61 @@
 """The exchange of more members than are all connected with each other, as threads of this process."""
 
-from batchgrowth_trainer.exchange.connections import LARGEST_MESH, grid_of, rows_for
+import secrets
+from concurrent.futures import ThreadPoolExecutor
 
-from bench.many_members import Host, expected, measure
+import psutil
+import torch
+from batchgrowth.shards import tree_sum
+from batchgrowth_trainer.exchange.connections import LARGEST_MESH, TOKEN_BYTES, Door, grid_of, rows_for, seats
+from batchgrowth_trainer.exchange.group import TcpGroup
+from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.replica.rows import lay_out
+from torch import Tensor
 
 MEMBERS = 3 * LARGEST_MESH + 8
+LENGTH = 60
+
+
+def node(exchange: int, lo: int, hi: int) -> Tensor:
+    """Add up rows whose magnitudes differ, so that any other order of additions gives other bits."""
+
+    def leaf(shard: int) -> Tensor:
+        draw = torch.Generator().manual_seed(exchange * 10_007 + shard)
+        return torch.randn(LENGTH, generator=draw) * 10.0 ** (shard % 7 - 3)
+
+    return tree_sum(lo, hi, leaf, torch.add)
+
+
+def totals(group: TcpGroup) -> list[Tensor]:
+    """Return what a member knows after two exchanges of one row for each member."""
+    reduction = Reduction(group)
+    room = torch.empty(LENGTH)
+    found = []
+    for exchange in range(2):
+        rows = [node(exchange, lo, hi) for lo, hi in lay_out(MEMBERS, MEMBERS).nodes[group.rank]]
+        found.append(reduction(rows, MEMBERS, room).total.clone())
+    return found
 
 
 def test_two_hundred_members_have_the_bits_of_one_process() -> None:
     """Over real connections, of which each has few: some 28, and not 199."""
-    host = Host(MEMBERS)
+    expected = [node(exchange, 0, MEMBERS) for exchange in range(2)]
+    doors = [Door("127.0.0.1") for _ in range(MEMBERS)]
+    groups: list[TcpGroup] = []
     try:
-        [cost] = measure([lambda name, *given: getattr(host, name)(*given)], length=60, times=2)
+        with ThreadPoolExecutor(MEMBERS) as pool:
+            places = seats([door.address for door in doors], secrets.token_bytes(TOKEN_BYTES), 900.0)
+            groups += pool.map(lambda seat, door: TcpGroup(seat, door, None), places, doors)
+            files = psutil.Process().num_fds()
+            for found in pool.map(totals, groups):
+                assert all(map(torch.equal, found, expected))
     finally:
-        host.close()
-    assert {expected(MEMBERS, 60, 2)} == cost.digests
+        for group in groups:
+            group.close()
+        for door in doors:
+            door.close()
+
     connections = sum(len(grid_of(MEMBERS, rows_for(MEMBERS)).peers(rank)) for rank in range(MEMBERS))
     assert connections <= 28 * MEMBERS
     doors_and_pairs = 3 * MEMBERS  # a door each, and a pair of sockets by which another thread wakes a member
-    assert cost.files <= connections + doors_and_pairs + 100
+    assert files <= connections + doors_and_pairs + 100
