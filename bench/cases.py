@@ -43,7 +43,7 @@ MODELS: dict[str, tuple[str, dict[str, str]]] = {
     "synthetic-mlp": ("batchgrowth_trainer.workloads.synthetic:workload", {"model": "mlp", "test": "2"}),
     "images": ("bench.loading:workload", {}),
 }
-"""Model -> the entrypoint of its workload, and the arguments; those without "hidden" but digits take "examples" too."""
+"""Model -> the entrypoint of its workload, and the arguments besides the number of examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _cases() -> Iterator[Case]:
     yield Case("all-wrn-64", "wrn", 64, 2, 1, (*baselines, _gather(32), *exchanges(32)), examples=64 * 8)
     yield Case("all-vgg11-256", "vgg11", 256, 2, 1, (*baselines, _gather(128), *exchanges(128)), examples=256 * 8)
 
-    # A shared machine changes its speed within seconds, which is as long as one of these runs: hence the repeats.
+    # A shared machine changes its speed within seconds, which is as long as one of these runs, so each repeats.
     yield Case("alone-mlp-64", "mlp", 64, 50, 10, _alone(64), workers=1, repeats=9)
     yield Case("alone-digits-64", "digits", 64, 4, 1, _alone(64), workers=1, repeats=5)
     yield Case("alone-wrn-32", "wrn", 32, 3, 1, _alone(32), examples=64, workers=1, repeats=3)

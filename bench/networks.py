@@ -89,7 +89,7 @@ class NetworkRun:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its weights are to be those of one process, which compressed gradients do not give."""
+        """Whether its weights must be those of one process, which compressed gradients do not give."""
         exchange = STRATEGIES[self.strategy]
         return "compression" not in exchange and EXCHANGES[exchange["type"]].promise == "Exact"
 

@@ -118,10 +118,8 @@ def main(
 
 def prepare(server: ApiServer) -> None:
     """Create the CRDs, ours and the Dask operator's, and a namespace."""
-    [helm] = Path(
-        str(distribution("dask-kubernetes").locate_file("dask_kubernetes/operator/deployment/helm"))
-    ).iterdir()
-    for crd in (ROOT / "crds" / "batchgrowthjobs.yaml", *sorted(helm.glob("crds/*.yaml"))):
+    charts = Path(str(distribution("dask-kubernetes").locate_file("dask_kubernetes/operator/deployment/helm")))
+    for crd in (ROOT / "crds" / "batchgrowthjobs.yaml", *sorted(charts.glob("*/crds/*.yaml"))):
         _kubectl(server, "apply", "--server-side", "-f", crd)
     for kind in ("batchgrowthjobs", "daskclusters"):
         while server.kubectl("get", kind).returncode != 0:  # the API server serves a new CRD after a moment
