@@ -102,7 +102,7 @@ def show_results(results: Results) -> None:
 
 
 def _show_case(case: Measured) -> None:
-    rounds = f"{case.rounds} rounds of {case.repeats} runs in turns"
+    rounds = f"rounds: {case.rounds}, runs in a round: {case.repeats}"
     timed = f"{case.updates - case.warm} timed updates after {case.warm}"
     title = f"{case.case}: batch {case.batch}, workers: {case.workers}, {timed}, {rounds}"
     first = case.figures[0].system

@@ -135,7 +135,7 @@ def test_the_tables_show_it_and_end_with_the_targets(quick):
 def test_repeats_are_those_asked_for(tmp_path):
     done = bench("--quick", "--repeats", "2", "--only", "alone-mlp-64", "--output", str(tmp_path / "results.json"))
     assert done.returncode == 0, done.stderr
-    assert "1 rounds of 2 runs in turns" in done.stdout
+    assert "rounds: 1, runs in a round: 2" in done.stdout
     assert [2] == [case["repeats"] for case in json.loads((tmp_path / "results.json").read_text())["cases"]]
 
 
