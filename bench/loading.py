@@ -14,8 +14,7 @@ from torch.utils.data import Dataset
 SIDE = 32
 CLASSES = 10
 _TRIALS = 20
-_REPEATS = 20
-"""The repeats of a trial."""
+_REPEATS_OF_A_TRIAL = 20
 
 
 class Slow(Dataset[tuple[Tensor, Tensor]]):
@@ -42,12 +41,12 @@ def repeats(milliseconds: int) -> int:
 
     The least processor time of several trials counts, since other processes that share the caches can only add to it.
     """
-    images = Slow(1, _REPEATS)
+    images = Slow(1, _REPEATS_OF_A_TRIAL)
     each = []
     for _ in range(_TRIALS):
         began = time.thread_time()
         images[0]
-        each.append((time.thread_time() - began) / _REPEATS)
+        each.append((time.thread_time() - began) / _REPEATS_OF_A_TRIAL)
     return max(1, round(milliseconds / 1e3 / min(each)))
 
 

@@ -76,7 +76,6 @@ class _Kept:
         self._ready_at = time.monotonic()
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
         match event:
             case WorkersReady(count) if count == self._workers and not self.updates:
                 self._ready_at = time.monotonic()

@@ -30,7 +30,6 @@ class Rows:
         self.rows: list[HistoryRow] = []
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
         if isinstance(event, HistoryRow):
             self.rows.append(event)
 
