@@ -297,9 +297,16 @@ def test_known_decisions_stand() -> None:
     course = Course(job("{type: LossRatio}"), [BatchDecision(20, 64, 2.0)])
     assert course is course.joined_by(BatchDecision(20, 128, 4.0))
     assert course is course.joined_by(BatchDecision(30, 64, 2.1))
-    assert (BatchDecision(20, 64, 2.0), BatchDecision(30, 128, 4.0)) == course.joined_by(
-        BatchDecision(30, 128, 4.0)
-    ).decisions
+    grown = course.joined_by(BatchDecision(30, 128, 4.0))
+    assert (BatchDecision(20, 64, 2.0), BatchDecision(30, 128, 4.0)) == grown.decisions
+
+
+def test_a_plan_that_was_made_is_used_until_something_is_decided() -> None:
+    spec = job("{type: LossRatio}")
+    made = make_plan(spec)
+    assert made is Course(spec, plan=made).plan
+    decided_once = [BatchDecision(20, 64, 2.0)]
+    assert make_plan(spec, decided_once) == Course(spec, decided_once, plan=made).plan
 
 
 def test_declared_decisions_make_the_same_plan() -> None:
