@@ -4,11 +4,13 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from batchgrowth.cli import main
 from batchgrowth.errors import CheckpointError, ClusterError, DataError, PortError, SpecError, WorkloadError
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +39,30 @@ def manifest(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A `batchgrowth run` that has ended."""
+
+    exit_code: int
+    text: str
+
+    def wait(self) -> int:
+        return self.exit_code
+
+
+@pytest.fixture
+def here(tmp_path: Path, capfd: pytest.CaptureFixture[str], logs_as_before: None) -> Start:
+    """A function as `start`, which runs the command in this process: another one loads torch first, for seconds."""
+
+    def run(manifest: Path, *arguments: str, folder: Path | None = None) -> Ended:
+        output = ["--output-dir", str(folder or tmp_path / "run"), "--no-plots"]
+        with pytest.raises(SystemExit) as ended:
+            main(["run", str(manifest), *output, *arguments])
+        return Ended(int(str(ended.value.code)), "".join(capfd.readouterr()))
+
+    return run
+
+
 def refused(run: Any, kind: type[Exception], *texts: str) -> None:
     """Assert that the run ended with the exit code of this error, and with one paragraph that has all these texts."""
     assert kind.exit_code == run.wait(), run.text  # type: ignore[attr-defined]
@@ -59,19 +85,19 @@ def test_a_workload_that_raises_in_its_forward(start: Start, manifest: Any, any_
 
 @pytest.mark.fault("D01")
 @pytest.mark.sampled(1)
-def test_a_workload_that_produces_nan(start: Start, manifest: Any, any_exchange: str) -> None:
-    run = start(manifest("faulty:nan"), "--exchange", any_exchange)
+def test_a_workload_that_produces_nan(here: Start, manifest: Any, any_exchange: str) -> None:
+    run = here(manifest("faulty:nan"), "--exchange", any_exchange)
     refused(run, WorkloadError, "is not finite: loss nan", "lower learningRate.initial")
 
 
 @pytest.mark.fault("A18")
 @pytest.mark.sampled(1)
-def test_a_workload_that_returns_the_wrong_thing(start: Start, manifest: Any, any_exchange: str) -> None:
-    refused(start(manifest("faulty:wrong"), "--exchange", any_exchange), WorkloadError, "returned a dict", "Workload(")
+def test_a_workload_that_returns_the_wrong_thing(here: Start, manifest: Any, any_exchange: str) -> None:
+    refused(here(manifest("faulty:wrong"), "--exchange", any_exchange), WorkloadError, "returned a dict", "Workload(")
 
 
-def test_a_loss_of_the_wrong_shape(start: Start, manifest: Any) -> None:
-    refused(start(manifest("faulty:scalar")), WorkloadError, "returned one number for the whole shard")
+def test_a_loss_of_the_wrong_shape(here: Start, manifest: Any) -> None:
+    refused(here(manifest("faulty:scalar")), WorkloadError, "returned one number for the whole shard")
 
 
 @pytest.mark.fault("A17")
@@ -85,45 +111,45 @@ def test_a_module_that_raises_when_it_is_imported(
 
 @pytest.mark.fault("A20")
 @pytest.mark.parametrize("exchange", ["AllReduce", "SingleProcess"])
-def test_missing_data(start: Start, manifest: Any, exchange: str) -> None:
-    refused(start(manifest("faulty:missing"), "--exchange", exchange), DataError, "/no/such/data.bin")
+def test_missing_data(here: Start, manifest: Any, exchange: str) -> None:
+    refused(here(manifest("faulty:missing"), "--exchange", exchange), DataError, "/no/such/data.bin")
 
 
 @pytest.mark.fault("A17")
-def test_a_module_that_is_not_there(start: Start, manifest: Any) -> None:
-    refused(start(manifest("nowhere:net")), WorkloadError, "no module named 'nowhere'")
+def test_a_module_that_is_not_there(here: Start, manifest: Any) -> None:
+    refused(here(manifest("nowhere:net")), WorkloadError, "no module named 'nowhere'")
 
 
-def test_an_unknown_field(start: Start, manifest: Any) -> None:
-    refused(start(manifest("faulty:nan", bach={"initial": 3})), SpecError, "spec.bach")
+def test_an_unknown_field(here: Start, manifest: Any) -> None:
+    refused(here(manifest("faulty:nan", bach={"initial": 3})), SpecError, "spec.bach")
 
 
 @pytest.mark.fault("C22")
-def test_a_taken_metrics_port(start: Start, manifest: Any) -> None:
+def test_a_taken_metrics_port(here: Start, manifest: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        run = start(manifest("faulty:nan"), "--metrics-port", str(port))
+        run = here(manifest("faulty:nan"), "--metrics-port", str(port))
         refused(run, PortError, f"--metrics-port {port}", "or 0 for any free one")
 
 
-def test_no_scheduler(start: Start, manifest: Any) -> None:
+def test_no_scheduler(here: Start, manifest: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    run = start(manifest("faulty:nan"), "--scheduler", f"tcp://127.0.0.1:{port}")
+    run = here(manifest("faulty:nan"), "--scheduler", f"tcp://127.0.0.1:{port}")
     refused(run, ClusterError, "no Dask scheduler answers there")
 
 
-def test_an_output_folder_that_cannot_be_written(start: Start, manifest: Any, tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_written(here: Start, manifest: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    run = start(manifest("faulty:nan"), folder=tmp_path / "file" / "run")
+    run = here(manifest("faulty:nan"), folder=tmp_path / "file" / "run")
     refused(run, CheckpointError, "--output-dir", "give a folder that can be written")
 
 
-def test_an_output_folder_without_permission(start: Start, manifest: Any, tmp_path: Path) -> None:
+def test_an_output_folder_without_permission(here: Start, manifest: Any, tmp_path: Path) -> None:
     """Root may write everywhere except into the kernel's own file system."""
     (tmp_path / "locked").mkdir(mode=0o500)
     folder = Path("/proc/self/fdinfo") if os.geteuid() == 0 else tmp_path / "locked"
-    refused(start(manifest("faulty:nan"), folder=folder / "run"), CheckpointError, "give a folder that can be written")
+    refused(here(manifest("faulty:nan"), folder=folder / "run"), CheckpointError, "give a folder that can be written")
 
 
 @pytest.mark.fault("D10")

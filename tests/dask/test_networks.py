@@ -35,6 +35,12 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[NetworkResults, str]:
     return quick(tmp_path_factory.mktemp("networks"), *FEW)
 
 
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> NetworkResults:
+    """A quick run of every exchange on every network, and of backups."""
+    return quick(tmp_path_factory.mktemp("every"))[0]
+
+
 @pytest.mark.fault("C13")
 def test_they_finish_and_cross_the_network(few: tuple[NetworkResults, str]) -> None:
     """With at least the gradients of each update, in packets of which some are lost."""
@@ -65,11 +71,10 @@ def test_the_tables_show_them(few: tuple[NetworkResults, str]) -> None:
 
 
 @pytest.mark.long
-def test_every_exchange_on_every_network(tmp_path: Path) -> None:
-    results, _ = quick(tmp_path)
-    assert [] == failures(results)
-    assert [] == disagreements(results)
-    assert len(results.runs) == len(STRATEGIES) * len(NETWORKS)
+def test_every_exchange_on_every_network(every: NetworkResults) -> None:
+    assert [] == failures(every)
+    assert [] == disagreements(every)
+    assert len(every.runs) == len(STRATEGIES) * len(NETWORKS)
 
 
 def test_every_exchange_is_compared_or_left_out_with_a_reason() -> None:
