@@ -81,11 +81,12 @@ def cluster(folder: Path, workers: int, tls: list[str]) -> Iterator[str]:
 
 
 @pytest.mark.sampled(1)
-def test_an_existing_cluster(start: Start, tmp_path: Path, expected: str, exchange: str) -> None:
+def test_an_existing_cluster(tmp_path: Path, expected: str, exchange: str) -> None:
+    job = load_manifest(DIGITS, [*SHORT, f"exchange.type={exchange}"])
     with cluster(tmp_path, 2, []) as address:
-        for _ in range(2):  # the second run uses the same workers
-            run = start(DIGITS, *short(), "--scheduler", address, "--exchange", exchange, "--workers", "2")
-            assert expected == weights(run)
+        for run in ("first", "second"):  # which uses the same workers
+            summary = train(job, Options(output_dir=tmp_path / run, scheduler=address, workers=2))
+            assert expected == summary["weightsSha256"]
 
 
 def test_an_existing_cluster_behind_tls(tmp_path: Path, expected: str) -> None:
@@ -172,9 +173,8 @@ def test_two_runs_at_once(start: Start, expected: str) -> None:
 def test_a_folder_that_another_run_writes_to_is_refused(start: Start) -> None:
     first = start(DIGITS, "--set", "epochs=3000", "--exchange", "SingleProcess")
     first.until(lambda: first.says("epoch 1 of"))
-    second = start(DIGITS, folder=first.folder)
-    assert StorageError.exit_code == second.wait()
-    assert "another run is writing there" in second.text
+    with pytest.raises(StorageError, match="another run is writing there"):
+        train(load_manifest(DIGITS), Options(output_dir=first.folder))
     first.kill()
     first.wait()
 

@@ -216,10 +216,10 @@ def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(m
         await asyncio.gather(first, both.restart("a"))
         return began
 
-    monkeypatch.setattr(health, "RESTART_SECONDS", 0.2)
+    monkeypatch.setattr(health, "RESTART_SECONDS", 1.0)
     began = asyncio.run(twice())
     assert ["a"] == called
-    assert times[0] - began >= 0.19
+    assert times[0] - began >= 0.99
 
 
 @pytest.mark.parametrize("error", [TypeError("cannot pickle a lock"), PicklingError("a local function")])
