@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from batchgrowth_operator.api import cache, leader, observe
-from batchgrowth_operator.api import client as server_clock
+from batchgrowth_operator.api import server as server_clock
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Key, Store, Sweep
 from batchgrowth_operator.api.client import Refused
