@@ -19,7 +19,7 @@ from batchgrowth_operator.settings import LeaseLock, Network, Rule, Settings
 
 
 def rules(option: str, text: str) -> tuple[Rule, ...]:
-    """The maps of a JSON list. Raises BadParameter, which names the option, for other text."""
+    """Return the maps of a JSON list. Raises BadParameter, which names the option, for other text."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -30,7 +30,7 @@ def rules(option: str, text: str) -> tuple[Rule, ...]:
 
 
 def storage_size(text: str) -> str:
-    """The size, which may be empty. Raises BadParameter for text that is no size."""
+    """Return the size, which may be empty. Raises BadParameter for text that is no size."""
     if text and not re.fullmatch(STORAGE_SIZE, text):
         raise typer.BadParameter(f"--checkpoint-size: {text}; give {WORDS[STORAGE_SIZE]}")
     return text

@@ -21,14 +21,18 @@ from batchgrowth_operator.api.client import CONFLICT, GONE, Api, Refused
 from batchgrowth_operator.api.server import KINDS
 from batchgrowth_operator.seen.observed import Object, Ref
 
-# --- A folder of code as an immutable ConfigMap, whose name holds the digest of its files ---
-
 LARGEST_CODE_BYTES = 1_000_000
-"""Of all files together; a ConfigMap holds 1 MiB."""
+"""Most bytes of code; a ConfigMap holds 1 MiB."""
 LONGEST_KEY = 240
+"""Characters of a key of the ConfigMap that are kept as they are."""
 SKIPPED = ("__pycache__", "*.egg-info", "*.pyc", "*.pyo", "runs")
 """Files and folders that are no code; `runs` is where `batchgrowth run` writes. So are those that begin with a dot."""
 OPTION = "--code"
+"""The option that names the folder."""
+MANAGER = "batchgrowth-submit"
+"""Name under which fields are applied."""
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""kubectl's annotation, which a job read from a cluster may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Code:
 
 
 def read_folder(folder: Path, exclude: Sequence[str] = (), manifest: Path | None = None) -> dict[str, bytes]:
-    """The files of a folder by their path below it, without those that SKIPPED, `exclude` or a leading dot leave out.
+    """Return the files of a folder by their path below it, without what SKIPPED, `exclude` or a leading dot leaves out.
 
     Patterns match a file's or folder's name, or its path below `folder`. `manifest` is not code: a job that asks for
     more workers has the same. Raises SpecError if it cannot be packed.
@@ -63,9 +67,10 @@ def read_folder(folder: Path, exclude: Sequence[str] = (), manifest: Path | None
 
 
 def packed(job: str, files: Mapping[str, bytes]) -> Code:
-    """The files as the code of a job of that name."""
+    """Pack the files as the code of a job of that name, into an immutable ConfigMap named after their digest."""
     keys = _keys(files)
-    texts, others = dict[str, str](), dict[str, str]()
+    texts: dict[str, str] = {}
+    others: dict[str, str] = {}
     for path, content in files.items():
         try:
             texts[keys[path]] = content.decode()
@@ -87,7 +92,7 @@ def packed(job: str, files: Mapping[str, bytes]) -> Code:
 
 
 def has_module(files: Mapping[str, bytes], entrypoint: str) -> bool:
-    """Whether the first name of "package.module:function" is a module or package among the files."""
+    """Return whether the first name of "package.module:function" is a module or package among the files."""
     first = entrypoint.partition(":")[0].partition(".")[0]
     return any(path == f"{first}.py" or path.startswith(f"{first}/") for path in files)
 
@@ -106,7 +111,7 @@ def _files(root: Path, folder: Path, skipped: Sequence[str]) -> Iterator[Path]:
 
 
 def _check(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Raises SpecError if files of these sizes are no code, or more than a ConfigMap and a job can hold."""
+    """Raise SpecError if files of these sizes are no code, or more than a ConfigMap and a job can hold."""
     odd = next((name for name in sizes if not re.match(FILE_PATH, name) or len(name) > 255), None)
     if odd is not None:
         raise _fault(
@@ -126,7 +131,7 @@ def _check(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def _keys(files: Mapping[str, bytes]) -> dict[str, str]:
-    """A key of the ConfigMap for each path; a key holds no slash, so two paths may ask for one."""
+    """Return a key of the ConfigMap for each path; a key holds no slash, so two paths may ask for one."""
     plain = {path: re.sub(r"[^A-Za-z0-9._-]", "_", path.replace("/", ".")) for path in files}
     asked = list(plain.values())
     return {
@@ -136,7 +141,7 @@ def _keys(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _digest(files: Mapping[str, bytes]) -> str:
-    """Ten hexadecimal digits that change with every path and every byte."""
+    """Return ten hexadecimal digits that change with every path and every byte."""
     digest = hashlib.sha256()
     for path, content in sorted(files.items()):
         for part in (path.encode(), content):
@@ -148,14 +153,8 @@ def _fault(given: str, remedy: str) -> SpecError:
     return SpecError([Fault(OPTION, given, remedy)])
 
 
-# --- A job and its code, written to a cluster with the rights of a user ---
-
-MANAGER = "batchgrowth-submit"
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-
-
 def manifest_of(job: BatchGrowthJob, code: Code | None) -> Object:
-    """The job as its file says it, without defaults, and with the code as its source.
+    """Return the job as its file says it, without defaults, and with the code as its source.
 
     Raises SpecError if the file names a source itself.
     """
@@ -186,13 +185,13 @@ _Blocks.add_representer(str, _as_block)
 
 
 def as_yaml(*manifests: Object) -> str:
-    """The manifests as one YAML file."""
+    """Return the manifests as one YAML file."""
     text: str = yaml.dump_all(manifests, Dumper=_Blocks, sort_keys=False, allow_unicode=True)
     return text
 
 
 def namespace_for(job: BatchGrowthJob, asked: str | None, usual: str) -> str:
-    """The namespace of the option, the manifest or else the context. Raises SpecError if the first two differ."""
+    """Return the namespace of the option, the manifest or else the context. Raises SpecError if two differ."""
     written = job.metadata.namespace
     if asked is not None and written not in (None, asked):
         raise SpecError([Fault("metadata.namespace", f'"{written}"', f"remove it, or leave out --namespace {asked}")])
@@ -200,7 +199,7 @@ def namespace_for(job: BatchGrowthJob, asked: str | None, usual: str) -> str:
 
 
 def submit(api: Api, namespace: str, job: Object, code: Code | None, *, force: bool = False) -> Object:
-    """The job after the API server has accepted it, with its code.
+    """Write the job with its code, and return it as the API server accepted it.
 
     The job is tried first, so that one that is refused leaves no code behind; then the code is written, so that no pod
     waits for it; then the job, which becomes its owner. Raises ClusterError if no server answers, else
@@ -230,14 +229,14 @@ def _apply(api: Api, manifest: Object, *, force: bool, dry_run: bool = False) ->
 
 
 def placed(manifest: Object, namespace: str) -> Object:
-    """The manifest with that namespace; as it is if there is none."""
+    """Return the manifest with that namespace; as it is if there is none."""
     if not namespace:
         return manifest
     return {**manifest, "metadata": manifest["metadata"] | {"namespace": namespace}}
 
 
 def _owned(config_map: Object, job: Object | None) -> Object:
-    """The ConfigMap with the job as its owner, so that it is deleted with it."""
+    """Return the ConfigMap with the job as its owner, so that it is deleted with it."""
     if job is None:
         return config_map
     metadata = job["metadata"]
@@ -246,7 +245,8 @@ def _owned(config_map: Object, job: Object | None) -> Object:
 
 
 def _explained(refused: Refused, manifest: Object) -> BatchGrowthError:
-    kind, metadata = manifest["kind"], manifest["metadata"]
+    kind = manifest["kind"]
+    metadata = manifest["metadata"]
     text = f"the API server refuses {kind} {metadata['name']} in namespace {metadata['namespace']}: {refused}"
     if refused.code == CONFLICT:
         return BatchGrowthError(f"{text}; --force-conflicts takes these fields over")

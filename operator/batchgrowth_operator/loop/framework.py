@@ -51,6 +51,9 @@ if _is_hidden:
     del _modules[CLIENT]
 
 
+log = logging.getLogger(__name__)
+
+
 async def _wait_until_empty(scheduler: Scheduler) -> None:
     while not scheduler.empty():
         await asyncio.sleep(POLL_SECONDS)
@@ -63,7 +66,7 @@ class Watches:
     ensemble: orchestration.Ensemble | None = None
 
     async def until_indexed(self) -> None:
-        """Returns once every object of every watched kind has been listed and indexed."""
+        """Return once every object of every watched kind has been listed and indexed."""
         while not self._are_indexed():
             await asyncio.sleep(POLL_SECONDS)
 
@@ -73,7 +76,7 @@ class Watches:
 
 
 def new_watches() -> Watches:
-    """The watches of the run of kopf that this task is about to start."""
+    """Register and return the watches of the run of kopf that this task is about to start."""
     watches = Watches()
     _watches.set(watches)
     return watches
@@ -112,7 +115,7 @@ async def _adjust(*, ensemble: orchestration.Ensemble, **rest: Any) -> None:
 
 
 async def _orchestrate(**given: Any) -> None:
-    """Ends every watch before an error of one of them ends the operator."""
+    """End every watch before an error of one of them ends the operator."""
     watches = _watches.get() or new_watches()
     try:
         await _orchestrate_until_error(**given)
@@ -123,14 +126,19 @@ async def _orchestrate(**given: Any) -> None:
         raise
 
 
-def _watch(**given: Any) -> AsyncIterator[Any]:
-    """A watch that never pauses."""
-    watch: AsyncIterator[Any] = _watch_until_paused(**given | {"operator_paused": None})
-    return watch
+async def _watch(**given: Any) -> AsyncIterator[Any]:
+    """Watch without pauses. A watch that broke lists all objects again, which the log says."""
+    is_listed = False
+    async for event in _watch_until_paused(**given | {"operator_paused": None}):
+        if event is watching.Bookmark.LISTED:
+            if is_listed:
+                log.warning("the watch of %s broke; it resumes after a new list", given["resource"])
+            is_listed = True
+        yield event
 
 
 async def _observe(**given: Any) -> None:
-    """A watch of namespaces or kinds, which ends by its cancellation rather than by a refusal."""
+    """Watch namespaces or kinds, and end by a cancellation rather than by a refusal that comes with it."""
     try:
         await queueing.watcher(**given)
     except errors.APIForbiddenError as error:
@@ -145,29 +153,28 @@ _watches: ContextVar[Watches | None] = ContextVar("_watches", default=None)
 _discover_once = observation.process_discovered_resource_event
 observation.process_discovered_resource_event = _discover
 observation.queueing = SimpleNamespace(watcher=_observe)
-_adjust_tasks, orchestration.adjust_tasks = orchestration.adjust_tasks, _adjust
-_orchestrate_until_error, orchestration.orchestrator = orchestration.orchestrator, _orchestrate
-_watch_until_paused, watching.infinite_watch = watching.infinite_watch, _watch
+_adjust_tasks = orchestration.adjust_tasks
+orchestration.adjust_tasks = _adjust
+_orchestrate_until_error = orchestration.orchestrator
+orchestration.orchestrator = _orchestrate
+_watch_until_paused = watching.infinite_watch
+watching.infinite_watch = _watch
 orchestration.aiotoggles = SimpleNamespace(ToggleSet=_Indexed)
 
 __all__ = ["Watches", "kopf", "new_watches"]
 
 
 FORBIDDEN = 403
-
-
+"""Status of a request without the right to it."""
 REMEDY = "grant it to the operator's account: the chart's roles have every permission that the operator needs"
-
-
 _ATTEMPT = "Request attempt"
-
-
 _OMITTED = (f"status={FORBIDDEN}", "Connector is closed")  # kopf closes the connector when it stops
 
 
 def refusal_message(error: BaseException) -> str | None:
-    """The API server's message and a remedy; None if the error is not a response of the API server."""
-    status, message = getattr(error, "status", None), getattr(error, "message", None)
+    """Return the API server's message and a remedy; None if the error is not a response of the API server."""
+    status = getattr(error, "status", None)
+    message = getattr(error, "message", None)
     if not isinstance(status, int):
         return None
     refusal = f"the API server answers {status}: {message or type(error).__name__}"
@@ -178,7 +185,7 @@ class RefusalFilter(logging.Filter):
     """Drops kopf's own records of a refusal: one per attempt, and a traceback at each level that it passes."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log the record."""
+        """Return whether to log the record."""
         if not record.name.startswith("kopf."):
             return True
         error = record.exc_info[1] if record.exc_info else None

@@ -30,15 +30,15 @@ class Conditions(Collector):
         self._states: dict[Key, tuple[int, ...]] = {}  # an index of STATUSES for each of CONDITIONS
 
     def set(self, key: Key, statuses: Mapping[str, str]) -> None:
-        """Sets the job's condition statuses by type; a missing condition is Unknown."""
+        """Set the job's condition statuses by type; a missing condition is Unknown."""
         self._states[key] = tuple(STATUSES.index(statuses.get(kind, "Unknown")) for kind in CONDITIONS)
 
     def remove(self, key: Key) -> None:
-        """Removes the job's series."""
+        """Remove the job's series."""
         del self._states[key]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """One gauge, 0 or 1, for each job, condition and status."""
+        """Yield one gauge, 0 or 1, for each job, condition and status."""
         family = GaugeMetricFamily(self._metric.name, self._metric.help, labels=self._metric.labels)
         for key, states in list(self._states.items()):
             for kind, state in zip(CONDITIONS, states, strict=True):
@@ -57,11 +57,11 @@ class OperatorMetrics:
         self._resizes: dict[Key, str | None] = {}
 
     def request(self, verb: str, resource: str, code: str) -> None:
-        """Counts a request that the API server answered."""
+        """Count a request that the API server answered."""
         self._metrics["batchgrowth_operator_api_requests_total"].labels(verb, resource, code).inc()
 
     def reconciled(self, result: str, seconds: float) -> None:
-        """Records the result and duration of a pass."""
+        """Record the result and duration of a pass."""
         self._metrics["batchgrowth_operator_reconciles_total"].labels(result).inc()
         self._metrics["batchgrowth_operator_reconcile_duration_seconds"].observe(seconds)
 
@@ -79,18 +79,18 @@ class OperatorMetrics:
             self._status(key, writes.status)
 
     def forget(self, key: Key) -> None:
-        """Removes the series of a job that is gone."""
+        """Remove the series of a job that is gone."""
         if key in self._states:
             self._metrics[CONDITION].remove(key)
             self._count(key, None)
 
     def forget_all(self) -> None:
-        """Removes the series of all jobs."""
+        """Remove the series of all jobs."""
         for key in list(self._states):
             self.forget(key)
 
     def _take_up(self, key: Key, status: JobStatus) -> None:
-        """Shows a job that this process has not seen before as its stored status says: it may never be written again.
+        """Show a job that this process has not seen before as its stored status says: it may never be written again.
 
         An earlier process has observed the resize in it.
         """

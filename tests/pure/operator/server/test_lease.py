@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -103,6 +104,29 @@ def test_taking_over_an_expired_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "get_lease", short)
 
     assert ["began"] == attempt(api, monkeypatch)
+
+
+def test_the_log_of_the_election(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Who leads, once for each holder; a renewal has no line."""
+    caplog.set_level(logging.INFO, logger="batchgrowth_operator")
+    api = FakeApi("other", "other", "free", "mine", ConnectionRefusedError("nobody there"), "mine", "other")
+    original = api.get_lease
+
+    def free(namespace: str, name: str) -> Any:
+        if api.script and api.script[0] == "free":
+            api.lease = None
+        return original(namespace, name)
+
+    monkeypatch.setattr(api, "get_lease", free)
+    attempt(api, monkeypatch)
+
+    assert [
+        "me waits for the lease system/batchgrowth, which other holds",
+        "me acquired the lease system/batchgrowth and leads",
+        "the lease system/batchgrowth: nobody there; retrying",
+        "another operator, other, took the lease system/batchgrowth",
+        "me lost the lease system/batchgrowth and ends",
+    ] == caplog.messages
 
 
 def test_a_lease_that_cannot_be_renewed_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,11 +118,11 @@ def test_other_namespaces_are_left_alone() -> None:
 
 
 @pytest.mark.fault("B06")
-@pytest.mark.parametrize(("namespaces", "places"), [((), {""}), (("a", "b"), {"a", "b"})])
+@pytest.mark.parametrize(("namespaces", "places"), [((), {""}), (("default", "b"), {"default", "b"})])
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        (None, ""),
+        (None, "default/digits: the watch of ConfigMap missed a change, which a list found"),
         (Refused(403, "no"), "cannot list ConfigMap: no"),
         (RuntimeError("a fault of ours"), "the sweep of ConfigMap failed"),
     ],

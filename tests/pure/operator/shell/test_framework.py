@@ -302,6 +302,26 @@ def test_the_other_watches_end_before_the_error_of_one(monkeypatch: pytest.Monke
     asyncio.run(scene())
 
 
+def test_the_log_says_that_a_watch_broke_and_resumes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for each list after the first."""
+
+    async def breaks_twice(**_: Any) -> AsyncIterator[Any]:
+        for version in "123":
+            yield watching.Bookmark.LISTED
+            yield {"type": "ADDED", "object": version}
+
+    monkeypatch.setattr(watching, "infinite_watch", breaks_twice)
+    _reload(monkeypatch)
+
+    async def watched() -> list[Any]:
+        return [event async for event in watching.infinite_watch(resource="pods")]
+
+    assert 6 == len(asyncio.run(watched()))
+    assert ["the watch of pods broke; it resumes after a new list"] * 2 == caplog.messages
+
+
 def test_a_watch_ends_if_every_task_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Among them are those that kopf would have taken for a pause, after which a watch starts over."""
     framework, asked = _reload(monkeypatch), []
