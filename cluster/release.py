@@ -57,11 +57,6 @@ def uninstall(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RE
     return helm(cluster, *words, "--timeout", PATIENCE)
 
 
-def check(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RELEASE) -> str:
-    """Returns the output of `helm test`. Raises HarnessError if it fails; its pod stays, with the reason in its log."""
-    return helm(cluster, "test", release, "--namespace", namespace, "--timeout", PATIENCE)
-
-
 def helm(cluster: Cluster, *arguments: Argument) -> str:
     """Returns helm's output, with its state in a temporary folder. Raises HarnessError if it fails."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-helm-") as home:

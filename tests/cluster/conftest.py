@@ -1,15 +1,19 @@
 """This tier needs a real Kubernetes: one on this machine (Linux, root, Go, Debian packages) or BATCHGROWTH_KUBECONFIG.
 
 The chart is installed once, and each test has its own namespace, which admits restricted pods only.
+Several processes of pytest-xdist share both. A test that is marked `alone` waits until no other test runs, and one that
+is marked `operator` until no other one with that mark does.
 On a user's cluster, BATCHGROWTH_VALUES is a file of chart values with images that it can pull.
 """
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,12 +22,12 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT), str(Path(__file__).parent)]  # so that the tests can import cluster and real_job
 
-from real_job import Kubectl, RealJob, new_namespace, said, values_of  # noqa: E402
+from real_job import Kubectl, Reader, RealJob, new_namespace, reading, said, values_of  # noqa: E402
 
 from cluster import build, dask_image, debian, images, release  # noqa: E402
 from cluster.errors import HarnessError  # noqa: E402
 from cluster.local import LocalCluster, local_cluster  # noqa: E402
-from cluster.locks import alone  # noqa: E402
+from cluster.locks import alone, locked, together  # noqa: E402
 from cluster.node import NODE  # noqa: E402
 from cluster.recipe import GROUPS  # noqa: E402
 from cluster.release import Cluster  # noqa: E402
@@ -31,6 +35,10 @@ from cluster.users import KUBECONFIG, users_cluster  # noqa: E402
 
 FAKE_NODES, GPUS = 16, 8
 LONGEST_TEST_SECONDS = 600
+TURNS, OPERATOR, USERS, INSTALLATION = (f"cluster-tests-{lock}" for lock in ("turns", "operator", "users", "chart"))
+"""Locks: of every test, of tests marked `operator`, of processes that use the cluster, and for setting it up."""
+STARTED_BY_TESTS = "started-by-tests"
+"""A file in the cluster's folder."""
 
 MakeJob = Callable[..., RealJob]
 
@@ -52,13 +60,22 @@ def why_no_cluster() -> str | None:
     return None
 
 
+def is_here(item: pytest.Item) -> bool:
+    """Whether the test belongs to this tier; pytest calls the hooks of a conftest for the tests of every folder."""
+    return "/tests/cluster/" in item.path.as_posix()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip this tier if there is no cluster, and on a user's cluster the tests that need a local one."""
+    """Skip this tier if there is no cluster, and on a user's cluster the tests that need a local one.
+
+    The tests that are marked `alone` come last, so that they wait once for the end of the others.
+    """
+    items.sort(key=lambda item: is_here(item) and item.get_closest_marker("alone") is not None)
     users = os.environ.get(KUBECONFIG)
     no_cluster = None if users else why_no_cluster()
     no_local = f"{KUBECONFIG} is set: needs the node, fake nodes or images of `python -m cluster`" if users else None
     for item in items:
-        if "/tests/cluster/" in item.path.as_posix():
+        if is_here(item):
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(LONGEST_TEST_SECONDS))
             local = "local" in getattr(item, "fixturenames", ())
@@ -69,7 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build before the first test: a build takes longer than any test may."""
-    here = any("/tests/cluster/" in item.path.as_posix() for item in session.items)
+    here = any(map(is_here, session.items))
     if not here or session.config.option.collectonly or os.environ.get(KUBECONFIG) or why_no_cluster():
         return
     try:
@@ -83,19 +100,45 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         pytest.exit(f"tests/cluster: {error}", returncode=1)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Wait for the test's turn; its time limit begins afterwards."""
+    if not is_here(item):
+        return (yield)
+    with ExitStack() as turn:
+        turn.enter_context(alone(TURNS) if item.get_closest_marker("alone") else together(TURNS))
+        if item.get_closest_marker("operator"):
+            turn.enter_context(alone(OPERATOR))
+        return (yield)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that all processes of this test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own if worker_id == "master" else own.parent
+
+
 @pytest.fixture(scope="session")
 def real_cluster() -> Iterator[Cluster]:
-    """The user's cluster, or this machine's, which is taken down after the last test if it was not up before."""
+    """The user's cluster, or this machine's; if tests started that, the last process to use it takes it down."""
     if users := users_cluster():
         yield users
         return
     cluster = local_cluster()
-    was_up = cluster.is_up()
-    if not was_up:
-        command("up", f"--fake-nodes={FAKE_NODES}", f"--gpus={GPUS}")
-    yield cluster
-    if not was_up:
-        command("down")
+    mark = cluster.folder / STARTED_BY_TESTS
+    with together(USERS):
+        with alone(INSTALLATION):
+            if not cluster.is_up():
+                command("up", f"--fake-nodes={FAKE_NODES}", f"--gpus={GPUS}")
+                mark.touch()
+        yield cluster
+    try:
+        with alone(USERS, wait=False):
+            if mark.exists():
+                command("down")
+    except BlockingIOError:
+        return  # another process still has tests to run
 
 
 def command(*words: str) -> None:
@@ -107,10 +150,21 @@ def command(*words: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def installed(real_cluster: Cluster) -> Cluster:
-    """The cluster with the chart installed: the operator and the Dask operator run in its pods."""
-    release.install(real_cluster, values=values_of(real_cluster), say=say)
+def installed(real_cluster: Cluster, shared: Path) -> Cluster:
+    """The cluster with the chart installed, once a run: the operator and the Dask operator run in its pods."""
+    mark = shared / "installed"
+    with alone(INSTALLATION):
+        if not mark.exists():
+            release.install(real_cluster, values=values_of(real_cluster), say=say)
+            mark.touch()
     return real_cluster
+
+
+@pytest.fixture
+def reinstalled(installed: Cluster) -> Iterator[Cluster]:
+    """A cluster whose release a test may remove or change; it is reinstalled afterwards."""
+    yield installed
+    release.install(installed, values=values_of(installed))
 
 
 @pytest.fixture(scope="session")
@@ -124,6 +178,13 @@ def local(installed: Cluster) -> LocalCluster:
 def kubectl(installed: Cluster) -> Kubectl:
     """Returns a function that runs kubectl on the cluster with the chart."""
     return installed.kubectl
+
+
+@pytest.fixture(scope="session")
+def reader(installed: Cluster) -> Iterator[Reader]:
+    """Reads the cluster's objects."""
+    with reading(installed.kubeconfig) as made:
+        yield made
 
 
 @pytest.fixture
@@ -179,46 +240,44 @@ def claim(kubectl: Kubectl, namespace: str, volume: str) -> str:
 
 
 @pytest.fixture
-def job(kubectl: Kubectl, namespace: str) -> MakeJob:
+def job(kubectl: Kubectl, reader: Reader, namespace: str) -> MakeJob:
     """Returns a function that applies a manifest (YAML text or an object) in the test's namespace."""
 
     def applied(manifest: str | dict[str, object]) -> RealJob:
         body = yaml.safe_load(manifest) if isinstance(manifest, str) else manifest
         said(kubectl("--namespace", namespace, "apply", "--filename", "-", given=json.dumps(body)))
-        return RealJob(kubectl, namespace, body["metadata"]["name"])
+        return RealJob(kubectl, reader, namespace, body["metadata"]["name"])
 
     return applied
 
 
 @pytest.fixture(scope="session")
-def local_sha256(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+def local_sha256(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Returns a function: the SHA-256 of the weights that `batchgrowth run` trains from a manifest on this machine.
 
-    Modules that it is given besides lie beside the manifest.
+    One worker trains them, once a run for each manifest. Modules that it is given besides lie beside the manifest.
 
     That process yields to all others.
     """
-    known: dict[str, str] = {}
 
     def trained(manifest: str, *modules: Path) -> str:
-        if manifest not in known:
-            folder = tmp_path_factory.mktemp("local")
-            (folder / "job.yaml").write_text(manifest)
-            for module in modules:
-                shutil.copy(module, folder)
-            words = [
-                "nice",
-                "-n",
-                "19",
-                Path(sys.executable).parent / "batchgrowth",
-                "run",
-                "job.yaml",
-                "--output-dir",
-                "out",
-            ]
-            done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-            assert 0 == done.returncode, done.stderr
-            known[manifest] = json.loads((folder / "out" / "summary.json").read_text())["weightsSha256"]
-        return known[manifest]
+        digest = hashlib.sha256(manifest.encode()).hexdigest()[:16]
+        known = shared / f"weights-of-{digest}"
+        with locked(shared / f"{known.name}.lock"):
+            if not known.exists():
+                known.write_text(train(manifest, modules, tmp_path_factory.mktemp("local")))
+        return known.read_text()
 
     return trained
+
+
+def train(manifest: str, modules: tuple[Path, ...], folder: Path) -> str:
+    """Returns the SHA-256 of the weights after a run in that folder."""
+    (folder / "job.yaml").write_text(manifest)
+    for module in modules:
+        shutil.copy(module, folder)
+    command = [Path(sys.executable).parent / "batchgrowth", "run", "job.yaml", "--output-dir", "out"]
+    words = ["nice", "-n", "19", *command, "--workers", "1", "--no-plots"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stderr
+    return str(json.loads((folder / "out" / "summary.json").read_text())["weightsSha256"])

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
+from kubernetes import client, config
+from kubernetes.dynamic import DynamicClient
 
 from cluster.local import LocalCluster
 from cluster.network import API_PORT, HOST_ADDRESS
@@ -48,6 +50,53 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
+KINDS = {
+    "batchgrowthjob": "apis/batchgrowth.dev/v1alpha1",
+    "configmap": "api/v1",
+    "daskcluster": "apis/kubernetes.dask.org/v1",
+    "deployment": "apis/apps/v1",
+    "persistentvolumeclaim": "api/v1",
+    "pod": "api/v1",
+    "service": "api/v1",
+}
+"""The API of each kind that tests poll."""
+
+
+class Reader:
+    """Reads objects in this process: kubectl, started for every look, would take the processors from the pods."""
+
+    def __init__(self, connection: client.ApiClient) -> None:
+        self._dynamic = DynamicClient(connection, discoverer=lambda *_: None)  # type: ignore[no-untyped-call]
+
+    def get(self, namespace: str, kind: str, name: str) -> Object:
+        """Return one object. Raises DynamicApiError if it does not exist."""
+        return self._answer(f"{self._path(namespace, kind)}/{name}")
+
+    def objects(self, namespace: str, kind: str, labels: str = "", fields: str = "") -> list[Object]:
+        """Return the namespace's objects of a kind that these selectors match."""
+        selectors = {"label_selector": labels, "field_selector": fields}
+        found: list[Object] = self._answer(self._path(namespace, kind), **selectors)["items"]
+        return found
+
+    @staticmethod
+    def _path(namespace: str, kind: str) -> str:
+        return f"/{KINDS[kind]}/namespaces/{namespace}/{kind}s"
+
+    def _answer(self, path: str, **options: str) -> Object:
+        response = self._dynamic.request("get", path, serialize=False, **options)
+        answer: Object = json.loads(response.data)
+        return answer
+
+
+@contextmanager
+def reading(kubeconfig: Path) -> Iterator[Reader]:
+    """A reader of the kubeconfig's cluster, whose connections are closed at the end."""
+    configuration = client.Configuration()
+    config.load_kube_config(str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+    with client.ApiClient(configuration) as connection:
+        yield Reader(connection)
+
+
 @contextmanager
 def new_namespace(kubectl: Kubectl) -> Iterator[str]:
     """A namespace of a random name, which admits restricted pods only; it is deleted at the end."""
@@ -65,7 +114,7 @@ CONSTANT: Object = {"initial": 256, "maximum": 512, "shard": 32, "growth": {"typ
 def until(what: str, ready: Callable[[], Any], seconds: float, explain: Callable[[], str] = str) -> Any:
     """Polls until `ready()` is true and returns its value; fails with the explanation on timeout.
 
-    It rests twice as long as a look took: kubectl is a process, and what it costs is taken from the pods.
+    It rests twice as long as a look took: what a look costs, such as a kubectl process, is taken from the pods.
     """
     end = time.monotonic() + seconds
     while True:
@@ -94,11 +143,21 @@ def accuracy(status: Object) -> float:
     return float(next(metric["value"] for metric in metrics if metric["name"] == "accuracy"))
 
 
-def digits(name: str, epochs: int, **parts: Any) -> Object:
-    """The digits job in five stages, each of a fifth of the epochs, with 1, 2 and 4 workers."""
+SMALL: Object = {"requests": {"cpu": "20m"}}
+"""The requests of a pod, so that the jobs of several tests fit on a node with two CPUs at the same time."""
+
+
+def example_job(name: str = "digits", **parts: Any) -> Object:
+    """The digits job of the examples, in small pods, with parts of its spec replaced."""
     body: Object = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
     body["metadata"]["name"] = name
-    body["spec"]["epochs"] = epochs
+    body["spec"] |= {"resources": SMALL, **parts}
+    return body
+
+
+def digits(name: str, epochs: int, **parts: Any) -> Object:
+    """The digits job in five stages, each of a fifth of the epochs, with 1, 2 and 4 workers."""
+    body = example_job(name, epochs=epochs)
     body["spec"]["batch"]["growth"]["geometric"]["everyEpochs"] = epochs // 5
     body["spec"].update(parts)
     return body
@@ -109,6 +168,7 @@ class RealJob:
     """One job of one namespace, whether it exists or not."""
 
     kubectl: Kubectl
+    reader: Reader
     namespace: str
     name: str
 
@@ -116,15 +176,13 @@ class RealJob:
         """Runs kubectl in this namespace; fails unless it succeeds."""
         return said(self.kubectl("--namespace", self.namespace, *arguments, given=given))
 
-    def objects(self, kind: str, *arguments: str) -> list[Object]:
-        """Returns the namespace's objects of a kind."""
-        found: list[Object] = json.loads(self.in_namespace("get", kind, *arguments, "--output", "json"))["items"]
-        return found
+    def objects(self, kind: str, *, labels: str = "", fields: str = "") -> list[Object]:
+        """Returns the namespace's objects of a kind that these selectors match."""
+        return self.reader.objects(self.namespace, kind, labels, fields)
 
     def get(self) -> Object:
         """Reads the job from the API server."""
-        found: Object = json.loads(self.in_namespace("get", "batchgrowthjob", self.name, "--output", "json"))
-        return found
+        return self.reader.get(self.namespace, "batchgrowthjob", self.name)
 
     @property
     def status(self) -> Object:
@@ -139,7 +197,7 @@ class RealJob:
 
     def report(self) -> Object:
         """The trainer's last report; empty before the first."""
-        listed = self.objects("configmap", "--field-selector", f"metadata.name={self.name}-progress")
+        listed = self.objects("configmap", fields=f"metadata.name={self.name}-progress")
         text = (listed[0].get("data") or {}).get("progress.json") if listed else None
         return dict(json.loads(text)) if text else {}
 
@@ -152,7 +210,7 @@ class RealJob:
         wanted = f"batchgrowth.dev/job={self.name},batchgrowth.dev/role={role}"
         if role == "scheduler":
             wanted = f"dask.org/cluster-name={self.name},dask.org/component=scheduler"
-        return [pod for pod in self.objects("pod", "--selector", wanted) if "deletionTimestamp" not in pod["metadata"]]
+        return [pod for pod in self.objects("pod", labels=wanted) if "deletionTimestamp" not in pod["metadata"]]
 
     def delete_pod(self, role: str) -> None:
         """Deletes the first pod of a role, and does not wait for its end."""

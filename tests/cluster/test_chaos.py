@@ -56,6 +56,7 @@ def survived(
     return chaos
 
 
+@pytest.mark.operator
 @pytest.mark.fault("C01", "C04", "B18", "B19", "B27")
 @pytest.mark.timeout(1200)  # with the start of the cluster, as the first test
 def test_minutes_of_chaos(job: Callable[..., RealJob], local_sha256: Local, volume: str, tmp_path: Path) -> None:
@@ -66,6 +67,7 @@ def test_minutes_of_chaos(job: Callable[..., RealJob], local_sha256: Local, volu
     assert len(chaos.struck) >= FEWEST_FAULTS, chaos.account()
 
 
+@pytest.mark.operator
 @pytest.mark.fault("C01", "C04", "B18", "B19", "B27")
 @pytest.mark.long
 @pytest.mark.timeout(3 * 3600)

@@ -125,6 +125,7 @@ def test_the_scheduler_pod_is_deleted(job: MakeJob, undisturbed: str, claim: str
     assert undisturbed == digits.succeeds()["trainerStatus"]["weightsSha256"]
 
 
+@pytest.mark.alone
 @pytest.mark.fault("B02")
 @pytest.mark.long
 def test_the_operator_is_away_at_a_milestone(job: MakeJob, undisturbed: str, kubectl: Kubectl) -> None:
@@ -148,6 +149,7 @@ def test_the_operator_is_away_at_a_milestone(job: MakeJob, undisturbed: str, kub
     assert [*range(status["stages"])] == [record["index"] for record in status["history"]]
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_the_kubelet_is_stopped_for_a_minute(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:
     """The node looks dead, but its pods keep running."""
@@ -175,6 +177,7 @@ def node_is_ready(cluster: LocalCluster) -> None:
     said(cluster.kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=90s"))
 
 
+@pytest.mark.alone
 @pytest.mark.fault("B12")
 @pytest.mark.long
 def test_the_api_server_is_away_for_half_a_minute(job: MakeJob, undisturbed: str, local: LocalCluster) -> None:

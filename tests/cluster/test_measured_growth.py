@@ -23,6 +23,7 @@ def measured() -> dict[str, Any]:
     return body
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_workers_follow_what_training_measures(
     job: Callable[..., RealJob], local_sha256: Callable[[str], str], kubectl: Kubectl, claim: str

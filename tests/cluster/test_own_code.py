@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from real_job import RealJob, until
+from real_job import SMALL, RealJob, until
 
 from cluster import images
 from cluster.local import LocalCluster
@@ -50,6 +50,7 @@ def spiral(**workload: Any) -> dict[str, Any]:
     """The example with ten epochs and two workers at the end."""
     body: dict[str, Any] = yaml.safe_load((SPIRAL / "job.yaml").read_text())
     body["spec"] |= {"epochs": 10, "batch": {"initial": 64, "maximum": 256, "growth": GROWS}, "workers": WORKERS}
+    body["spec"]["resources"] = SMALL
     body["spec"]["workload"] |= workload
     return body
 

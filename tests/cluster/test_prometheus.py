@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
-from real_job import RealJob, until
+from real_job import RealJob, example_job, until
 
-from charts.folders import CHART, ROOT
+from charts.folders import CHART
 from cluster.build import built, silence
 from cluster.local import LocalCluster
 from cluster.prometheus import CONFIGURATION, Prometheus
@@ -101,10 +101,8 @@ def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, job: Make
 
     No alert has fired.
     """
-    manifest = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
-    manifest["spec"]["epochs"] = EPOCHS
+    manifest = example_job(epochs=EPOCHS, checkpoint={"everySeconds": SECONDS_BETWEEN_CHECKPOINTS})
     manifest["spec"]["batch"]["growth"] = {"type": "LossRatio"}
-    manifest["spec"]["checkpoint"] = {"everySeconds": SECONDS_BETWEEN_CHECKPOINTS}
     began = time.time()
     digits = job(manifest)
     digits.reaches(1)
@@ -126,6 +124,7 @@ def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus, job: Make
     assert [] == prometheus.over(mine_or_the_operators, began, ended)
 
 
+@pytest.mark.operator
 def test_the_operator_is_scraped(prometheus: Prometheus) -> None:
     """In its own pod, found by its annotations."""
     assert "" == linted(scraped(prometheus, "batchgrowth-system"))

@@ -1,13 +1,11 @@
 """Deleting a job, a namespace and the release; reinstalling and upgrading the release."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from real_job import Kubectl, RealJob, said, until, values_of
+from real_job import Kubectl, Object, RealJob, example_job, said, until, values_of
 
 from cluster import release
 from cluster.release import NAMESPACE, RELEASE, Cluster
@@ -18,24 +16,26 @@ SOON = 180  # seconds; a minute on a quiet machine
 OF_EVERY_NAMESPACE = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
 REMEDY = {"metadata": {"finalizers": None}}
 MakeJob = Callable[..., RealJob]
-Object = dict[str, Any]
 
 
 def long_job(epochs: int = 100, milestone: int = 80) -> Object:
     """Digits with one worker for minutes, and with two after the milestone."""
-    manifest: Object = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    manifest = example_job(epochs=epochs, checkpoint={"everySeconds": 5})
     growth = {"type": "Geometric", "geometric": {"factor": "8", "everyEpochs": milestone}}
-    manifest["spec"] |= {"epochs": epochs, "checkpoint": {"everySeconds": 5}}
     manifest["spec"]["batch"] |= {"growth": growth, "maximum": 256}
     return manifest
 
 
-def everything(kubectl: Kubectl, namespace: str) -> set[str]:
-    """Returns the namespace's objects of all kinds; empty if it does not exist."""
-    kinds = said(kubectl("api-resources", "--namespaced", "--verbs=list,delete", "--output=name")).split()
-    wanted = ",".join(kind for kind in kinds if not kind.startswith("events"))
-    found = said(kubectl("--namespace", namespace, "get", wanted, "--output=name", "--ignore-not-found"))
-    return set(found.split()) - OF_EVERY_NAMESPACE
+@pytest.fixture
+def kinds(kubectl: Kubectl) -> str:
+    """Every kind of object that a namespace may have, but for events, separated by commas."""
+    found = said(kubectl("api-resources", "--namespaced", "--verbs=list,delete", "--output=name")).split()
+    return ",".join(kind for kind in found if not kind.startswith("events"))
+
+
+def everything(job: RealJob, kinds: str) -> set[str]:
+    """Returns the objects of these kinds in the job's namespace."""
+    return set(job.in_namespace("get", kinds, "--output=name", "--ignore-not-found").split()) - OF_EVERY_NAMESPACE
 
 
 def pods(job: RealJob) -> set[tuple[str, int]]:
@@ -48,23 +48,16 @@ def pods(job: RealJob) -> set[tuple[str, int]]:
     }
 
 
-@pytest.fixture
-def reinstalled(installed: Cluster) -> Iterator[Cluster]:
-    """A cluster whose release a test may remove or change; it is reinstalled afterwards."""
-    yield installed
-    release.install(installed, values=values_of(installed))
-
-
 @pytest.mark.fault("A30", "B25")
-def test_a_deleted_job_leaves_nothing(kubectl: Kubectl, job: MakeJob) -> None:
+def test_a_deleted_job_leaves_nothing(job: MakeJob, kinds: str) -> None:
     """Deleted while it trains: pods, Dask cluster, secrets and roles are gone soon."""
     digits = job(long_job())
     digits.reaches(1)
-    assert len(everything(kubectl, digits.namespace)) > 10
+    assert len(everything(digits, kinds)) > 10
 
     digits.in_namespace("delete", "batchgrowthjob", digits.name, "--wait=false")
 
-    until("nothing is left", lambda: not everything(kubectl, digits.namespace), SOON, digits.story)
+    until("nothing is left", lambda: not everything(digits, kinds), SOON, digits.story)
 
 
 @pytest.mark.fault("B22")
@@ -81,6 +74,7 @@ def test_a_namespace_goes_while_a_job_trains(kubectl: Kubectl, job: MakeJob) -> 
     until("the namespace is gone", gone, SOON, lambda: said(kubectl("get", "namespace", "--output=yaml")))
 
 
+@pytest.mark.alone
 @pytest.mark.fault("B28")
 def test_a_job_outlives_the_release(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
     """CRD and job survive an uninstall and training continues; the reinstalled operator adopts the job."""
@@ -112,9 +106,10 @@ def test_a_job_outlives_the_release(reinstalled: Cluster, kubectl: Kubectl, job:
     assert 2 == status["history"][-1]["workers"], "the milestone came after the operator did"
 
 
+@pytest.mark.alone
 @pytest.mark.fault("B03")
 @pytest.mark.long
-def test_a_job_deleted_without_a_dask_operator(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
+def test_a_job_deleted_without_a_dask_operator(reinstalled: Cluster, job: MakeJob, kinds: str) -> None:
     """A finalizer of an uninstalled Dask operator blocks the DaskCluster; the command in docs/chart.md removes it."""
     digits = job(long_job())
     digits.reaches(1)
@@ -125,7 +120,7 @@ def test_a_job_deleted_without_a_dask_operator(reinstalled: Cluster, kubectl: Ku
     until("the DaskCluster is blocked", lambda: deleted(digits.objects("daskcluster")), SOON, digits.story)
     patched(digits, REMEDY)
 
-    until("nothing is left", lambda: not everything(kubectl, digits.namespace), SOON, digits.story)
+    until("nothing is left", lambda: not everything(digits, kinds), SOON, digits.story)
     text = (ROOT / "docs" / "chart.md").read_text()
     assert f"--type merge --patch '{json.dumps(REMEDY, separators=(',', ':'))}'" in text
 
@@ -140,11 +135,7 @@ def patched(job: RealJob, patch: Object) -> None:
     job.in_namespace("patch", "daskcluster", job.name, "--type", "merge", "--patch", json.dumps(patch))
 
 
-def test_helm_test_passes(installed: Cluster) -> None:
-    """In its own pod, which queries everything that the release installs."""
-    assert "Phase:          Succeeded" in release.check(installed)
-
-
+@pytest.mark.operator
 @pytest.mark.fault("B05", "F02")
 def test_an_upgrade_changes_the_operator_alone(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
     """Two replicas and other resources, while a job trains: one of the two is active, and the job's pods stay."""
