@@ -62,7 +62,7 @@ test: $(INSTALLED) ## the tiers pure and torch, and a sample of chart and dask: 
 	$(BIN)/pytest $(TOGETHER) 3 -m "smoke and not long" $(PARTLY)
 
 test-all: built ## what `make test` leaves out, and API server and cluster, as far as this machine can; skips say why
-	$(BIN)/pytest -m "not long" tests/gpu tests/cluster
+	$(BIN)/pytest -n 4 --dist load --maxschedchunk 1 -m "not long" tests/gpu tests/cluster
 	$(BIN)/pytest $(TOGETHER) 4 -m "not smoke and not long" $(PARTLY) tests/apiserver
 
 test-long: built ## the longest tests: more faults, more combinations (two to three hours)

@@ -17,7 +17,7 @@ from operator_field import CHILDREN, CLAIM, CLUSTER, JOB, KEPT, PLAN, TRAINER, W
 
 ROOT = Path(__file__).parents[2]
 SERVICES = KINDS["Service"]
-AUTHORITY = ("Secret", names.authority("digits"))
+AUTHORITY, TLS = Ref("Secret", names.authority("digits")), Ref("Secret", "digits-tls")
 
 
 def test_the_children_of_the_example(ground: Field) -> None:
@@ -127,21 +127,32 @@ def test_bounds_change_midway(ground: Field) -> None:
 
 @pytest.mark.fault("B18", "B19")
 @pytest.mark.parametrize(
-    "ref",
-    [pytest.param(ref, marks=[pytest.mark.long] * (ref == AUTHORITY)) for ref in [*CHILDREN, CLAIM]],  # one takes 30 s
-    ids="/".join,
+    "refs",
+    [
+        [TLS, *(ref for ref in [*CHILDREN, CLAIM] if ref not in (TLS, AUTHORITY))],
+        pytest.param([AUTHORITY], marks=pytest.mark.long),  # another half minute
+    ],
+    ids=("all", "authority"),
 )
-def test_a_child_that_is_deleted_comes_back(ground: Field, ref: Ref) -> None:
-    """A Secret within half a minute, since Secrets are not watched."""
+def test_children_that_are_deleted_come_back(ground: Field, refs: list[Ref]) -> None:
+    """One after another; a Secret within half a minute, since Secrets are not watched."""
     ground.apply(**KEPT)
     until(ground.is_complete)
-    before = ground.rest()[1 + [*CHILDREN, CLAIM].index(ref)]["metadata"]["uid"]
-    if ref.kind in ("Job", CLAIM.kind):
-        ground.patch(ref, {"metadata": {"finalizers": None}})
+    ground.rest()
 
-    ground.delete(ref)
+    def uid(ref: Ref) -> str | None:
+        found = ground.get(ref)
+        return found and found["metadata"]["uid"]
 
-    until(lambda: (ground.get(ref) or {"metadata": {"uid": before}})["metadata"]["uid"] != before, seconds=60)
+    before = {ref: uid(ref) for ref in refs}
+    for ref in refs:
+        if ref.kind in ("Job", CLAIM.kind):
+            ground.patch(ref, {"metadata": {"finalizers": None}})
+        ground.delete(ref)
+        if ref.kind != "Secret":
+            until(lambda ref=ref: uid(ref) not in (None, before[ref]), seconds=60)
+
+    until(lambda: [ref for ref in refs if uid(ref) in (None, before[ref])], [], seconds=60)
 
 
 @pytest.mark.fault("A29", "A30", "B20")

@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from batchgrowth.manifest import read_manifest
-from batchgrowth.plan import make_plan
-from batchgrowth.progress import Progress
+from batchgrowth.contract.progress import Progress
+from batchgrowth.manifest.reading import read_manifest
+from batchgrowth.schedule.plan import make_plan
 from real_job import Reader, RealJob, accuracy, said, until, values_of
 
 from cluster import release
@@ -107,6 +107,7 @@ def test_a_folder_by_a_config_map(shell: dict[str, str], local_sha256: Callable[
     until("the end of the code", lambda: not typed(code, shell), 60)
 
 
+@pytest.mark.operator
 def test_metrics_by_eye(shell: dict[str, str]) -> None:
     """The port is forwarded until Ctrl-C."""
     [forward] = commands("Metrics")
