@@ -187,6 +187,8 @@ class DyingAfterwards(Story):
 class Seen:
     """What a run recorded."""
 
+    where = "a run, update 0"
+
     def __init__(self, job: Any) -> None:
         self.spec = job.spec
         self.workers, self.resizes, self.causes, self.notes = list[int](), list[Any](), list[str](), list[str]()
