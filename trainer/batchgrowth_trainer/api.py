@@ -22,7 +22,6 @@ from batchgrowth_trainer import training
 from batchgrowth_trainer.loading import find_modules_in, load_workload
 from batchgrowth_trainer.plots import plot_runs
 from batchgrowth_trainer.record.functions import NAMED, changes, function_in, importable_name, is_function, packed
-from batchgrowth_trainer.record.history import EvaluationRow
 from batchgrowth_trainer.record.output import CHECKPOINTS
 from batchgrowth_trainer.record.runs import JOB_FILE, evaluation_facts, read_run, read_summary, recorded_job
 from batchgrowth_trainer.replica.building import trained_model
@@ -33,8 +32,15 @@ from batchgrowth_trainer.training import interrupts
 from batchgrowth_trainer.worker.logs import quiet_dask
 from batchgrowth_trainer.workload import Workload
 
-# --- Errors and notes in Python's words: they name the command line's options and a manifest's fields otherwise ---
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
+_PLOT_WIDTH = 960  # pixels; the file has more
+_WANTED = (
+    "give a function that returns a batchgrowth_trainer.Workload, its name as package.module:function, or the path "
+    "of a manifest"
+)
+# Errors and notes name the command line's options and a manifest's fields; these are said in Python's words.
 _CELL = re.compile(r"([^\s()]*ipykernel_\d+[^\s()]*\.py):(\d+)")
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 _KEYWORD = re.compile(r"\bworkload\.(arguments|examples|device)\b")
@@ -42,7 +48,7 @@ _KEYWORD = re.compile(r"\bworkload\.(arguments|examples|device)\b")
 
 @contextmanager
 def reported_in_python() -> Iterator[None]:
-    """Errors of the block name keyword arguments and cells of the notebook."""
+    """Have errors of the block name keyword arguments and cells of the notebook."""
     try:
         yield
     except SpecError as error:
@@ -54,10 +60,19 @@ def reported_in_python() -> Iterator[None]:
 
 
 def in_python(text: str) -> str:
-    """The text with `output_dir` for `--output-dir`, and `Cell In[3], line 2` for the file of a cell."""
+    """Return the text with `output_dir` for `--output-dir`, and `Cell In[3], line 2` for the file of a cell."""
     text = _KEYWORD.sub(r"\1", text.replace("--resume", "resume=True").replace("workload.entrypoint", "workload"))
     text = _OPTION.sub(lambda found: found[1].replace("-", "_"), text)
-    return _CELL.sub(lambda found: _cell(found[1], found[2]) or found[0], NAMED.sub(r"\1", text))
+    text = NAMED.sub(r"\1", text)
+    here = shell()
+    if here is None:
+        return text
+
+    def cell(found: re.Match[str]) -> str:
+        named = here.compile.format_code_name(found[1])
+        return f"{' '.join(named)}, line {found[2]}" if named else found[0]
+
+    return _CELL.sub(cell, text)
 
 
 class InPython:
@@ -67,32 +82,20 @@ class InPython:
         self._display = display
 
     def handle(self, event: Event) -> None:
-        """See Sink."""
-        self._display.handle(Note(in_python(event.text)) if isinstance(event, Note) else event)
+        """Hand the event on: see Sink."""
+        if isinstance(event, Note):
+            event = Note(in_python(event.text))
+        self._display.handle(event)
 
 
 def shell() -> Any:
-    """IPython's shell if this process is a notebook's kernel, else None."""
+    """Return IPython's shell if this process is a notebook's kernel, else None."""
     if "IPython" not in sys.modules:
         return None
     from IPython.core.getipython import get_ipython
 
     here = get_ipython()
     return here if here is not None and hasattr(here, "kernel") else None
-
-
-def _cell(file: str, line: str) -> str | None:
-    here = shell()
-    named = here.compile.format_code_name(file) if here is not None else None
-    return f"{' '.join(named)}, line {line}" if named else None
-
-
-# --- A run as Python sees it: its history as tables, its plot, and its model ---
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-_PLOT_WIDTH = 960  # pixels; the file has more
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class Plot:
     html: Path
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The picture and its width, as IPython asks for them."""
+        """Return the picture and its width, as IPython asks for them."""
         texts = {"image/png": self.png.read_bytes(), "text/plain": repr(self)}
         return texts, {"image/png": {"width": _PLOT_WIDTH}}
 
@@ -116,19 +119,19 @@ class Run:
 
     @property
     def job(self) -> BatchGrowthJob:
-        """The job, with every default. Raises SpecError if it is damaged."""
+        """Return the job, with every default. Raise SpecError if it is damaged."""
         with reported_in_python():
             return recorded_job(self.folder)
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The content of summary.json, None until the run is finished. Raises CheckpointError if it is damaged."""
+        """Return the content of summary.json, None until the run is finished. Raise CheckpointError if damaged."""
         with reported_in_python():
             return read_summary(self.folder)
 
     @property
     def history(self) -> "DataFrame":
-        """One row per update, by its number: epoch, batch_size, learning_rate, loss, workers and times in seconds.
+        """Return one row per update, by its number: epoch, batch_size, learning_rate, loss, workers, times in seconds.
 
         Raises DataError before the first update, ImportError without pandas.
         """
@@ -137,16 +140,20 @@ class Run:
 
     @property
     def evaluations(self) -> "DataFrame":
-        """One row per evaluation, by the number of updates before it: epoch, seconds, loss, and each metric.
+        """Return one row per evaluation, by the number of updates before it: epoch, seconds, loss, and each metric.
 
         Raises DataError before the first update, ImportError without pandas.
         """
         with reported_in_python():
-            return _table(_evaluation(row) for row in read_run(self.folder).evaluations)
+            rows = []
+            for row in read_run(self.folder).evaluations:
+                values = {"update": row.update, "epoch": row.epoch, "seconds": row.seconds, "loss": row.loss}
+                rows.append({**values, **row.metrics})
+            return _table(rows)
 
     @cached_property
     def model(self) -> nn.Module:
-        """The trained model, on the CPU and in eval mode; with their average if the job averages its weights.
+        """Return the trained model, on the CPU and in eval mode; with their average if the job averages its weights.
 
         Raises DataError if the run has not ended, CheckpointError if the weights are damaged, and what loading the
         workload raises.
@@ -156,7 +163,7 @@ class Run:
 
     @cached_property
     def best_model(self) -> nn.Module:
-        """As `model`, with the weights of the best evaluation, which evaluation.keepBest keeps.
+        """Return the model with the weights of the best evaluation, which evaluation.keepBest keeps.
 
         Raises what `model` raises, and DataError if the job does not keep them.
         """
@@ -164,7 +171,7 @@ class Run:
             return trained_model(self.folder, best=True)
 
     def plot(self) -> Plot:
-        """Loss, metrics, batch and workers by epoch, update and second, as plot.png and plot.html in the folder.
+        """Draw loss, metrics, batch and workers by epoch, update and second, as plot.png and plot.html in the folder.
 
         Raises DataError before the first update, BatchGrowthError if the files cannot be written.
         """
@@ -172,11 +179,11 @@ class Run:
             return Plot(*plot_runs([self.folder]))
 
     def __repr__(self) -> str:
-        """The folder and how the run ended."""
+        """Return the folder and how the run ended."""
         return f"Run({str(self.folder)!r}): {', '.join(f'{key} {value}' for key, value in self._facts())}"
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """Return the same as a table, for notebooks."""
         facts = [("folder", str(self.folder)), *self._facts()]
         cells = (f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in facts)
         return f"<table>{''.join(cells)}</table>"
@@ -197,14 +204,10 @@ class Run:
 
 
 def load(folder: str | Path) -> Run:
-    """The run in a folder, finished or not, of this process or another. Raises DataError if there is none."""
+    """Return the run in a folder, finished or not, of this process or another. Raise DataError if there is none."""
     run = Run(Path(folder))
     run.job  # noqa: B018  (there is one, and it can be read)
     return run
-
-
-def _evaluation(row: EvaluationRow) -> dict[str, Any]:
-    return {"update": row.update, "epoch": row.epoch, "seconds": row.seconds, "loss": row.loss, **row.metrics}
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> "DataFrame":
@@ -214,14 +217,6 @@ def _table(rows: Iterable[dict[str, Any]]) -> "DataFrame":
         raise ImportError("tables need pandas: pip install 'batchgrowth[notebook]'") from error
     table = pd.DataFrame(list(rows))
     return table.set_index("update") if len(table) else table
-
-
-# --- Starts a run from Python: in a notebook, a script or a program ---
-
-_WANTED = (
-    "give a function that returns a batchgrowth_trainer.Workload, its name as package.module:function, or the path "
-    "of a manifest"
-)
 
 
 def train(
@@ -238,7 +233,9 @@ def train(
     sinks: Sequence[Sink] = (),
     **spec: Any,
 ) -> Run:
-    """The finished run, trained by worker processes of this machine or by those of the Dask cluster at `scheduler`.
+    """Train a workload and return the finished run.
+
+    Worker processes of this machine train it, or those of the Dask cluster at `scheduler`.
 
     `workload` is the function that returns the `Workload`: the function itself, which needs no module and is sent to
     the workers, or its name as "package.module:function". It may also be the path of a manifest, or a BatchGrowthJob,
@@ -264,7 +261,9 @@ def train(
         given = {key: value for key, value in given.items() if value is not None}
         if entrypoint is not None:
             given["entrypoint"] = entrypoint
-        title = name or (base.metadata.name if base else _name_of(entrypoint or ""))
+        title = name
+        if not title:
+            title = base.metadata.name if base else _name_of(entrypoint or "")
         job = _checked(title, {**spec, "workload": given}, base)
         folder = Path(output_dir) if output_dir is not None else Path("runs") / title
         if resume:
@@ -272,12 +271,20 @@ def train(
         options = training.Options(
             output_dir=folder, scheduler=scheduler, resume=resume, paths=paths, function=function
         )
-        _trained(job, options, [*([_display()] if progress else []), *sinks])
+        if progress:
+            display = Cell() if shell() is not None else make_display()
+            sinks = [InPython(display), *sinks]
+        first_stop = Note("stopping after this update, with a checkpoint; interrupt again to stop at once")
+        try:
+            with interrupts(lambda: publish(sinks, first_stop)) as requested:
+                training.train(job, options, sinks, requested)
+        except KeyboardInterrupt:
+            raise Interrupted("stopped at once; --resume continues from the last checkpoint") from None
         return Run(folder)
 
 
 def _sorted_out(workload: Any) -> tuple[BatchGrowthJob | None, str | None, bytes]:
-    """What was given as the workload: a manifest's job, the entrypoint, and the function if it has no module."""
+    """Return the manifest's job, the entrypoint, and the function if it has no module, as they were given."""
     if isinstance(workload, BatchGrowthJob):
         return workload, None, b""
     if _is_path(workload):
@@ -286,7 +293,8 @@ def _sorted_out(workload: Any) -> tuple[BatchGrowthJob | None, str | None, bytes
         return None, workload, b""
     if not callable(workload):
         raise SpecError([Fault("workload", f"a {type(workload).__name__}", _WANTED)])
-    if (name := importable_name(workload)) is not None:
+    name = importable_name(workload)
+    if name is not None:
         return None, name, b""
     return None, *packed(workload)
 
@@ -296,22 +304,23 @@ def _is_path(workload: Any) -> bool:
 
 
 def _users_modules(workload: Any) -> tuple[str, ...]:
-    """The folders of the user's modules, as for `batchgrowth run`; this process finds modules there from now on."""
-    above = [str(Path(workload).resolve().parent)] if _is_path(workload) else []
-    paths = tuple(dict.fromkeys((*above, str(Path.cwd()))))
+    """Return the folders of the user's modules, as for `batchgrowth run`; this process finds modules there too now."""
+    paths: tuple[str, ...] = (str(Path.cwd()),)
+    if _is_path(workload):
+        paths = tuple(dict.fromkeys((str(Path(workload).resolve().parent), *paths)))
     find_modules_in(paths)
     return paths
 
 
 def _name_of(entrypoint: str) -> str:
-    """The name of the job: that of the function, or of its module if the function is called workload."""
+    """Return the name of the job: that of the function, or of its module if the function is called workload."""
     module, _, function = entrypoint.partition(":")
     own = function if function != "workload" or is_function(entrypoint) else module.rpartition(".")[2]
     return re.sub(r"[^a-z0-9]+", "-", own.lower()).lstrip("-0123456789")[:LONGEST_JOB_NAME].strip("-") or "workload"
 
 
 def _checked(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None) -> BatchGrowthJob:
-    """The job; the number of its examples is counted, once all else is checked, if nothing gives it."""
+    """Return the job; its examples are counted, once all else is checked, if nothing gives their number."""
     if "examples" in spec["workload"] or base is not None:
         return job_of(name, spec, base)
     workload = spec["workload"]
@@ -321,7 +330,7 @@ def _checked(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None) ->
 
 
 def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes) -> None:
-    """Raises CheckpointError if checkpoints are there of a run of another version of the function."""
+    """Raise CheckpointError if checkpoints are there of a run of another version of the function."""
     if not function or not (folder / JOB_FILE).is_file() or not any((folder / CHECKPOINTS).glob("*")):
         return
     before = recorded_job(folder).spec.workload.entrypoint
@@ -333,22 +342,9 @@ def _refuse_another_function(folder: Path, job: BatchGrowthJob, function: bytes)
         )
 
 
-def _trained(job: BatchGrowthJob, options: training.Options, sinks: Sequence[Sink]) -> None:
-    first_stop = Note("stopping after this update, with a checkpoint; interrupt again to stop at once")
-    try:
-        with interrupts(lambda: publish(sinks, first_stop)) as requested:
-            training.train(job, options, sinks, requested)
-    except KeyboardInterrupt:
-        raise Interrupted("stopped at once; --resume continues from the last checkpoint") from None
-
-
-def _display() -> Sink:
-    return InPython(Cell() if shell() is not None else make_display())
-
-
 @contextmanager
 def _process_as_it_was() -> Iterator[None]:
-    """Sets torch's threads, the random numbers and Dask's log back at the end: the process is the user's."""
+    """Set torch's threads, the random numbers and Dask's log back at the end: the process is the user's."""
     threads = torch.get_num_threads()
     try:
         with untouched_randomness(), quiet_dask():

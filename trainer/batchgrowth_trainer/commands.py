@@ -118,8 +118,10 @@ def evaluate(
     values = evaluated(replica, 0, 1, only_one)
     if not values:
         raise DataError(f"{run}: its workload has no test set")
-    text = json.dumps(values, indent=2) if json_ else ", ".join(f"{name} {value:.6g}" for name, value in values.items())
-    typer.echo(text)
+    if json_:
+        typer.echo(json.dumps(values, indent=2))
+    else:
+        typer.echo(", ".join(f"{name} {value:.6g}" for name, value in values.items()))
 
 
 def manifest(
@@ -154,9 +156,14 @@ def _train(job: BatchGrowthJob, plan: Plan, console: Console, options: "Options"
 def _print_summary(console: Console, summary: dict[str, Any]) -> None:
     from batchgrowth_trainer.record.runs import evaluation_facts
 
-    accuracy = "" if summary["accuracy"] is None else f", test accuracy {summary['accuracy']:.4f}"
-    counts = [*(resize["from"] for resize in summary["resizes"][:1]), *(resize["to"] for resize in summary["resizes"])]
-    workers = f", workers {' → '.join(map(str, counts))}" if counts else ""
+    accuracy = ""
+    if summary["accuracy"] is not None:
+        accuracy = f", test accuracy {summary['accuracy']:.4f}"
+    workers = ""
+    resizes = summary["resizes"]
+    if resizes:
+        counts = [resizes[0]["from"], *(resize["to"] for resize in resizes)]
+        workers = f", workers {' → '.join(map(str, counts))}"
     judged = "".join(f", {name} {text}" for name, text in evaluation_facts(summary))
     console.print(
         f"{summary['name']}: {summary['updates']:,} updates in {summary['seconds']:.1f} s{accuracy}, "
