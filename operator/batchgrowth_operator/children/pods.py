@@ -173,21 +173,17 @@ def scheduler_address(s: Situation) -> str:
 
 def own_parts(spec: JobSpec) -> dict[str, Any]:
     """Return what the spec adds to the pods of trainer and workers, by its field; empty if it adds nothing."""
-    parts: dict[str, Any] = {}
-    for name, models in (
-        ("volumes", spec.volumes),
-        ("volumeMounts", spec.volume_mounts),
-        ("env", spec.env),
-        ("envFrom", spec.env_from),
-    ):
-        if models:
-            parts[name] = plain(models)
-    for name, model in (("resources", spec.resources), ("source", spec.workload.source)):
-        if model:
-            [part] = plain([model])
-            if part:
-                parts[name] = part
-    return parts
+    parts: dict[str, Any] = {
+        "volumes": plain(spec.volumes),
+        "volumeMounts": plain(spec.volume_mounts),
+        "env": plain(spec.env),
+        "envFrom": plain(spec.env_from),
+    }
+    if spec.resources is not None:
+        [parts["resources"]] = plain([spec.resources])
+    if spec.workload.source is not None:
+        [parts["source"]] = plain([spec.workload.source])
+    return {name: part for name, part in parts.items() if part}
 
 
 def with_own_parts(parts: Mapping[str, Any], pod: dict[str, Any]) -> dict[str, Any]:

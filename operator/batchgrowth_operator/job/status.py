@@ -280,12 +280,8 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
     measured = None
     if s.decisions and index and math.isfinite(s.decisions[index - 1].value):  # else it is too large to measure
         measured = f"{s.decisions[index - 1].value:.6g}"
-    resize_seconds = None
-    if _needs_more_workers(s, index) and s.joined >= stage.workers:
-        if w.resize_seconds is not None:
-            resize_seconds = f"{w.resize_seconds:.3f}"
-        elif s.previous.workers is not None:
-            resize_seconds = s.previous.workers.resize_seconds
+    known = (s.previous.workers or WorkersStatus()).resize_seconds
+    resize_seconds = known if w.resize_seconds is None else f"{w.resize_seconds:.3f}"
     return StageRecord(
         index=index,
         batch_size=stage.batch_size,
@@ -294,7 +290,7 @@ def _record(s: Situation, w: Workforce, index: int) -> StageRecord:
         wanted=stage.wanted if s.quantity and stage.wanted != stage.batch_size else None,
         measured=measured,
         start_time=timestamp_ms(s.seen.now),
-        resize_seconds=resize_seconds,
+        resize_seconds=resize_seconds if _needs_more_workers(s, index) and s.joined >= stage.workers else None,
     )
 
 

@@ -80,7 +80,7 @@ def drift_is_never_seen(patch: Patch) -> None:
 
 def a_request_for_parts_is_taken_back(patch: Patch) -> None:
     def missing(seen: Observed, clock: Clock) -> MissingParts | None:
-        is_requested = (seen.cluster or {}).get("status", {}).get("phase") == CREATE_PARTS
+        is_requested = ((seen.cluster or {}).get("status") or {}).get("phase") == CREATE_PARTS
         return None if is_requested else missing_parts(seen, clock)
 
     patch.setattr(scheduler, "missing_parts", missing)
