@@ -1,26 +1,6 @@
 """kopf, patched: without an unused client library, with a shutdown that ends, and with a fast startup.
 
-kopf imports kubernetes_asyncio for its types alone if it is installed, as dask-kubernetes requires. That would cost
-30 MiB and most of a second at every start.
-
-If watching fails, kopf cancels every task of the event loop, among them those that notify its schedulers when their
-work is done; a scheduler that is closed afterwards would wait forever. So it polls instead.
-
-If one watch fails, kopf closes its connections first and cancels the other watches last, together with the tasks that
-would tell them that the operator pauses. A watch takes the end of that task for a pause, swallows its cancellation,
-starts over, and waits forever for new credentials: the operator would hang instead of retrying. So the other watches
-end first; and since an operator without peers never pauses, no watch has such a task.
-
-If the API server refuses kopf the watch of namespaces or of kinds, kopf goes on without. If the operator shuts down at
-that moment, because another watch was refused too, kopf loses the cancellation, goes on, and the shutdown waits
-forever. So it is raised again.
-
-While kopf starts, every object waits in a task of its own until all are indexed, and each indexed object wakes all
-waiting ones: that takes four minutes for 7,000 objects, and 90 MiB. So no object waits, and none is woken; the passes
-wait instead, in `Watches.until_indexed`.
-
-When a CRD appears or disappears, kopf asks at once which kinds are served, when the API server may not know it yet: a
-kind that came back would never be watched again. So kopf asks a few more times.
+Each patch says beside it what it mends; docs/decisions/0011-kopf-mended.md has the whole. The last lines put them in.
 """
 
 import asyncio
@@ -33,10 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 CLIENT = "kubernetes_asyncio"
+"""A client library that kopf need not load."""
 POLL_SECONDS = 0.1
+"""Time between two looks at what kopf does not notify of."""
 REDISCOVERY_SECONDS = (0.5, 2, 8)
 """Delays of the further discoveries, each after the one before."""
 
+# kopf imports kubernetes_asyncio for its types alone if it is installed, as dask-kubernetes requires. That would cost
+# 30 MiB and most of a second at every start.
 _modules: dict[str, Any] = sys.modules
 _is_hidden = _modules.setdefault(CLIENT, None) is None  # None makes the import raise ModuleNotFoundError
 
@@ -50,11 +34,17 @@ from kopf._core.reactor import observation, orchestration, queueing  # noqa: E40
 if _is_hidden:
     del _modules[CLIENT]
 
+__all__ = ["RefusalFilter", "Watches", "kopf", "new_watches", "refusal_message"]
 
 log = logging.getLogger(__name__)
 
 
 async def _wait_until_empty(scheduler: Scheduler) -> None:
+    """Poll until the scheduler has no work.
+
+    If watching fails, kopf cancels every task of the event loop, among them those that notify its schedulers when their
+    work is done; a scheduler that is closed afterwards would wait forever.
+    """
     while not scheduler.empty():
         await asyncio.sleep(POLL_SECONDS)
 
@@ -83,7 +73,12 @@ def new_watches() -> Watches:
 
 
 class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown to mypy
-    """The objects and kinds that are not indexed yet, for none of which another waits."""
+    """The objects and kinds that are not indexed yet, for none of which another waits.
+
+    While kopf starts, every object waits in a task of its own until all are indexed, and each indexed object wakes all
+    waiting ones: that takes four minutes for 7,000 objects, and 90 MiB. So no object waits, and none is woken; the
+    passes wait instead, in `Watches.until_indexed`.
+    """
 
     async def make_toggle(self, state: bool = False, *, name: str | None = None) -> Toggle:
         made = Toggle(state, name=name, condition=self._condition)
@@ -97,10 +92,12 @@ class _Indexed(ToggleSet):  # type: ignore[misc]  # kopf's own type is unknown t
         """In place of the wait of an object for all others."""
 
 
-Scheduler.wait = _wait_until_empty
-
-
 async def _discover(*, raw_event: Any, stream_pressure: asyncio.Event | None = None, **rest: Any) -> None:
+    """Ask a few more times which kinds are served.
+
+    When a CRD appears or disappears, kopf asks at once, when the API server may not know it yet: a kind that came back
+    would never be watched again.
+    """
     await _discover_once(raw_event=raw_event, stream_pressure=stream_pressure, **rest)
     for seconds in REDISCOVERY_SECONDS if raw_event["type"] is not None else ():
         await aiotime.sleep(seconds, wakeup=stream_pressure)
@@ -110,12 +107,16 @@ async def _discover(*, raw_event: Any, stream_pressure: asyncio.Event | None = N
 
 
 async def _adjust(*, ensemble: orchestration.Ensemble, **rest: Any) -> None:
+    """Keep the watches that kopf starts, for `Watches`."""
     await _adjust_tasks(ensemble=ensemble, **rest)
     (_watches.get() or new_watches()).ensemble = ensemble
 
 
 async def _orchestrate(**given: Any) -> None:
-    """End every watch before an error of one of them ends the operator."""
+    """End every watch before an error of one of them ends the operator.
+
+    kopf closes its connections first and cancels the other watches last, which would log a traceback each.
+    """
     watches = _watches.get() or new_watches()
     try:
         await _orchestrate_until_error(**given)
@@ -127,7 +128,12 @@ async def _orchestrate(**given: Any) -> None:
 
 
 async def _watch(**given: Any) -> AsyncIterator[Any]:
-    """Watch without pauses. A watch that broke lists all objects again, which the log says."""
+    """Watch without pauses. A watch that broke lists all objects again, which the log says.
+
+    kopf's watch takes the end of the task that would tell it of a pause for a pause, swallows its cancellation, starts
+    over, and waits forever for new credentials: the operator would hang instead of retrying. An operator without peers
+    never pauses, so no watch needs such a task.
+    """
     is_listed = False
     async for event in _watch_until_paused(**given | {"operator_paused": None}):
         if event is watching.Bookmark.LISTED:
@@ -138,7 +144,11 @@ async def _watch(**given: Any) -> AsyncIterator[Any]:
 
 
 async def _observe(**given: Any) -> None:
-    """Watch namespaces or kinds, and end by a cancellation rather than by a refusal that comes with it."""
+    """Watch namespaces or kinds, and end by a cancellation rather than by a refusal that comes with it.
+
+    If the API server refuses kopf that watch, kopf goes on without. If the operator shuts down at that moment, because
+    another watch was refused too, kopf would lose the cancellation, go on, and the shutdown would wait forever.
+    """
     try:
         await queueing.watcher(**given)
     except errors.APIForbiddenError as error:
@@ -150,6 +160,8 @@ async def _observe(**given: Any) -> None:
 
 _watches: ContextVar[Watches | None] = ContextVar("_watches", default=None)
 """The watches of the run of kopf that this task is part of."""
+
+Scheduler.wait = _wait_until_empty
 _discover_once = observation.process_discovered_resource_event
 observation.process_discovered_resource_event = _discover
 observation.queueing = SimpleNamespace(watcher=_observe)
@@ -160,9 +172,6 @@ orchestration.orchestrator = _orchestrate
 _watch_until_paused = watching.infinite_watch
 watching.infinite_watch = _watch
 orchestration.aiotoggles = SimpleNamespace(ToggleSet=_Indexed)
-
-__all__ = ["Watches", "kopf", "new_watches"]
-
 
 FORBIDDEN = 403
 """Status of a request without the right to it."""
