@@ -32,8 +32,8 @@ class Writes:
     """Children to create or change."""
     delete: tuple[Ref, ...] = ()
     """Children to delete."""
-    recreated: frozenset[Ref] = frozenset()
-    """Those of `delete` that a later pass makes again."""
+    recreated: Mapping[Ref, str] = field(default_factory=dict)
+    """Those of `delete` that a later pass makes again, each with the reason."""
     in_background: frozenset[Ref] = frozenset()
     """Those of `delete` that go at once, without waiting for the end of their pods."""
     events: tuple[Event, ...] = ()

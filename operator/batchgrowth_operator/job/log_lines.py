@@ -95,8 +95,6 @@ def deleted(writes: Writes, ref: Ref) -> str:
     if ref.kind == KIND:
         return "deleted the job, whose time to live after its end is over"
     name = f"{ref.kind}/{ref.name}"
-    if ref in writes.in_background:
-        return f"deleted {name} to make it again: its pod is on a lost node"
     if ref in writes.recreated:
-        return f"deleted {name} to make it again: its inputs changed, or its next pod would come late"
+        return f"deleted {name} to make it again: {writes.recreated[ref]}"
     return f"deleted {name}: the job is over or suspended"

@@ -60,14 +60,16 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
 
     # A child that cannot be changed to what is wanted is deleted, and a later pass makes it again.
     changed: list[Manifest] = []
-    recreated: set[Ref] = set()
+    recreated: dict[Ref, str] = {}
     for manifest in _wanted(s, w):
         ref = ref_of(manifest)
         found = seen.children.get(ref)
         if is_terminating(found):
             continue
-        if _needs_recreation(manifest, found) or (ref.kind == "Job" and _waits_too_long(s)):
-            recreated.add(ref)
+        if _needs_recreation(manifest, found):
+            recreated[ref] = "its inputs changed"
+        elif ref.kind == "Job" and _waits_too_long(s):
+            recreated[ref] = "Kubernetes backs off for long before its next pod"
         elif found is None or not is_in_place(found, manifest):
             changed.append(manifest)
 
@@ -77,7 +79,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         abandoned.add(Ref("Job", names.trainer(seen.name)))
         changed = [manifest for manifest in changed if ref_of(manifest) not in abandoned]
 
-    recreated |= abandoned
+    recreated |= dict.fromkeys(abandoned, "its pod is on a lost node")
 
     # A running trainer keeps its scheduler until it has stopped. A job that is over or suspended releases its cluster.
     delete = [ref for ref in sorted(recreated) if ref.kind == "Job" or not s.is_trainer_running]
@@ -104,7 +106,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         events=events_between(s.previous, status, s.quantity),
         apply=tuple(apply),
         delete=tuple(delete),
-        recreated=frozenset(recreated),
+        recreated=recreated,
         in_background=frozenset(abandoned),
         requeue_after_seconds=clock.due,
         put_backs=fights.put_backs,

@@ -138,7 +138,7 @@ def test_a_job_that_waits_to_make_its_next_pod_is_made_again(training_world: Any
     decision = world.step()
 
     assert (TRAINER,) == decision.delete
-    assert {TRAINER} == decision.recreated
+    assert {TRAINER: "Kubernetes backs off for long before its next pod"} == decision.recreated
     assert TRAINER not in map(ref_of, decision.apply)
     assert ("False", "TrainerRestarting") == world.condition("Training")
     world.settle()

@@ -1109,7 +1109,9 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
     seen = asyncio.run(Observer(setting.api, setting.store).observe(KEY, ()))  # type: ignore[arg-type]
     assert seen is not None
     plan = dict(seen.children[PLAN])
-    decision = Writes(apply=(plan,), delete=(trainer, Ref("Role", "digits-progress")), recreated=frozenset([trainer]))
+    decision = Writes(
+        apply=(plan,), delete=(trainer, Ref("Role", "digits-progress")), recreated={trainer: "its inputs changed"}
+    )
     Writer(setting.api, setting.store, EventPoster(setting.api)).carry_out(seen, decision)  # type: ignore[arg-type]
     assert trainer in setting.api.objects, "what would be made again stays while that cannot be"
     assert Ref("Role", "digits-progress") not in setting.api.objects
@@ -1456,14 +1458,9 @@ def test_the_log_of_renewed_certificates(setting: Setting, lines: Callable[[], l
     [
         (Writes(), JOB, "deleted the job, whose time to live after its end is over"),
         (
-            Writes(in_background=frozenset([TRAINER]), recreated=frozenset([TRAINER])),
+            Writes(recreated={TRAINER: "its pod is on a lost node"}),
             TRAINER,
             "deleted Job/digits-trainer to make it again: its pod is on a lost node",
-        ),
-        (
-            Writes(recreated=frozenset([TRAINER])),
-            TRAINER,
-            "deleted Job/digits-trainer to make it again: its inputs changed, or its next pod would come late",
         ),
         (Writes(), CLUSTER, "deleted DaskCluster/digits: the job is over or suspended"),
     ],
