@@ -17,7 +17,7 @@ from typing import Annotated
 import torch
 import typer
 from batchgrowth.spec import JobSpec
-from batchgrowth_trainer.replica.building import build_replica, build_workload
+from batchgrowth_trainer.building import build_replica, build_workload
 from batchgrowth_trainer.replica.data import Requests
 from batchgrowth_trainer.replica.devices import autocast, make_device, prepare_process, to_device
 from batchgrowth_trainer.workload import fetch

@@ -9,6 +9,7 @@ import pytest
 import torch
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.drivers.run import RunState
+from batchgrowth_trainer.exchange.strategy import prepare_exchange
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
 
@@ -52,4 +53,10 @@ def interrupted() -> Callable[[Path, int], Path]:
 @pytest.fixture
 def make_replica() -> MakeReplica:
     """A replica of a job and a workload, on the CPU, at the first update."""
-    return lambda job, workload: Replica(job.spec, workload, torch.device("cpu"))
+
+    def made(job: BatchGrowthJob, workload: Workload) -> Replica:
+        replica = Replica(job.spec, workload, torch.device("cpu"))
+        prepare_exchange(replica)
+        return replica
+
+    return made

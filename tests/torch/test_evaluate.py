@@ -9,7 +9,7 @@ import pytest
 import torch
 from batchgrowth.errors import CheckpointError, DataError, WorkloadError
 from batchgrowth_trainer import commands
-from batchgrowth_trainer.replica.building import trained_replica
+from batchgrowth_trainer.building import trained_replica
 from batchgrowth_trainer.training import Options, train
 from safetensors.torch import load_file, save_file
 

@@ -131,7 +131,7 @@ def test_the_row_carries_the_clock_of_one_member(measured_job: Any, make_replica
         step = members[0].plan.step_at(members[0].position)
         layout = lay_out(step.shards, 2)
         partials = [member.partials(step, run) for member, run in zip(members, layout.runs, strict=True)]
-        members[0].write_timing(partials[0][0].row, Timing(0.5 + update, 4.0 + update))
+        members[0].tail.write_timing(partials[0][0].row, Timing(0.5 + update, 4.0 + update))
         total = add_up([partial.row.clone() for some in partials for partial in some], layout)
         decided = [member.commit(step, total.clone()).decision for member in members]
         assert decided[0] == decided[1]

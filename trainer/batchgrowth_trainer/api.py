@@ -19,12 +19,12 @@ from batchgrowth.spec.job import LONGEST_JOB_NAME
 from torch import nn
 
 from batchgrowth_trainer import training
+from batchgrowth_trainer.building import trained_model
 from batchgrowth_trainer.loading import find_modules_in, load_workload
 from batchgrowth_trainer.plots import plot_runs
 from batchgrowth_trainer.record.functions import NAMED, changes, function_in, importable_name, is_function, packed
 from batchgrowth_trainer.record.output import CHECKPOINTS
 from batchgrowth_trainer.record.runs import JOB_FILE, evaluation_facts, read_run, read_summary, recorded_job
-from batchgrowth_trainer.replica.building import trained_model
 from batchgrowth_trainer.replica.data import untouched_randomness
 from batchgrowth_trainer.sinks.display import Cell, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, publish

@@ -106,8 +106,8 @@ def evaluate(
     best: Annotated[bool, typer.Option("--best", help="The weights that evaluation.keepBest kept.")] = False,
 ) -> None:
     """Evaluate the model of a run on its test set."""
+    from batchgrowth_trainer.building import trained_replica
     from batchgrowth_trainer.drivers.single_process import only_one
-    from batchgrowth_trainer.replica.building import trained_replica
     from batchgrowth_trainer.replica.evaluation import evaluate as evaluated
 
     sys.path[:0] = [str(folder.resolve()) for folder in path or (Path.cwd(),)]

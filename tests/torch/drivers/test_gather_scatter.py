@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from batchgrowth_trainer.blame import DeviceFault
+from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers import gather_scatter
 from batchgrowth_trainer.drivers.gather_scatter import FIRST_REST, GatherScatterDriver
 from batchgrowth_trainer.record.snapshot import weights_sha256
-from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.sinks.events import BackedUp
 from batchgrowth_trainer.sinks.events import Event as RunEvent
 from batchgrowth_trainer.training import Options, train

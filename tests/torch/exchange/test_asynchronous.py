@@ -14,12 +14,12 @@ import torch
 from batchgrowth.errors import Interrupted, WorkloadError
 from batchgrowth.position import Position
 from batchgrowth.schedule.plan import make_plan
+from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers import hogwild
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
 from batchgrowth_trainer.exchange.turns import Turns
 from batchgrowth_trainer.record.snapshot import weights_sha256
-from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.training import Options, train
 from hypothesis import given
@@ -254,7 +254,7 @@ def test_all_members_have_one_state_after_a_round(small_job: Any) -> None:
 def test_a_slow_member_is_waited_for_at_the_bound_alone(small_job: Any, slow: int) -> None:
     """It computes one gradient until no other can go on: as many updates later as allowed."""
     job, bound = small_job(downpour(5), "batch={initial: 3, maximum: 3, shard: 3, growth: {type: Constant}}"), 5
-    replicas, step_of = [built(job) for _ in range(3)], Replica.step
+    replicas, step_of = [built(job) for _ in range(3)], Replica.take_step
     made, enough = [], threading.Event()
 
     def counted(self: Replica, *given: Any) -> Any:
@@ -268,7 +268,7 @@ def test_a_slow_member_is_waited_for_at_the_bound_alone(small_job: Any, slow: in
         if group.rank == slow:
             replica.on_shard = lambda: bool(enough.wait(2)) and None
         if group.rank == 0:
-            replica.step = counted.__get__(replica)  # type: ignore[method-assign]
+            replica.take_step = counted.__get__(replica)  # type: ignore[method-assign]
         return strategy_of(Setting(replica, group, nullcontext(), lambda: None)).round(lambda: False)
 
     results, _ = together(3, run)

@@ -7,10 +7,11 @@ import small
 import torch
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.drivers.single_process import only_one
+from batchgrowth_trainer.exchange import compression as module
+from batchgrowth_trainer.exchange.compression import BLOCK, BFloat16, Coding, Int8, compression_in
 from batchgrowth_trainer.exchange.group import LoneGroup
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
-from batchgrowth_trainer.replica import rows
-from batchgrowth_trainer.replica.rows import BLOCK, BFloat16, Coding, Int8, lay_out
+from batchgrowth_trainer.replica.rows import lay_out
 from hypothesis import example, given
 from hypothesis import strategies as st
 from threads import Fake, together
@@ -33,12 +34,12 @@ def test_rounded_numbers_are_packed_without_loss(coding: Coding, length: int, la
     vector = numbers(length).clamp(-largest_number, largest_number)
     vector[:1] = largest_number
     before = vector.clone()
-    coding.round(vector)
+    coding.quantize(vector)
     packed, unpacked = coding.pack(vector), torch.empty(length)
     coding.unpack(packed, unpacked)
     assert coding.size(length) == packed.nbytes
     assert torch.equal(vector, unpacked)
-    coding.round(unpacked)
+    coding.quantize(unpacked)
     assert torch.equal(vector, unpacked)
     largest = before.abs().amax() if length else torch.tensor(0.0)
     assert bool(((vector - before).abs() <= largest / 127).all())
@@ -50,7 +51,7 @@ def test_what_is_not_finite_stays_so(coding: Coding, value: float) -> None:
     """So the update is refused."""
     vector = numbers(2000)
     vector[1500] = value
-    coding.round(vector)
+    coding.quantize(vector)
     assert not torch.isfinite(vector).all()
 
 
@@ -58,7 +59,7 @@ def test_what_is_not_finite_stays_so(coding: Coding, value: float) -> None:
 def test_zeros_and_the_smallest_and_largest_numbers(coding: Coding) -> None:
     for value in (0.0, 1e-45, 3.3e38):
         vector = torch.tensor([value, -value, 0.0])
-        coding.round(vector)
+        coding.quantize(vector)
         torch.testing.assert_close(vector, torch.tensor([value, -value, 0.0]), rtol=0.01, atol=1e-40)
 
 
@@ -69,7 +70,7 @@ def summed(rows: list[Tensor], lo: int, hi: int, coding: Coding) -> Tensor:
     else:
         middle = lo + (1 << (hi - lo - 1).bit_length() - 1)
         total = summed(rows, lo, middle, coding) + summed(rows, middle, hi, coding)
-    coding.round(total)
+    coding.quantize(total)
     return total
 
 
@@ -122,13 +123,14 @@ def test_the_error_of_rounding_is_measured(
         replica = make_replica(job, small.plain())
         step = replica.plan.step_at(replica.position)
         [node] = replica.partials(step, (0, step.shards))
-        return node.row.clone(), replica.rows.rounding_error
+        compression = compression_in(replica)
+        return node.row.clone(), None if compression is None else compression.error
 
     job = small_job(f"exchange={{type: SingleProcess, compression: {compression}}}")
     row, found = summed(job)
     assert found is not None
     assert 0 < found < error
-    monkeypatch.setattr(rows, "_MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_MEASURE_SECONDS", 0.0)
     each, last = summed(job)
     assert torch.equal(row, each)
     assert last not in (None, found)

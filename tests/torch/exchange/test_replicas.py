@@ -183,7 +183,7 @@ def test_elastic_averaging_is_the_papers(replica_of: Any, elasticity: str) -> No
     train(replica)
     book.same(weights(replica), centre)
     for number, vector in enumerate(book.vectors()):
-        book.same(replica.copies.stacked["parameters"][number], vector)
+        book.same(replica.registered["replicas.parameters"][number], vector)
 
 
 @pytest.mark.parametrize("graph", ["Ring", "Exponential", "Hypercube", "Random", "Complete"])
@@ -257,7 +257,7 @@ def test_top_k_is_the_papers(replica_of: Any) -> None:
     assert [4] * 3 == [len(each.done) for each in rounds]
     book.same(weights(replica), centre)
     for number, of_one in enumerate(unsent):
-        book.same(replica.copies.stacked["residual"][number], of_one)
+        book.same(replica.registered["replicas.residual"][number], of_one)
     assert [pytest.approx(error, rel=1e-4) for error in numbers[1::2]] == [each.compression_error for each in rounds]
     assert all(each.distance is None for each in rounds)
 

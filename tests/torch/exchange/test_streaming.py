@@ -14,11 +14,12 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.shards import subtrees
 from batchgrowth.spec import BatchGrowthJob
+from batchgrowth_trainer.exchange import streaming
+from batchgrowth_trainer.exchange.all_reduce import AllReduce
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
 from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
-from batchgrowth_trainer.replica import streaming
+from batchgrowth_trainer.exchange.streaming import Stream, buckets, stream_of
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.streaming import buckets
 from batchgrowth_trainer.workload import Workload
 from threads import Fake, together
 from torch import Tensor, nn
@@ -52,9 +53,18 @@ def replica_of(small_job: Any, make_replica: MakeReplica) -> Callable[..., Repli
     return made
 
 
+def strategy_in(replica: Replica, group: Group) -> AllReduce:
+    strategy = strategy_of(Setting(replica, group, nullcontext(), lambda: None))
+    assert isinstance(strategy, AllReduce)
+    return strategy
+
+
 def train(replica: Replica, group: Group | None = None, *, again: bool = False) -> dict[str, Tensor]:
     """The whole state at the end of the plan; `again` repeats updates whose gradients were sent too early."""
-    strategy = strategy_of(Setting(replica, group or LoneGroup(), nullcontext(), lambda: None))
+    return end_of(strategy_in(replica, group or LoneGroup()), replica, again=again)
+
+
+def end_of(strategy: AllReduce, replica: Replica, *, again: bool = False) -> dict[str, Tensor]:
     repeated = 0
     while not replica.plan.is_done(replica.position):
         try:
@@ -139,11 +149,17 @@ def test_the_bits_of_one_member(
     """Some of nine have nothing to do."""
     alone = train(replica_of(make()))
     replicas = [replica_of(make()) for _ in range(members)]
-    for theirs in together(members, lambda group: train(replicas[group.rank], group), rows)[0]:
+
+    def run(group: Fake) -> dict[str, Tensor]:
+        strategy = strategy_in(replicas[group.rank], group)
+        state = end_of(strategy, replicas[group.rank])
+        assert strategy.stream is not None
+        assert strategy.stream.is_early or group.rank > 0
+        return state
+
+    for theirs in together(members, run, rows)[0]:
         assert alone.keys() == theirs.keys()
         assert all(torch.equal(alone[key], theirs[key]) for key in alone)
-    assert replicas[0].stream is not None
-    assert replicas[0].stream.is_early
 
 
 def test_the_bytes_are_those_that_are_counted(replica_of: Callable[..., Replica]) -> None:
@@ -156,13 +172,17 @@ def test_the_bytes_are_those_that_are_counted(replica_of: Callable[..., Replica]
     assert [sum(member.sent for member in members)] * 3 == counted
 
 
-def in_run(replica: Replica, layer: nn.Module, shards: int) -> Iterator[str]:
+def in_run(stream: Stream, replica: Replica, layer: nn.Module, shards: int) -> Iterator[str]:
     """What happens while the first shards of an update are computed: buckets given, and the gradient of that layer."""
     step = replica.plan.step_at(replica.position)
     happened: list[str] = []
     hook = layer.register_full_backward_hook(lambda *_: happened.append("second layer"))
+
+    def give(_place: slice, rows: list[Tensor]) -> None:
+        happened.append(f"bucket of {len(rows)}")
+
     replica.rows.release(
-        replica.partials(step, (0, shards), give=lambda _place, rows: happened.append(f"bucket of {len(rows)}"))
+        replica.partials(step, (0, shards), add_up=lambda nodes, compute: stream.sums(nodes, compute, give))
     )
     hook.remove()
     yield from happened
@@ -174,7 +194,9 @@ def test_a_bucket_is_given_before_the_backward_pass_is_over(replica_of: Callable
     model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(7)), nn.Linear(6, 3))
     replica = replica_of(quiet(model))
     nodes = len(subtrees(0, shards, 7))
-    looked, early = (list(in_run(replica, model[1], shards)) for _ in range(2))
+    stream = stream_of(replica)
+    assert stream is not None
+    looked, early = (list(in_run(stream, replica, model[1], shards)) for _ in range(2))
     given = [f"bucket of {nodes}"] * len(buckets(replica.parameters))
     assert ["second layer"] * shards + given == looked
     assert ["second layer"] * (shards - 1) == early[: shards - 1]
@@ -213,10 +235,16 @@ def test_a_model_that_computes_gradients_twice(replica_of: Callable[..., Replica
     batch = JOB["batch"] | {"initial": 30, "maximum": 30, "shard": 15}  # a shard for each of two members
     alone = train(replica_of(quiet(Reentrant(2 * after)), batch=batch))
     replicas = [replica_of(quiet(Reentrant(after)), batch=batch) for _ in range(2)]
-    for theirs in together(2, lambda group: train(replicas[group.rank], group, again=after > 0))[0]:
+
+    def run(group: Fake) -> dict[str, Tensor]:
+        strategy = strategy_in(replicas[group.rank], group)
+        state = end_of(strategy, replicas[group.rank], again=after > 0)
+        assert strategy.stream is not None
+        assert not strategy.stream.is_early
+        return state
+
+    for theirs in together(2, run)[0]:
         assert all(torch.equal(alone[key], theirs[key]) for key in alone)
-    assert replicas[0].stream is not None
-    assert not replicas[0].stream.is_early
 
 
 @pytest.mark.parametrize("step", [Backward, Freezing])
@@ -228,18 +256,27 @@ def test_a_step_with_gradients_of_its_own(replica_of: Callable[..., Replica], st
         return replica_of(replace(small.plain(), step=step()), batch=batch)
 
     alone, replicas = train(made()), [made() for _ in range(2)]
-    for theirs in together(2, lambda group: train(replicas[group.rank], group))[0]:
+
+    def run(group: Fake) -> dict[str, Tensor]:
+        strategy = strategy_in(replicas[group.rank], group)
+        state = end_of(strategy, replicas[group.rank])
+        assert strategy.stream is not None
+        assert strategy.stream.is_early
+        return state
+
+    for theirs in together(2, run)[0]:
         assert all(torch.equal(alone[key], theirs[key]) for key in alone)
-    assert replicas[0].stream is not None
-    assert replicas[0].stream.is_early
 
 
 def test_a_member_that_was_wrong_may_have_no_shard_next(replica_of: Callable[..., Replica]) -> None:
     replica = replica_of(normed())
-    assert replica.stream is not None
-    replica.stream.is_wrong = True
-    assert [] == replica.partials(replica.plan.step_at(replica.position), (0, 0), give=lambda *_: None)
-    assert not replica.stream.is_wrong
+    stream = stream_of(replica)
+    assert stream is not None
+    stream.is_wrong = True
+    step = replica.plan.step_at(replica.position)
+    nothing = replica.partials(step, (0, 0), add_up=lambda nodes, compute: stream.sums(nodes, compute, lambda *_: None))
+    assert [] == nothing
+    assert not stream.is_wrong
 
 
 class Refused(Exception):
@@ -322,12 +359,12 @@ def test_a_peer_that_is_lost_between_two_buckets(replica_of: Callable[..., Repli
     ],
 )
 def test_jobs_that_need_whole_rows_have_no_buckets(replica_of: Callable[..., Replica], changes: dict[str, Any]) -> None:
-    assert replica_of(normed(), **changes).stream is None
+    assert stream_of(replica_of(normed(), **changes)) is None
 
 
 def test_a_small_model_has_none(replica_of: Callable[..., Replica], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert replica_of(normed()).stream is None
+    assert stream_of(replica_of(normed())) is None
 
 
 def test_the_buckets_are_whole_parameters_from_the_last_layer_on(replica_of: Callable[..., Replica]) -> None:

@@ -40,9 +40,7 @@ def test_an_update_uses_the_clipped_gradient_and_growth_the_whole(small_job: Any
     for more in ((), ("optimizer.clipping={norm: '0.001'}",)):
         replica = make_replica(small_job("optimizer={type: SGD, sgd: {momentum: '0'}}", *more), plain())
         after, before = replica.growth.after, replica.parameters.vector.detach().clone()
-        replica.growth.after = lambda step, sums, size, largest, after=after: (
-            sizes.append(size) or after(step, sums, size, largest)
-        )
+        replica.growth.after = lambda step, sums, norm, after=after: sizes.append(norm) or after(step, sums, norm)
         step = replica.plan.step_at(replica.position)
         [node] = replica.partials(step, (0, step.shards))
         done = replica.commit(step, node.row)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth_trainer.replica import loss
-from batchgrowth_trainer.replica.building import build_workload
-from batchgrowth_trainer.replica.loss import Compiled
+from batchgrowth_trainer.building import build_workload
+from batchgrowth_trainer.replica import compiled
+from batchgrowth_trainer.replica.compiled import Compiled
 from batchgrowth_trainer.replica.replica import Replica
 
 BUILD = """
 import sys
 from batchgrowth.errors import WorkloadError
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth_trainer.replica.building import build_replica
+from batchgrowth_trainer.building import build_replica
 try:
     build_replica(read_manifest(sys.stdin.read()).spec)
 except WorkloadError as error:
@@ -31,7 +31,7 @@ TRAIN = """
 import sys
 from batchgrowth.manifest.reading import read_manifest
 from batchgrowth_trainer.record.snapshot import weights_sha256
-from batchgrowth_trainer.replica.building import build_replica
+from batchgrowth_trainer.building import build_replica
 replica = build_replica(read_manifest(sys.stdin.read()).spec)
 for _ in range(3):
     step = replica.plan.step_at(replica.position)
@@ -71,7 +71,7 @@ def test_each_size_is_traced_for_itself_and_too_many_are_an_error(
     small_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch falls back to the interpreter after eight, with other bits in workers that have seen other sizes."""
-    monkeypatch.setattr(loss, "MOST_OTHER_REASONS", 8)
+    monkeypatch.setattr(compiled, "MOST_OTHER_REASONS", 8)
     spec = small_job("compile=true").spec
     assert 4 == spec.shard
     call = Compiled(lambda given: given * 2, spec, torch.device("cpu"))

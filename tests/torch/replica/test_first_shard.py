@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from batchgrowth_trainer.building import build_replica, build_workload
 from batchgrowth_trainer.record.arithmetic import Arithmetic
-from batchgrowth_trainer.replica.building import build_replica, build_workload
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.trial import first_shard
 
 DIGEST = """
 import sys
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth_trainer.replica.building import build_replica
+from batchgrowth_trainer.building import build_replica
 print(build_replica(read_manifest(sys.stdin.read()).spec).arithmetic.digest)
 """
 

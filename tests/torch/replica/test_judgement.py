@@ -12,8 +12,8 @@ from batchgrowth.contract.progress import Progress
 from batchgrowth.errors import CheckpointError, DataError, Interrupted, WorkloadError
 from batchgrowth_trainer import commands
 from batchgrowth_trainer.api import load
+from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.record.snapshot import weights_sha256
-from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.sinks.progress import Reporter
 from batchgrowth_trainer.training import Options, train
 from safetensors.torch import load_file

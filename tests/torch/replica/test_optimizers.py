@@ -168,7 +168,7 @@ def test_no_update_loads_torchs_compiler_or_sympy(digits_job: Any) -> None:
     code = f"""
 import sys
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth_trainer.replica.building import build_replica
+from batchgrowth_trainer.building import build_replica
 for job in {jobs!r}:
     replica = build_replica(read_manifest(job).spec)
     step = replica.plan.step_at(replica.position)

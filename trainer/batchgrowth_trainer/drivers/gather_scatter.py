@@ -20,11 +20,11 @@ import torch
 from batchgrowth.schedule.stages import Step
 
 from batchgrowth_trainer.blame import WorkerFault
+from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.drivers.single_process import evaluate_if_due
 from batchgrowth_trainer.record.snapshot import PackedTensor, Trained, pack_all
-from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import trained_of
 from batchgrowth_trainer.replica.growth import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
@@ -372,7 +372,7 @@ class GatherScatterDriver:
         sent = len(gathering.asked) * sum(t.nbytes for t in replica.model_tensors().values())
         run.publish(BytesSent(sent + sum(row.nbytes for answer in answers for row in answer.rows)))
         rows = [torch.from_numpy(np.array(row)).to(replica.device) for answer in answers for row in answer.rows]
-        replica.write_timing(rows[0], self._stopwatch.timing)
+        replica.tail.write_timing(rows[0], self._stopwatch.timing)
         done = replica.commit(step, add_up(rows, layout))
 
         self._committed_at = time.perf_counter()

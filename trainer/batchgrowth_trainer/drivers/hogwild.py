@@ -26,7 +26,7 @@ from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.optimizers import FlatOptimizer
 from batchgrowth_trainer.replica.replica import Replica, undone_by_errors
-from batchgrowth_trainer.replica.rows import LOSS, Committed
+from batchgrowth_trainer.replica.rows import Committed
 from batchgrowth_trainer.worker.messages import UpdateRow
 
 _UPDATES = 16  # of each thread in a round
@@ -76,9 +76,10 @@ class Hogwild:
             twin.buffers.restore(replica.buffers.vectors)
             whole = twin.partials(step, (0, step.shards))
             with self._stepping:
-                sums, _, learning_rate = replica.step(step, whole[0].row, step.examples)
+                gradient, rest = replica.split(whole[0].row)
+                taken = replica.take_step(step, gradient, rest, step.examples)
             twin.rows.release(whole)
-            done = Committed(sums.by_name[LOSS.name] / step.examples, learning_rate, stop=False)
+            done = Committed(taken.loss / step.examples, taken.learning_rate, stop=False)
             # A part of the seconds, so that those of all updates together are the time that has passed.
             seconds = (time.perf_counter() - began) / len(self._twins), 0.0, 0.0
             rows.append(UpdateRow.now(step, replica.plan, done, 1, seconds))

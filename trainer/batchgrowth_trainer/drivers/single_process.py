@@ -8,10 +8,11 @@ from functools import partial
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_device_fault
+from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join
+from batchgrowth_trainer.exchange.compression import compression_in
 from batchgrowth_trainer.record.snapshot import Trained
-from batchgrowth_trainer.replica.building import build_replica
 from batchgrowth_trainer.replica.evaluation import judged, trained_of
 from batchgrowth_trainer.replica.growth import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
@@ -42,14 +43,15 @@ def _update(stopwatch: Stopwatch, run: RunState, replica: Replica) -> None:
     step = replica.plan.step_at(replica.position)
     began = time.perf_counter()
     whole = replica.partials(step, (0, step.shards), runs=lambda later: (0, later.shards))
-    replica.write_timing(whole[0].row, stopwatch.timing)
+    replica.tail.write_timing(whole[0].row, stopwatch.timing)
     done = replica.commit(step, whole[0].row)
     replica.rows.release(whole)
     seconds = time.perf_counter() - began
     stopwatch.lap(step, 1, seconds)
     run.record_rows([UpdateRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
-    if replica.rows.rounding_error is not None:
-        run.publish(Compressed(replica.rows.rounding_error))
+    compression = compression_in(replica)
+    if compression is not None and compression.error is not None:
+        run.publish(Compressed(compression.error))
 
 
 def evaluate_if_due(run: RunState, replica: Replica) -> bool:

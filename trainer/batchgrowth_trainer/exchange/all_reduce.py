@@ -11,10 +11,13 @@ import torch
 from batchgrowth.schedule.stages import Step
 from torch import Tensor
 
+from batchgrowth_trainer.exchange.compression import compression_in
 from batchgrowth_trainer.exchange.group import PeerLost
-from batchgrowth_trainer.exchange.reduction import BucketSums, Reduced, Reduction, bytes_sent, length_of
+from batchgrowth_trainer.exchange.reduction import BucketSums, Reduction, bytes_sent, length_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.exchange.streaming import Stream, stream_of
 from batchgrowth_trainer.replica.growth import Stopwatch
+from batchgrowth_trainer.replica.replica import ComputeShard
 from batchgrowth_trainer.replica.rows import Partial, lay_out
 
 
@@ -22,80 +25,105 @@ class AllReduce:
     """See Strategy."""
 
     def __init__(self, setting: Setting) -> None:
-        self._replica, self._group, self._watched = setting.replica, setting.group, setting.watched
-        self._coding = self._replica.coding
-        self._stream = self._replica.stream if self._group.likes_buckets else None
-        self._reduction, self._uncoded = Reduction(self._group, self._coding), Reduction(self._group)
-        self._stopwatch = Stopwatch() if self._replica.growth.course.looks_at_clock else None
-        self._run_of = partial(run_of, self._group.rank, self._group.size)
-        self._room = torch.empty(self._replica.length, device=self._replica.device)
+        replica = setting.replica
+        group = setting.group
+        self._replica = replica
+        self._group = group
+        self._watched = setting.watched
+        self._compression = compression_in(replica)
+        self.stream = stream_of(replica) if group.likes_buckets else None
+        self._reduction = Reduction(group, self._compression.coding if self._compression else None)
+        self._uncoded = Reduction(group)
+        self._stopwatch = Stopwatch() if replica.growth.course.looks_at_clock else None
+        self._run_of = partial(run_of, group.rank, group.size)
+        self._weights = replica.parameters.length  # what comes before the rest of a row
+        self._room = torch.empty(replica.length, device=replica.device)
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """One update."""
-        replica, group = self._replica, self._group
+        """One update: partial sums of this member's shards, their reduction over all members, and the commit."""
+        replica = self._replica
+        group = self._group
         step = replica.plan.step_at(replica.position)
+        run = self._run_of(step)
+        stop = stop_requested()
         began = time.perf_counter()
-        partials, reduced, computed = self._sums(step, stop=stop_requested())
+        if self.stream is None:
+            with self._watched:
+                partials = replica.partials(step, run, stop=stop, runs=self._run_of)
+            self._write_timing(partials)
+            computed = time.perf_counter()
+            total, waited = self._reduce([node.row for node in partials], step.shards)
+        else:
+            partials, computed, waited = self._reduce_in_buckets(self.stream, step, run, stop=stop)
+            total = self._room
         exchanged = time.perf_counter()
-        done = replica.commit(step, reduced.total)
-        replica.rows.release(partials)
+        done = replica.commit(step, total)
+        replica.rows.release(partials)  # not before: the total may be one of these rows
         now = time.perf_counter()
         if self._stopwatch:
             self._stopwatch.lap(step, group.size, now - began)
-        waited = reduced.wait_seconds
-        seconds = computed - began + now - exchanged, exchanged - computed - waited, waited
-        sent, error = self._bytes_sent(step.shards), replica.rows.rounding_error
-        return Round(((step, done),), done.stop, *seconds, sent, compression_error=error)
+        return Round(
+            done=((step, done),),
+            stop=done.stop,
+            compute_seconds=computed - began + now - exchanged,
+            exchange_seconds=exchanged - computed - waited,
+            wait_seconds=waited,
+            bytes_sent=0 if group.size == 1 else self._bytes_sent(step.shards),
+            compression_error=self._compression.error if self._compression else None,
+        )
 
-    def _sums(self, step: Step, *, stop: bool) -> tuple[list[Partial], Reduced, float]:
-        """This member's sums, the total of all, and when this member had computed its own."""
-        replica, stream = self._replica, self._stream
-        compute = partial(replica.partials, step, self._run_of(step), stop=stop, runs=self._run_of)
-        if stream is None:
+    def _write_timing(self, partials: Sequence[Partial]) -> None:
+        if self._stopwatch and self._group.rank == 0:  # which has shard 0
+            self._replica.tail.write_timing(partials[0].row, self._stopwatch.timing)
+
+    def _reduce(self, rows: Sequence[Tensor], shards: int) -> tuple[Tensor, float]:
+        """Return the total of the rows, and the seconds waited for peers; only the gradient in it is compressed."""
+        if self._compression is None:
+            reduced = self._reduction(rows, shards, self._room)
+            return reduced.total, reduced.wait_seconds
+        gradient = self._room[: self._weights]
+        rest = self._room[self._weights :]
+        waited = self._reduction([row[: self._weights] for row in rows], shards, gradient).put_into(gradient)
+        waited += self._uncoded([row[self._weights :] for row in rows], shards, rest).put_into(rest)
+        return self._room, waited
+
+    def _reduce_in_buckets(
+        self, stream: Stream, step: Step, run: tuple[int, int], *, stop: bool
+    ) -> tuple[list[Partial], float, float]:
+        """Have the total in `_room`, whose gradient is added while the last shard still goes backward.
+
+        Return this member's sums, when it had computed them, and the seconds it waited for peers since.
+        """
+        replica = self._replica
+        with BucketSums(self._reduction, step.shards, self._room) as bucket_sums:
+
+            def in_buckets(nodes: Sequence[tuple[int, int]], compute: ComputeShard) -> list[Partial]:
+                return stream.sums(nodes, compute, bucket_sums.give)
+
             with self._watched:
-                partials = compute()
-            computed = self._computed(partials)
-            return partials, self._reduced([p.row for p in partials], step.shards), computed
-        cut, total = replica.parameters.length, self._room
-        with BucketSums(self._reduction, step.shards, total) as buckets:
-            with self._watched:
-                partials = compute(give=buckets.give)
-            computed = self._computed(partials)
-            waited = buckets.wait()
+                partials = replica.partials(step, run, stop=stop, runs=self._run_of, add_up=in_buckets)
+            self._write_timing(partials)
+            computed = time.perf_counter()
+            waited = bucket_sums.wait()
         if stream.is_wrong:  # so no other member completes the rest, nor takes the step
             raise PeerLost("a gradient was sent before it was final; the next ones are sent later")
-        waited += self._uncoded([p.row[cut:] for p in partials], step.shards, total[cut:]).put_into(total[cut:])
-        return partials, Reduced(total, min(waited, time.perf_counter() - computed)), computed
-
-    def _computed(self, partials: list[Partial]) -> float:
-        if self._stopwatch and self._group.rank == 0:  # which has shard 0
-            self._replica.write_timing(partials[0].row, self._stopwatch.timing)
-        return time.perf_counter()
-
-    def _reduced(self, rows: Sequence[Tensor], shards: int) -> Reduced:
-        """The total of the rows; only the gradient in it is coded."""
-        if self._coding is None:
-            return self._reduction(rows, shards, self._room)
-        cut = self._replica.parameters.length
-        gradient, rest = self._room[:cut], self._room[cut:]
-        waited = self._reduction([row[:cut] for row in rows], shards, gradient).put_into(gradient)
-        waited += self._uncoded([row[cut:] for row in rows], shards, rest).put_into(rest)
-        return Reduced(self._room, waited)
+        rest = self._room[self._weights :]
+        waited += self._uncoded([node.row[self._weights :] for node in partials], step.shards, rest).put_into(rest)
+        return partials, computed, min(waited, time.perf_counter() - computed)
 
     def _bytes_sent(self, shards: int) -> int:
-        if self._group.size == 1:
-            return 0
-        size, rows = self._group.size, len(self._group.grid.rows)
-        cut = self._replica.parameters.length
-        if self._stream is not None:
-            lengths = [*map(length_of, self._stream.places), self._replica.length - cut]
-            return sum(bytes_sent(shards, size, length, rows=rows) for length in lengths)
-        if self._coding is None:
-            return bytes_sent(shards, size, self._replica.length, rows=rows)
-        coded = round(bytes_sent(shards, size, cut, rows=rows) * self._coding.width / 4)
-        return coded + bytes_sent(shards, size, self._replica.length - cut, rows=rows)
+        size = self._group.size
+        rows = len(self._group.grid.rows)
+        length = self._replica.length
+        if self.stream is not None:
+            lengths = [*map(length_of, self.stream.places), length - self._weights]
+            return sum(bytes_sent(shards, size, each, rows=rows) for each in lengths)
+        if self._compression is None:
+            return bytes_sent(shards, size, length, rows=rows)
+        coded = round(bytes_sent(shards, size, self._weights, rows=rows) * self._compression.coding.width / 4)
+        return coded + bytes_sent(shards, size, length - self._weights, rows=rows)
 
 
 def run_of(rank: int, size: int, step: Step) -> tuple[int, int]:
-    """The shards of an update that a member computes."""
+    """Return the shards of an update that a member computes."""
     return lay_out(step.shards, size).runs[rank]

@@ -17,44 +17,64 @@ from torch import Tensor
 from batchgrowth_trainer.exchange.all_reduce import AllReduce, run_of
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.strategy import Round, Setting
-from batchgrowth_trainer.replica.replica import Pending, undone_by_errors
+from batchgrowth_trainer.replica.replica import Replica, undone_by_errors
 from batchgrowth_trainer.replica.rows import Committed, Partial
 
 _UPDATES = 16  # in a round
+_ROWS = "pending.rows"
+_COUNT = "pending.count"
+
+_Sum = tuple[list[Partial], Future[Tensor]]
+"""A member's sums of an update, and the total of all members' that a thread adds up."""
 
 
 class Delayed:
     """See Strategy."""
 
+    @staticmethod
+    def register(replica: Replica) -> None:
+        """Register the totals that wait for their update, at most as many as the job delays them."""
+        updates = replica.spec.exchange.settings.updates
+        if updates:
+            replica.register(_ROWS, torch.zeros(updates, replica.length, device=replica.device))
+            replica.register(_COUNT, torch.zeros(1, dtype=torch.float64))
+
     def __init__(self, setting: Setting) -> None:
-        self._setting, self._replica, self._group = setting, setting.replica, setting.group
+        self._setting = setting
+        self._replica = setting.replica
+        self._group = setting.group
         self._at_once = AllReduce(setting)
         self._reduction = Reduction(self._group)
         self._run_of = partial(run_of, self._group.rank, self._group.size)
         self._room = torch.empty(self._replica.length, device=self._replica.device)
-        self._wait_seconds, self._stop = 0.0, False
+        self._wait_seconds = 0.0
+        self._stop = False
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """Sixteen updates, or as many as are left of the epoch; one without a delay."""
         replica = self._replica
-        if replica.pending is None:
+        if _ROWS not in replica.registered:
             return self._at_once.round(stop_requested)
+        waiting = Waiting(replica)
         began = time.perf_counter()
-        self._wait_seconds, self._stop = 0.0, False
+        self._wait_seconds = 0.0
+        self._stop = False
         with undone_by_errors(replica), ThreadPoolExecutor(1, "exchange") as adding:
-            done, sent = self._updates(replica.pending, adding, stop=stop_requested())
+            done, sent = self._updates(waiting, adding, stop=stop_requested())
         waited = self._wait_seconds
         return Round(tuple(done), self._stop, time.perf_counter() - began - waited, 0.0, waited, sent)
 
     def _updates(
-        self, waiting: Pending, adding: ThreadPoolExecutor, *, stop: bool
+        self, waiting: "Waiting", adding: ThreadPoolExecutor, *, stop: bool
     ) -> tuple[list[tuple[Step, Committed]], int]:
-        """The updates of a round, and the bytes that all members sent."""
-        replica, group = self._replica, self._group
+        """Make the updates of a round; return them, and the bytes that all members sent."""
+        replica = self._replica
+        group = self._group
         done: list[tuple[Step, Committed]] = []
+        sent = 0
         under_way: deque[_Sum] = deque()
         last = round_at(replica.plan, replica.position, _UPDATES)[-1].after  # evaluations may be due at an epoch's end
-        steps, sent = self._coming(len(waiting)), 0
+        steps = self._coming(len(waiting))
         while replica.position != last:
             step = next(steps, None)
             if step is not None:
@@ -74,27 +94,50 @@ class Delayed:
         return done, sent
 
     def _coming(self, ahead: int) -> Iterator[Step]:
-        """The updates of the plan whose gradients are not computed yet: those after the `ahead` that wait."""
-        plan, position = self._replica.plan, self._replica.position
+        """Yield the updates of the plan whose gradients are not computed yet: those after the `ahead` that wait."""
+        plan = self._replica.plan
+        position = self._replica.position
         while not plan.is_done(position):
             step = plan.step_at(position)
-            position, ahead = step.after, ahead - 1
+            position = step.after
+            ahead -= 1
             if ahead < 0:
                 yield step
 
     def _added(self, rows: list[Tensor], shards: int) -> Tensor:
         return self._reduction(rows, shards, self._room).total.clone()
 
-    def _wait_for(self, one: "_Sum", waiting: Pending) -> None:
+    def _wait_for(self, one: _Sum, waiting: "Waiting") -> None:
         """Put a total behind those that wait. Every member takes a requested stop from it."""
         partials, future = one
         began = time.perf_counter()
         total = future.result()
         self._wait_seconds += time.perf_counter() - began
         self._replica.rows.release(partials)
-        self._stop = self._stop or bool(total[-1] > 0)
-        total[-1] = 0.0
+        stop = self._replica.tail.take_stop(total)
+        self._stop = self._stop or stop
         waiting.put(total)
 
 
-_Sum = tuple[list[Partial], Future[Tensor]]
+class Waiting:
+    """The totals that wait for their update: a queue of at most `most` rows, in the tensors that `register` made."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._rows = replica.registered[_ROWS]
+        self._count = replica.registered[_COUNT]
+        self.most = len(self._rows)
+
+    def __len__(self) -> int:
+        return int(self._count.item())
+
+    def put(self, row: Tensor) -> None:
+        """Add a row behind the others."""
+        self._rows[len(self)] = row
+        self._count += 1
+
+    def take(self) -> Tensor:
+        """Remove the first row, and return a copy."""
+        first = self._rows[0].clone()
+        self._rows[:-1] = self._rows[1:].clone()
+        self._count -= 1
+        return first

@@ -25,7 +25,6 @@ from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.exchange.turns import Staleness, Turns
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.replica import undone_by_errors
-from batchgrowth_trainer.replica.rows import LOSS
 
 _UPDATES = 16  # of each member in a round
 _TICK_SECONDS = 0.2  # between two checks that the generation is not over
@@ -198,8 +197,8 @@ class Downpour:
 
     def _made(self, step: Step, row: Tensor) -> float:
         """Make an update; the sum of the losses of its examples. Raises WorkloadError."""
-        sums, _, _ = self._replica.step(step, row, step.examples)
-        return sums.by_name[LOSS.name]
+        gradient, rest = self._replica.split(row)
+        return self._replica.take_step(step, gradient, rest, step.examples).loss
 
     def _send(self, peers: set[int], tensor: Tensor) -> None:
         self._group.swap(dict.fromkeys(peers, tensor), {})

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import sqrt
 
 import torch
+from batchgrowth.choices.exchanges import Outer
+from batchgrowth.exact_numbers import exact
 from batchgrowth.schedule.stages import Step, round_at
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
@@ -19,26 +21,44 @@ from batchgrowth_trainer.exchange.all_reduce import AllReduce
 from batchgrowth_trainer.exchange.logical_replicas import LocalUpdates, committed
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.strategy import Round, Setting
+from batchgrowth_trainer.replica.replica import Replica
+
+_WEIGHTS = "parameters"
+_OUTER_MOMENTUM = "outer.momentum"
 
 
 class LocalSGD:
     """See Strategy."""
 
+    @staticmethod
+    def register(replica: Replica) -> None:
+        """Register the momentum of the outer optimizer, if the job has one."""
+        if replica.spec.exchange.settings.outer is not None:
+            replica.register(_OUTER_MOMENTUM, torch.zeros_like(replica.parameters.vector.data))
+
     def __init__(self, setting: Setting) -> None:
-        self._setting, self._replica, self._group = setting, setting.replica, setting.group
-        self._settings = self._replica.spec.exchange.settings
-        self._of_gradients, self._reduction = AllReduce(setting), Reduction(setting.group)
+        replica = setting.replica
+        self._setting = setting
+        self._replica = replica
+        self._group = setting.group
+        self._settings = replica.spec.exchange.settings
+        self._of_gradients = AllReduce(setting)
+        self._reduction = Reduction(setting.group)
         self._local = LocalUpdates(setting)
-        self._parts = _Parts(self._replica.of_one())
-        self._buffers = self._parts.length, self._parts.length + self._replica.buffers.length
+        self._outer: OuterOptimizer | None = None
+        if self._settings.outer is not None:
+            momentum = replica.registered[_OUTER_MOMENTUM]
+            self._outer = OuterOptimizer(self._settings.outer, replica.parameters.vector.data, momentum)
+        self._parts = _Parts(replica.of_one())
+        self._buffers = self._parts.length, self._parts.length + replica.buffers.length
         self._length = self._buffers[1] + self._settings.every_updates + 2
-        self._room = torch.empty(self._length, device=self._replica.device)
-        self._start = {name: vector.clone() for name, vector in self._replica.of_one().items()}
-        self._buffers_at_start = self._replica.buffers.clone()
+        self._room = torch.empty(self._length, device=replica.device)
+        self._start = {name: vector.clone() for name, vector in replica.of_one().items()}
+        self._buffers_at_start = replica.buffers.clone()
         self._free: list[Tensor] = []
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """One round, or one update with the sum of all gradients before the first round."""
+        """Make one round, or one update with the sum of all gradients before the first round."""
         replica = self._replica
         if replica.position.update < self._settings.after_updates:
             return self._of_gradients.round(stop_requested)
@@ -60,18 +80,26 @@ class LocalSGD:
         examples = sum(step.examples for step in steps)
         mean = reduced.total[: self._buffers[1]].div_(examples)
         *losses, squares, stop = reduced.total[self._buffers[1] :].tolist()
-        spread = squares / examples - float(mean[self._parts.places["parameters"]].square().sum())
+        spread = squares / examples - float(mean[self._parts.places[_WEIGHTS]].square().sum())
         self._take(mean)
         replica.moved_to(steps[-1].after)
         waited = reduced.wait_seconds
         self._free.extend(rows)
         done = committed(replica, steps, losses, stop=stop > 0)
-        seconds = computed - began + time.perf_counter() - exchanged, exchanged - computed - waited, waited
-        sent = bytes_sent(self._local.replicas, self._group.size, self._length, rows=len(self._group.grid.rows))
-        return Round(done, stop > 0, *seconds, sent, sqrt(max(spread, 0.0)))
+        return Round(
+            done=done,
+            stop=stop > 0,
+            compute_seconds=computed - began + time.perf_counter() - exchanged,
+            exchange_seconds=exchanged - computed - waited,
+            wait_seconds=waited,
+            bytes_sent=bytes_sent(
+                self._local.replicas, self._group.size, self._length, rows=len(self._group.grid.rows)
+            ),
+            distance=sqrt(max(spread, 0.0)),
+        )
 
     def _rows(self, steps: Sequence[Step]) -> list[Tensor]:
-        """The sums of the largest subtrees over this member's replicas."""
+        """Return the sums of the largest subtrees over this member's replicas."""
 
         def leaf(number: int) -> Tensor:
             return self._trained(number, steps)
@@ -84,7 +112,7 @@ class LocalSGD:
         return left
 
     def _trained(self, number: int, steps: Sequence[Step]) -> Tensor:
-        """The row of one logical replica, by the updates of a round; it counts as often as its examples."""
+        """Return the row of one logical replica after the updates of a round, weighted by its examples."""
         self._return_to_start()
         replica = self._replica
         row = self._free.pop().zero_() if self._free else torch.zeros_like(self._room)
@@ -105,11 +133,35 @@ class LocalSGD:
         """Move the state at the start of the round to the mean of the replicas'."""
         replica = self._replica
         replica.is_whole = False
-        self._parts.take(replica.of_one(), mean, without=() if replica.outer is None else ("parameters",))
-        if replica.outer is not None:
-            replica.outer.step(mean[self._parts.places["parameters"]])
+        if self._outer is None:
+            self._parts.take(replica.of_one(), mean)
+        else:
+            self._parts.take(replica.of_one(), mean, without=(_WEIGHTS,))
+            self._outer.step(mean[self._parts.places[_WEIGHTS]])
         if replica.buffers.length:
             replica.buffers.advance(replica.buffers.clone(), mean[slice(*self._buffers)])
+
+
+class OuterOptimizer:
+    """SGD with momentum on `vector`, shape (length,); `momentum` has the same shape and begins at 0.
+
+    The mean change of the replicas' weights is its gradient, with the sign reversed. With a learning rate of 1 and no
+    momentum the change is made as it is. Douillard et al., 2023 (DiLoCo).
+    """
+
+    def __init__(self, settings: Outer, vector: Tensor, momentum: Tensor) -> None:
+        self._learning_rate = float(exact(settings.learning_rate))
+        self._keep = float(exact(settings.momentum))
+        self._nesterov = settings.nesterov
+        self._vector = vector
+        self._momentum = momentum
+
+    @torch.no_grad()
+    def step(self, change: Tensor) -> None:
+        """Move the vector by the mean change of a round, shape (length,)."""
+        self._momentum.mul_(self._keep).add_(change)
+        moved = change.add(self._momentum, alpha=self._keep) if self._nesterov else self._momentum
+        self._vector.add_(moved, alpha=self._learning_rate)
 
 
 class _Parts:
@@ -128,10 +180,10 @@ class _Parts:
         for name, place in self.places.items():
             row[place].copy_(now[name] if _is_averaged_whole(name, now[name]) else now[name] - start[name])
         row[: self.length].mul_(weight)
-        change = row[self.places["parameters"]]
+        change = row[self.places[_WEIGHTS]]
         row[-2] = torch.dot(change, change) / max(weight, 1)
 
-    def take(self, vectors: Mapping[str, Tensor], mean: Tensor, without: Collection[str]) -> None:
+    def take(self, vectors: Mapping[str, Tensor], mean: Tensor, without: Collection[str] = ()) -> None:
         """Move the vectors, which are those at the start, to the means of the replicas'."""
         for name, place in self.places.items():
             vector = vectors[name]
@@ -144,8 +196,9 @@ class _Parts:
 
 
 def _is_averaged_whole(name: str, vector: Tensor) -> bool:
-    """Whether the vector itself is averaged, and not its change: a mean of squares must not fall below 0 by rounding.
+    """Return whether the vector itself is averaged, and not its change.
 
-    The change of a count is exact, and so is that of a small change of a large weight.
+    A mean of squares must not fall below 0 by rounding. The change of a count is exact, and so is a small change of a
+    large weight.
     """
-    return name != "parameters" and vector.dtype is torch.float32
+    return name != _WEIGHTS and vector.dtype is torch.float32

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -15,7 +15,7 @@ from torch import Tensor
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.data import Request
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.rows import LOSS, Committed, lay_out
+from batchgrowth_trainer.replica.rows import Committed, lay_out
 
 # --- The updates that a logical replica makes by itself, with its part of each batch ---
 
@@ -24,31 +24,34 @@ class LocalUpdates:
     """Trains the replicas `run` of this member, one after another, for some updates each."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting, self._replica = setting, setting.replica
+        self._replica = setting.replica
+        self._check = setting.check
         exchange = self._replica.spec.exchange
-        self.replicas, self._every = exchange.replicas, exchange.settings.every_updates
+        self.replicas = exchange.replicas
+        self._every = exchange.settings.every_updates
         self.run = lay_out(self.replicas, setting.group.size).runs[setting.group.rank]
 
     def make(self, number: int, steps: Sequence[Step], losses: Tensor) -> int:
-        """Make these updates with the model as it is, as replica `number`; the examples that it took.
+        """Make these updates with the model as it is, as replica `number`; return how many examples it took.
 
         Writes the sum of the losses of each update's examples into `losses`. Raises PeerLost once the generation is
         over, and the errors of a replica.
         """
+        replica = self._replica
         seen = 0
         for index, step in enumerate(steps):
             run, examples = share_of(step, number, self.replicas)
             if examples:
-                total = self._replica.sum_of(step, run, partial(self._ahead, number, index, steps))
-                sums, _, _ = self._replica.step(step, total.row, examples)
-                losses[index] = sums.by_name[LOSS.name]
-                self._replica.rows.release([total])
+                partials = replica.sums(step, (run,), partial(self._ahead, number, index, steps))
+                gradient, rest = replica.split(partials[0].row)
+                losses[index] = replica.take_step(step, gradient, rest, examples).loss
+                replica.rows.release(partials)
                 seen += examples
-            self._setting.check()
+            self._check()
         return seen
 
     def _ahead(self, number: int, index: int, steps: Sequence[Step], shard: int) -> Iterator[Request]:
-        """The requests of this member from that shard on: it reads the updates of one replica after another's."""
+        """Yield the requests of this member from that shard on, update by update, one replica after another."""
         plan = self._replica.plan
         present = ((step, number) for step in steps[index:])
         others = ((step, later) for later in range(number + 1, self.run[1]) for step in steps)
@@ -56,15 +59,17 @@ class LocalUpdates:
         future = ((step, each) for later in rounds for each in range(*self.run) for step in later)
         for step, replica in chain(present, others, future):
             run, examples = share_of(step, replica, self.replicas)
-            for each in range(*run) if examples else ():
+            if not examples:
+                continue
+            for each in range(*run):
                 if step is not steps[index] or replica != number or each >= shard:
                     yield self._replica.requests.of(plan, step, each)
 
 
 def share_of(step: Step, number: int, replicas: int) -> tuple[tuple[int, int], int]:
-    """The shards of an update that a logical replica computes, and how many examples they have."""
+    """Return the shards of an update that a logical replica computes, and how many examples they have."""
     each = step.shards // replicas
-    run = number * each, (number + 1) * each
+    run = (number * each, (number + 1) * each)
     bounds = shard_bounds(step.examples, step.shards)
     return run, bounds[run[1]] - bounds[run[0]]
 
@@ -72,11 +77,115 @@ def share_of(step: Step, number: int, replicas: int) -> tuple[tuple[int, int], i
 def committed(
     replica: Replica, steps: Sequence[Step], losses: Sequence[float], *, stop: bool
 ) -> tuple[tuple[Step, Committed], ...]:
-    """The updates of a round; `losses` are the sums over their examples, and may be followed by unused places."""
+    """Return the updates of a round; `losses` are sums over their examples, and unused places may follow."""
     return tuple(
         (step, Committed(loss / step.examples, replica.growth.learning_rate(step), stop))
         for step, loss in zip(steps, losses, strict=False)
     )
+
+
+# --- The states of logical replicas that stay apart: every process has all, and trains some with its one model ---
+
+_PREFIX = "replicas."
+_TURN = f"{_PREFIX}turn"
+_WEIGHTS = "parameters"
+
+State = dict[str, Tensor]
+"""The vectors of one logical replica, by name."""
+
+
+def register_copies(replica: Replica) -> None:
+    """Register R states, each made of the vectors of the one model, and the number of exchanges so far.
+
+    If the exchange keeps residuals, the weights are not among them, since all replicas have the same: what each has not
+    sent yet is, in a vector of their shape.
+    """
+    kept = _live(replica)
+    if _WEIGHTS not in kept:
+        kept["residual"] = torch.zeros_like(replica.parameters.vector.data)
+    for name, vector in kept.items():
+        replica.register(_PREFIX + name, vector.unsqueeze(0).repeat(replica.spec.exchange.replicas, 1))
+    replica.register(_TURN, torch.zeros(1, dtype=torch.float64))
+
+
+def _live(replica: Replica) -> dict[str, Tensor]:
+    """Return the vectors of the model that each logical replica has for itself."""
+    vectors = replica.of_one()
+    if replica.spec.exchange.entry.keeps == "Residual":
+        del vectors[_WEIGHTS]
+    return vectors
+
+
+class Copies:
+    """The states of all logical replicas as they were at the last point that all processes share."""
+
+    def __init__(self, replica: Replica) -> None:
+        """Use what `register_copies` has registered."""
+        self._replica = replica
+        self._live = _live(replica)
+
+    @property
+    def turn(self) -> int:
+        """Exchanges so far."""
+        return int(self._replica.registered[_TURN].item())
+
+    def stacked(self) -> dict[str, Tensor]:
+        """Return a table for each vector, of shape (R, length), by name."""
+        return {
+            name.removeprefix(_PREFIX): table
+            for name, table in self._replica.registered.items()
+            if name.startswith(_PREFIX) and name != _TURN
+        }
+
+    def replace(self, tables: Mapping[str, Tensor]) -> None:
+        """Take these tables in the place of those of the same names."""
+        for name, table in tables.items():
+            self._replica.register(_PREFIX + name, table)
+
+    def of(self, number: int) -> State:
+        """Return a copy of the state of one replica."""
+        return {name: table[number].clone() for name, table in self.stacked().items()}
+
+    def load(self, state: State) -> None:
+        """Write that state into the model."""
+        for name, vector in self._live.items():
+            vector.copy_(state[name])
+
+    def store(self, state: State) -> None:
+        """Read that state back from the model."""
+        for name, vector in self._live.items():
+            state[name].copy_(vector)
+
+    def distance(self) -> float | None:
+        """Return the root mean square distance of the replicas' weights from their mean; None if all have the same."""
+        if _WEIGHTS not in self._live:
+            return None
+        weights = self.stacked()[_WEIGHTS].double()
+        return float((weights - weights.mean(dim=0)).square().sum(dim=1).mean().sqrt())
+
+    def settle(self, turn: int) -> None:
+        """Put the mean of all states into the model, after `turn` exchanges; what is not a weight becomes 0.
+
+        So the model depends on the states alone, wherever they were trained.
+        """
+        self._replica.registered[_TURN].fill_(turn)
+        tables = self.stacked()
+        for name, vector in self._live.items():
+            if name.startswith("optimizer."):
+                vector.zero_()
+            else:
+                vector.copy_(_mean(tables[name]))
+
+
+def _mean(table: Tensor) -> Tensor:
+    """Return the mean over the replicas, added in order, shape (length,); rounded for whole numbers."""
+    total = torch.zeros_like(table[0], dtype=torch.float64)
+    for one in table:
+        total += one
+    mean = total / len(table)
+    if not table.is_floating_point():
+        mean = mean.round()
+    return mean.to(table.dtype)
 
 
 # --- Logical replicas that stay apart: they step by themselves, and now and then each moves towards others ---
@@ -84,7 +193,6 @@ def committed(
 # swap all states, so that each has every replica's: a worker may join or leave there, and if one is lost, the others go
 # back to it. How often that is changes no bit.
 
-State = dict[str, Tensor]
 _ENOUGH_UPDATES = 1024
 """After that many updates no further exchange begins in a round: a member keeps the rows of a few thousand."""
 
@@ -97,26 +205,39 @@ class Apart(ABC):
     has_centre = False
     most_exchanges = 16
 
+    @staticmethod
+    def register(replica: Replica) -> None:
+        """Register the states of all logical replicas."""
+        register_copies(replica)
+
     def __init__(self, setting: Setting) -> None:
-        copies = setting.replica.copies
-        assert copies is not None
-        self.setting, self.replica, self.group, self.copies = setting, setting.replica, setting.group, copies
+        self.setting = setting
+        self.replica = setting.replica
+        self.group = setting.group
+        self.copies = Copies(setting.replica)
         self.local = LocalUpdates(setting)
         self.runs = lay_out(self.local.replicas, self.group.size).runs
         self.centre = self.replica.parameters.vector.data.clone()
-        self.exchange_seconds, self.wait_seconds, self.bytes_sent = 0.0, 0.0, 0
+        self.exchange_seconds = 0.0
+        self.wait_seconds = 0.0
+        self.bytes_sent = 0
         self.compression_error: float | None = None
 
     @abstractmethod
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:
-        """Exchange number `turn`: move the states of this member's replicas. `stop` is whether this member has been
-        asked to stop; the answer, the same for all members, is whether the round ends here. Raises PeerLost.
+        """Make exchange number `turn`: move the states of this member's replicas.
+
+        `stop` is whether this member has been asked to stop. Return whether the round ends here, the same for all
+        members. Raises PeerLost.
         """
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """As many exchanges as a round has, or as are left of the epoch; fewer if `mix` ends it."""
-        replica, began = self.replica, time.perf_counter()
-        self.exchange_seconds, self.wait_seconds, self.bytes_sent = 0.0, 0.0, 0
+        """Make as many exchanges as a round has, or as are left of the epoch; fewer if `mix` ends it."""
+        replica = self.replica
+        began = time.perf_counter()
+        self.exchange_seconds = 0.0
+        self.wait_seconds = 0.0
+        self.bytes_sent = 0
         before = replica.parameters.vector.data.clone()
         self.centre.copy_(before)
         periods = self._periods()
@@ -133,13 +254,22 @@ class Apart(ABC):
         replica.moved_to(steps[-1].after)
         *losses, stop = sums.double().sum(dim=0).tolist()
         done = committed(replica, steps, losses, stop=stop > 0)
-        computing = time.perf_counter() - began - self.exchange_seconds
-        times = computing, self.exchange_seconds - self.wait_seconds, self.wait_seconds
-        seen = self.copies.distance(), None, self.compression_error
-        return Round(done, stop > 0, *times, self.bytes_sent, *seen)
+        return Round(
+            done=done,
+            stop=stop > 0,
+            compute_seconds=time.perf_counter() - began - self.exchange_seconds,
+            exchange_seconds=self.exchange_seconds - self.wait_seconds,
+            wait_seconds=self.wait_seconds,
+            bytes_sent=self.bytes_sent,
+            distance=self.copies.distance(),
+            compression_error=self.compression_error,
+        )
 
     def _periods(self) -> tuple[tuple[Step, ...], ...]:
-        """The updates of a round, between one exchange and the next; an evaluation may be due at an epoch's end."""
+        """Return the updates of a round, between one exchange and the next.
+
+        An epoch's end ends it, since an evaluation may be due there.
+        """
         every = self.replica.spec.exchange.settings.every_updates
         periods = []
         for period in islice(rounds_from(self.replica.plan, self.replica.position, every), self.most_exchanges):
@@ -152,17 +282,20 @@ class Apart(ABC):
     def _train_and_mix(
         self, periods: Sequence[Sequence[Step]], sums: Tensor, stop_requested: Callable[[], bool]
     ) -> int:
-        """Leave every replica's state after the periods in `copies`; how many there were. Raises PeerLost."""
+        """Leave every replica's state after the periods in `copies`; return how many there were. Raises PeerLost."""
         lo, hi = self.local.run
         states = {number: self.copies.of(number) for number in range(lo, hi)}
-        made, done, over = 0, 0, False
+        made = 0
+        done = 0
+        over = False
         while made < len(periods) and not over:
             period = periods[made]
             with self.setting.watched:
                 self.train(states, period, sums[:, done : done + len(period)])
             with self._exchanging():
                 over = self.mix(states, self.copies.turn + made, stop=stop_requested())
-            made, done = made + 1, done + len(period)
+            made += 1
+            done += len(period)
         with self._exchanging():
             sums[lo:hi, -1] = float(stop_requested())
             self._swap_all(states, sums)
@@ -189,7 +322,7 @@ class Apart(ABC):
 
     def _swap_all(self, states: dict[int, State], sums: Tensor) -> None:
         """Give every member all states and sums, or none."""
-        whole = {name: of_all.clone() for name, of_all in self.copies.stacked.items()}
+        whole = {name: table.clone() for name, table in self.copies.stacked().items()}
         for number, state in states.items():
             for name, vector in state.items():
                 whole[name][number] = vector
@@ -199,11 +332,10 @@ class Apart(ABC):
             others = [rank for rank in range(self.group.size) if rank != self.group.rank]
             self.swap({} if mine is None else dict.fromkeys(others, mine), parts)
             self.bytes_sent += len(others) * table.nbytes
-        for name, table in whole.items():
-            self.copies.stacked[name] = table
+        self.copies.replace(whole)
 
     def swap(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
-        """See Group.swap; counts the time. Raises PeerLost."""
+        """Swap as Group.swap does, and count the time. Raises PeerLost."""
         began = time.perf_counter()
         self.group.swap(outgoing, incoming)
         self.wait_seconds += time.perf_counter() - began

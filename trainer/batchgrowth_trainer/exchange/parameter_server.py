@@ -20,7 +20,7 @@ from batchgrowth_trainer.exchange.reduction import Reduction, bytes_scattered, b
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.growth import Stopwatch
 from batchgrowth_trainer.replica.optimizers import FlatOptimizer
-from batchgrowth_trainer.replica.replica import norms_of, undone_by_errors
+from batchgrowth_trainer.replica.replica import Part, norms_of, undone_by_errors
 from batchgrowth_trainer.replica.rows import Committed
 
 _UPDATES = 16  # in a round
@@ -31,66 +31,86 @@ class ParameterServer:
 
     def __init__(self, setting: Setting) -> None:
         """Raises WorkloadError if there is more than one server, and the optimizer's parameters cannot be divided."""
-        replica, group = self._replica, self._group = setting.replica, setting.group
+        replica = setting.replica
+        group = setting.group
+        self._replica = replica
+        self._group = group
         self._watched = setting.watched
-        self._gradients, self._rest = Reduction(group), Reduction(group)
+        self._gradients = Reduction(group)
+        self._rest = Reduction(group)
         self._run_of = partial(run_of, group.rank, group.size)
         self._room = torch.empty(replica.length, device=replica.device)
         cuts = _cuts(setting)
-        self._places, self._numbers = replica.parameters.places(cuts), [slice(*pair) for pair in pairwise(cuts)]
-        self._place, self._lengths = self._places[group.rank], replica.parameters.lengths[self._numbers[group.rank]]
-        whole = replica.optimizer
-        self._optimizer = whole.within(self._place) if isinstance(whole, FlatOptimizer) else whole
+        self._places = replica.parameters.places(cuts)
+        self._numbers = [slice(lo, hi) for lo, hi in pairwise(cuts)]  # of the parameters, by rank
+        self._lengths = replica.parameters.lengths[self._numbers[group.rank]]
         self._norms = torch.zeros(len(replica.parameters.spans), device=replica.device)
+        place = self._places[group.rank]
+        optimizer = replica.optimizer if self._lengths else None
+        if isinstance(optimizer, FlatOptimizer):
+            optimizer = optimizer.within(place)
+        self._part = Part(place, optimizer, self._norms_of_all)
         self._stopwatch = Stopwatch()
-        self._exchange_seconds, self._wait_seconds = 0.0, 0.0
+        self._exchange_seconds = 0.0
+        self._wait_seconds = 0.0
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
-        """Sixteen updates at most: an epoch's end and a requested stop end it too."""
-        replica, began = self._replica, time.perf_counter()
-        self._exchange_seconds, self._wait_seconds = 0.0, 0.0
+        """Make sixteen updates at most: an epoch's end and a requested stop end it too."""
+        replica = self._replica
+        began = time.perf_counter()
+        self._exchange_seconds = 0.0
+        self._wait_seconds = 0.0
         done: list[tuple[Step, Committed]] = []
         with undone_by_errors(replica):
             while not self._is_over(done):
                 done.append(self._update(stop=stop_requested()))
             sent = self._swap_state() + sum(self._bytes_sent(step.shards) for step, _ in done)
-        waited, exchanged = self._wait_seconds, self._exchange_seconds - self._wait_seconds
-        computed = time.perf_counter() - began - self._exchange_seconds
-        return Round(tuple(done), done[-1][1].stop, computed, exchanged, waited, sent)
+        return Round(
+            done=tuple(done),
+            stop=done[-1][1].stop,
+            compute_seconds=time.perf_counter() - began - self._exchange_seconds,
+            exchange_seconds=self._exchange_seconds - self._wait_seconds,
+            wait_seconds=self._wait_seconds,
+            bytes_sent=sent,
+        )
 
     def _is_over(self, done: Sequence[tuple[Step, Committed]]) -> bool:
-        """Whether the round ends after these updates; at an epoch's end an evaluation may be due."""
+        """Return whether the round ends after these updates; at an epoch's end an evaluation may be due."""
         if not done:
             return False
-        (step, last), replica = done[-1], self._replica
-        is_final = not step.after.offset or replica.plan.is_done(replica.position)
+        step, last = done[-1]
+        is_final = not step.after.offset or self._replica.plan.is_done(self._replica.position)
         return len(done) == _UPDATES or last.stop or is_final
 
     def _update(self, *, stop: bool) -> tuple[Step, Committed]:
-        replica, group = self._replica, self._group
-        step, began = replica.plan.step_at(replica.position), time.perf_counter()
+        """Make one update: this member's sums, its slice of their total, the step on it, and everybody's weights."""
+        replica = self._replica
+        group = self._group
+        step = replica.plan.step_at(replica.position)
+        began = time.perf_counter()
         with self._watched:
             partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
         if group.rank == 0:  # which has shard 0
-            replica.write_timing(partials[0].row, self._stopwatch.timing)
+            replica.tail.write_timing(partials[0].row, self._stopwatch.timing)
         gradient, rest = self._added([node.row for node in partials], step.shards)
-        gradient.div_(step.examples)
-        if self._lengths:
-            self._norms[self._numbers[group.rank]] = norms_of(gradient, self._lengths)
-        self._gather(self._norms, self._numbers)
-        sums, size, learning_rate = replica.read(step, rest, self._norms)
-        replica.buffers.follow(rest, step.examples)
-        if self._lengths:
-            replica.move(step, gradient, size, learning_rate, self._optimizer, self._place)
+        taken = replica.take_step(step, gradient, rest, step.examples, self._part)
         self._gather(replica.parameters.vector.data, self._places)
-        done = replica.advanced(step, sums, size, learning_rate)
-        replica.rows.release(partials)
+        done = replica.advance(step, taken)
+        replica.rows.release(partials)  # not before: the totals may be in these rows
         self._stopwatch.lap(step, group.size, time.perf_counter() - began)
         return step, done
 
+    def _norms_of_all(self, gradient: Tensor) -> Tensor:
+        """Return the norms of all parameters' gradients, of which this server has some. See Part."""
+        if self._lengths:
+            self._norms[self._numbers[self._group.rank]] = norms_of(gradient, self._lengths)
+        self._gather(self._norms, self._numbers)
+        return self._norms
+
     def _added(self, rows: list[Tensor], shards: int) -> tuple[Tensor, Tensor]:
-        """The total gradient of this server's parameters, and what follows the gradient in the total of the rows."""
-        began, cut = time.perf_counter(), self._replica.parameters.length
+        """Return the total gradient of this server's parameters, and what follows the gradient in the total."""
+        began = time.perf_counter()
+        cut = self._replica.parameters.length
         room = self._room
         gradient = self._gradients.reduce_scatter([row[:cut] for row in rows], shards, self._places, room[:cut])
         rest = self._rest([row[cut:] for row in rows], shards, room[cut:])
@@ -104,31 +124,42 @@ class ParameterServer:
         self._exchange_seconds += time.perf_counter() - began
 
     def _swap_state(self) -> int:
-        """Give all members what each server has followed of the optimizer's state and the average; the bytes of it."""
-        replica, sent = self._replica, 0
+        """Give all members what each server has followed of the optimizer's state and the average; return the bytes."""
+        replica = self._replica
+        sent = 0
         kept = list(replica.optimizer.state.values())
-        for vector in kept if replica.average is None else [*kept, replica.average.vector]:
+        if replica.average is not None:
+            kept.append(replica.average.vector)
+        for vector in kept:
             self._gather(vector, self._spans_of(vector))
             sent += (self._group.size - 1) * vector.nbytes
         return sent
 
     def _spans_of(self, vector: Tensor) -> list[slice]:
-        """Each server's slice of a vector of the state; one that has not the parameters' length has one server."""
+        """Return each server's slice of a vector of the state.
+
+        A vector that has not the parameters' length has one server.
+        """
         length = self._replica.parameters.length
         if len(vector) == length:
             return self._places
         return [slice(0, len(vector) if length_of(place) == length else 0) for place in self._places]
 
     def _bytes_sent(self, shards: int) -> int:
-        """Those of all members for an update: gradients and weights, what follows the gradient, and the norms."""
-        replica, size = self._replica, self._group.size
+        """Return what all members send for an update: gradients and weights, what follows the gradient, and norms."""
+        replica = self._replica
+        size = self._group.size
         rest = bytes_sent(shards, size, replica.length - replica.parameters.length)
         return bytes_scattered(shards, self._places) + rest + (size - 1) * self._norms.nbytes
 
 
 def _cuts(setting: Setting) -> list[int]:
-    """The numbers of the parameters at which the members' slices begin; server s of S is in member s * P // S of P."""
-    replica, members = setting.replica, setting.group.size
+    """Return the numbers of the parameters at which the members' slices begin.
+
+    Server s of S is in member s * P // S of P.
+    """
+    replica = setting.replica
+    members = setting.group.size
     asked = replica.spec.exchange.settings.servers
     servers = asked or members
     if not isinstance(replica.optimizer, FlatOptimizer):

@@ -10,9 +10,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from batchgrowth_trainer.exchange.compression import Coding
 from batchgrowth_trainer.exchange.connections import Grid, grid_of
 from batchgrowth_trainer.exchange.group import Group
-from batchgrowth_trainer.replica.rows import Coding, Layout, add_parts, add_up, lay_out, lay_out_runs
+from batchgrowth_trainer.replica.rows import Layout, add_parts, add_up, lay_out, lay_out_runs
 
 # --- How a reduction cuts its rows: which are short, into how many slices a long one is cut, and where ---
 
@@ -128,6 +129,7 @@ class Reduction:
 
     def __init__(self, group: Group, coding: Coding | None = None) -> None:
         self._group, self._grid, self._coding = group, group.grid, coding
+        self._quantize = coding.quantize if coding else None
         self._buffers: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     def __call__(self, mine: Sequence[Tensor], shards: int, room: Tensor) -> Reduced:
@@ -137,7 +139,7 @@ class Reduction:
         """
         layout = lay_out(shards, self._group.size)
         if self._group.size == 1:
-            return Reduced(mine[0] if len(mine) == 1 else add_up(mine, layout, self._coding), 0.0)
+            return Reduced(mine[0] if len(mine) == 1 else add_up(mine, layout, self._quantize), 0.0)
         if self._grid.is_mesh:
             return self._among(self._grid.rows[0], mine, layout, room)
         return self._over_grid(mine, shards, room)
@@ -148,7 +150,7 @@ class Reduction:
             return self._sliced(ranks, len(ranks), mine, layout, room, lambda rows, _: Reduced(rows[0], 0.0))
         outgoing = dict.fromkeys(self._others(ranks), self._packed(mine)) if mine else {}
         rows, waited = self._collect(ranks, outgoing, mine, layout, room)
-        return Reduced(add_up(rows, layout, self._coding, room), waited)
+        return Reduced(add_up(rows, layout, self._quantize, room), waited)
 
     def _over_grid(self, mine: Sequence[Tensor], shards: int, room: Tensor) -> Reduced:
         rows, across = lay_out_grid(shards, self._grid)
@@ -200,7 +202,7 @@ class Reduction:
             self._swap(outgoing, {})
             return [], 0.0
         rows, waited = self._collect(ranks, outgoing, [row[own] for row in mine], layout, like[own])
-        return add_parts(rows, layout, self._coding), waited
+        return add_parts(rows, layout, self._quantize), waited
 
     def _spread(self, ranks: Sequence[int], spans: Sequence[slice], total: Tensor) -> float:
         """Send this member's slice of `total` to the others, and fill in theirs; the seconds of it."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from batchgrowth.schedule.stages import Step
 
+from batchgrowth_trainer.exchange.compression import compression_for
 from batchgrowth_trainer.exchange.group import Group
 from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.replica.replica import Replica
@@ -48,7 +49,11 @@ class Setting:
 
 
 class Strategy(Protocol):
-    """A way to exchange gradients or weights."""
+    """A way to exchange gradients or weights.
+
+    It lives as long as a generation. What it keeps for longer is in tensors of the replica: a strategy that keeps any
+    has a static method `register(replica)`, which registers them before the replica gets a state.
+    """
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """Train from one point at which all members have the same state to the next; one update or more.
@@ -60,6 +65,14 @@ class Strategy(Protocol):
 
 
 def strategy_of(setting: Setting) -> Strategy:
-    """The strategy of the job's exchange."""
+    """Return the strategy of the job's exchange."""
     strategy: Strategy = resolve_name(setting.replica.spec.exchange.entry.strategy)(setting)
     return strategy
+
+
+def prepare_exchange(replica: Replica) -> None:
+    """Give the replica what its job's exchange keeps in it, and have its sums compressed if the job asks for that."""
+    replica.on_node = compression_for(replica.spec)
+    register = getattr(resolve_name(replica.spec.exchange.entry.strategy), "register", None)
+    if register is not None:
+        register(replica)

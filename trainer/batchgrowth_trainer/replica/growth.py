@@ -14,7 +14,7 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.loading import find_function
-from batchgrowth_trainer.replica.rows import LOSS, SHARD_SQUARES, Sums
+from batchgrowth_trainer.replica.rows import LOSS, SHARD_SQUARES, Sums, largest_shard
 
 # --- Times updates, for a growth that looks at a clock ---
 
@@ -58,7 +58,7 @@ class Growth:
         length = _DECISIONS + self.course.memory if self.course.measures else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
         self._memory, self._is_written = [0.0] * self.course.memory, True
-        self._waiting: list[tuple[Step, Sums, float, int]] = []
+        self._waiting: list[tuple[Step, Sums, float]] = []
         if self.course.is_measured:
             self.course.rule  # noqa: B018  (a rule that cannot be loaded is a fault of the job before its first update)
 
@@ -66,15 +66,14 @@ class Growth:
         """The learning rate of that update."""
         return self.course.learning_rate(step, self._memory)
 
-    def after(self, step: Step, sums: Sums, size: float, largest_shard: int) -> BatchDecision | None:
+    def after(self, step: Step, sums: Sums, norm: float) -> BatchDecision | None:
         """Take an update into account, and return the outcome of a look, None if none was due.
 
-        `size` is the norm of the mean gradient, `largest_shard` the number of examples that SHARD_SQUARES is weighted
-        with.
+        `norm` is that of the mean gradient.
         """
         if not self.course.measures:
             return None
-        self._waiting.append((step, sums, size, largest_shard))
+        self._waiting.append((step, sums, norm))
         is_due = self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING
         return self._take_in() if is_due else None
 
@@ -82,11 +81,11 @@ class Growth:
         """Take what waits into account; the outcome of the last, as no look is due at the others."""
         waiting, self._waiting, decision = self._waiting, [], None
         self._is_written = self._is_written and not waiting
-        for step, sums, size, largest_shard in waiting:
+        for step, sums, norm in waiting:
             measured = Measured(
                 examples=step.examples, shards=step.shards, loss=sums.by_name[LOSS.name],
-                shard_squares=sums.by_name.get(SHARD_SQUARES.name, 0.0) / largest_shard,
-                square=(size * step.examples) ** 2, timing=sums.timing,
+                shard_squares=sums.by_name.get(SHARD_SQUARES.name, 0.0) / largest_shard(step),
+                square=(norm * step.examples) ** 2, timing=sums.timing,
             )  # fmt: skip
             with reported_as_workload_error(
                 f"growth {self.course.spec.batch.growth.type} after update {step.after.update}",

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from batchgrowth_trainer.blame import reported_as_workload_error
+from batchgrowth_trainer.exchange.strategy import prepare_exchange
 from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.record.functions import function_in, receive
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
@@ -41,6 +42,7 @@ def build_replica(spec: JobSpec) -> Replica:
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
         replica = Replica(spec, workload, device)
+    prepare_exchange(replica)
     try:
         try_out(replica)
     except BaseException:

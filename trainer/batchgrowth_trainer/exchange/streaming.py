@@ -7,42 +7,38 @@ bits are those of adding whole rows at the end.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 from batchgrowth.shards import split, tree_sum
-from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.replica.flat import FlatParameters
-from batchgrowth_trainer.replica.rows import Partial, Rows
+from batchgrowth_trainer.replica.replica import ComputeShard, Replica
+from batchgrowth_trainer.replica.rows import Partial
 
 BUCKET = 1 << 18
 """The elements that a bucket has at least, 1 MiB; the last one may have fewer."""
-
-Watched = Callable[[Partial], AbstractContextManager[None]]
-"""The sum of a shard that is being computed -> a context for its backward pass."""
-
-
-def unwatched(_: Partial) -> AbstractContextManager[None]:
-    """No context."""
-    return nullcontext()
-
-
-class Shard(Protocol):
-    """Computes one shard."""
-
-    def __call__(self, shard: int, watched: Watched = ...) -> Partial:
-        """Its sum; the backward pass is in the context."""
-
 
 Give = Callable[[slice, list[Tensor]], None]
 """Takes the place of a bucket in the gradient, and its sums, one for each subtree of the run; in the buckets' order."""
 
 
+def stream_of(replica: Replica) -> "Stream | None":
+    """Return the stream of a job that adds gradients by AllReduce; None if it has no two buckets, or needs whole rows.
+
+    The same in all processes, since they exchange the same buckets; on a GPU they are given after the backward pass.
+    """
+    spec = replica.spec
+    places = buckets(replica.parameters)
+    whole = spec.exchange.type != "AllReduce" or spec.exchange.compression or spec.compile
+    if whole or replica.growth.course.needs_noise or replica.parameters.length < 2 * BUCKET or len(places) < 2:
+        return None
+    return Stream(replica, places)
+
+
 def buckets(parameters: FlatParameters) -> list[slice]:
-    """The places of the buckets, in the order in which most models get their gradients: from the last layer on.
+    """Return the places of the buckets, in the order in which most models get their gradients: from the last layer on.
 
     The parameters behind `last_from`, which belong to all layers, come at the end.
     """
@@ -62,14 +58,15 @@ class Stream:
     update are worthless, and no later bucket is given early.
     """
 
-    def __init__(self, parameters: FlatParameters, places: Sequence[slice]) -> None:
+    def __init__(self, replica: Replica, places: Sequence[slice]) -> None:
         self.places = tuple(places)
         self.is_wrong = False
-        self._parameters, self._may_be_early = parameters, parameters.vector.is_cpu
+        self._replica = replica
+        self._may_be_early = replica.parameters.vector.is_cpu
         self._reached: set[int] | None = None  # the numbers of the parameters that have a gradient
         self._bucket_of = [
             next(number for number, place in enumerate(places) if place.start <= span.start < place.stop)
-            for span in parameters.spans
+            for span in replica.parameters.spans
         ]
 
     @property
@@ -77,41 +74,45 @@ class Stream:
         """Whether buckets are given before the backward pass is over."""
         return self._may_be_early and self._reached is not None
 
-    def sums(self, rows: Rows, give: Give, nodes: Sequence[tuple[int, int]], shard: Shard) -> list[Partial]:
-        """The sums of these subtrees, in order, of the shards that `shard` computes; gives all buckets of them."""
+    def sums(self, nodes: Sequence[tuple[int, int]], compute: ComputeShard, give: Give) -> list[Partial]:
+        """Return the sums of these subtrees, in order, of the shards that `compute` computes; give all their buckets.
+
+        The gradients in the result are not to be used: the buckets have them.
+        """
         self.is_wrong = False
         if not nodes:
             for place in self.places:
                 give(place, [])
             return []
-        done = rows.sums(nodes[:-1], shard)
-        (first, end), lefts = nodes[-1], []
+        replica = self._replica
+        done = [tree_sum(lo, hi, compute, replica.add) for lo, hi in nodes[:-1]]
+        # The last subtree, down to its last shard: the left halves on the way are whole before that shard begins.
+        first, end = nodes[-1]
+        lefts = []
         while end - first > 1:
             middle = split(first, end)
-            lefts.append(tree_sum(first, middle, shard, rows.add))
+            lefts.append(tree_sum(first, middle, compute, replica.add))
             first = middle
         last = _LastShard(self, self._waited_for(), [p.row for p in done], [p.row for p in lefts], give)
-        chain = [*lefts, shard(first, partial(self._followed, last))]
-        last.end(chain[-1].row, self._parameters.length)
-        self._learn(last)
+        chain = [*lefts, compute(first, partial(self._followed, last))]
+        last.end(chain[-1].row, replica.parameters.length)
+        self._may_be_early = self._may_be_early and not (last.has_twice or last.is_wrong)
+        self.is_wrong = last.is_wrong
+        if self._reached is None:
+            self._reached = last.reached
         chain[0].hi = end
-        rows.release(chain[1:])
+        replica.rows.release(chain[1:])
         return [*done, chain[0]]
 
     def bucket_of(self, parameter: int) -> int:
-        """The number of the bucket of the parameter with that number."""
+        """Return the number of the bucket of the parameter with that number."""
         return self._bucket_of[parameter]
 
     def _waited_for(self) -> list[int]:
-        """How many parameters of each bucket should have a gradient."""
+        """Return how many parameters of each bucket should have a gradient."""
         expected = range(len(self._bucket_of)) if self._reached is None else self._reached
         counts = Counter(self._bucket_of[number] for number in expected)
         return [counts[number] for number in range(len(self.places))]
-
-    def _learn(self, last: "_LastShard") -> None:
-        self._may_be_early = self._may_be_early and not (last.has_twice or last.is_wrong)
-        self._reached = last.reached if self._reached is None else self._reached
-        self.is_wrong = last.is_wrong
 
     @contextmanager
     def _followed(self, last: "_LastShard", present: Partial) -> Iterator[None]:
@@ -122,7 +123,7 @@ class Stream:
             return
         hooks = [
             parameter.register_post_accumulate_grad_hook(partial(last.follow, number))  # type: ignore[no-untyped-call]
-            for number, (parameter, _) in enumerate(self._parameters.members)
+            for number, (parameter, _) in enumerate(self._replica.parameters.members)
             if parameter.requires_grad
         ]
         try:
@@ -141,14 +142,18 @@ class _LastShard:
     row: Tensor
 
     def __init__(self, stream: Stream, missing: list[int], done: list[Tensor], lefts: list[Tensor], give: Give) -> None:
-        self._stream, self._missing, self._give = stream, missing, give
-        self._done, self._lefts = done, lefts
-        self.reached: set[int] = set()
+        self._stream = stream
+        self._missing = missing
+        self._give = give
+        self._done = done
+        self._lefts = lefts
         self._next = 0
-        self.has_twice = self.is_wrong = False
+        self.reached: set[int] = set()
+        self.has_twice = False
+        self.is_wrong = False
 
     def follow(self, number: int, _: Tensor) -> None:
-        """That parameter has its gradient."""
+        """Take that parameter's gradient as computed, and give the buckets that are complete with it."""
         bucket = self._stream.bucket_of(number)
         self.is_wrong = self.is_wrong or bucket < self._next
         if number in self.reached:
@@ -162,7 +167,7 @@ class _LastShard:
             self._give_next()
 
     def end(self, row: Tensor, weights: int) -> None:
-        """The shard is computed: add what is left of its row, whose first `weights` numbers are the gradient."""
+        """Add what is left of the shard's row, whose first `weights` numbers are the gradient."""
         self.row = row
         while self._next < len(self._missing):
             self._give_next()
@@ -175,20 +180,8 @@ class _LastShard:
         self._give(place, [*(row[place] for row in self._done), total])
 
     def _added(self, place: slice) -> Tensor:
-        """The sum of that part of the subtree's rows, which is the root's afterwards."""
+        """Return the sum of that part of the subtree's rows, which is the root's afterwards."""
         *lefts, total = (row[place] for row in (*self._lefts, self.row))
         for left in reversed(lefts):
             total = left.add_(total)
         return total
-
-
-def stream_of(spec: JobSpec, parameters: FlatParameters, *, needs_rows: bool) -> Stream | None:
-    """The stream of a job that adds gradients by AllReduce; None if it has no two buckets, or needs whole rows.
-
-    The same in all processes, since they exchange the same buckets; on a GPU they are given after the backward pass.
-    """
-    exchange, places = spec.exchange, buckets(parameters)
-    whole = exchange.type != "AllReduce" or exchange.compression or needs_rows or spec.compile
-    if whole or parameters.length < 2 * BUCKET or len(places) < 2:
-        return None
-    return Stream(parameters, places)
