@@ -87,7 +87,11 @@ class TcpGroup:
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """See Group. Raises PeerLost."""
         with _moved(outgoing, incoming, _CPU) as (sends, landing), _peer_errors():
-            self._mesh.swap(_memory(sends), _memory(landing), self._patience)
+            self._mesh.swap(
+                {peer: tensor.numpy().data for peer, tensor in sends.items()},
+                {peer: tensor.numpy().data for peer, tensor in landing.items()},
+                self._patience,
+            )
 
     def arrived(self, peers: set[int], seconds: float) -> list[int]:
         """See Mesh.arrived. Raises PeerLost."""
@@ -185,10 +189,6 @@ def _moved(
 
 def _bytes_of(tensor: Tensor) -> Tensor:
     return tensor.detach().view(-1).view(torch.uint8)
-
-
-def _memory(tensors: Mapping[int, Tensor]) -> dict[int, memoryview]:
-    return {peer: tensor.numpy().data for peer, tensor in tensors.items()}
 
 
 @contextmanager

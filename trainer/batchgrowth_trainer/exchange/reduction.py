@@ -22,22 +22,22 @@ EMPTY = slice(0, 0)
 
 
 def length_of(span: slice) -> int:
-    """The numbers in a slice."""
+    """Return the number of elements in a slice."""
     return int(span.stop - span.start)
 
 
 def is_straight(members: int, nbytes: int) -> bool:
-    """Whether each member sends its rows to all others, as they are."""
+    """Return whether each member sends its rows to all others, as they are."""
     return members == 2 or nbytes <= SHORT_BYTES
 
 
 def num_slices(grid: Grid, nbytes: int) -> int:
-    """The number of slices in which a row of the grid adds up."""
+    """Return the number of slices in which a row of the grid adds up."""
     return min(grid.width, -(-nbytes // SHORT_BYTES) or 1) if SHORT_BYTES else grid.width
 
 
 def spans_of(length: int, slices: int, block: int = 1) -> list[slice]:
-    """As many slices, of whole blocks but for the last."""
+    """Return as many slices, of whole blocks but for the last."""
     blocks = -(-length // block)
     cuts = [min(blocks * place // slices * block, length) for place in range(slices + 1)]
     return [slice(cuts[place], cuts[place + 1]) for place in range(slices)]
@@ -45,7 +45,7 @@ def spans_of(length: int, slices: int, block: int = 1) -> list[slice]:
 
 @lru_cache(maxsize=256)
 def lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
-    """The layout within each row of the grid, and that across its rows."""
+    """Return the layout within each row of the grid, and the one across its rows."""
     runs = lay_out(shards, grid.size).runs
     rows = tuple(lay_out_runs(shards, runs[row.start : row.stop]) for row in grid.rows)
     return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
@@ -56,13 +56,13 @@ def lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
 
 @lru_cache(maxsize=256)
 def bytes_sent(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> int:
-    """Bytes that all members together send in one reduction of rows of `length` items of `item` bytes."""
+    """Return the bytes that all members together send in one reduction of rows of `length` items of `item` bytes."""
     return sum(bytes_by_member(shards, members, length, item, rows))
 
 
 @lru_cache(maxsize=256)
 def bytes_by_member(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> tuple[int, ...]:
-    """Bytes that each member sends in one reduction, in a grid of `rows` rows."""
+    """Return the bytes that each member sends in one reduction, in a grid of `rows` rows."""
     grid = grid_of(members, rows)
     if grid.is_mesh:
         return tuple(item * count for count in _sent_among(_counts(lay_out(shards, members)), length, item))
@@ -77,7 +77,7 @@ def bytes_by_member(shards: int, members: int, length: int, item: int = 4, rows:
 
 
 def bytes_scattered(shards: int, spans: Sequence[slice], item: int = 4) -> int:
-    """Bytes that all members together send in one reduce-scatter and one all-gather of these slices, by rank."""
+    """Return the bytes that all members send in one reduce-scatter and one all-gather of these slices, by rank."""
     return item * sum(_sent_sliced(_counts(lay_out(shards, len(spans))), spans))
 
 
@@ -88,7 +88,7 @@ def _sent_among(counts: list[int], length: int, item: int) -> list[int]:
 
 
 def _sent_sliced(counts: list[int], spans: Sequence[slice]) -> list[int]:
-    """The items that each of these members sends: slices of its rows to their owners, and its own to all others."""
+    """Return the items that each member sends: slices of its rows to their owners, and its own slice to all others."""
     owned = [length_of(span) for span in spans] + [0] * (len(counts) - len(spans))
     return [count * (sum(owned) - own) + own * (len(counts) - 1) for count, own in zip(counts, owned, strict=True)]
 
@@ -115,7 +115,7 @@ class Reduced:
     wait_seconds: float
 
     def put_into(self, room: Tensor) -> float:
-        """Have the total in `room`, where it may be already; the seconds that were waited."""
+        """Have the total in `room`, where it may be already; return the seconds that were waited."""
         if self.total is not room:
             room.copy_(self.total)
         return self.wait_seconds
@@ -128,48 +128,44 @@ class Reduction:
     """
 
     def __init__(self, group: Group, coding: Coding | None = None) -> None:
-        self._group, self._grid, self._coding = group, group.grid, coding
+        self._group = group
+        self._grid = group.grid
+        self._is_mesh = group.grid.is_mesh
+        self._coding = coding
         self._quantize = coding.quantize if coding else None
         self._buffers: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
     def __call__(self, mine: Sequence[Tensor], shards: int, room: Tensor) -> Reduced:
-        """The total over all shards; `mine` are the rows of this member's nodes, shape (L,) as that of `room`.
+        """Return the total over all shards; `mine` are the rows of this member's nodes, shape (L,) as that of `room`.
 
-        Overwrites `mine`. The total, in `room` or where rows were, is valid until the next call. Raises PeerLost.
+        Overwrites `mine`. The total, in `room` or in the place of a row, is valid until the next call. Raises PeerLost.
         """
         layout = lay_out(shards, self._group.size)
         if self._group.size == 1:
             return Reduced(mine[0] if len(mine) == 1 else add_up(mine, layout, self._quantize), 0.0)
-        if self._grid.is_mesh:
+        if self._is_mesh:
             return self._among(self._grid.rows[0], mine, layout, room)
-        return self._over_grid(mine, shards, room)
+        # In a grid, what adds up a slice of this row's sums completes it with those of the other rows, in its column.
+        rows, across = lay_out_grid(shards, self._grid)
+        row = self._grid.row(self._group.rank)
+        column = self._grid.column(self._group.rank)
+
+        def complete(sums: list[Tensor], part: Tensor) -> Reduced:
+            return self._among(column, sums, across, part)
+
+        slices = num_slices(self._grid, room.nbytes)
+        return self._sliced(row, slices, mine, rows[self._grid.rows.index(row)], room, complete)
 
     def _among(self, ranks: Sequence[int], mine: Sequence[Tensor], layout: Layout, room: Tensor) -> Reduced:
-        """The total of members that are all connected with each other."""
+        """Return the total of members that are all connected with each other."""
         if not is_straight(len(ranks), room.nbytes):
-            return self._sliced(ranks, len(ranks), mine, layout, room, lambda rows, _: Reduced(rows[0], 0.0))
-        outgoing = dict.fromkeys(self._others(ranks), self._packed(mine)) if mine else {}
+            return self._sliced(ranks, len(ranks), mine, layout, room, _whole)
+        outgoing = {}
+        if mine:
+            packed = self._packed(mine)
+            outgoing = {peer: packed for peer in ranks if peer != self._group.rank}
         rows, waited = self._collect(ranks, outgoing, mine, layout, room)
         return Reduced(add_up(rows, layout, self._quantize, room), waited)
-
-    def _over_grid(self, mine: Sequence[Tensor], shards: int, room: Tensor) -> Reduced:
-        rows, across = lay_out_grid(shards, self._grid)
-        rank = self._group.rank
-        row, column = self._grid.row(rank), self._grid.column(rank)
-        return self._sliced(
-            row, num_slices(self._grid, room.nbytes), mine, rows[self._grid.rows.index(row)], room,
-            lambda sums, part: self._among(column, sums, across, part),
-        )  # fmt: skip
-
-    def reduce_scatter(self, mine: Sequence[Tensor], shards: int, spans: Sequence[slice], like: Tensor) -> Reduced:
-        """The total of this member's slice, one of `spans`, by rank; as a call, with all members connected."""
-        size = self._group.size
-        sums, waited = self._own_sums(range(size), spans, mine, lay_out(shards, size), like)
-        return Reduced(sums[0] if sums else like[spans[self._group.rank]], waited)
-
-    def all_gather(self, vector: Tensor, spans: Sequence[slice]) -> None:
-        """Fill `vector`, shape (L,), with the slices of it that all members have, by rank. Raises PeerLost."""
-        self._spread(range(self._group.size), spans, vector)
 
     def _sliced(
         self,
@@ -180,7 +176,7 @@ class Reduction:
         room: Tensor,
         complete: Callable[[list[Tensor], Tensor], Reduced],
     ) -> Reduced:
-        """Each of the first `slices` members adds up one slice, which `complete` makes a total, for all `ranks`."""
+        """Have each of the first `slices` members add up one slice, which `complete` makes a total, for all `ranks`."""
         spans = spans_of(len(room), slices, self._coding.block if self._coding else 1)
         spans += [EMPTY] * (len(ranks) - slices)
         own = spans[ranks.index(self._group.rank)]
@@ -191,13 +187,25 @@ class Reduction:
         spreading = self._spread(ranks, spans, room)
         return Reduced(room, waited if length_of(own) else spreading)
 
+    def reduce_scatter(self, mine: Sequence[Tensor], shards: int, spans: Sequence[slice], like: Tensor) -> Reduced:
+        """Return the total of this member's slice, one of `spans`, by rank; as a call, with all members connected."""
+        size = self._group.size
+        sums, waited = self._own_sums(range(size), spans, mine, lay_out(shards, size), like)
+        return Reduced(sums[0] if sums else like[spans[self._group.rank]], waited)
+
+    def all_gather(self, vector: Tensor, spans: Sequence[slice]) -> None:
+        """Fill `vector`, shape (L,), with the slices of it that all members have, by rank. Raises PeerLost."""
+        self._spread(range(self._group.size), spans, vector)
+
     def _own_sums(
         self, ranks: Sequence[int], spans: Sequence[slice], mine: Sequence[Tensor], layout: Layout, like: Tensor
     ) -> tuple[list[Tensor], float]:
-        """The sums of this member's slice, none if it is empty, and the seconds until the others' had arrived."""
+        """Return the sums of this member's slice, none if it is empty, and the seconds until the others' arrived."""
         own = spans[ranks.index(self._group.rank)]
-        others = self._of_others(ranks, spans)
-        outgoing = {peer: self._packed([row[span] for row in mine]) for peer, span in others if mine}
+        outgoing = {}
+        if mine:
+            for peer, span in self._of_others(ranks, spans):
+                outgoing[peer] = self._packed([row[span] for row in mine])
         if not length_of(own):
             self._swap(outgoing, {})
             return [], 0.0
@@ -205,60 +213,65 @@ class Reduction:
         return add_parts(rows, layout, self._quantize), waited
 
     def _spread(self, ranks: Sequence[int], spans: Sequence[slice], total: Tensor) -> float:
-        """Send this member's slice of `total` to the others, and fill in theirs; the seconds of it."""
+        """Send this member's slice of `total` to the others, and fill in theirs; return the seconds of it."""
         own = spans[ranks.index(self._group.rank)]
-        outgoing = dict.fromkeys(self._others(ranks), self._packed([total[own]])) if length_of(own) else {}
-        return self._timed(outgoing, {peer: total[span] for peer, span in self._of_others(ranks, spans)})
+        outgoing = {}
+        if length_of(own):
+            packed = self._packed([total[own]])
+            outgoing = {peer: packed for peer in ranks if peer != self._group.rank}
+        return self._swap(outgoing, {peer: total[span] for peer, span in self._of_others(ranks, spans)})
 
     def _of_others(self, ranks: Sequence[int], spans: Sequence[slice]) -> list[tuple[int, slice]]:
+        """Return the other members with a slice that is not empty, and the slice."""
         return [(p, span) for p, span in zip(ranks, spans, strict=True) if p != self._group.rank and length_of(span)]
 
     def _collect(
         self, ranks: Sequence[int], outgoing: dict[int, Tensor], mine: Sequence[Tensor], layout: Layout, like: Tensor
     ) -> tuple[list[Tensor], float]:
-        """The rows of all these members' nodes, in order, and the seconds until they had arrived."""
-        counts = {peer: len(nodes) for peer, nodes in zip(ranks, layout.nodes, strict=True)}
-        others = [peer for peer in self._others(ranks) if counts[peer]]
-        received = {peer: self._buffer(peer, counts[peer] * len(like), like) for peer in others}
-        waited = self._timed(outgoing, received, len(like))
+        """Return the rows of all these members' nodes, in order, and the seconds until they had arrived."""
+        length = len(like)
+        received: dict[int, Tensor] = {}
+        for peer, nodes in zip(ranks, layout.nodes, strict=True):
+            if peer != self._group.rank and nodes:
+                key = (peer, len(nodes) * length, like.dtype)
+                if key not in self._buffers:
+                    self._buffers[key] = torch.empty(len(nodes) * length, dtype=like.dtype, device=like.device)
+                received[peer] = self._buffers[key]
+        waited = self._swap(outgoing, received, length)
         rows: list[Tensor] = []
         for peer in ranks:
-            rows += mine if peer == self._group.rank else received[peer].view(-1, len(like)) if counts[peer] else []
+            if peer == self._group.rank:
+                rows += mine
+            elif peer in received:
+                rows += received[peer].view(-1, length)
         return rows, waited
 
-    def _timed(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor], length: int = 0) -> float:
+    def _swap(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor], length: int = 0) -> float:
+        """Send what is packed, and fill `incoming` with rows of that length, or one row each; return the seconds."""
         began = time.perf_counter()
-        self._swap(outgoing, incoming, length)
-        return time.perf_counter() - began
-
-    def _swap(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor], length: int = 0) -> None:
-        """Send what is packed, and fill `incoming` with rows of that length, or one row each."""
         if self._coding is None:
             self._group.swap(outgoing, incoming)
-            return
-        landing = {peer: self._packed_like(tensor, length) for peer, tensor in incoming.items()}
+            return time.perf_counter() - began
+        landing: dict[int, Tensor] = {}
+        for peer, tensor in incoming.items():
+            rows = len(tensor) // length if length else 1
+            size = self._coding.size(length or len(tensor))
+            landing[peer] = torch.empty(rows, size, dtype=torch.uint8, device=tensor.device)
         self._group.swap(outgoing, {peer: packed.view(-1) for peer, packed in landing.items()})
         for peer, packed in landing.items():
             for row, vector in zip(packed, incoming[peer].view(len(packed), -1), strict=True):
                 self._coding.unpack(row, vector)
-
-    def _packed_like(self, rows: Tensor, length: int) -> Tensor:
-        assert self._coding is not None
-        shape = len(rows) // length if length else 1, self._coding.size(length or len(rows))
-        return torch.empty(shape, dtype=torch.uint8, device=rows.device)
+        return time.perf_counter() - began
 
     def _packed(self, rows: Sequence[Tensor]) -> Tensor:
+        """Return the rows as they are sent, one behind the other."""
         packed = rows if self._coding is None else [self._coding.pack(row) for row in rows]
         return packed[0] if len(packed) == 1 else torch.cat(list(packed))
 
-    def _others(self, ranks: Sequence[int]) -> list[int]:
-        return [peer for peer in ranks if peer != self._group.rank]
 
-    def _buffer(self, peer: int, length: int, like: Tensor) -> Tensor:
-        key = (peer, length, like.dtype)
-        if key not in self._buffers:
-            self._buffers[key] = torch.empty(length, dtype=like.dtype, device=like.device)
-        return self._buffers[key]
+def _whole(sums: list[Tensor], _part: Tensor) -> Reduced:
+    """Return the sum of a slice of all members' rows: nothing is missing."""
+    return Reduced(sums[0], 0.0)
 
 
 # --- The totals of buckets of gradients, which a thread adds while the one that trains still computes ---
@@ -281,7 +294,7 @@ class BucketSums:
         self._under_way.append(self._thread.submit(self._add, place, rows))
 
     def wait(self) -> float:
-        """The seconds in which the thread waited for peers, once all totals are there. Raises PeerLost."""
+        """Return the seconds in which the thread waited for peers, once all totals are there. Raises PeerLost."""
         return sum(future.result() for future in self._under_way)
 
     def __enter__(self) -> Self:

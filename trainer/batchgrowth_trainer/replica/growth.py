@@ -55,6 +55,7 @@ class Growth:
 
     def __init__(self, spec: JobSpec, device: torch.device) -> None:
         self.course = Course(spec)
+        self._measures = self.course.measures
         length = _DECISIONS + self.course.memory if self.course.measures else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
         self._memory, self._is_written = [0.0] * self.course.memory, True
@@ -63,7 +64,9 @@ class Growth:
             self.course.rule  # noqa: B018  (a rule that cannot be loaded is a fault of the job before its first update)
 
     def learning_rate(self, step: Step) -> float:
-        """The learning rate of that update."""
+        """Return the learning rate of that update."""
+        if not self._measures:
+            return step.learning_rate
         return self.course.learning_rate(step, self._memory)
 
     def after(self, step: Step, sums: Sums, norm: float) -> BatchDecision | None:
@@ -71,7 +74,7 @@ class Growth:
 
         `norm` is that of the mean gradient.
         """
-        if not self.course.measures:
+        if not self._measures:
             return None
         self._waiting.append((step, sums, norm))
         is_due = self.course.is_due(step.after) or len(self._waiting) == _MOST_WAITING

@@ -130,6 +130,7 @@ class Replica:
         self.length = self.rows.length
         self._modules = tuple(model.modules())
         self._batch_norms = [module for module in self._modules if isinstance(module, _BatchNorm)]
+        self._arithmetic = autocast(self.spec, self.device)
         self._values: Callable[..., Any] = self.workload.values
         if self.spec.compile:
             self._values = Compiled(self.workload.values, self.spec, self.device)
@@ -242,7 +243,7 @@ class Replica:
         resting = [norm for norm in self._batch_norms if norm.training] if count == 1 else []
         for norm in resting:
             norm.eval()
-        with autocast(self.spec, self.device):
+        with self._arithmetic:
             losses = workload.checked(self._values(self.model, inputs, target), target, count)
         for norm in resting:
             norm.train()
