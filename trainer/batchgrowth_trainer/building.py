@@ -25,13 +25,13 @@ from batchgrowth_trainer.workload import Workload
 
 
 def build_workload(spec: JobSpec) -> Workload:
-    """The workload with its model before the first update. Raises WorkloadError or DataError."""
+    """Return the workload with its model before the first update. Raises WorkloadError or DataError."""
     given, seed = spec.workload, draw_seed(spec.seed, "model") % 2**32
     return load_workload(given.entrypoint, given.arguments, seed=seed, examples=given.examples)
 
 
 def build_replica(spec: JobSpec) -> Replica:
-    """A replica at the first update, bit for bit the same in every process, and tried out.
+    """Return a replica at the first update, bit for bit the same in every process, and tried out.
 
     Its first shard loads kernels, finds a faulty loss before the first update, and shows how the process adds:
     `replica.arithmetic`. Raises WorkloadError or DataError.
@@ -55,7 +55,7 @@ def build_replica(spec: JobSpec) -> Replica:
 
 
 def trained_replica(folder: Path, *, best: bool = False) -> Replica:
-    """The replica of the run in `folder`, with the weights with which it ended, or its `best`, in eval mode.
+    """Return the replica of the run in `folder`, with the weights with which it ended, or its `best`, in eval mode.
 
     Raises DataError if no run ended there, CheckpointError if the weights are damaged or of another model, and what
     loading the workload raises.
@@ -77,7 +77,7 @@ def receive_from(folder: Path, spec: JobSpec) -> None:
 
 
 def trained_model(folder: Path, *, best: bool = False) -> nn.Module:
-    """The model of `trained_replica`, on the CPU; this process's threads and random numbers stay as they are."""
+    """Return the model of `trained_replica`, on the CPU; this process's threads and random numbers stay as they are."""
     job, path = recorded_job(folder), _weights_in(folder, best)
     receive_from(folder, job.spec)
     with untouched_randomness():

@@ -37,7 +37,7 @@ class Hogwild:
     """The threads' replicas, which share the weights of `replica`, and its optimizer's state."""
 
     def __init__(self, replica: Replica, pool: ThreadPoolExecutor, threads: int) -> None:
-        """Raises WorkloadError if the model cannot be copied."""
+        """Raise WorkloadError if the model cannot be copied."""
         self._replica, self._pool = replica, pool
         with reported_as_workload_error("copying the model for a thread of Hogwild"):
             self._twins = [replica.twin() for _ in range(threads)]
@@ -54,7 +54,7 @@ class Hogwild:
         run.record_rows(rows)
 
     def _round(self, run: RunState, left: deque[Step]) -> list[UpdateRow]:
-        """The rows of the updates that were taken from `left`, in the plan's order."""
+        """Return the rows of the updates that were taken from `left`, in the plan's order."""
         rows: list[UpdateRow] = []
         working = {self._pool.submit(self._work, twin, left, rows) for twin in self._twins}
         try:
@@ -65,7 +65,7 @@ class Hogwild:
         return sorted(rows, key=lambda row: row.update)
 
     def _work(self, twin: Replica, left: deque[Step], rows: list[UpdateRow]) -> None:
-        """What a thread does in a round: update after update, while there is one."""
+        """Make update after update in a thread of a round, while there is one."""
         replica = self._replica
         while True:
             try:

@@ -1,10 +1,10 @@
 """SingleProcess: the baseline. One replica in the driver's process, and no exchange (CS744 report, task 1)."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 
+from batchgrowth.schedule.stages import Step
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_device_fault
@@ -25,7 +25,7 @@ Advance = Callable[[RunState, Replica], None]
 
 
 def train_alone(run: RunState, replica: Replica, advance: Advance) -> Replica:
-    """The replica after training it in this process to the end of the plan, or until a stop is requested.
+    """Return the replica after training it in this process to the end of the plan, or until a stop is requested.
 
     Raises WorkloadError and DataError.
     """
@@ -39,24 +39,37 @@ def train_alone(run: RunState, replica: Replica, advance: Advance) -> Replica:
             advance(run, replica)
 
 
-def _update(stopwatch: Stopwatch, run: RunState, replica: Replica) -> None:
-    step = replica.plan.step_at(replica.position)
-    began = time.perf_counter()
-    whole = replica.partials(step, (0, step.shards), runs=lambda later: (0, later.shards))
-    replica.tail.write_timing(whole[0].row, stopwatch.timing)
-    done = replica.commit(step, whole[0].row)
-    replica.rows.release(whole)
-    seconds = time.perf_counter() - began
-    stopwatch.lap(step, 1, seconds)
-    run.record_rows([UpdateRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
+@contextmanager
+def _update_after_update(replica: Replica) -> Iterator[Advance]:
+    """Give a function that makes one update: the sum of all its shards, and the commit."""
+    stopwatch = Stopwatch()
     compression = compression_in(replica)
-    if compression is not None and compression.error is not None:
-        run.publish(Compressed(compression.error))
+
+    def update(run: RunState, replica: Replica) -> None:
+        step = replica.plan.step_at(replica.position)
+        began = time.perf_counter()
+        whole = replica.partials(step, _all_shards(step), runs=_all_shards)
+        replica.tail.write_timing(whole[0].row, stopwatch.timing)
+        done = replica.commit(step, whole[0].row)
+        replica.rows.release(whole)  # not before: the total is one of these rows
+        seconds = time.perf_counter() - began
+        stopwatch.lap(step, 1, seconds)
+        run.record_rows([UpdateRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
+        if compression is not None and compression.error is not None:
+            run.publish(Compressed(compression.error))
+
+    yield update
+
+
+def _all_shards(step: Step) -> tuple[int, int]:
+    """Return the shards of an update that one process computes: all of them."""
+    return 0, step.shards
 
 
 def evaluate_if_due(run: RunState, replica: Replica) -> bool:
     """Evaluate the replica at the end of an epoch, if that is due and not done; return whether it was."""
-    judgement, position = replica.judgement, replica.position
+    judgement = replica.judgement
+    position = replica.position
     if not run.evaluation_due(position, judgement.known(position.epoch)):
         return False
     values = judged(replica, 0, 1, only_one)
@@ -65,7 +78,7 @@ def evaluate_if_due(run: RunState, replica: Replica) -> bool:
 
 
 def only_one(rows: Sequence[Tensor], shards: int, like: Tensor) -> Tensor:
-    """The total of a lone member: its only row. See evaluation.Reduce."""
+    """Return the total of a lone member: its only row. See evaluation.Reduce."""
     assert shards
     assert rows[0].shape == like.shape
     return rows[0]
@@ -85,4 +98,4 @@ def train_here(run: RunState, advancing: Callable[[Replica], AbstractContextMana
 
 def train(run: RunState, _join: Join) -> Trained:
     """Train update after update. See train_here."""
-    return train_here(run, lambda _: nullcontext(partial(_update, Stopwatch())))
+    return train_here(run, _update_after_update)

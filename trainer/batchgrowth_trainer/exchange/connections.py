@@ -45,16 +45,16 @@ class Grid:
         return min(map(len, self.rows))
 
     def row(self, rank: int) -> range:
-        """The ranks of this member's row."""
+        """Return the ranks of this member's row."""
         return next(row for row in self.rows if rank in row)
 
     def column(self, rank: int) -> tuple[int, ...]:
-        """The ranks of this member's column, in order; empty if it is in none."""
+        """Return the ranks of this member's column, in order; empty if it is in none."""
         place = rank - self.row(rank).start
         return tuple(row[place] for row in self.rows) if place < self.width else ()
 
     def peers(self, rank: int) -> tuple[int, ...]:
-        """The members with which this one is connected, in order."""
+        """Return the members with which this one is connected, in order."""
         return tuple(sorted({*self.row(rank), *self.column(rank)} - {rank}))
 
     def routes(self, holds: Sequence[bool]) -> list[dict[int, list[int]]]:
@@ -76,13 +76,13 @@ class Grid:
 
 
 def rows_for(size: int) -> int:
-    """The number of rows of a group of this size: one, a mesh, or about its square root."""
+    """Return the number of rows of a group of this size: one, a mesh, or about its square root."""
     return 1 if size <= LARGEST_MESH else math.isqrt(size - 1) + 1
 
 
 @lru_cache(maxsize=64)
 def grid_of(size: int, rows: int = 1) -> Grid:
-    """The grid of `size` members in `rows` rows."""
+    """Return the grid of `size` members in `rows` rows."""
     cuts = [size * row // rows for row in range(rows + 1)]
     return Grid(tuple(range(cuts[row], cuts[row + 1]) for row in range(rows)))
 
@@ -123,7 +123,7 @@ def seats(
     *,
     all_connected: bool = False,
 ) -> Iterator[Seat]:
-    """The seats of the members with these doors, by rank; each names the doors of its peers alone.
+    """Return the seats of the members with these doors, by rank; each names the doors of its peers alone.
 
     If `all_connected`, these are all others, however many.
     """
@@ -168,13 +168,16 @@ class Door:
         self.address: Address = self._server.getsockname()[:2]
 
     def fileno(self) -> int:
-        """The descriptor, which is readable when a process has connected. Raises ConnectionError if it is closed."""
+        """Return the descriptor, which is readable when a process has connected.
+
+        Raises ConnectionError if it is closed.
+        """
         if self._server.fileno() < 0:
             raise ConnectionError("the run has ended")
         return self._server.fileno()
 
     def accept(self) -> socket.socket | None:
-        """The next connection; None if there is none. Raises OSError, as `fileno` does."""
+        """Return the next connection; None if there is none. Raises OSError, as `fileno` does."""
         try:
             return self._server.accept()[0]
         except (BlockingIOError, ConnectionError):
@@ -191,7 +194,7 @@ class Door:
 def connect_all(
     seat: Seat, door: Door, encryption: Encryption | None, is_over: Callable[[], bool], seconds: float
 ) -> dict[int, socket.socket]:
-    """A connection to every peer of this seat, by rank.
+    """Return a connection to every peer of this seat, by rank.
 
     Raises OSError if one does not connect within `seconds`, and as soon as `is_over()`.
     """
@@ -304,7 +307,7 @@ def _readable(sources: list[Any], seconds: float) -> list[Any]:
 
 
 def _rank_of(connection: socket.socket, token: bytes) -> int | None:
-    """The rank that the connection sends; None unless it sends the token first."""
+    """Return the rank that the connection sends; None unless it sends the token first."""
     greeting = b""
     while len(greeting) < TOKEN_BYTES + _RANK_BYTES:
         more = connection.recv(TOKEN_BYTES + _RANK_BYTES - len(greeting))

@@ -75,7 +75,7 @@ class Downpour:
         return Round(done, stop_asked > 0, self._compute_seconds, 0.0, waited, self._sent, staleness=staleness)
 
     def _gradient(self, step: Step) -> Tensor:
-        """The row of an update's whole batch; valid until the next call."""
+        """Return the row of an update's whole batch; valid until the next call."""
         began = time.perf_counter()
         with self._setting.watched:
             whole = self._computing.partials(step, (0, step.shards))
@@ -176,7 +176,7 @@ class Downpour:
             self._send({rank}, tensor)
 
     def _arrived(self, under_way: set[int], pushed: SimpleQueue[Tensor | None]) -> Iterator[tuple[int, Tensor]]:
-        """The gradients that have come, with their ranks. Raises PeerLost."""
+        """Return the gradients that have come, with their ranks. Raises PeerLost."""
         for peer in self._group.arrived(under_way - {0}, _TICK_SECONDS):
             self._group.swap({}, {peer: self._row})
             self._sent += self._row.nbytes
@@ -188,7 +188,7 @@ class Downpour:
             yield 0, row
 
     def _check(self, under_way: set[int], begun: dict[int, float]) -> None:
-        """Raises PeerLost if the generation is over, or another worker has computed for too long."""
+        """Raise PeerLost if the generation is over, or another worker has computed for too long."""
         self._setting.check()
         patience = self._replica.spec.patience_seconds
         for rank in under_way - {0}:

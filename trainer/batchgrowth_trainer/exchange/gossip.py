@@ -24,7 +24,10 @@ class Gossip(Apart):
         return False
 
     def _fetched(self, mine: Mapping[int, Tensor], asked: Sequence[Sequence[int]]) -> dict[int, Tensor]:
-        """The weights of other members' replicas that this member's take; sends its own to those who ask for them."""
+        """Return the weights of other members' replicas that this member's replicas average with.
+
+        Send this member's own to the members that need them.
+        """
         owners = {number: rank for rank, run in enumerate(self.runs) for number in range(*run)}
         trips = {(number, owners[one]) for one, circle in enumerate(asked) for number in circle}
         outgoing: dict[int, list[Tensor]] = {}
@@ -46,7 +49,7 @@ class Gossip(Apart):
 
 
 def _mean(vectors: Sequence[Tensor]) -> Tensor:
-    """The mean, added in this order."""
+    """Return the mean, added in this order."""
     total = vectors[0].clone()
     for vector in vectors[1:]:
         total += vector

@@ -54,7 +54,7 @@ class LoneGroup:
     likes_buckets = False
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
-        """Does nothing: there is no peer."""
+        """Do nothing: there is no peer."""
         assert not outgoing
         assert not incoming
 
@@ -64,10 +64,10 @@ class LoneGroup:
         return []
 
     def wake(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class TcpGroup:
@@ -143,7 +143,7 @@ class NcclGroup:
 
 
 def form_group(seat: Seat, door: Door, encryption: Encryption | None, is_over: Callable[[], bool]) -> Group:
-    """The group of this seat's generation, once every member has joined: by NCCL if the seat names a store.
+    """Return the group of this seat's generation, once every member has joined: by NCCL if the seat names a store.
 
     Raises PeerLost if a member does not join in time, and as soon as `is_over()`; later an exchange over TCP does.
     """
@@ -153,7 +153,7 @@ def form_group(seat: Seat, door: Door, encryption: Encryption | None, is_over: C
 
 
 def _forming(seat: Seat) -> timedelta:
-    """The timeout of forming a group; connecting to a dead peer or a closed store blocks for all of it."""
+    """Return the timeout of forming a group; connecting to a dead peer or a closed store blocks for all of it."""
     return timedelta(seconds=min(max(_FORMING_SECONDS, _FORMING_SECONDS_EACH * seat.size), seat.timeout_seconds))
 
 
@@ -172,7 +172,7 @@ def _store(seat: Seat) -> Any:
 def _moved(
     outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device
 ) -> Iterator[tuple[dict[int, Tensor], dict[int, Tensor]]]:
-    """The bytes of these contiguous tensors on `device`; what landed in copies of `incoming` is copied back.
+    """Return the bytes of these contiguous tensors on `device`; what landed in copies of `incoming` is copied back.
 
     A tensor that goes to several peers is copied once.
     """
@@ -233,7 +233,7 @@ def spread_state(group: Group, holds: Sequence[bool], vectors: Sequence[Tensor])
 
 
 def _joined(group: Group, ranks: Sequence[int], mine: Tensor, lengths: dict[int, int]) -> Tensor:
-    """The tensors of these ranks, one below the other; `lengths` are their first dimensions."""
+    """Return the tensors of these ranks, one below the other; `lengths` are their first dimensions."""
     landing = {peer: mine.new_empty((lengths[peer], *mine.shape[1:])) for peer in ranks if peer != group.rank}
     group.swap(dict.fromkeys(landing, mine), landing)
     return torch.cat([mine if peer == group.rank else landing[peer] for peer in ranks])

@@ -30,7 +30,7 @@ class ParameterServer:
     """See Strategy."""
 
     def __init__(self, setting: Setting) -> None:
-        """Raises WorkloadError if there is more than one server, and the optimizer's parameters cannot be divided."""
+        """Raise WorkloadError if there is more than one server, and the optimizer's parameters cannot be divided."""
         replica = setting.replica
         group = setting.group
         self._replica = replica

@@ -26,7 +26,7 @@ class TopK(Apart):
     most_exchanges = 64
 
     def __init__(self, setting: Setting) -> None:
-        """Raises WorkloadError for a model with more parameters than a place in a message can name."""
+        """Raise WorkloadError for a model with more parameters than a place in a message can name."""
         super().__init__(setting)
         if len(self.centre) > MOST_PARAMETERS:
             raise WorkloadError(
@@ -36,7 +36,10 @@ class TopK(Apart):
         self._count = self.replica.spec.exchange.settings.count(len(self.centre))
 
     def train(self, states: dict[int, State], steps: Sequence[Step], losses: Tensor) -> None:
-        """A replica's changes count as often as its examples: together they are the mean of the replicas' changes."""
+        """Train each replica, whose changes count as often as its examples.
+
+        Together they are the mean of the replicas' changes.
+        """
         examples, weights = sum(step.examples for step in steps), self.replica.parameters.vector.data
         for number, state in states.items():
             weights.copy_(self.centre)
@@ -69,7 +72,10 @@ class TopK(Apart):
 
 
 def _taken(residual: Tensor, count: int) -> Tensor:
-    """The places of the largest numbers, and the bits of these, shape (2, count); they become 0 in the residual."""
+    """Return the places of the largest numbers, and the bits of these, shape (2, count).
+
+    They become 0 in the residual.
+    """
     places = largest(residual, count)
     changes = residual[places]
     residual[places] = 0.0
@@ -77,7 +83,10 @@ def _taken(residual: Tensor, count: int) -> Tensor:
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
-    """The places of the numbers with the largest magnitude, shape (count,); of equal ones the first are taken."""
+    """Return the places of the numbers with the largest magnitude, shape (count,).
+
+    Of equal ones the first are taken.
+    """
     sizes = vector.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
     least = torch.topk(sizes, count, sorted=False).values.min()
     above = (sizes > least).nonzero().view(-1)
@@ -85,5 +94,5 @@ def largest(vector: Tensor, count: int) -> Tensor:
 
 
 def _squares(vectors: Iterable[Tensor]) -> float:
-    """The sum of the squares of all of them."""
+    """Return the sum of the squares of all of them."""
     return sum(float(torch.dot(vector, vector)) for vector in vectors)

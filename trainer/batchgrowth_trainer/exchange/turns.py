@@ -51,7 +51,7 @@ class Turns:
         return self._next < self._updates and (not self._under_way or max(bounds) <= self._maximum)
 
     def begin(self, rank: int) -> int:
-        """The index of the update that this rank begins now, with the weights of now."""
+        """Return the index of the update that this rank begins now, with the weights of now."""
         assert self.may_begin()
         for begun in self._under_way.values():
             begun.bound += 1
@@ -60,7 +60,7 @@ class Turns:
         return self._next - 1
 
     def end(self, rank: int) -> int:
-        """The index of the update whose gradient this rank has pushed, and which is made now."""
+        """Return the index of the update whose gradient this rank has pushed, and which is made now."""
         begun = self._under_way.pop(rank)
         self.staleness.append(len(self.staleness) - begun.made)
         return begun.index

@@ -26,7 +26,7 @@ class Compiled:
     """`function` compiled, without a fallback to the interpreter."""
 
     def __init__(self, function: Callable[..., Any], spec: JobSpec, device: torch.device) -> None:
-        """Raises WorkloadError if this machine has no compiler for the device."""
+        """Raise WorkloadError if this machine has no compiler for the device."""
         if lacking := _lacking(device):
             raise WorkloadError(
                 f"compile: true needs {lacking}, which this machine does not have. Install it, in pods by an image "
@@ -38,7 +38,10 @@ class Compiled:
         self._call = torch.compile(function, dynamic=False, options=options)
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the function returns. Raises WorkloadError if it must be compiled too often, and what it raises."""
+        """Return what the function returns.
+
+        Raises WorkloadError if it must be compiled too often, and what it raises.
+        """
         from torch._dynamo import config
         from torch._dynamo.exc import FailOnRecompileLimitHit
 
@@ -57,7 +60,7 @@ class Compiled:
 
 
 def _lacking(device: torch.device) -> str:
-    """What is missing to compile for the device; empty if nothing is."""
+    """Return what is missing to compile for the device; empty if nothing is."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
     from torch.utils._triton import has_triton

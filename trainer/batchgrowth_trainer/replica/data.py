@@ -29,7 +29,7 @@ _MASK_31 = (1 << 31) - 1
 
 
 def draw_seed(seed: int, purpose: str, *parts: int) -> int:
-    """A 63-bit seed for one purpose, such as ("shard", update, shard); the same on every machine."""
+    """Return a 63-bit seed for one purpose, such as ("shard", update, shard); the same on every machine."""
     key = struct.pack(f"<{len(parts) + 1}q", seed, *parts) + purpose.encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
 
@@ -44,7 +44,7 @@ def seed_generators(value: int) -> None:
 
 
 def generator_states() -> Callable[[], None]:
-    """A function that sets the global generators back to their states of now."""
+    """Return a function that sets the global generators back to their present states."""
     torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda_states = torch.cuda.get_rng_state_all() if used else []
@@ -61,7 +61,7 @@ def generator_states() -> Callable[[], None]:
 
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
-    """Sets the global generators back, at the end, to their states at the beginning."""
+    """Set the global generators back, at the end, to their states at the beginning."""
     restore = generator_states()
     try:
         yield
@@ -70,17 +70,17 @@ def untouched_randomness() -> Iterator[None]:
 
 
 def shard_seed(seed: int, update: int, shard: int) -> int:
-    """The seed for one shard: its dropout and augmentation."""
+    """Return the seed for one shard: its dropout and augmentation."""
     return draw_seed(seed, "shard", update, shard)
 
 
 def reading_seed(seed: int, update: int, shard: int) -> int:
-    """The seed for reading the examples of one shard, which another process may do."""
+    """Return the seed for reading the examples of one shard, which another process may do."""
     return draw_seed(seed, "reading", update, shard)
 
 
 def example_order(seed: int, epoch: int, examples: int) -> Tensor:
-    """The epoch's permutation of the training examples, shape (examples,), int64."""
+    """Return the epoch's permutation of the training examples, shape (examples,), int64."""
     generator = torch.Generator().manual_seed(draw_seed(seed, "order", epoch))
     return torch.randperm(examples, generator=generator)
 
@@ -107,7 +107,7 @@ class Request:
 
 
 def read(workload: Workload, request: Request) -> tuple[Any, Any]:
-    """What `fetch` returns for a request, also if an example is only read at the second try.
+    """Read a request as `fetch` does, and again if an example cannot be read at first.
 
     The generators are seeded before, unless reading cannot draw from them, and are left as they then are.
     Raises DataError, which is a ReadFault if the example might be read later or elsewhere, and WorkloadError.
@@ -141,7 +141,7 @@ class _Retries:
         )
 
     def __call__(self, read: Callable[[], Any]) -> Any:
-        """What `read` returns. Raises the ReadFault of its last try."""
+        """Return what `read` returns. Raises the ReadFault of its last try."""
         restore = generator_states()
 
         def read_alike() -> Any:
@@ -184,14 +184,14 @@ class Requests:
         self._orders: dict[int, Tensor] = {}
 
     def of(self, plan: Plan, step: Step, shard: int) -> Request:
-        """The request for one shard of an update."""
+        """Return the request for one shard of an update."""
         bounds, first = shard_bounds(step.examples, step.shards), step.position.offset
         order = self.order(step.position.epoch, plan.examples_per_epoch)
         indices = order[first + bounds[shard] : first + bounds[shard + 1]]
         return Request(None, indices, reading_seed(self._seed, step.position.update, shard) if self._draws else 0)
 
     def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
-        """The requests for these shards of an update, and for the `runs` of the later ones, to the end of the plan.
+        """Yield the requests for these shards of an update, and for the `runs` of later ones, to the end of the plan.
 
         With `none_known` they end after these shards: to plan each later update takes a second in a long job.
         """
@@ -201,7 +201,10 @@ class Requests:
             yield from (self.of(plan, step, shard) for shard in range(*runs(step)))
 
     def order(self, epoch: int, examples: int) -> Tensor:
-        """The epoch's permutation of the examples; that of the epoch before is kept, as reading ahead goes before."""
+        """Return the epoch's permutation of the examples.
+
+        The epoch before is kept too, since an update may still read it while later ones are read ahead.
+        """
         if epoch not in self._orders:
             kept = {known: order for known, order in self._orders.items() if known == epoch - 1}
             self._orders = kept | {epoch: example_order(self._seed, epoch, examples)}

@@ -16,7 +16,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # mallopt(3)
 
 
 def make_device(spec: JobSpec) -> torch.device:
-    """The device workload.device names; Auto is a GPU if one is visible. Raises DeviceFault if CUDA is missing."""
+    """Return the device workload.device names; Auto is a GPU if one is visible.
+
+    Raises DeviceFault if CUDA is missing.
+    """
     wanted = spec.workload.device
     if wanted == "CUDA" and not torch.cuda.is_available():
         raise DeviceFault("workload.device: CUDA was requested but no CUDA device is visible; use Auto or CPU")
@@ -50,7 +53,7 @@ def _keep_memory() -> None:
 
 
 def autocast(spec: JobSpec, device: torch.device) -> AbstractContextManager[object]:
-    """The arithmetic of spec.precision, for the block."""
+    """Return the arithmetic of spec.precision, for the block."""
     if spec.precision == "BFloat16":
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()  # entering autocast takes several microseconds, even if it does nothing

@@ -85,7 +85,7 @@ def _evaluated(
 
 
 def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chunk]:
-    """The chunks of that run of the test set of that name, by number."""
+    """Return the chunks of that run of the test set of that name, by number."""
     replica.model.eval()
     start, chunks = replica.buffers.clone(), {}
     with torch.no_grad(), replica.as_evaluated():
@@ -98,12 +98,12 @@ def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chu
 
 
 def node_sums(chunks: dict[int, Chunk], layout: Layout, rank: int) -> list[Tensor]:
-    """The sums (loss, metrics, …), float64, of each of this member's nodes of chunks."""
+    """Return the sums (loss, metrics, …), float64, of each of this member's nodes of chunks."""
     return [tree_sum(lo, hi, lambda chunk: chunks[chunk].sums, torch.add) for lo, hi in layout.nodes[rank]]
 
 
 def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tensor:
-    """The outputs and targets of this member's chunks, in a row of all examples that is 0 elsewhere.
+    """Return the outputs and targets of this member's chunks, in a row of all examples that is 0 elsewhere.
 
     Raises WorkloadError if their shapes or dtypes are not those of the first chunk of all, `shapes`.
     """
@@ -131,7 +131,7 @@ def _request(replica: Replica, name: str, chunk: int) -> Request:
 
 
 def _chunk(replica: Replica, name: str, coming: range) -> Chunk:
-    """The first of the chunks that are coming."""
+    """Return the first of the chunks that are coming."""
     chunk, request = coming[0], _request(replica, name, coming[0])
     workload, indices, first = replica.workload, request.indices, chunk * _CHUNK
     with reported_as_workload_error(f"evaluating the test examples{name and f' {name}'} from {first}"):
@@ -192,7 +192,10 @@ def _number(name: str, value: Any, metric: Any) -> float:
 
 
 def _flat(values: Tensor) -> Tensor:
-    """A row of numbers per example, float64; a sum of zeros and -0.0 is 0.0, so that is 0.0 for one member too."""
+    """Return a row of numbers per example, float64.
+
+    A sum of zeros and -0.0 is 0.0, so that is 0.0 for one member too.
+    """
     return values.reshape(len(values), -1).double() + 0.0
 
 
@@ -207,7 +210,7 @@ def _blank(shapes: Chunk, examples: int) -> Tensor:
 
 
 def _halves(row: Tensor, shapes: Chunk, examples: int) -> tuple[Tensor, Tensor]:
-    """Views of the outputs, shape (examples, numbers of each), and of the targets."""
+    """Return views of the outputs, shape (examples, numbers of each), and of the targets."""
     outputs, targets = _widths(shapes)
     cut = examples * outputs
     return row[:cut].view(examples, outputs), row[cut:].view(examples, targets)
@@ -221,7 +224,7 @@ _UNWATCHED = nullcontext()
 def judged(
     replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
 ) -> dict[str, float]:
-    """What `evaluate` returns, which the replica's judgement has then taken into account."""
+    """Return what `evaluate` returns, which the replica's judgement has then taken into account."""
     values = evaluate(replica, rank, size, reduce, watched)
     if replica.judgement.is_asked:
         with replica.as_evaluated():
@@ -237,6 +240,6 @@ def is_judged(replica: Replica) -> bool:
 
 
 def trained_of(replica: Replica) -> Trained:
-    """What the training has come to: the state, and the model's own state dict, now and at its best."""
+    """Return what the training has come to: the state, and the model's own state dict, now and at its best."""
     best = replica.judgement.best_state_dict(replica.model, replica.model_tensors())
     return Trained(replica.snapshot(), replica.state_dict(), best)

@@ -35,7 +35,7 @@ class Span:
         return slice(self.start, self.start + torch.Size(self.shape).numel())
 
     def of(self, flat: Tensor) -> Tensor:
-        """The tensor's view of `flat`."""
+        """Return the tensor's view of `flat`."""
         return flat[self.place].view(self.shape)
 
 
@@ -57,7 +57,7 @@ class _Slot:
     view: Tensor
 
     def copy_replacement(self) -> None:
-        """Copies a tensor that replaced the buffer into the view, and puts the view back.
+        """Copy a tensor that replaced the buffer into the view, and put the view back.
 
         Raises WorkloadError if their shapes differ.
         """
@@ -72,7 +72,7 @@ class _Slot:
             self.owner._buffers[self.key] = self.view
 
     def put_back(self) -> None:
-        """Puts the view back, without the value of a replacement."""
+        """Put the view back, without the value of a replacement."""
         self.owner._buffers[self.key] = self.view
 
 
@@ -114,21 +114,21 @@ class FlatParameters:
         return other
 
     def gradient_views(self, row: Tensor) -> list[Tensor]:
-        """Views of `row`, one per trained parameter, for backward to accumulate into."""
+        """Return views of `row`, one per trained parameter, for backward to accumulate into."""
         return [span.of(row) for _, span in self.members]
 
     def places(self, cuts: Sequence[int]) -> list[slice]:
-        """The elements from each of these parameters, by number, to the next."""
+        """Return the elements from each of these parameters, by number, to the next."""
         return [slice(self._starts[lo], self._starts[hi]) for lo, hi in pairwise(cuts)]
 
     def cuts(self, parts: int) -> list[int]:
-        """The numbers of the parameters at which N parts of about the same length begin, and the number of all."""
+        """Return the numbers of the parameters at which N parts of about equal length begin, and the number of all."""
         wanted = [self.length * part / parts for part in range(parts + 1)]
         starts = self._starts
         return [min(range(len(starts)), key=lambda number: abs(starts[number] - each)) for each in wanted]
 
     def collect_into(self, views: list[Tensor]) -> None:
-        """Makes the next backward accumulate into `views`, which must be zero."""
+        """Make the next backward accumulate into `views`, which must be zero."""
         for (parameter, _), view in zip(self.members, views, strict=True):
             parameter.grad = view
 
@@ -169,11 +169,11 @@ class FlatBuffers:
         self.vectors[dtype], self.spans[dtype] = flat, spans
 
     def clone(self) -> Start:
-        """A copy of every vector: the state each shard starts from."""
+        """Return a copy of every vector: the state each shard starts from."""
         return {dtype: flat.clone() for dtype, flat in self.vectors.items()}
 
     def kept(self) -> AbstractContextManager[Start]:
-        """A copy of every vector, to which they are reset after the block.
+        """Return a copy of every vector, to which they are reset after the block.
 
         An error inside it stays the one that is raised if a GPU has failed and so can reset nothing.
         """

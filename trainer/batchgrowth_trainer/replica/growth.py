@@ -101,7 +101,7 @@ class Growth:
         return decision
 
     def tensors(self) -> dict[str, Tensor]:
-        """The live vector by its name; empty if nothing is measured."""
+        """Return the live vector by its name; empty if nothing is measured."""
         self._take_in()
         if not self._is_written:
             self._vector[_DECISIONS:] = torch.tensor(self._memory, dtype=torch.float64)
@@ -122,12 +122,12 @@ class Growth:
 
 
 def custom_rule(settings: CustomBlock) -> CustomRule:
-    """The rule of Custom, with the function that its entrypoint names. Raises WorkloadError if there is none."""
+    """Return the rule of Custom, with the function that its entrypoint names. Raises WorkloadError if there is none."""
     return CustomRule(find_function(settings.entrypoint, "batch.growth.custom.entrypoint"))
 
 
 def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[BatchDecision, ...]:
-    """The decisions in a replica's tensors, or in those of a checkpoint."""
+    """Return the decisions in a replica's tensors, or in those of a checkpoint."""
     if _NAME not in tensors:
         return ()
     numbers = tensors[_NAME].tolist()

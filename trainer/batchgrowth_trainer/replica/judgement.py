@@ -54,11 +54,14 @@ class Judgement:
         self._write()
 
     def shortened(self, plan: Plan) -> Plan:
-        """The plan, which ends where stopEarly has ended the training."""
+        """Return the plan, which ends where stopEarly has ended the training."""
         return plan if self._end is None else plan.until(self._end)
 
     def known(self, epoch: int) -> int:
-        """The last epoch whose evaluation is taken into account, up to `epoch`; `epoch` itself if none has to be."""
+        """Return the last epoch whose evaluation is taken into account, up to `epoch`.
+
+        `epoch` itself if none has to be.
+        """
         return min([epoch, *(judged.evaluated for judged in self._judged.values())])
 
     @property
@@ -72,7 +75,7 @@ class Judgement:
         return None if self._end is None else self._judged[STOP]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The live vectors by name; empty if nothing is judged."""
+        """Return the live vectors by name; empty if nothing is judged."""
         return self._records | self._best
 
     def synchronize(self) -> None:
@@ -82,7 +85,7 @@ class Judgement:
         self._write()
 
     def best_state_dict(self, model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """The state dict of the model, on the CPU, at its best evaluation; None if there is none."""
+        """Return the state dict of the model, on the CPU, at its best evaluation; None if there is none."""
         if RECORD not in self._judged or not self._judged[RECORD].update:
             return None
         kept = {name: vector.clone() for name, vector in weights.items()}
@@ -102,7 +105,10 @@ class Judgement:
 
 
 def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric | None) -> Judged | None:
-    """The record of that name in a replica's tensors, or in those of a checkpoint; None if it is of another metric."""
+    """Return the record of that name in a replica's tensors, or in those of a checkpoint.
+
+    None if it is of another metric.
+    """
     if watched is None or name not in tensors:
         return None
     mark, evaluated, value, update, epoch, misses = tensors[name].tolist()
@@ -128,11 +134,11 @@ def check_metrics(spec: JobSpec, workload: Workload) -> None:
 
 
 def metric_names(workload: Workload) -> list[str]:
-    """The names of the values of an evaluation, in order; empty without a test set."""
+    """Return the names of the values of an evaluation, in order; empty without a test set."""
     own = ("loss", *workload.metrics, *workload.whole_set_metrics)
     return [name if index == 0 else f"{test}.{name}" for index, test in enumerate(workload.test_sets) for name in own]
 
 
 def _mark(watched: WatchedMetric) -> int:
-    """A number that differs for another metric or mode."""
+    """Return a number that differs for another metric or mode."""
     return crc32(f"{watched.mode} {watched.metric}".encode())

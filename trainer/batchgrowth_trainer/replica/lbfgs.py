@@ -38,7 +38,7 @@ class Slices(Protocol):
 
 
 def total(parts: Iterable[float]) -> float:
-    """The sum, rounded once, so that the order does not matter; NaN if a part is not finite."""
+    """Return the sum, rounded once, so that the order does not matter; NaN if a part is not finite."""
     known = list(parts)
     return fsum(known) if all(map(isfinite, known)) else nan
 
@@ -54,11 +54,11 @@ class HeldSlices:
         self._places = [place for span in spans for place in _cut(span.place)]
 
     def products(self, rows: Sequence[str], columns: Sequence[str]) -> list[Table]:
-        """A table for each slice, of shape (rows, columns)."""
+        """Return a table for each slice, of shape (rows, columns)."""
         return [self._products(place, rows, columns) for place in self._places]
 
     def absolute_sums(self, name: str) -> list[float]:
-        """A sum for each slice."""
+        """Return a sum for each slice."""
         return [self.vectors[name][place].double().abs().sum().item() for place in self._places]
 
     def assign(self, name: str, terms: Mapping[str, float]) -> None:
@@ -94,7 +94,7 @@ Products = dict[str, float]
 
 
 def maker(settings: LBFGSBlock) -> Callable[[JobSpec, FlatParameters], "LBFGSOptimizer"]:
-    """A function that makes the optimizer for the parameters of a model."""
+    """Return a function that makes the optimizer for the parameters of a model."""
     return lambda _spec, parameters: LBFGSOptimizer(settings, parameters)
 
 
@@ -183,7 +183,10 @@ class Coordinator:
             self._change_change[place][new] = self._change_change[new][place] = of_change[_change(place)]
 
     def _downhill(self, of_slope: Products) -> Products:
-        """The factors of the vectors whose sum is -H · gradient; forgets all pairs if rounding made that uphill."""
+        """Return the factors of the vectors whose sum is -H · gradient.
+
+        Forgets all pairs if rounding made that uphill.
+        """
         terms = self._direction(of_slope)
         if not total(factor * of_slope[name] for name, factor in terms.items()) <= 0.0:
             self._taken = 0
@@ -191,7 +194,7 @@ class Coordinator:
         return terms
 
     def _direction(self, of_slope: Products) -> Products:
-        """The two loops of Nocedal and Wright, algorithm 7.4, on the factors of a sum in place of the sum."""
+        """Run the two loops of Nocedal and Wright, algorithm 7.4, on the factors of a sum in place of the sum."""
         places, step_change, change_change = self.places, self._step_change, self._change_change
         if not places:
             return {_SLOPE: -1.0}

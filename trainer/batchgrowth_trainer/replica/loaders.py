@@ -56,7 +56,7 @@ class Loaders:
         self._reading = Lock()  # a data set may keep a file open, and reading seeds the generators of the process
 
     def read(self, request: Request, following: Following) -> Batch:
-        """The inputs and targets of a request; those of `following` are read ahead.
+        """Return the inputs and targets of a request; those of `following` are read ahead.
 
         Raises DataError, WorkloadError, and a ReadFault if a process that reads has died.
         """
@@ -115,7 +115,10 @@ class _Answer:
         self.batch: Batch | Exception | None = None
 
     def result(self) -> Batch:
-        """The batch, once it is there. Raises what reading raised, and EOFError or OSError if the loader has died."""
+        """Return the batch, once it is there.
+
+        Raises what reading raised, and EOFError or OSError if the loader has died.
+        """
         self._loader.receive_until(self)
         if isinstance(self.batch, Exception):
             raise self.batch

@@ -55,7 +55,10 @@ class AnyOptimizer(Protocol):
 
 
 def optimizer_of(spec: JobSpec, parameters: FlatParameters) -> AnyOptimizer:
-    """The optimizer of a spec over the trained parameters of a model. Raises WorkloadError if it does not fit them."""
+    """Return the optimizer of a spec over the trained parameters of a model.
+
+    Raises WorkloadError if it does not fit them.
+    """
     made = spec.optimizer.entry.load()(spec.optimizer.settings)
     if isinstance(made, Stepper):
         return FlatOptimizer(spec, parameters, made)
@@ -88,7 +91,7 @@ class FlatOptimizer:
         return part
 
     def _bind(self, within: slice) -> list[_Bound]:
-        """The steps with the views that they work on, and their place in the gradient of these parameters."""
+        """Return the steps with the views that they work on, and their place in the gradient of these parameters."""
         bound: list[_Bound] = []
         for stepper, place in self._steps:
             start, stop = max(place.start, within.start), min(place.stop, within.stop)
@@ -301,7 +304,7 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The average in place of the vector, for the block."""
+        """Have the average in place of the vector, for the block."""
         kept = self._vector.clone()
         self._vector.copy_(self.vector)
         try:
@@ -311,7 +314,7 @@ class Average:
 
 
 def average_of(spec: JobSpec, vector: Tensor) -> Average | None:
-    """The average that a job asks for."""
+    """Return the average that a job asks for."""
     asked = spec.optimizer.averaging
     return None if asked is None else Average(asked, vector)
 

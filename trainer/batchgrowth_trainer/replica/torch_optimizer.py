@@ -34,7 +34,7 @@ Store = dict[str, Any]
 
 
 def maker(settings: TorchBlock) -> Callable[[JobSpec, FlatParameters], "TorchOptimizer"]:
-    """A function that makes the optimizer for the parameters of a model."""
+    """Return a function that makes the optimizer for the parameters of a model."""
 
     def made(spec: JobSpec, parameters: FlatParameters) -> TorchOptimizer:
         return TorchOptimizer(settings, spec, parameters)
@@ -59,7 +59,7 @@ class TorchOptimizer:
     """An optimizer that is made from its class, with the interface of a FlatOptimizer."""
 
     def __init__(self, settings: TorchBlock, spec: JobSpec, parameters: FlatParameters) -> None:
-        """Raises WorkloadError if there is no such optimizer, or its state cannot travel."""
+        """Raise WorkloadError if there is no such optimizer, or its state cannot travel."""
         self._class = find_function(settings.optimizer, FIELD)
         if not (isinstance(self._class, type) and issubclass(self._class, torch.optim.Optimizer)):
             raise WorkloadError(f"{FIELD}: {settings.optimizer} is no subclass of torch.optim.Optimizer; name one")
@@ -93,7 +93,7 @@ class TorchOptimizer:
             leaf.grad = None
 
     def _made(self, leaves: list[nn.Parameter]) -> Made:
-        """The optimizer with the parameters that do not decay in a group of their own."""
+        """Return the optimizer with the parameters that do not decay in a group of their own."""
         plain = [leaf for leaf, spared in zip(leaves, self._spared, strict=True) if not spared]
         others = [leaf for leaf, spared in zip(leaves, self._spared, strict=True) if spared]
         groups: list[Store] = [{"params": plain}] if plain else []
@@ -109,7 +109,7 @@ class TorchOptimizer:
     # --- what it keeps ------------------------------------------------------------------------------------------------
 
     def _tried(self) -> Iterator[_Cell]:
-        """What the optimizer keeps, found by steps on copies of the parameters; makes the vectors for it."""
+        """Return what the optimizer keeps, found by steps on copies of the parameters; makes the vectors for it."""
         leaves = [nn.Parameter(leaf.detach().clone()) for leaf in self._leaves]
         trial = self._made(leaves)
         before: list[Store] = [{}] * len(leaves) + [deepcopy(_settings_of(group)) for group in trial.param_groups]
@@ -132,7 +132,7 @@ class TorchOptimizer:
             self.state[name] = torch.zeros(length, dtype=dtype, device=self._leaves[0].device)
 
     def _kind_of(self, key: str, value: Any) -> tuple[str, int]:
-        """The vector for a value, and how many of its elements it takes."""
+        """Return the vector for a value, and how many of its elements it takes."""
         if isinstance(value, Tensor):
             return str(value.dtype).removeprefix("torch."), value.numel()
         if isinstance(value, bool | int | float):
@@ -170,7 +170,7 @@ class TorchOptimizer:
 
 
 def _stores(optimizer: Made, leaves: list[nn.Parameter]) -> list[Store]:
-    """What an optimizer keeps: for each parameter, then for each group."""
+    """Return what an optimizer keeps: for each parameter, then for each group."""
     return [*(optimizer.state[leaf] for leaf in leaves), *optimizer.param_groups]
 
 

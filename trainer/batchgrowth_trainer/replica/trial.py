@@ -22,7 +22,7 @@ from batchgrowth_trainer.replica.replica import Replica
 
 
 def first_shard(replica: Replica) -> Arithmetic:
-    """Computes the first shard with the weights that the replica has, which stays as it is.
+    """Compute the first shard with the weights that the replica has, which stays as it is.
 
     A replica that was just built has the first weights of its job, the same in every process. The digest is empty if
     the kernels need not be deterministic: it would differ from process to process.
@@ -47,7 +47,7 @@ def _device(device: torch.device) -> str:
 
 @cache
 def processor() -> str:
-    """The processor's model, as the system names it."""
+    """Return the processor's model, as the system names it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -93,7 +93,7 @@ def try_out(replica: Replica) -> None:
 
 
 def _buffers(replica: Replica) -> dict[str, Tensor]:
-    """The buffers that are not None, by each of their names."""
+    """Return the buffers that are not None, by each of their names."""
     return dict(replica.model.named_buffers(remove_duplicate=False))
 
 

@@ -55,16 +55,16 @@ class Watchdog:
         self._closed = threading.Event()
 
     def __enter__(self) -> None:
-        """The thread begins to compute."""
+        """Note that the thread begins to compute."""
         self._beats += 1
         self._computing = True
 
     def __exit__(self, *_: object) -> None:
-        """The thread does something else, such as waiting for its peers."""
+        """Note that the thread does something else, such as waiting for its peers."""
         self._computing = False
 
     def beat(self) -> None:
-        """The thread has computed a shard, or as much of something else."""
+        """Note that the thread has computed a shard, or as much of something else."""
         self._longest = max(self._longest, self._seconds, TICK_SECONDS)
         self._beats += 1
 
@@ -124,7 +124,7 @@ class Control:
         return self.abandoned or self._over_generation >= generation
 
     def request_snapshot(self) -> Future[Snapshot]:
-        """A copy of the state at the next update boundary; at once if the member does not train."""
+        """Return a copy of the state at the next update boundary; at once if the member does not train."""
         request: Future[Snapshot] = Future()
         with self._lock:
             self._requests.append(request)
@@ -214,7 +214,7 @@ class Member:
     def partial_rows(
         self, model: Mapping[str, PackedTensor] | None, step: Step, rank: int, size: int
     ) -> list[np.ndarray]:
-        """The rows of this member's nodes of the update `step`, computed with the server's model.
+        """Return the rows of this member's nodes of the update `step`, computed with the server's model.
 
         None stands for the model of the last call, for another part of its update, if the exchange has backups.
         """
@@ -256,7 +256,7 @@ class Member:
             self.replica.moved_to(Position(best[0], *places[holds.index(True)][2:]))
 
     def unreported(self, reported: int, evaluated: int) -> tuple[messages.Report, ...]:
-        """Reports of the rows after update `reported` and the evaluations after epoch `evaluated`.
+        """Return reports of the rows after update `reported` and the evaluations after epoch `evaluated`.
 
         Safe to call while another thread trains.
         """
@@ -279,7 +279,7 @@ class Member:
         self._idle_since = (self.replica.position.update, time.perf_counter())
 
     def rows_after(self, update: int) -> tuple[messages.UpdateRow, ...]:
-        """The rows of later updates, as far as they are kept."""
+        """Return the rows of later updates, as far as they are kept."""
         return tuple(row for row in tuple(self._rows) if row.update > update)
 
     def pause(self) -> float | None:
@@ -303,18 +303,25 @@ class _Generation:
         self._bytes = 0  # that all members together sent since the last report
 
     def run(self) -> None:
-        """Update after update, to the end of the order or a stop, which the reduction carries to every member."""
-        generation, update, rank = self._order.generation, self._replica.position.update, self._group.rank
-        self._send(messages.GenerationBegan(generation, update, rank, self._member.pause()))
+        """Train round after round, to the end of the order or a stop, which the rounds carry to every member."""
+        replica = self._replica
+        control = self._member.control
+        began = replica.position.update
+        self._send(messages.GenerationBegan(self._order.generation, began, self._group.rank, self._member.pause()))
         stop = False
         while True:
             self._evaluate_if_due()
-            self._member.control.at_boundary()
-            if stop or self._is_over():
+            control.at_boundary()
+            # The plan may end before the order does: a batch that has grown has made it shorter.
+            if stop or replica.position.update >= self._order.until or replica.plan.is_done(replica.position):
                 break
-            if self._member.control.abandoned:
+            if control.abandoned:
                 raise PeerLost("another driver has taken over")
-            stop = self._round()
+            done = self._strategy.round(self._stop_requested)
+            self._keep(done)
+            if self._reports and time.perf_counter() - self._reported_at > _REPORT_SECONDS:
+                self._send_rows()
+            stop = done.stop
         self._send_rows()
 
     def _check(self) -> None:
@@ -324,24 +331,16 @@ class _Generation:
     def _stop_requested(self) -> bool:
         return self._reports and self._member.control.stop_requested(self._order.generation)
 
-    def _is_over(self) -> bool:
-        """Whether the order is carried out, or nothing is left: a batch that has grown ends the plan earlier."""
-        position = self._replica.position
-        return position.update >= self._order.until or self._replica.plan.is_done(position)
-
-    def _round(self) -> bool:
-        done = self._strategy.round(self._stop_requested)
+    def _keep(self, done: Round) -> None:
+        """Keep the rows of a round's updates, as if these took equal times."""
         share = len(done.done)
-        seconds = done.compute_seconds / share, done.exchange_seconds / share, done.wait_seconds / share
+        seconds = (done.compute_seconds / share, done.exchange_seconds / share, done.wait_seconds / share)
         for later, (step, committed) in zip(range(share - 1, -1, -1), done.done, strict=True):
-            size, ago = self._group.size, later * sum(seconds)  # as if the updates of a round took equal times
-            row = messages.UpdateRow.now(step, self._replica.plan, committed, size, seconds, ago)
+            ago = later * sum(seconds)
+            row = messages.UpdateRow.now(step, self._replica.plan, committed, self._group.size, seconds, ago)
             self._member.keep_row(row)
         self._bytes += done.bytes_sent
         self._last = done
-        if self._reports and time.perf_counter() - self._reported_at > _REPORT_SECONDS:
-            self._send_rows()
-        return done.stop
 
     def _send_rows(self) -> None:
         if not self._reports:
