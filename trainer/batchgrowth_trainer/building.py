@@ -26,7 +26,8 @@ from batchgrowth_trainer.workload import Workload
 
 def build_workload(spec: JobSpec) -> Workload:
     """Return the workload with its model before the first update. Raises WorkloadError or DataError."""
-    given, seed = spec.workload, draw_seed(spec.seed, "model") % 2**32
+    given = spec.workload
+    seed = draw_seed(spec.seed, "model") % 2**32
     return load_workload(given.entrypoint, given.arguments, seed=seed, examples=given.examples)
 
 
@@ -37,7 +38,8 @@ def build_replica(spec: JobSpec) -> Replica:
     `replica.arithmetic`. Raises WorkloadError or DataError.
     """
     prepare_process(spec)
-    given, workload = spec.workload, build_workload(spec)
+    given = spec.workload
+    workload = build_workload(spec)
     check_metrics(spec, workload)
     device = make_device(spec)
     with reported_as_workload_error(f"{given.entrypoint}: preparing the model"):
@@ -60,7 +62,8 @@ def trained_replica(folder: Path, *, best: bool = False) -> Replica:
     Raises DataError if no run ended there, CheckpointError if the weights are damaged or of another model, and what
     loading the workload raises.
     """
-    job, path = recorded_job(folder), _weights_in(folder, best)
+    job = recorded_job(folder)
+    path = _weights_in(folder, best)
     receive_from(folder, job.spec)
     replica = build_replica(job.spec)
     _load(replica.model, path, job.spec)
@@ -78,7 +81,8 @@ def receive_from(folder: Path, spec: JobSpec) -> None:
 
 def trained_model(folder: Path, *, best: bool = False) -> nn.Module:
     """Return the model of `trained_replica`, on the CPU; this process's threads and random numbers stay as they are."""
-    job, path = recorded_job(folder), _weights_in(folder, best)
+    job = recorded_job(folder)
+    path = _weights_in(folder, best)
     receive_from(folder, job.spec)
     with untouched_randomness():
         model = build_workload(job.spec).model

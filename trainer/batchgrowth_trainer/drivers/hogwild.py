@@ -38,7 +38,8 @@ class Hogwild:
 
     def __init__(self, replica: Replica, pool: ThreadPoolExecutor, threads: int) -> None:
         """Raise WorkloadError if the model cannot be copied."""
-        self._replica, self._pool = replica, pool
+        self._replica = replica
+        self._pool = pool
         with reported_as_workload_error("copying the model for a thread of Hogwild"):
             self._twins = [replica.twin() for _ in range(threads)]
         # An optimizer of the user's own is an object with a state of its own, which is moved by one thread at a time.

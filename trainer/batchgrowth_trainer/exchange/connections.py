@@ -127,7 +127,8 @@ def seats(
 
     If `all_connected`, these are all others, however many.
     """
-    size, rows = len(doors), 1 if all_connected else rows_for(len(doors))
+    size = len(doors)
+    rows = 1 if all_connected else rows_for(len(doors))
     for rank in range(size):
         peers = {peer: doors[peer] for peer in grid_of(size, rows).peers(rank)}
         yield Seat(rank, size, rows, peers, token, timeout_seconds, store)
@@ -206,7 +207,9 @@ class _Forming:
     """The connections of a member while its group forms. Its threads close whatever they have when it is over."""
 
     def __init__(self, seat: Seat, encryption: Encryption | None, seconds: float) -> None:
-        self._seat, self._encryption, self._ends = seat, encryption, time.monotonic() + seconds
+        self._seat = seat
+        self._encryption = encryption
+        self._ends = time.monotonic() + seconds
         self._greeting_seconds = _GREETING_SHARE * seconds
         self._lock = threading.Lock()
         self._peers: dict[int, socket.socket] = {}
@@ -300,7 +303,8 @@ class _Forming:
 
 def _readable(sources: list[Any], seconds: float) -> list[Any]:
     """Those that can be read from within that time; unlike select, with any number of open files."""
-    by_number, waiting = {source.fileno(): source for source in sources}, select.poll()
+    by_number = {source.fileno(): source for source in sources}
+    waiting = select.poll()
     for number in by_number:
         waiting.register(number, select.POLLIN)
     return [by_number[number] for number, _ in waiting.poll(seconds * 1e3)]
@@ -344,7 +348,8 @@ class Mesh:
     """
 
     def __init__(self, peers: Mapping[int, socket.socket], is_over: Callable[[], bool] = lambda: False) -> None:
-        self._peers, self._is_over = peers, is_over
+        self._peers = peers
+        self._is_over = is_over
         self._news, self._wake = socket.socketpair()
         self._news.setblocking(False)
         self._wake.setblocking(False)
@@ -354,7 +359,8 @@ class Mesh:
         held = [peer for peer in peers if (pending := getattr(self._peers[peer], "pending", None)) and pending()]
         if held:  # TLS may hold bytes that the kernel no longer has
             return held
-        waiting, ranks = poll(), {self._peers[peer].fileno(): peer for peer in peers}
+        waiting = poll()
+        ranks = {self._peers[peer].fileno(): peer for peer in peers}
         for number in (*ranks, self._news.fileno()):
             waiting.register(number, POLLIN)
         numbers = [number for number, _ in waiting.poll(seconds * 1e3)]
@@ -386,7 +392,8 @@ class Mesh:
             connection.close()
 
     def _poll(self, sends: dict[int, memoryview], receives: dict[int, memoryview], seconds: float) -> None:
-        waiting, ranks = poll(), {}
+        waiting = poll()
+        ranks = {}
         for peer in sends.keys() | receives.keys():
             number = self._peers[peer].fileno()
             ranks[number] = peer

@@ -47,18 +47,23 @@ class Downpour:
 
     def __init__(self, setting: Setting) -> None:
         assert isinstance(setting.group, Served)
-        self._setting, self._replica, self._group = setting, setting.replica, setting.group
+        self._setting = setting
+        self._replica = setting.replica
+        self._group = setting.group
         self._others = set(range(self._group.size)) - {self._group.rank}
         serves_others = self._group.rank == 0 and self._group.size > 1
         self._computing = self._replica.twin(own_weights=True) if serves_others else self._replica
         self._model = list(self._replica.model_tensors().values())
         self._row = torch.empty(self._replica.length, device=self._replica.device)
-        self._compute_seconds, self._sent = 0.0, 0
+        self._compute_seconds = 0.0
+        self._sent = 0
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """Sixteen updates for each member, or as many as are left of the epoch; one each if a stop is requested."""
-        replica, began = self._replica, time.perf_counter()
-        self._compute_seconds, self._sent = 0.0, 0
+        replica = self._replica
+        began = time.perf_counter()
+        self._compute_seconds = 0.0
+        self._sent = 0
         steps = round_at(replica.plan, replica.position, _UPDATES * self._group.size)
         with undone_by_errors(replica):
             if self._group.rank:
@@ -153,7 +158,8 @@ class Downpour:
 
         `orders` and `pushed` are those to and from the worker of this process, where None says that it has failed.
         """
-        idle, begun = deque(range(self._group.size)), dict[int, float]()
+        idle = deque(range(self._group.size))
+        begun = dict[int, float]()
         while not turns.is_over:
             while idle and turns.may_begin():
                 rank = idle.popleft()

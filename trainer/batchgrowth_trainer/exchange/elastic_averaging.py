@@ -23,7 +23,8 @@ class ElasticAveraging(Apart):
 
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """All distances are those before the pull."""
-        replicas, group = self.local.replicas, self.group
+        replicas = self.local.replicas
+        group = self.group
         ways = {number: state["parameters"] - self.centre for number, state in states.items()}
         for number, way in ways.items():
             states[number]["parameters"].sub_(way, alpha=self._part / replicas)

@@ -78,7 +78,9 @@ class TcpGroup:
     def __init__(
         self, seat: Seat, door: Door, encryption: Encryption | None = None, is_over: Callable[[], bool] = lambda: False
     ) -> None:
-        self.rank, self.size, self.grid = seat.rank, seat.size, seat.grid
+        self.rank = seat.rank
+        self.size = seat.size
+        self.grid = seat.grid
         self._patience = seat.timeout_seconds
         with _peer_errors():
             peers = connect_all(seat, door, encryption, is_over, _forming(seat).total_seconds())
@@ -117,7 +119,9 @@ class NcclGroup:
     likes_buckets = False  # each swap waits for its kernels
 
     def __init__(self, seat: Seat) -> None:
-        self.rank, self.size, self.grid = seat.rank, seat.size, seat.grid
+        self.rank = seat.rank
+        self.size = seat.size
+        self.grid = seat.grid
         self._device = torch.device("cuda", torch.cuda.current_device())
         options = c10d.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=seat.timeout_seconds)
@@ -206,8 +210,10 @@ def _peer_errors() -> Iterator[None]:
 
 def swap_with_all(group: Group, mine: Tensor) -> list[Tensor]:
     """Every member's tensor, in the order of the ranks; all have the shape of `mine`. Raises PeerLost."""
-    grid, rank = group.grid, group.rank
-    row, column = grid.row(rank), grid.column(rank)
+    grid = group.grid
+    rank = group.rank
+    row = grid.row(rank)
+    column = grid.column(rank)
     block = _joined(group, row, mine.unsqueeze(0), dict.fromkeys(row, 1))
     if grid.is_mesh:
         return list(block)

@@ -284,7 +284,9 @@ class BucketSums:
     """
 
     def __init__(self, reduction: Reduction, shards: int, total: Tensor) -> None:
-        self._reduction, self._shards, self._total = reduction, shards, total
+        self._reduction = reduction
+        self._shards = shards
+        self._total = total
         self._thread = ThreadPoolExecutor(1, "exchange")
         self._under_way: list[Future[float]] = []
         self._is_broken = False

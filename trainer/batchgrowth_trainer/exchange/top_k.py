@@ -40,7 +40,8 @@ class TopK(Apart):
 
         Together they are the mean of the replicas' changes.
         """
-        examples, weights = sum(step.examples for step in steps), self.replica.parameters.vector.data
+        examples = sum(step.examples for step in steps)
+        weights = self.replica.parameters.vector.data
         for number, state in states.items():
             weights.copy_(self.centre)
             self.copies.load(state)
@@ -51,7 +52,8 @@ class TopK(Apart):
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """Move the centre by what all replicas send."""
         residuals = [state["residual"] for state in states.values()]
-        before, taken = _squares(residuals), [_taken(residual, self._count) for residual in residuals]
+        before = _squares(residuals)
+        taken = [_taken(residual, self._count) for residual in residuals]
         flag = torch.tensor([int(stop)], dtype=torch.int32, device=self.centre.device)
         mine = torch.cat([*(places_and_changes.view(-1) for places_and_changes in taken), flag])
         landing = {

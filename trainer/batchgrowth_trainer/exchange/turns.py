@@ -29,7 +29,8 @@ class Turns:
     """The updates 0 to `updates` - 1 of a round, which begin in order; `maximum` is that of the staleness."""
 
     def __init__(self, updates: int, maximum: int) -> None:
-        self._updates, self._maximum = updates, maximum
+        self._updates = updates
+        self._maximum = maximum
         self._next = 0
         self._under_way: dict[int, _Begun] = {}
         self.staleness: list[int] = []

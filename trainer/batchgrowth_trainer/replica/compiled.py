@@ -46,7 +46,8 @@ class Compiled:
         from torch._dynamo.exc import FailOnRecompileLimitHit
 
         if _LIMIT.get() != self._most:
-            config.recompile_limit, config.accumulated_recompile_limit = self._most, 2 * self._most
+            config.recompile_limit = self._most
+            config.accumulated_recompile_limit = 2 * self._most
             config.fail_on_recompile_limit_hit = True
             _LIMIT.set(self._most)
         try:

@@ -45,7 +45,9 @@ def seed_generators(value: int) -> None:
 
 def generator_states() -> Callable[[], None]:
     """Return a function that sets the global generators back to their present states."""
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch_state = torch.get_rng_state()
+    numpy_state = np.random.get_state()
+    python_state = random.getstate()
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda_states = torch.cuda.get_rng_state_all() if used else []
 
@@ -89,7 +91,8 @@ def example_order(seed: int, epoch: int, examples: int) -> Tensor:
 
 MOST_TRIES = 10  # of one example
 _RETRY_SECONDS = 30.0  # for one shard; half of the default of exchange.timeoutSeconds, after which peers give up
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
+_FIRST_WAIT_SECONDS = 0.1
+_LONGEST_WAIT_SECONDS = 5.0
 
 _LOG = logging.getLogger(__name__)
 
@@ -180,12 +183,14 @@ class Requests:
     """The requests for the training examples of a job; `draws` is whether reading them may draw random numbers."""
 
     def __init__(self, seed: int, *, draws: bool = True) -> None:
-        self._seed, self._draws = seed, draws
+        self._seed = seed
+        self._draws = draws
         self._orders: dict[int, Tensor] = {}
 
     def of(self, plan: Plan, step: Step, shard: int) -> Request:
         """Return the request for one shard of an update."""
-        bounds, first = shard_bounds(step.examples, step.shards), step.position.offset
+        bounds = shard_bounds(step.examples, step.shards)
+        first = step.position.offset
         order = self.order(step.position.epoch, plan.examples_per_epoch)
         indices = order[first + bounds[shard] : first + bounds[shard + 1]]
         return Request(None, indices, reading_seed(self._seed, step.position.update, shard) if self._draws else 0)

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import DeviceFault
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # mallopt(3)
+# The parameters of mallopt(3).
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_MAX = -4
+_M_ARENA_MAX = -8
 
 
 def make_device(spec: JobSpec) -> torch.device:

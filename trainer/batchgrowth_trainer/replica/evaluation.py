@@ -66,7 +66,8 @@ def evaluate(
 def _evaluated(
     replica: Replica, name: str, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any]
 ) -> dict[str, float]:
-    workload, test = replica.workload, replica.workload.test_sets[name]
+    workload = replica.workload
+    test = replica.workload.test_sets[name]
     names = ("loss", *workload.metrics)
     number = -(-len(test) // _CHUNK)
     layout = lay_out(number, size)
@@ -87,7 +88,8 @@ def _evaluated(
 def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chunk]:
     """Return the chunks of that run of the test set of that name, by number."""
     replica.model.eval()
-    start, chunks = replica.buffers.clone(), {}
+    start = replica.buffers.clone()
+    chunks = {}
     with torch.no_grad(), replica.as_evaluated():
         for chunk in range(*run):
             chunks[chunk] = _chunk(replica, name, range(chunk, run[1]))
@@ -132,8 +134,11 @@ def _request(replica: Replica, name: str, chunk: int) -> Request:
 
 def _chunk(replica: Replica, name: str, coming: range) -> Chunk:
     """Return the first of the chunks that are coming."""
-    chunk, request = coming[0], _request(replica, name, coming[0])
-    workload, indices, first = replica.workload, request.indices, chunk * _CHUNK
+    chunk = coming[0]
+    request = _request(replica, name, coming[0])
+    workload = replica.workload
+    indices = request.indices
+    first = chunk * _CHUNK
     with reported_as_workload_error(f"evaluating the test examples{name and f' {name}'} from {first}"):
         following = (_request(replica, name, each) for each in coming)
         inputs, target = to_device(replica.loaders.read(request, lambda: following), replica.device)

@@ -40,7 +40,8 @@ class Span:
 
 
 def _lay_out(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int]:
-    spans, end = [], 0
+    spans = []
+    end = 0
     for name, tensor in named:
         spans.append(Span(name, tuple(tensor.shape), end))
         end += _aligned(tensor.numel())
@@ -166,7 +167,8 @@ class FlatBuffers:
             for owner, key in owners:
                 owner._buffers[key] = view
                 self._slots.append(_Slot(span.name, owner, key, view))
-        self.vectors[dtype], self.spans[dtype] = flat, spans
+        self.vectors[dtype] = flat
+        self.spans[dtype] = spans
 
     def clone(self) -> Start:
         """Return a copy of every vector: the state each shard starts from."""

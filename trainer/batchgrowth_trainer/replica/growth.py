@@ -39,7 +39,9 @@ class Stopwatch:
 # --- The course of a job as part of a replica's state: it moves to members and through checkpoints with the weights ---
 
 _NAME = "growth.course"
-_COUNT, _FIRST, _WIDTH = 0, 1, 3
+_COUNT = 0
+_FIRST = 1
+_WIDTH = 3
 _MOST_WAITING = 256
 _DECISIONS = _FIRST + _WIDTH * MOST_DECISIONS
 
@@ -58,7 +60,8 @@ class Growth:
         self._measures = self.course.measures
         length = _DECISIONS + self.course.memory if self.course.measures else 0
         self._vector = torch.zeros(length, dtype=torch.float64, device=device)
-        self._memory, self._is_written = [0.0] * self.course.memory, True
+        self._memory = [0.0] * self.course.memory
+        self._is_written = True
         self._waiting: list[tuple[Step, Sums, float]] = []
         if self.course.is_measured:
             self.course.rule  # noqa: B018  (a rule that cannot be loaded is a fault of the job before its first update)
@@ -82,7 +85,9 @@ class Growth:
 
     def _take_in(self) -> BatchDecision | None:
         """Take what waits into account; the outcome of the last, as no look is due at the others."""
-        waiting, self._waiting, decision = self._waiting, [], None
+        waiting = self._waiting
+        self._waiting = []
+        decision = None
         self._is_written = self._is_written and not waiting
         for step, sums, norm in waiting:
             measured = Measured(

@@ -31,7 +31,8 @@ class Judgement:
     """
 
     def __init__(self, spec: JobSpec, weights: Mapping[str, Tensor], device: torch.device) -> None:
-        self._spec, evaluation = spec, spec.evaluation
+        self._spec = spec
+        evaluation = spec.evaluation
         named = ((STOP, evaluation.stop_early), (RECORD, evaluation.keep_best))
         self._watched: dict[str, WatchedMetric] = {name: watched for name, watched in named if watched is not None}
         self._records = {name: torch.zeros(1 + len(astuple(Judged())), dtype=torch.float64, device=device)

@@ -86,8 +86,13 @@ def _cut(place: slice) -> Iterator[slice]:
 # A coordinator decides by inner products alone, and orders sums of vectors that it never sees.
 # Legend: s = a step, y = the change of the gradient by it, H = the approximation of the inverse Hessian.
 
-_WEIGHTS, _SLOPE, _CHANGE = "weights", "slope", "change"  # known during an update alone
-_STEP, _GRADIENT, _NUMBERS = "step", "gradient", "numbers"
+# The names of vectors: the first three are known during an update alone.
+_WEIGHTS = "weights"
+_SLOPE = "slope"
+_CHANGE = "change"
+_STEP = "step"
+_GRADIENT = "gradient"
+_NUMBERS = "numbers"
 
 Products = dict[str, float]
 """The inner products of one vector with others, by their names."""
@@ -106,13 +111,15 @@ class LBFGSOptimizer:
     """
 
     def __init__(self, settings: LBFGSBlock, parameters: FlatParameters) -> None:
-        vector, places = parameters.vector.data, range(settings.history)
+        vector = parameters.vector.data
+        places = range(settings.history)
         names = [*map(_step, places), *map(_change, places), _STEP, _GRADIENT]
         self.state = {name: torch.zeros_like(vector) for name in names}
         self._slices = HeldSlices(parameters.spans, self.state | {_WEIGHTS: vector})
         numbers = Coordinator(settings).numbers
         self.state[_NUMBERS] = torch.tensor(numbers, dtype=torch.float64, device=vector.device)
-        self._settings, self._decayed = settings, vector[: parameters.last_from]
+        self._settings = settings
+        self._decayed = vector[: parameters.last_from]
 
     @torch.no_grad()
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
@@ -134,9 +141,11 @@ class Coordinator:
 
     def __init__(self, settings: LBFGSBlock, numbers: Sequence[float] = ()) -> None:
         """`numbers` are those of a coordinator after the update before; none before the first update."""
-        size, self._least = settings.history, float(settings.least_curvature)
+        size = settings.history
+        self._least = float(settings.least_curvature)
         given = list(numbers) or [0.0] * (1 + 2 * size**2)
-        self._history, self._taken = size, int(given[0])
+        self._history = size
+        self._taken = int(given[0])
         rows = [given[at : at + size] for at in range(1, len(given), size)]
         self._step_change: Table = rows[:size]  # s_i · y_j, if j is not older than i
         self._change_change: Table = rows[size:]
@@ -195,7 +204,9 @@ class Coordinator:
 
     def _direction(self, of_slope: Products) -> Products:
         """Run the two loops of Nocedal and Wright, algorithm 7.4, on the factors of a sum in place of the sum."""
-        places, step_change, change_change = self.places, self._step_change, self._change_change
+        places = self.places
+        step_change = self._step_change
+        change_change = self._change_change
         if not places:
             return {_SLOPE: -1.0}
         alpha: dict[int, float] = {}  # by place, as the factors of y: -alpha, and those of s

@@ -46,7 +46,8 @@ class Loaders:
     """Reads the examples of a workload, in `processes` other processes; in this one if there are none."""
 
     def __init__(self, workload: Workload, processes: int, ahead: int) -> None:
-        self._workload, self._most = workload, processes * ahead
+        self._workload = workload
+        self._most = processes * ahead
         self._lanes: defaultdict[str | None, _Lane] = defaultdict(_Lane)
         self.draws = not is_indexed(workload, workload.train)
         """Whether reading training examples may draw random numbers."""

@@ -70,7 +70,8 @@ class FlatOptimizer:
     """Takes the steps of a Stepper. See AnyOptimizer."""
 
     def __init__(self, spec: JobSpec, parameters: FlatParameters, stepper: Stepper) -> None:
-        vector, cut = parameters.vector.data, parameters.last_from
+        vector = parameters.vector.data
+        cut = parameters.last_from
         self.state: dict[str, Tensor] = {name: torch.zeros_like(vector) for name in stepper.state}
         decayed = [span.place for span in parameters.spans if span.start < cut]
         others = [span.place for span in parameters.spans if span.start >= cut]
@@ -78,7 +79,8 @@ class FlatOptimizer:
         if others:
             spared = stepper.spared or _undecayed(spec)
             parts += [(spared, place) for place in _places(spared, others)]
-        self._parameters, self._steps = vector, parts
+        self._parameters = vector
+        self._steps = parts
         self._bound = self._bind(slice(0, len(vector)))
 
     def within(self, place: slice) -> "FlatOptimizer":
@@ -94,7 +96,8 @@ class FlatOptimizer:
         """Return the steps with the views that they work on, and their place in the gradient of these parameters."""
         bound: list[_Bound] = []
         for stepper, place in self._steps:
-            start, stop = max(place.start, within.start), min(place.stop, within.stop)
+            start = max(place.start, within.start)
+            stop = min(place.stop, within.stop)
             for lo, hi in _blocks(stepper, start, stop, self._parameters.device):
                 state = {name: whole[lo:hi] for name, whole in self.state.items()}
                 bound.append(
@@ -149,7 +152,9 @@ def sgd_stepper(settings: SGDBlock) -> Stepper:
 
     Torch's own function takes twice as long for a small net.
     """
-    momentum, decay, nesterov = float(settings.momentum), float(settings.weight_decay), settings.nesterov
+    momentum = float(settings.momentum)
+    decay = float(settings.weight_decay)
+    nesterov = settings.nesterov
 
     def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, _done: int) -> None:
         if decay:
@@ -187,7 +192,9 @@ def adagrad_stepper(settings: AdagradBlock) -> Stepper:
 
 # --- RMSprop, with momentum and centred if asked for ---
 
-_SQUARES, _MEAN, _BUFFER = "square_avg", "grad_avg", "momentum_buffer"
+_SQUARES = "square_avg"
+_MEAN = "grad_avg"
+_BUFFER = "momentum_buffer"
 
 
 def rmsprop_stepper(settings: RMSpropBlock) -> Stepper:
@@ -259,7 +266,8 @@ def lamb_stepper(settings: LAMBBlock) -> Stepper:
         down = torch.zeros_like(vector)
         plain.step(down, gradient, state, 1.0, done)  # Adam's step, from 0 at learning rate 1
         move = down.sub_(vector, alpha=decay)
-        weights, length = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(move)
+        weights = torch.linalg.vector_norm(vector)
+        length = torch.linalg.vector_norm(move)
         ratio = torch.where((weights > 0) & (length > 0), weights / length, 1.0)
         vector.add_(move.mul_(ratio), alpha=learning_rate)
 
@@ -272,10 +280,12 @@ def lamb_stepper(settings: LAMBBlock) -> Stepper:
 def lars_stepper(settings: LARSBlock) -> Stepper:
     """LARS with these settings: You et al., 2017, with the learning rate outside of the momentum, as torch's SGD."""
     plain = sgd_stepper(SGDBlock(momentum=settings.momentum))
-    trust, decay = float(settings.trust_coefficient), float(settings.weight_decay)
+    trust = float(settings.trust_coefficient)
+    decay = float(settings.weight_decay)
 
     def step(vector: Tensor, gradient: Tensor, state: Mapping[str, Tensor], learning_rate: float, done: int) -> None:
-        weights, slope = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(gradient)
+        weights = torch.linalg.vector_norm(vector)
+        slope = torch.linalg.vector_norm(gradient)
         ratio = trust * weights / (slope + decay * weights)
         ratio = torch.where((weights > 0) & (slope > 0), ratio, 1.0)
         plain.step(vector, torch.add(gradient, vector, alpha=decay).mul_(ratio), state, learning_rate, done)
@@ -293,7 +303,8 @@ class Average:
     """The average of `vector`, shape (length,), so far; begins as the vector itself."""
 
     def __init__(self, averaging: Averaging, vector: Tensor) -> None:
-        self._decay, self._vector = float(averaging.decay), vector
+        self._decay = float(averaging.decay)
+        self._vector = vector
         self.vector = vector.clone()
 
     @torch.no_grad()

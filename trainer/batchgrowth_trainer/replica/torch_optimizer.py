@@ -63,8 +63,11 @@ class TorchOptimizer:
         self._class = find_function(settings.optimizer, FIELD)
         if not (isinstance(self._class, type) and issubclass(self._class, torch.optim.Optimizer)):
             raise WorkloadError(f"{FIELD}: {settings.optimizer} is no subclass of torch.optim.Optimizer; name one")
-        self._settings, self._seed, self._rate = settings, spec.seed, float(spec.learning_rate.initial)
-        self._spans, vector = parameters.spans, parameters.vector.data
+        self._settings = settings
+        self._seed = spec.seed
+        self._rate = float(spec.learning_rate.initial)
+        self._spans = parameters.spans
+        vector = parameters.vector.data
         self._spared = [span.start >= parameters.last_from for span in self._spans]
         self._leaves = [nn.Parameter(span.of(vector)) for span in self._spans]
         self.state: dict[str, Tensor] = {}

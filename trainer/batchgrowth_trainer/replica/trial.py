@@ -120,7 +120,8 @@ def _check_reading(replica: Replica) -> None:
     whole = Requests(replica.spec.seed).of(replica.plan, replica.plan.step_at(replica.position), 0)
     request = Request(None, whole.indices[:_READ_TWICE], whole.seed)
     with reported_as_workload_error("reading the first examples"):
-        first, second = read(workload, request), read(workload, request)
+        first = read(workload, request)
+        second = read(workload, request)
     if not _is_same(first, second):
         at = seen_at(getattr(workload.train, "__getitem__", None)) or seen_at(workload.collate)
         raise WorkloadError(

@@ -71,7 +71,8 @@ class Watchdog:
     def tick(self, seconds: float) -> bool:
         """Count the seconds since the last tick; whether the thread hangs."""
         if not self._computing or self._beats != self._seen:
-            self._seen, self._seconds = self._beats, 0.0
+            self._seen = self._beats
+            self._seconds = 0.0
             return False
         self._seconds += seconds
         return self._longest > 0 and self._seconds > max(self._least, _LONGEST * self._longest)
@@ -260,7 +261,8 @@ class Member:
 
         Safe to call while another thread trains.
         """
-        rows, evaluations = self.rows_after(reported), tuple(self._evaluations)
+        rows = self.rows_after(reported)
+        evaluations = tuple(self._evaluations)
         new = (evaluation for evaluation in evaluations if evaluation.position.epoch > evaluated)
         return (*((messages.RowsReport(rows, 0),) if rows else ()), *new)
 
@@ -292,7 +294,10 @@ class _Generation:
     """One generation's loop."""
 
     def __init__(self, member: Member, order: messages.Order, group: Group, send: Send) -> None:
-        self._member, self._replica, self._order, self._group = member, member.replica, order, group
+        self._member = member
+        self._replica = member.replica
+        self._order = order
+        self._group = group
         self._send = send
         self._strategy = strategy_of(Setting(self._replica, group, member.watchdog, self._check))
         self._reports = group.rank == 0
@@ -350,7 +355,8 @@ class _Generation:
             last = self._last
             seen = () if last is None else (last.distance, last.staleness, last.compression_error)
             self._send(messages.RowsReport(rows, self._bytes, *seen))
-            self._reported, self._bytes = rows[-1].update, 0
+            self._reported = rows[-1].update
+            self._bytes = 0
         self._reported_at = time.perf_counter()
 
     def _evaluate_if_due(self) -> None:
