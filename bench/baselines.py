@@ -25,7 +25,7 @@ from batchgrowth.position import Position
 from batchgrowth.schedule.plan import make_plan
 from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec
-from batchgrowth_trainer.replica.building import build_workload
+from batchgrowth_trainer.building import build_workload
 from batchgrowth_trainer.replica.data import example_order
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.workload import Dataset, fetch

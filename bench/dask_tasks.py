@@ -14,7 +14,7 @@ import torch
 from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.replica.building import build_workload
+from batchgrowth_trainer.building import build_workload
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.workload import Workload, fetch
 from distributed import Client
