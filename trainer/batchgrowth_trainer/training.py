@@ -95,7 +95,9 @@ def train(
 
     Raises Interrupted, after writing a checkpoint, if a stop was requested, else an error of `batchgrowth.errors`.
     """
-    name, spec, fence = job.metadata.name, job.spec, options.fence
+    name = job.metadata.name
+    spec = job.spec
+    fence = options.fence
     check_installed(spec.trackers or ())
     plan = plan or make_plan(spec)
     watch = LoopWatch()
@@ -212,7 +214,9 @@ def summary_of(run: RunState, directory: Path, trained: Trained) -> dict[str, An
     weights of best.safetensors.
     """
     assert trained.snapshot is not None
-    plan, totals, evaluation = run.plan, run.totals, run.spec.evaluation
+    plan = run.plan
+    totals = run.totals
+    evaluation = run.spec.evaluation
 
     run.flush()
     last_loss = 0.0

@@ -312,7 +312,8 @@ class GatherScatterDriver:
 
     def train(self) -> Trained:
         """Train to the end of the plan or a requested stop. Raises WorkloadError, DataError and ClusterError."""
-        run, replica = self._run, self._replica
+        run = self._run
+        replica = self._replica
         saved = run.checkpoint_after(0)
         if saved is not None:
             replica.restore(saved.snapshot)
@@ -331,7 +332,9 @@ class GatherScatterDriver:
 
     def _update(self, step: Step) -> None:
         """Try to make the update `step`: wait for workers, scatter the model, gather the gradients, and step."""
-        run, crew, replica = self._run, self._crew, self._replica
+        run = self._run
+        crew = self._crew
+        replica = self._replica
         team = self._scaling.gather(self._handle_events, {})
         free = self._free(team)
         members = [worker for worker in free if not self._late.rests(worker)] or free

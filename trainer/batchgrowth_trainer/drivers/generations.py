@@ -122,7 +122,8 @@ class GenerationsDriver:
 
     def train(self) -> Trained:
         """Train to the end of the plan or a requested stop. Raises WorkloadError, DataError and ClusterError."""
-        run, states = self._run, self._states
+        run = self._run
+        states = self._states
         while True:
             # Wait for members, one of which then holds the newest state with every report of what led to it.
             members = self._scaling.gather(self._handle_events, states.updates)
@@ -163,7 +164,8 @@ class GenerationsDriver:
 
     def _form(self, generation: Generation) -> None:
         """Give each member its order, by rank: to meet the others, and to train up to the end of the stage."""
-        run, crew = self._run, self._crew
+        run = self._run
+        crew = self._crew
         ready = [crew.ready[address] for address in generation.members]
         entry = run.spec.exchange.entry
         # NCCL makes each wait for all, which a Nondeterministic exchange must not.
@@ -259,7 +261,8 @@ class GenerationsDriver:
 
     def _conclude(self, generation: Generation) -> None:
         """Take how far each member is, leave out those with a fault, and record a loss. Raises a workload's error."""
-        run, states = self._run, self._states
+        run = self._run
+        states = self._states
         for address, error in generation.errors.items():
             if not isinstance(error, WorkerFault):
                 states.take_reports(address)

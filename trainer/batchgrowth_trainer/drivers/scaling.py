@@ -117,7 +117,8 @@ class Scaling:
 
     def tick(self, members: Sequence[str]) -> None:
         """Request the workers needed now or before a new one could be ready; `members` train and are kept."""
-        run, crew = self._run, self._crew
+        run = self._run
+        crew = self._crew
         if time.monotonic() - self._ticked_at < _TICK_SECONDS:
             return
         self._ticked_at = time.monotonic()
@@ -157,7 +158,9 @@ class Scaling:
 
     def _upcoming(self) -> Iterator[Upcoming]:
         """Yield the later stages, the expected one included; none while no pace is known."""
-        run, plan, rate = self._run, self._run.expected, self._pace.rate
+        run = self._run
+        plan = self._run.expected
+        rate = self._pace.rate
         if not rate:
             return
         done = _examples(run.position, plan)
@@ -171,7 +174,8 @@ class Scaling:
         `handle_events` handles events for up to some seconds. Waits for a first worker, and once per stage, up to
         workers.waitSeconds, for the others. Raises ClusterError if no worker becomes ready.
         """
-        run, crew = self._run, self._crew
+        run = self._run
+        crew = self._crew
         began = time.monotonic()
         stage = run.plan.stage_at(run.position.update).index
         patience = 0 if stage == self._waited_in else run.spec.workers.wait_seconds

@@ -33,7 +33,8 @@ class Arithmetics:
     def __init__(
         self, *, required: bool = False, publish: Publish = _ignored, known: Mapping[str, Any] | None = None
     ) -> None:
-        self._required, self._publish = required, publish
+        self._required = required
+        self._publish = publish
         stored = known or {}
         self._job = {role: Arithmetic.from_json(stored[role]) for role in (SHARDS, STEPS) if role in stored}
         self._records: list[dict[str, str]] = [dict(record) for record in stored.get("differing", ())]
