@@ -191,7 +191,7 @@ class Member:
             with reported_as_device_fault(f"a worker at update {self.replica.position.update}"):
                 group = form_group(order.seat, self.door, encryption, lambda: self.control.is_over(order.generation))
                 self._catch_up(group)
-                _Generation(self, order, group, send).run()
+                _MemberGeneration(self, order, group, send).run()
             return self._outcome()
         except PeerLost as error:
             return self._outcome(lost=str(error))
@@ -290,7 +290,7 @@ class Member:
         return time.perf_counter() - since if update == self.replica.position.update else None
 
 
-class _Generation:
+class _MemberGeneration:
     """One generation's loop."""
 
     def __init__(self, member: Member, order: messages.Order, group: Group, send: Send) -> None:
