@@ -54,7 +54,7 @@ def worker_template(s: Situation) -> dict[str, Any]:
         livenessProbe=liveness_probe("/health", "health"),  # Dask's event loop answers, not the thread that trains
         readinessProbe={"httpGet": {"path": "/health", "port": "health"}, "periodSeconds": 1},
         resources={"requests": {"cpu": "100m"}},  # without a request, a busy node serves every other pod first
-        volumeMounts=[*MOUNTS, SHARED_MEMORY_MOUNT] if has_loaders else MOUNTS,
+        volumeMounts=[*MOUNTS, SHARED_MEMORY_MOUNT] if has_loaders else [*MOUNTS],
     )
     given = s.spec.workers.template
     for one in (given.get("spec") or {}).get("containers") or ():
