@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 
 def packed(name: str, files: Mapping[str, bytes]) -> bytes:
-    """The archive of the chart with that name; `files` are its files by their path within it."""
+    """Return the archive of the chart with that name; `files` are its files by their path within it."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, content in sorted(files.items(), key=lambda file: (file[0] != "Chart.yaml", file[0])):

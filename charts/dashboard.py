@@ -15,7 +15,7 @@ METRIC = "batchgrowth_progress_ratio"
 
 
 def dashboard() -> str:
-    """Returns the text of dashboards/job.json."""
+    """Return the text of dashboards/job.json."""
     board = (
         Dashboard("BatchGrowthJob")
         .uid("batchgrowth-job")
@@ -36,6 +36,6 @@ def dashboard() -> str:
 
 
 def _variable(name: str, label: str, query: str) -> QueryVariable:
-    """A variable that Grafana queries again whenever the time range changes: jobs come and go."""
+    """Return a variable that Grafana queries again whenever the time range changes: jobs come and go."""
     variable = QueryVariable(name).label(label).datasource(DATASOURCE).query({"query": query, "refId": name})
     return variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)

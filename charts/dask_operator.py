@@ -16,18 +16,18 @@ PACKAGE = "dask-kubernetes"
 
 
 def chart_folder() -> Path:
-    """The chart's folder in the package."""
+    """Return the chart's folder in the package."""
     return Path(str(files("dask_kubernetes"))) / "operator" / "deployment" / "helm" / NAME
 
 
 def chart_values() -> dict[str, Any]:
-    """The chart's own defaults."""
+    """Return the chart's own defaults."""
     values: dict[str, Any] = yaml.safe_load((chart_folder() / "values.yaml").read_text())
     return values
 
 
 def vendor(folder: Path) -> Path:
-    """Writes the chart as an archive into the folder, deletes older ones and returns its path."""
+    """Write the chart as an archive into the folder, delete older ones and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / archive_name()
     part = target.with_suffix(".part")
@@ -40,12 +40,12 @@ def vendor(folder: Path) -> Path:
 
 
 def archive_name() -> str:
-    """The file name of the chart's archive."""
+    """Return the file name of the chart's archive."""
     return f"{NAME}-{version(PACKAGE)}.tgz"
 
 
 def released() -> bytes:
-    """The chart's archive.
+    """Return the chart's archive.
 
     Fills in the package's placeholders for the version and the image's tag, as its publishers do.
     The same package gives the same bytes.
@@ -56,7 +56,7 @@ def released() -> bytes:
 
 
 def _released(name: str, content: bytes) -> bytes:
-    """The file as published, with the package's version."""
+    """Return the file as published, with the package's version."""
     own = version(PACKAGE)
     if name == "Chart.yaml":
         return _dumped(yaml.safe_load(content) | {"version": own, "appVersion": own})

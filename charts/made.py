@@ -12,7 +12,7 @@ from charts.values import read_values
 
 
 def made() -> dict[Path, str]:
-    """Returns the text of each generated file by its path."""
+    """Return the text of each generated file by its path."""
     values = read_values((CHART / "values.yaml").read_text())
     return {
         CHART / "README.md": readme(values),

@@ -15,7 +15,7 @@ LEFT_OUT = ("charts", "ci")
 
 
 def package(folder: Path) -> Path:
-    """Writes the archive into the folder and returns its path."""
+    """Write the archive into the folder and return its path."""
     paths = (path.relative_to(CHART) for path in CHART.rglob("*") if path.is_file())
     own = {
         path.as_posix(): (CHART / path).read_bytes()

@@ -29,18 +29,18 @@ class Query:
 
 
 def number(title: str, description: str, unit: str, *queries: Query, limits: Limits = ()) -> stat.Panel:
-    """The last value as a number; `limits` pairs each threshold with the colour of the values above it."""
+    """Return the last value as a number; `limits` pairs each threshold with the colour of the values above it."""
     panel = _latest(stat.Panel(), title, description, unit, queries, limits)
     return panel.color_mode(draw.BigValueColorMode.VALUE).graph_mode(draw.BigValueGraphMode.NONE)
 
 
 def dial(title: str, description: str, unit: str, *queries: Query, limits: Limits = ()) -> gauge.Panel:
-    """The last value on a dial."""
+    """Return the last value on a dial."""
     return _latest(gauge.Panel(), title, description, unit, queries, limits).show_threshold_markers(False)
 
 
 def bars(title: str, description: str, unit: str, *queries: Query, limits: Limits = ()) -> bargauge.Panel:
-    """The last value of each query as a bar."""
+    """Return the last value of each query as a bar."""
     panel = _latest(bargauge.Panel(), title, description, unit, queries, limits)
     panel = panel.orientation(draw.VizOrientation.HORIZONTAL).display_mode(draw.BarGaugeDisplayMode.BASIC)
     return panel.value_mode(draw.BarGaugeValueMode.TEXT)
@@ -67,7 +67,7 @@ def lines(title: str, description: str, unit: str, *queries: Query) -> timeserie
 
 
 def _latest(panel: Latest, title: str, description: str, unit: str, queries: Sequence[Query], limits: Limits) -> Latest:
-    """The panel with the last value of each query, in the colours of `limits`."""
+    """Return the panel with the last value of each query, in the colours of `limits`."""
     panel = _described(panel, title, description, unit, queries, prometheus.Dataquery.instant)
     steps = [Threshold(None, "green"), *(Threshold(value, colour) for value, colour in limits)]
     panel = panel.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
@@ -83,7 +83,7 @@ def _described(
     queries: Sequence[Query],
     span: Callable[[prometheus.Dataquery], prometheus.Dataquery],
 ) -> Kind:
-    """The panel with its texts and queries; `span` makes a query instant or ranged."""
+    """Return the panel with its texts and queries; `span` makes a query instant or ranged."""
     panel = panel.title(title).description(description).unit(unit).min(0).datasource(DATASOURCE)
     for letter, query in zip("ABCDEFGH", queries, strict=False):
         target = prometheus.Dataquery().ref_id(letter).editor_mode(QueryEditorMode.CODE)

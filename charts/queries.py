@@ -12,7 +12,7 @@ OF_THE_JOB = f'namespace="$namespace", {JOB}="$job"'
 
 
 def latest(metric: str, /, *by: str, **labels: str) -> str:
-    """The largest value over the job's trainers: for a while Prometheus also has the series of a lost one."""
+    """Return the largest value over the job's trainers: for a while Prometheus also has the series of a lost one."""
     return f"max{_by(by)} ({metric}{_matching(labels)})"
 
 
@@ -27,12 +27,12 @@ def pace(metric: str, *by: str) -> str:
 
 
 def quantile(metric: str, part: float, *by: str) -> str:
-    """A quantile over the histogram's lifetime: its events are too rare for a rate window."""
+    """Return a quantile over the histogram's lifetime: its events are too rare for a rate window."""
     return f"histogram_quantile({part}, sum{_by(('le', *by))} ({metric}_bucket{_matching({})}))"
 
 
 def mean(metric: str, *by: str) -> str:
-    """A histogram's mean over the rate window."""
+    """Return a histogram's mean over the rate window."""
     return f"{pace(metric + '_sum', *by)} / {pace(metric + '_count', *by)}"
 
 

@@ -36,7 +36,7 @@ This table is generated from `values.yaml`, as is `values.schema.json`, which re
 
 
 def readme(values: Iterable[Value]) -> str:
-    """The text of README.md."""
+    """Return the text of README.md."""
     return HEAD + "".join(f"| `{'.'.join(v.path)}` | {_default(v)} | {v.sentence} |\n" for v in _leaves(values))
 
 

@@ -18,7 +18,7 @@ _TAG = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(@sha256:[0-9a-f]{64})?$"
 
 
 def values_schema(values: Iterable[Value]) -> str:
-    """The text of values.schema.json, in the draft that every Helm 3 and most editors know."""
+    """Return the text of values.schema.json, in the draft that every Helm 3 and most editors know."""
     schema: Schema = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart batchgrowth"}
     schema |= _closed({value.key: _schema(value) for value in values} | {"global": {"type": "object"}})
     schema["definitions"] = DEFINITIONS
@@ -44,7 +44,7 @@ def _closed(properties: dict[str, Schema]) -> Schema:
 
 
 def _of_defaults(default: Any) -> Schema:
-    """The keys and types of a third-party chart's defaults."""
+    """Return the keys and types of a third-party chart's defaults."""
     if default is None:
         return {}
     if isinstance(default, dict) and default:

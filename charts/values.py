@@ -31,7 +31,7 @@ class Value:
 
 
 def read_values(text: str) -> tuple[Value, ...]:
-    """Returns the top-level keys in file order. Raises ValuesError if a key has no sentence or type."""
+    """Return the top-level keys in file order. Raises ValuesError if a key has no sentence or type."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     return _children(root, yaml.safe_load(text), text.splitlines(), ())
 
@@ -52,7 +52,7 @@ def _value(key: Any, node: Any, default: Any, lines: list[str], path: tuple[str,
 
 
 def _comment(lines: list[str], end: int) -> tuple[str, dict[str, Any]]:
-    """Returns the sentence and the hint in the comment right above a line."""
+    """Return the sentence and the hint in the comment right above a line."""
     begin = end
     while begin and lines[begin - 1].strip().startswith("#"):
         begin -= 1

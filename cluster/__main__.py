@@ -51,7 +51,7 @@ Gpus = Annotated[int, typer.Option(min=0, max=64, help="GPUs of each fake node."
 
 
 def say(text: str) -> None:
-    """Prints progress on stderr; stdout is for the output that scripts parse."""
+    """Print progress on stderr; stdout is for the output that scripts parse."""
     typer.echo(text, err=True)
 
 
@@ -161,7 +161,7 @@ def _users() -> bool:
 
 
 def main() -> None:
-    """Runs the command; reports a HarnessError as one message and exit code 1."""
+    """Run the command; report a HarnessError as one message and exit code 1."""
     try:
         app()
     except HarnessError as error:

@@ -34,16 +34,16 @@ class ApiServer(Served):
             )
 
     def kubectl(self, *arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs kubectl with `given` on its standard input; returns its output, whatever its exit code."""
+        """Run kubectl with `given` on its standard input; return its output, whatever its exit code."""
         words = [self._programs / "kubectl", "--kubeconfig", self.kubeconfig, *arguments]
         return run(words, given=given, environment={"KUBECACHEDIR": str(self._servers.folder / "kubectl")})
 
     def client(self, name: str, user: str) -> Path:
-        """Writes a kubeconfig for another user, whose rights are those that RBAC grants."""
+        """Write a kubeconfig for another user, whose rights are those that RBAC grants."""
         return self._plane.kubeconfig(name, user)
 
     def stop_serving(self) -> None:
-        """Stops the API server; etcd keeps running with its data."""
+        """Stop the API server; etcd keeps running with its data."""
         self._servers.stop(self._apiserver)
 
     def serve_again(self) -> None:

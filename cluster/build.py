@@ -24,12 +24,12 @@ def silence(text: str) -> None:
 
 
 def folder_of(group: Group) -> Path:
-    """Returns the folder of the group's programs, which may not be built yet."""
+    """Return the folder of the group's programs, which may not be built yet."""
     return cache() / "bin" / f"{group.name}-{group.key()}"
 
 
 def built(group: Group, say: Say) -> Path:
-    """Returns the folder of the group's programs; builds them unless cached. Raises HarnessError if that fails."""
+    """Return the folder of the group's programs; build them unless cached. Raises HarnessError if that fails."""
     target = folder_of(group)
     if target.is_dir():
         return target
@@ -42,13 +42,13 @@ def built(group: Group, say: Say) -> Path:
 
 
 def tool(group: Group, name: str) -> Path:
-    """Returns one program of the group: our build if there is one, else the one on PATH, else a new build."""
+    """Return one program of the group: our build if there is one, else the one on PATH, else a new build."""
     found = None if folder_of(group).is_dir() else shutil.which(name)
     return Path(found) if found else built(group, silence) / name
 
 
 def programs_of_the_api_server(say: Say) -> Path:
-    """Returns the folder of etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS if set, otherwise our own build."""
+    """Return the folder of etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS if set, otherwise our own build."""
     named = os.environ.get(ASSETS)
     if not named:
         return built(APISERVER, say)

@@ -16,7 +16,7 @@ class Pair:
     key: bytes
 
     def write(self, folder: Path, name: str) -> None:
-        """Writes NAME.crt and NAME.key, readable by their owner only."""
+        """Write NAME.crt and NAME.key, readable by their owner only."""
         write_file(folder / f"{name}.crt", self.certificate)
         write_file(folder / f"{name}.key", self.key)
 
@@ -29,19 +29,19 @@ class Authority:
         self.pair = Pair(self._authority.cert_pem.bytes(), self._authority.private_key_pem.bytes())
 
     def client(self, user: str, group: str | None = None) -> Pair:
-        """Returns a client certificate, from whose names Kubernetes takes the user and the group."""
+        """Return a client certificate, from whose names Kubernetes takes the user and the group."""
         # Without a host name trustme's certificate has an empty critical extension, which Go refuses.
         return self.server(user, "localhost", group=group)
 
     def server(self, name: str, *identities: str, group: str | None = None) -> Pair:
-        """Returns a certificate for a server with these host names and IP addresses."""
+        """Return a certificate for a server with these host names and IP addresses."""
         issued = self._authority.issue_cert(*identities, common_name=name, organization_name=group)
         [certificate] = issued.cert_chain_pems
         return Pair(certificate.bytes(), issued.private_key_pem.bytes())
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Writes a file that only its owner can read."""
+    """Write a file that only its owner can read."""
     path.touch(mode=0o600)
     path.write_bytes(content)
     return path

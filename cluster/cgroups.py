@@ -14,7 +14,7 @@ def is_version_1() -> bool:
 
 
 def make() -> None:
-    """Creates the group in every hierarchy."""
+    """Create the group in every hierarchy."""
     for hierarchy in _hierarchies():
         (hierarchy / ROOT_CGROUP).mkdir(exist_ok=True)
     if not is_version_1():
@@ -23,7 +23,7 @@ def make() -> None:
 
 
 def remove() -> None:
-    """Removes the group and all groups below it, whose processes have ended."""
+    """Remove the group and all groups below it, whose processes have ended."""
     for hierarchy in _hierarchies():
         top = hierarchy / ROOT_CGROUP
         if top.is_dir():

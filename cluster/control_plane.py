@@ -42,7 +42,7 @@ class ControlPlane:
         return f"https://{self.address}:{self.ports.apiserver}"
 
     def write(self) -> None:
-        """Writes the certificates and keys."""
+        """Write the certificates and keys."""
         names = (LOOPBACK, FIRST_SERVICE, self.address, "localhost", "kubernetes", "kubernetes.default.svc")
         self.authority.pair.write(self.folder, "ca")
         self.authority.server("kube-apiserver", *dict.fromkeys(names)).write(self.folder, "apiserver")
@@ -50,7 +50,7 @@ class ControlPlane:
         self.authority.client("service-accounts").write(self.folder, "accounts")
 
     def kubeconfig(self, name: str, user: str, group: str | None = None) -> Path:
-        """Writes a kubeconfig with a new certificate for one user."""
+        """Write a kubeconfig with a new certificate for one user."""
         pair = self.authority.client(user, group)
         path = self.folder / f"{name}.kubeconfig"
         return write_kubeconfig(path, self.url, self.authority.pair.certificate, pair)
@@ -115,7 +115,7 @@ class ControlPlane:
         return [program, f"--kubeconfig={kubeconfig}", "--leader-elect=false", f"--bind-address={LOOPBACK}", *more]
 
     def endpoint(self) -> Endpoint:
-        """The API server, queried as administrator."""
+        """Return the API server, queried as administrator."""
         context = ssl.create_default_context(cafile=self.folder / "ca.crt")
         context.load_cert_chain(self.folder / "admin.crt", self.folder / "admin.key")
         return Endpoint(self.ports.apiserver, context, self.address)

@@ -18,7 +18,7 @@ class Daemons:
     folder: Path
 
     def start(self, name: str, argv: Sequence[Argument]) -> Server:
-        """Starts a server in a new session and records its process id and start time."""
+        """Start a server in a new session and record its process id and start time."""
         server = start(name, argv, self.folder / f"{name}.log")
         # With its start time, because process ids are reused.
         begun = psutil.Process(server.process.pid).create_time()
@@ -26,11 +26,11 @@ class Daemons:
         return server
 
     def names(self) -> list[str]:
-        """The names of all servers that were started."""
+        """Return the names of all servers that were started."""
         return sorted(path.stem for path in self.folder.glob("*.pid"))
 
     def process(self, name: str) -> psutil.Process | None:
-        """The server's process; None if it has ended."""
+        """Return the server's process; None if it has ended."""
         path = self.folder / f"{name}.pid"
         if not path.exists():
             return None

@@ -30,7 +30,7 @@ RUN: dict[str, Any] = {
 
 
 def archives_of_the_dask_operator(say: Say) -> list[Path]:
-    """Returns the image's archives in import order; makes them unless cached.
+    """Return the image's archives in import order; make them unless cached.
 
     The operator depends on dask-kubernetes, so its image without the project's layer is the Dask operator's.
     Import them before the operator's archives: the first one bears that image's name.

@@ -25,7 +25,7 @@ IMAGES = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
 
 
 def program(name: str) -> Path:
-    """Returns the path of a program. Raises HarnessError with the command that installs it."""
+    """Return the path of a program. Raises HarnessError with the command that installs it."""
     found = _found(name)
     if found is None:
         raise HarnessError(f"{name} is missing; `python -m cluster packages` installs it on Debian and Ubuntu")
@@ -33,7 +33,7 @@ def program(name: str) -> Path:
 
 
 def require(programs: Iterable[str]) -> None:
-    """Raises HarnessError if programs are missing, with the command that installs them."""
+    """Raise HarnessError if programs are missing, with the command that installs them."""
     missing = [name for name in programs if _found(name) is None]
     if missing:
         raise HarnessError(
@@ -56,7 +56,7 @@ def install(log: Path) -> list[str]:
 
 
 def root_required(what: str) -> None:
-    """Raises HarnessError unless the user is root."""
+    """Raise HarnessError unless the user is root."""
     if os.geteuid() != 0:
         raise HarnessError(f"{what} needs root: it creates network namespaces and mounts")
 

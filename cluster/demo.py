@@ -86,7 +86,7 @@ def _kubectl(cluster: Cluster, *arguments: str, given: str | None = None) -> str
 
 
 def changes(cluster: Cluster, name: str, namespace: str) -> Iterator[Object]:
-    """Yields the job whenever its phase, batch, workers, epoch or trouble changes, until it ends.
+    """Yield the job whenever its phase, batch, workers, epoch or trouble changes, until it ends.
 
     Retries while the API server does not answer: training continues without it.
     Raises HarnessError if the job is deleted.
@@ -112,13 +112,13 @@ def changes(cluster: Cluster, name: str, namespace: str) -> Iterator[Object]:
 
 
 def _why_stuck(job: Object) -> list[str]:
-    """The messages of the conditions that explain why the job is refused or stalled."""
+    """Return the messages of the conditions that explain why the job is refused or stalled."""
     stuck = {("Accepted", "False"), ("Stalled", "True")}
     return [c["message"] for c in _conditions(job) if (c["type"], c["status"]) in stuck]
 
 
 def _cells(job: Object) -> list[str]:
-    """The values of the printed columns; an absent one is empty, and the age is in seconds, minutes or hours."""
+    """Return the values of the printed columns; an absent one is empty, and the age is in seconds, minutes or hours."""
     cells = []
     for *_, kind, path, _ in COLUMNS:
         value: Any = job
@@ -133,7 +133,7 @@ def _line(cells: list[str]) -> str:
 
 
 def print_result(job: Object) -> None:
-    """Prints why the job failed, or its stages and the SHA-256 of its weights; a refusal is printed already."""
+    """Print why the job failed, or its stages and the SHA-256 of its weights; a refusal is printed already."""
     status = job["status"]
     if status["phase"] != "Succeeded":
         for message in [c["message"] for c in _conditions(job) if (c["type"], c["status"]) == ("Succeeded", "False")]:
@@ -155,7 +155,7 @@ def _seconds_since(stamp: str) -> float:
 
 
 def main() -> None:
-    """Runs the command; reports an error as one message and exit code 1."""
+    """Run the command; report an error as one message and exit code 1."""
     try:
         app()
     except (HarnessError, BatchGrowthError) as error:

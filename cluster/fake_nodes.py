@@ -15,7 +15,7 @@ STAGES = ("node-initialize", "node-heartbeat", "pod-ready", "pod-delete")
 
 
 def kwok(program: Path, kubeconfig: Path) -> list[Argument]:
-    """The command line of kwok, which simulates the nodes with the annotation."""
+    """Return the command line of kwok, which simulates the nodes with the annotation."""
     stages = [f"--config={program.parent / stage}.yaml" for stage in STAGES]
     return [
         program,
@@ -28,7 +28,7 @@ def kwok(program: Path, kubeconfig: Path) -> list[Argument]:
 
 
 def manifests(count: int, gpus: int) -> str:
-    """The nodes fake-1 to fake-COUNT as YAML; only pods that tolerate their taint are scheduled there."""
+    """Return the nodes fake-1 to fake-COUNT as YAML; only pods that tolerate their taint are scheduled there."""
     return yaml.safe_dump_all(_node(f"fake-{number}", gpus) for number in range(1, count + 1))
 
 

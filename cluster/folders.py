@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def cache() -> Path:
-    """The folder of programs and images, all of which can be rebuilt."""
+    """Return the folder of programs and images, all of which can be rebuilt."""
     return _base("XDG_CACHE_HOME", ".cache")
 
 
 def state() -> Path:
-    """The folder of the user's one cluster, which `up` creates and `down` removes."""
+    """Return the folder of the user's one cluster, which `up` creates and `down` removes."""
     return _base("XDG_STATE_HOME", ".local/state") / "cluster"
 
 

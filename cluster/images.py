@@ -34,12 +34,12 @@ BUD = ("buildah", "bud", "--isolation", "chroot")
 
 
 def name_of(target: str) -> str:
-    """The image's name in pod specs."""
+    """Return the image's name in pod specs."""
     return f"localhost/batchgrowth-{target}:dev"
 
 
 def archives_of(target: str, say: Say) -> list[Path]:
-    """Returns the archives of this working tree's image in import order; builds them unless cached.
+    """Return the archives of this working tree's image in import order; build them unless cached.
 
     The first is the whole image as of the last change of dependencies; a second one has the current project layer.
     """
@@ -54,7 +54,7 @@ def archives_of(target: str, say: Say) -> list[Path]:
 
 
 def whole_archive(target: str, say: Say) -> Path:
-    """Returns the archive with every layer as of the last change of dependencies; builds it unless cached."""
+    """Return the archive with every layer as of the last change of dependencies; build it unless cached."""
     path = cache() / "images" / f"whole-{target}-{_key_of(_of_dependencies())}.tar"
     if not path.exists():
         _ready_to_build()
@@ -65,7 +65,7 @@ def whole_archive(target: str, say: Say) -> Path:
 
 
 def pause_archive() -> Path:
-    """Returns the archive of the pause image, which holds a pod's namespaces."""
+    """Return the archive of the pause image, which holds a pod's namespaces."""
     folder = built(PAUSE, silence)
     path = cache() / "images" / f"{folder.name}.tar"
     if not path.exists():
@@ -79,7 +79,7 @@ def pause_archive() -> Path:
 
 
 def load(cluster: LocalCluster, archives: list[Path]) -> bool:
-    """Imports one image from its archives in order; returns False if containerd had it already.
+    """Import one image from its archives in order; return False if containerd had it already.
 
     containerd keeps images from one cluster to the next.
     """
@@ -101,7 +101,7 @@ def load(cluster: LocalCluster, archives: list[Path]) -> bool:
 
 
 def load_with(cluster: LocalCluster, target: str, files: Path, place: str, name: str, **environment: str) -> None:
-    """Loads an image FROM that of the target, which is loaded already, with a folder of files copied to a place."""
+    """Load an image FROM that of the target, which is loaded already, with a folder of files copied to a place."""
     _ready_to_build()
     with tempfile.TemporaryDirectory(prefix="batchgrowth-from-") as work:
         layer, whole, log = Path(work) / "layer.tar", Path(work) / "whole.tar", Path(work) / "log"
@@ -118,7 +118,7 @@ def _ready_to_build() -> None:
 
 
 def _build(target: str, path: Path, say: Say) -> None:
-    """Builds the whole image from the Dockerfile."""
+    """Build the whole image from the Dockerfile."""
     say(f"building the image {name_of(target)} (the trainer's takes minutes and some gigabytes) …")
     began = monotonic()
     log = _bud(target, name_of(target), say)
@@ -128,7 +128,7 @@ def _build(target: str, path: Path, say: Say) -> None:
 
 
 def _build_project(target: str, whole: Path, path: Path, say: Say) -> None:
-    """Builds the project's layer from the Dockerfile and swaps it for the whole image's last layer."""
+    """Build the project's layer from the Dockerfile and swap it for the whole image's last layer."""
     began = monotonic()
     name, layer = "localhost/batchgrowth-project:dev", path.with_suffix(".layer")
     log = _bud("project", name, say)
@@ -145,7 +145,7 @@ def _build_project(target: str, whole: Path, path: Path, say: Say) -> None:
 
 
 def _bud(target: str, name: str, say: Say) -> Path:
-    """Builds a stage of the Dockerfile under a name; returns the path of the log."""
+    """Build a stage of the Dockerfile under a name; return the path of the log."""
     base = _base(say)
     log = cache() / "images" / f"{target}.log"
     log.unlink(missing_ok=True)
@@ -156,14 +156,14 @@ def _bud(target: str, name: str, say: Say) -> Path:
 
 
 def _only(path: Path, pattern: str) -> None:
-    """Deletes older archives of one kind and the files beside them."""
+    """Delete older archives of one kind and the files beside them."""
     for older in path.parent.glob(pattern):
         if older.stem != path.stem:
             older.unlink()
 
 
 def _base(say: Say) -> str:
-    """Returns the name of the base image; makes it unless cached."""
+    """Return the name of the base image; make it unless cached."""
     name = f"localhost/batchgrowth-base:{_key_of([SUITE, *BASE_PACKAGES, platform.machine()])}"
     if run(["buildah", "inspect", "--type", "image", name]).returncode == 0:
         return name
@@ -179,7 +179,7 @@ def _base(say: Say) -> str:
 
 
 def _push(name: str, path: Path, log: Path) -> None:
-    """Exports the image to an archive atomically."""
+    """Export the image to an archive atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
@@ -199,7 +199,7 @@ def _key_of_now() -> str:
 
 
 def _of_the_project() -> list[Path]:
-    """The files that determine the project's layer."""
+    """Return the files that determine the project's layer."""
     rooms = (PROJECT / room for room in ("plan", "operator", "trainer"))
     files = [path for room in rooms for path in sorted(room.rglob("*")) if path.is_file()]
     return [

@@ -11,7 +11,7 @@ from cluster.certificates import Pair, write_file
 
 
 def write_kubeconfig(path: Path, server: str, authority: bytes, user: Pair, *, name: str = "batchgrowth") -> Path:
-    """Writes one cluster, user and context with embedded certificates, so that the file can be copied anywhere."""
+    """Write one cluster, user and context with embedded certificates, so that the file can be copied anywhere."""
     text = {
         "apiVersion": "v1",
         "kind": "Config",

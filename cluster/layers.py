@@ -15,7 +15,7 @@ REFERENCE = "org.opencontainers.image.ref.name"
 
 
 def swap_last_layer(image: Path, layer: Path, target: Path) -> None:
-    """Writes an OCI archive of the image with its last layer replaced by the only layer of another archive.
+    """Write an OCI archive of the image with its last layer replaced by the only layer of another archive.
 
     It refers to the other layers without containing them: import `image` first.
     """
@@ -31,7 +31,7 @@ def swap_last_layer(image: Path, layer: Path, target: Path) -> None:
 
 
 def without_last_layer(image: Path, target: Path, name: str, config: Descriptor) -> None:
-    """Writes an OCI archive of the image under another name, without its last layer, with `config` as run settings.
+    """Write an OCI archive of the image under another name, without its last layer, with `config` as run settings.
 
     It refers to its layers without containing them, as in `swap_last_layer`.
     """
@@ -48,7 +48,7 @@ def without_last_layer(image: Path, target: Path, name: str, config: Descriptor)
 
 
 def with_another_layer(image: Path, layer: Path, target: Path, name: str, environment: dict[str, str]) -> None:
-    """Writes an OCI archive of the image under another name, with the only layer of another archive on top.
+    """Write an OCI archive of the image under another name, with the only layer of another archive on top.
 
     It is what FROM, COPY and ENV make, and refers to the layers below without containing them, as in `swap_last_layer`.
     """
@@ -67,25 +67,25 @@ def with_another_layer(image: Path, layer: Path, target: Path, name: str, enviro
 
 
 def _last_of_a_layer(history: list[Descriptor]) -> int:
-    """The index of the last step that made a layer; other steps only set how the image runs."""
+    """Return the index of the last step that made a layer; other steps only set how the image runs."""
     return max(place for place, step in enumerate(history) if not step.get("empty_layer"))
 
 
 def _close(out: tarfile.TarFile, index: Descriptor) -> None:
-    """Adds the index and layout files that make the blobs an OCI archive."""
+    """Add the index and layout files that make the blobs an OCI archive."""
     _write(out, INDEX, json.dumps(index).encode())
     _write(out, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
 
 
 def _parts(archive: tarfile.TarFile) -> tuple[Descriptor, Descriptor, Descriptor]:
-    """Returns index, manifest and configuration."""
+    """Return index, manifest and configuration."""
     index = json.loads(_read(archive, INDEX))
     manifest = json.loads(_blob(archive, index["manifests"][0]))
     return index, manifest, json.loads(_blob(archive, manifest["config"]))
 
 
 def _add(out: tarfile.TarFile, content: bytes) -> Descriptor:
-    """Adds the content as a blob; returns its digest and size."""
+    """Add the content as a blob; return its digest and size."""
     digest = hashlib.sha256(content).hexdigest()
     _write(out, f"blobs/sha256/{digest}", content)
     return {"digest": f"sha256:{digest}", "size": len(content)}

@@ -52,19 +52,19 @@ class LocalCluster:
         return self.process(POLICIES) is not None
 
     def make_mount_point(self, path: Path) -> None:
-        """Creates a folder and records which folders were created for it."""
+        """Create a folder and record which folders were created for it."""
         missing = [each for each in (path, *path.parents) if not each.exists()]
         with (self.folder / "mount-points").open("a") as note:
             note.writelines(f"{each}\n" for each in missing)
         path.mkdir(parents=True, exist_ok=True)
 
     def made_mount_points(self) -> list[Path]:
-        """The folders that `make_mount_point` created, the inner ones first."""
+        """Return the folders that `make_mount_point` created, the inner ones first."""
         note = self.folder / "mount-points"
         return [Path(line) for line in note.read_text().splitlines()] if note.exists() else []
 
     def process(self, name: str) -> psutil.Process | None:
-        """The process of a server on the machine or in the node, for a test to suspend or kill; None if it ended."""
+        """Return the process of a server on the machine or in the node, for tests to suspend or kill; None if it ended."""
         if name not in IN_THE_NODE:
             return self.daemons.process(name)
         first = self.first_process()
@@ -74,26 +74,26 @@ class LocalCluster:
             return None
 
     def first_process(self) -> psutil.Process | None:
-        """The node's init process (1 in its namespaces), the ancestor of every container's processes."""
+        """Return the node's init process (1 in its namespaces), the ancestor of every container's processes."""
         outside = self.daemons.process(NODE_PROCESS)
         return next(iter(outside.children()), None) if outside else None
 
     def kubectl(self, *arguments: Argument, given: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs kubectl with `given` on its standard input; returns its output, whatever its exit code."""
+        """Run kubectl with `given` on its standard input; return its output, whatever its exit code."""
         words = [programs()["kubectl"], "--kubeconfig", self.kubeconfig, *arguments]
         return run(words, given=given, environment={"KUBECACHEDIR": str(self.folder / "kubectl")})
 
     def ctr(self, *arguments: Argument) -> str:
-        """Runs containerd's client on the pods' containers and images. Raises HarnessError if it fails."""
+        """Run containerd's client on the pods' containers and images. Raises HarnessError if it fails."""
         socket = self.folder / "containerd.sock"
         return output([programs()["ctr"], "--address", socket, "--namespace", "k8s.io", *arguments])
 
 
 def local_cluster() -> LocalCluster:
-    """Returns the user's cluster; its images are cached across clusters."""
+    """Return the user's cluster; its images are cached across clusters."""
     return LocalCluster(state(), cache() / "containerd")
 
 
 def programs() -> dict[str, Path]:
-    """Returns the path of every program, built or not."""
+    """Return the path of every program, built or not."""
     return {name: folder_of(group) / name for group in ALL for name in group.programs}

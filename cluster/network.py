@@ -22,7 +22,7 @@ Command = list[str]
 
 
 def on_the_machine(node_pid: int) -> list[Command]:
-    """Creates the veth pair, moves one end into the node's namespace and routes pods and services there."""
+    """Create the veth pair, move one end into the node's namespace and route pods and services there."""
     return [
         ["ip", "link", "add", HOST_LINK, "type", "veth", "peer", "name", NODE_LINK, "netns", str(node_pid)],
         ["ip", "address", "add", f"{HOST_ADDRESS}/{LINK_PREFIX}", "dev", HOST_LINK],
@@ -45,7 +45,7 @@ def in_the_node() -> list[Command]:
 
 
 def queued() -> list[Command]:
-    """Puts the first packet of each connection from or to a pod into the queue, whose reader decides on it.
+    """Put the first packet of each connection from or to a pod into the queue, whose reader decides on it.
 
     Packets that the node itself sends, such as probes, pass, as they do in every cluster. Without a reader all pass.
     """

@@ -38,7 +38,7 @@ class Node:
         return self.folder / "containerd.sock"
 
     def write(self) -> Path:
-        """Writes every file of the node; returns the path of node_init's."""
+        """Write every file of the node; return the path of node_init's."""
         for name in ("cni", "kubelet", "pod-logs"):
             (self.folder / name).mkdir()
         self.images.mkdir(parents=True, exist_ok=True)

@@ -25,12 +25,12 @@ PAUSE_SECONDS = 0.5
 
 
 def run(*argv: str) -> None:
-    """Runs a command that must succeed."""
+    """Run a command that must succeed."""
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)  # noqa: S603
 
 
 def prepare_mounts(private_folders: list[str]) -> None:
-    """Makes mounts that are invisible outside the namespace."""
+    """Make mounts that are invisible outside the namespace."""
     run("mount", "--make-rshared", "/")
     for folder in ("/run", *private_folders):
         run("mount", "-t", "tmpfs", "tmpfs", folder)
@@ -43,7 +43,7 @@ def prepare_mounts(private_folders: list[str]) -> None:
 
 
 def prepare_network(link: str, commands: list[list[str]], settings: dict[str, str]) -> None:
-    """Waits for the machine to move the interface here, then configures the network."""
+    """Wait for the machine to move the interface here, then configure the network."""
     while not has_link(link):
         time.sleep(0.02)
     for command in commands:
@@ -55,7 +55,7 @@ def prepare_network(link: str, commands: list[list[str]], settings: dict[str, st
 
 
 def enforces_policies(bridged: str, commands: list[list[str]], log: Path) -> bool:
-    """Passes new connections of pods to the server that knows the NetworkPolicies, if the kernel can do that."""
+    """Pass new connections of pods to the server that knows the NetworkPolicies, if the kernel can do that."""
     if not (Path("/proc/sys") / bridged).exists():
         log.write_text(f"no {bridged} in this kernel, so NetworkPolicies are not enforced\n")
         return False
@@ -74,7 +74,7 @@ def has_link(link: str) -> bool:
 
 
 def start(name: str, argv: list[str], logs: str) -> "subprocess.Popen[bytes]":
-    """Starts a server that appends to its log."""
+    """Start a server that appends to its log."""
     with (Path(logs) / f"{name}.log").open("ab") as log:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603
 
@@ -97,7 +97,7 @@ def reap() -> int:
 
 
 def main(path: str) -> None:
-    """Sets up the node and supervises its servers."""
+    """Set up the node and supervise its servers."""
     config = json.loads(Path(path).read_text())
     prepare_mounts(config["private_folders"])
     prepare_network(config["link"], config["network"], config["settings"])

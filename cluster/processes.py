@@ -23,7 +23,7 @@ class Server:
     log: Path
 
     def check(self) -> None:
-        """Raises HarnessError with the end of the log if the program has ended."""
+        """Raise HarnessError with the end of the log if the program has ended."""
         if self.process.poll() is not None:
             raise HarnessError(
                 f"{self.name} ended with code {self.process.returncode}; its log ends:\n{tail(self.log)}"
@@ -33,7 +33,7 @@ class Server:
 def run(
     argv: Sequence[Argument], *, given: str | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program with `given` on its standard input; returns its output, whatever its exit code."""
+    """Run a program with `given` on its standard input; return its output, whatever its exit code."""
     return subprocess.run(  # noqa: S603
         [str(word) for word in argv],
         input=given,
@@ -46,7 +46,7 @@ def run(
 
 
 def output(argv: Sequence[Argument], *, given: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """Returns a program's standard output. Raises HarnessError with its error output if it fails."""
+    """Return a program's standard output. Raises HarnessError with its error output if it fails."""
     done = run(argv, given=given, environment=environment)
     if done.returncode:
         error = (done.stderr or done.stdout).strip()
@@ -55,7 +55,7 @@ def output(argv: Sequence[Argument], *, given: str | None = None, environment: M
 
 
 def logged(argv: Sequence[Argument], log: Path, *, folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Runs a long command with its output in a log. Raises HarnessError with the end of the log if it fails.
+    """Run a long command with its output in a log. Raises HarnessError with the end of the log if it fails.
 
     Makes the log's folder, since users may remove the cache.
     """
@@ -75,7 +75,7 @@ def logged(argv: Sequence[Argument], log: Path, *, folder: Path, environment: Ma
 
 
 def start(name: str, argv: Sequence[Argument], log: Path, *, group: int | None = None) -> Server:
-    """Starts a program in a process group, or without one in a new session, which outlives this process."""
+    """Start a program in a process group, or without one in a new session, which outlives this process."""
     with log.open("ab") as sink:
         process = subprocess.Popen(  # noqa: S603
             [str(word) for word in argv],
@@ -89,7 +89,7 @@ def start(name: str, argv: Sequence[Argument], log: Path, *, group: int | None =
 
 
 def until(what: str, ready: Callable[[], bool], server: Server, *, seconds: float = 60) -> None:
-    """Returns when `ready()` is true. Raises HarnessError with the log if the server ends or the wait times out."""
+    """Return when `ready()` is true. Raises HarnessError with the log if the server ends or the wait times out."""
     end = monotonic() + seconds
     while not ready():
         server.check()
@@ -101,6 +101,6 @@ def until(what: str, ready: Callable[[], bool], server: Server, *, seconds: floa
 
 
 def tail(log: Path, lines: int = 30) -> str:
-    """Returns the last lines of a log, and its path."""
+    """Return the last lines of a log, and its path."""
     text = log.read_text(errors="replace") if log.exists() else ""
     return "\n".join([*text.splitlines()[-lines:], f"({log})"])

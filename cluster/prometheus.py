@@ -38,22 +38,22 @@ class Prometheus(Served):
         self._port = free_ports(1)[0] if port is None else port
 
     def parsed(self, query: str) -> Series:
-        """Returns the syntax tree of a query. Raises HTTPError if Prometheus cannot parse it."""
+        """Return the syntax tree of a query. Raises HTTPError if Prometheus cannot parse it."""
         return self._get("parse_query", {"query": query})
 
     def over(self, query: str, start: float, end: float, step: float = 1.0) -> list[Series]:
-        """Returns the series of a range query, in seconds since 1970. Raises HTTPError if Prometheus refuses it."""
+        """Return the series of a range query, in seconds since 1970. Raises HTTPError if Prometheus refuses it."""
         asked = {"query": query, "start": str(start), "end": str(end), "step": str(step)}
         found: list[Series] = self._get("query_range", asked)["result"]
         return found
 
     def targets(self) -> list[dict[str, Any]]:
-        """Returns the active targets with their health."""
+        """Return the active targets with their health."""
         found: list[dict[str, Any]] = self._get("targets", {"state": "active"})["activeTargets"]
         return found
 
     def rules(self) -> list[dict[str, Any]]:
-        """Returns the rules that it evaluates, each with its health and state."""
+        """Return the rules that it evaluates, each with its health and state."""
         return [rule for group in self._get("rules", {})["groups"] for rule in group["rules"]]
 
     def _start(self) -> None:
@@ -72,7 +72,7 @@ class Prometheus(Served):
         self.url = f"http://{LOOPBACK}:{self._port}"
 
     def _configuration(self) -> dict[str, Any]:
-        """Returns the users' configuration, changed to discover pods from outside the cluster."""
+        """Return the users' configuration, changed to discover pods from outside the cluster."""
         configuration: dict[str, Any] = yaml.safe_load(CONFIGURATION.read_text())
         for job in configuration["scrape_configs"]:
             for discovery in job["kubernetes_sd_configs"]:

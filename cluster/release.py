@@ -58,7 +58,7 @@ def uninstall(cluster: Cluster, namespace: str = NAMESPACE, *, release: str = RE
 
 
 def helm(cluster: Cluster, *arguments: Argument) -> str:
-    """Returns helm's output, with its state in a temporary folder. Raises HarnessError if it fails."""
+    """Return helm's output, with its state in a temporary folder. Raises HarnessError if it fails."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-helm-") as home:
         own = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")}
         words = [tool(TOOLS, "helm"), "--kubeconfig", cluster.kubeconfig, *arguments]
@@ -66,7 +66,7 @@ def helm(cluster: Cluster, *arguments: Argument) -> str:
 
 
 def load_images(cluster: LocalCluster, say: Say = silence) -> Values:
-    """Loads the images of this working tree into the cluster; returns the chart values that name them."""
+    """Load the images of this working tree into the cluster; return the chart values that name them."""
     with alone("images"):
         images.load(cluster, dask_image.archives_of_the_dask_operator(say))
         images.load(cluster, images.archives_of("trainer", say))
@@ -94,7 +94,7 @@ def _create_namespace(cluster: Cluster, namespace: str) -> None:
 
 
 def _with_values(cluster: Cluster, words: Sequence[Argument], given: Sequence[Values]) -> str:
-    """Runs helm with each of the values as a file; later ones override earlier ones."""
+    """Run helm with each of the values as a file; later ones override earlier ones."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-values-") as folder:
         files: list[Argument] = []
         for place, values in enumerate(given):

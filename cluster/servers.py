@@ -32,13 +32,13 @@ class Servers:
         )
 
     def start(self, name: str, argv: Sequence[Argument]) -> Server:
-        """Starts a server in the group, with its log in the folder."""
+        """Start a server in the group, with its log in the folder."""
         server = start(name, argv, self.folder / f"{name}.log", group=self._watchdog.pid)
         self._started.append(server)
         return server
 
     def stop(self, server: Server, number: int = signal.SIGTERM, seconds: float = 10) -> None:
-        """Stops one server with a signal, then with SIGKILL when it times out."""
+        """Stop one server with a signal, then with SIGKILL when it times out."""
         if server.process.poll() is None:
             server.process.send_signal(number)
         try:
@@ -86,4 +86,4 @@ class Served(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Starts the servers; returns when they are ready."""
+        """Start the servers; return when they are ready."""

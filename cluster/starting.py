@@ -25,7 +25,7 @@ from cluster.stopping import forget_containers, stop
 
 
 def start(cluster: LocalCluster, *, num_fake: int, gpus: int, say: Say) -> None:
-    """Returns when the real node is Ready. Raises HarnessError with the end of the failing server's log."""
+    """Return when the real node is Ready. Raises HarnessError with the end of the failing server's log."""
     root_required("a node")
     require(NODE_PACKAGES)
     for group in GROUPS:
@@ -64,7 +64,7 @@ def _start(cluster: LocalCluster, num_fake: int, gpus: int) -> None:
 
 
 def _start_node(cluster: LocalCluster, plane: ControlPlane) -> Server:
-    """Starts the node's init process and joins its network to the machine's; its servers start on their own."""
+    """Start the node's init process and joins its network to the machine's; its servers start on their own."""
     config = Node(cluster.folder, cluster.images, programs(), plane).write()
     cgroups.make()
     for folder in PRIVATE_FOLDERS:
@@ -123,7 +123,7 @@ def _is_ready(cluster: LocalCluster) -> bool:
 
 
 def _save_logs(cluster: LocalCluster) -> Path:
-    """Copies the logs to a folder that outlives the cluster."""
+    """Copy the logs to a folder that outlives the cluster."""
     target = cache() / "logs-of-the-last-failure"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)

@@ -31,7 +31,7 @@ def stop(cluster: LocalCluster) -> None:
 
 
 def forget_containers(cluster: LocalCluster) -> int:
-    """Deletes containerd's containers and returns their number; images stay."""
+    """Delete containerd's containers and return their number; images stay."""
     containers = cluster.ctr("containers", "list", "--quiet").split()
     tasks = cluster.ctr("tasks", "list", "--quiet").split()
     if tasks:
@@ -42,7 +42,7 @@ def forget_containers(cluster: LocalCluster) -> int:
 
 
 def _forget_containers(cluster: LocalCluster) -> None:
-    """Deletes the containers with the kubelet suspended, which would restart them."""
+    """Delete the containers with the kubelet suspended, which would restart them."""
     kubelet = cluster.process("kubelet")
     if kubelet is None or cluster.process("containerd") is None:
         return

@@ -27,12 +27,12 @@ class UsersCluster:
     values: dict[str, Any] = field(default_factory=dict)
 
     def kubectl(self, *arguments: Argument, given: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs kubectl with `given` on its standard input; returns its output, whatever its exit code."""
+        """Run kubectl with `given` on its standard input; return its output, whatever its exit code."""
         return run([tool(APISERVER, "kubectl"), "--kubeconfig", self.kubeconfig, *arguments], given=given)
 
 
 def users_cluster() -> UsersCluster | None:
-    """Returns the cluster of BATCHGROWTH_KUBECONFIG, None without one. Raises HarnessError if it is unreachable."""
+    """Return the cluster of BATCHGROWTH_KUBECONFIG, None without one. Raises HarnessError if it is unreachable."""
     path = os.environ.get(KUBECONFIG)
     if not path:
         return None
@@ -44,7 +44,7 @@ def users_cluster() -> UsersCluster | None:
 
 
 def read_values(file: str | Path | None) -> dict[str, Any]:
-    """Returns the chart values of a file, none without a file. Raises HarnessError if the file has no mapping."""
+    """Return the chart values of a file, none without a file. Raises HarnessError if the file has no mapping."""
     if not file:
         return {}
     try:

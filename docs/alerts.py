@@ -12,7 +12,7 @@ _TITLES = {"batchgrowth-operator": "Operator", "batchgrowth-jobs": "Jobs", "batc
 
 
 def alerts_page() -> str:
-    """A table of the alerts of each group."""
+    """Return a table of the alerts of each group."""
     groups = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
     head = "| alert | severity | after | what it means, and what to do |\n|---|---|---|---|\n"
     tables = [f"## {_TITLES[group['name']]}\n\n{head}" + "".join(map(_row, group["rules"])) for group in groups]

@@ -46,13 +46,13 @@ class Proof:
 
 
 def read_faults() -> dict[str, Fault]:
-    """The rows of docs/faults.toml by id, in its order."""
+    """Return the rows of docs/faults.toml by id, in its order."""
     rows = tomllib.loads((ROOT / "docs" / "faults.toml").read_text(encoding="utf-8"))
     return {key: Fault(id=key, **row) for key, row in rows.items()}
 
 
 def proofs(tests: Path) -> dict[str, list[Proof]]:
-    """The tests below a folder that are marked with a fault, by its id, sorted; raises ValueError for an odd mark."""
+    """Return the tests below a folder by the fault that they are marked with. Raises ValueError for an odd mark."""
     found: dict[str, set[Proof]] = {}
     for fault, proof in (*_marked(tests), *_manifests(tests)):
         found.setdefault(fault, set()).add(proof)

@@ -22,13 +22,13 @@ BEGIN, END = "<!-- choices: made by `make generate` -->\n", "<!-- /choices -->"
 
 
 def choices_table() -> str:
-    """The Markdown table of README.md: a row per choice."""
+    """Return the Markdown table of README.md: a row per choice."""
     rows = (f"| `{choice.field_path}` | {', '.join(f'`{name}`' for name in choice)} |\n" for choice in CHOICES)
     return "| in the manifest | choices |\n|---|---|\n" + "".join(rows)
 
 
 def with_choices(text: str) -> str:
-    """A Markdown page with its table of choices replaced; raises ValueError if it has no markers for one."""
+    """Return a Markdown page with its table of choices replaced; raises ValueError if it has no markers for one."""
     made, count = re.subn(f"({BEGIN}).*?({END})", lambda m: m[1] + choices_table() + m[2], text, flags=re.DOTALL)
     if count != 1:
         raise ValueError(f"the page has {count} tables of choices; give one pair of markers {BEGIN!r} and {END!r}")
@@ -53,7 +53,7 @@ def _entry_row(entry: Entry) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """The default in parentheses, if there is one; a field without a value by default is optional."""
+    """Return the default in parentheses, if there is one; a field without a value by default is optional."""
     if field.is_required():
         return ""
     return (

@@ -44,7 +44,7 @@ START: str = tomllib.loads(_TEXT)["start"]["code"].strip()
 
 
 def read_mistakes() -> dict[str, Mistake]:
-    """The rows of docs/mistakes.toml by name, in its order."""
+    """Return the rows of docs/mistakes.toml by name, in its order."""
     groups = tomllib.loads(_TEXT)
     return {f"{group}.{name}": Mistake(**row) for group in GROUPS for name, row in groups[group].items()}
 

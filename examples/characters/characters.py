@@ -15,7 +15,7 @@ BYTES = 256
 
 
 def modules(held_out: bool) -> bytes:
-    """The source of the library's single-file modules, by name: every tenth one is held out for the test."""
+    """Return the source of the library's single-file modules, by name: every tenth one is held out for the test."""
     library = Path(sysconfig.get_path("stdlib"))
     paths = [path for name in sorted(sys.stdlib_module_names) if (path := library / f"{name}.py").exists()]
     return b"".join(path.read_bytes() for number, path in enumerate(paths) if (number % 10 == 0) == held_out)
@@ -75,7 +75,7 @@ class Transformer(nn.Module):
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
-    """The mean over the bytes of each window: one number per window, as the trainer wants it."""
+    """Return the mean over the bytes of each window: one number per window, as the trainer wants it."""
     return F.cross_entropy(output.transpose(1, 2), target, reduction="none").mean(dim=1)
 
 

@@ -48,7 +48,7 @@ def convolution(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def workload(data: str, channels: str = "32") -> Workload:
-    """`data` is the folder that make_images.py has made."""
+    """Return what the trainer trains; `data` is the folder that make_images.py has made."""
     folder, width = Path(data), int(channels)
     return Workload(
         model=nn.Sequential(

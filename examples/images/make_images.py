@@ -27,7 +27,7 @@ def make(folder: Path, images: int, side: int) -> None:
 
 
 def background(photograph: np.ndarray, side: int, draw: np.random.Generator) -> Image.Image:
-    """A random part of the photograph, at half its brightness."""
+    """Return a random part of the photograph, at half its brightness."""
     height, width, _ = photograph.shape
     top, left = draw.integers(0, height - 256), draw.integers(0, width - 256)
     part = Image.fromarray(photograph[top : top + 256, left : left + 256] // 2)

@@ -20,7 +20,7 @@ PADDING = 0
 
 
 def functions(package: str) -> Iterator[str]:
-    """The source of each function of a package, in the order of its files."""
+    """Return the source of each function of a package, in the order of its files."""
     for path in sorted((Path(sysconfig.get_path("stdlib")) / package).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         lines = source.splitlines()
@@ -30,7 +30,7 @@ def functions(package: str) -> Iterator[str]:
 
 
 def tokens(source: str) -> Tensor:
-    """A number from 1 for each word of the source, the same in every process, as `hash` is not."""
+    """Return a number from 1 for each word of the source, the same in every process, as `hash` is not."""
     words = re.findall(r"[A-Za-z]+", source)[:LONGEST]
     return torch.tensor([1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words])
 

@@ -14,7 +14,7 @@ JOBS = f"/apis/batchgrowth.dev/v1alpha1/namespaces/{NAMESPACE}/batchgrowthjobs?d
 
 
 def ask(method: str, path: str, body: object = None) -> tuple[int, Any]:
-    """Returns the HTTP status and the object of the API server's response."""
+    """Return the HTTP status and the object of the API server's response."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"])
     trust = ssl.create_default_context(cafile=ACCOUNT / "ca.crt")
     connection = http.client.HTTPSConnection(host, port, timeout=10, context=trust)
@@ -28,7 +28,7 @@ def ask(method: str, path: str, body: object = None) -> tuple[int, Any]:
 
 
 def unknown(group: str, resource: str, advice: str) -> str | None:
-    """Returns advice if the API server lacks a resource, else None."""
+    """Return advice if the API server lacks a resource, else None."""
     code, answer = ask("GET", f"/apis/{group}")
     if code == 200 and resource in {entry["name"] for entry in answer["resources"]}:
         return None
@@ -36,7 +36,7 @@ def unknown(group: str, resource: str, advice: str) -> str | None:
 
 
 def operator_down() -> str | None:
-    """Returns advice if no replica of the operator is available, else None."""
+    """Return advice if no replica of the operator is available, else None."""
     name = os.environ["DEPLOYMENT"]
     code, answer = ask("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}")
     if code == 200 and answer.get("status", {}).get("availableReplicas", 0):
@@ -45,18 +45,18 @@ def operator_down() -> str | None:
 
 
 def example() -> Any:
-    """Returns the example job, without its name, which a job of the user's may have."""
+    """Return the example job, without its name, which a job of the user's may have."""
     return json.loads(os.environ["EXAMPLE"]) | {"metadata": {"generateName": "helm-test-"}}
 
 
 def example_refused() -> str | None:
-    """Returns the API server's message if it refuses the example, else None."""
+    """Return the API server's message if it refuses the example, else None."""
     code, answer = ask("POST", JOBS, example())
     return None if code == 201 else f"the API server says {code}: {answer.get('message')}"
 
 
 def nonsense_taken() -> str | None:
-    """Returns advice if the API server accepts a batch of 0 examples, else None."""
+    """Return advice if the API server accepts a batch of 0 examples, else None."""
     job = example()
     job["spec"]["batch"]["initial"] = 0
     code, _ = ask("POST", JOBS, job)
