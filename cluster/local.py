@@ -64,7 +64,7 @@ class LocalCluster:
         return [Path(line) for line in note.read_text().splitlines()] if note.exists() else []
 
     def process(self, name: str) -> psutil.Process | None:
-        """Return the process of a server on the machine or in the node, for tests to suspend or kill; None if it ended."""
+        """Return the process of a server on the machine or in the node, for tests to stop or kill; None if it ended."""
         if name not in IN_THE_NODE:
             return self.daemons.process(name)
         first = self.first_process()

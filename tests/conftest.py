@@ -161,8 +161,8 @@ def nothing_left_behind(scratch: Path) -> Iterator[None]:
     left = [f"{process.pid}: {_command(process)}" for process in alive]
     for process in alive:
         process.kill()
-    assert [] == left
-    assert set() == {*scratch.glob("batchgrowth-*")} - folders
+    assert left == []
+    assert {*scratch.glob("batchgrowth-*")} - folders == set()
 
 
 def _descendants() -> list[psutil.Process]:

@@ -62,9 +62,9 @@ def apiserver() -> Iterator[ApiServer]:
     """An API server with the CRD of BatchGrowthJob."""
     with ApiServer() as server:
         applied = server.kubectl("apply", "-f", ROOT / CRD)
-        assert 0 == applied.returncode, applied.stderr
+        assert applied.returncode == 0, applied.stderr
         established = server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / CRD)
-        assert 0 == established.returncode, established.stderr
+        assert established.returncode == 0, established.stderr
         yield server
 
 
@@ -73,14 +73,14 @@ def kubectl(apiserver: ApiServer) -> Iterator[Kubectl]:
     """A function that runs kubectl against the API server. All jobs are deleted after the test."""
     yield apiserver.kubectl
     gone = apiserver.kubectl("delete", "batchgrowthjobs", "--all")
-    assert 0 == gone.returncode, gone.stderr
+    assert gone.returncode == 0, gone.stderr
 
 
 @pytest.fixture
 def digits(kubectl: Kubectl) -> Callable[[], Any]:
     """A function that returns the example job, which was applied, as the server has it now."""
     applied = kubectl("apply", "-f", ROOT / "examples" / "digits.yaml")
-    assert 0 == applied.returncode, applied.stderr
+    assert applied.returncode == 0, applied.stderr
     return lambda: json.loads(kubectl("get", "bgj", "digits", "-o", "json").stdout)
 
 
@@ -99,7 +99,7 @@ def dask_crds(apiserver: ApiServer) -> list[Path]:
     crds = sorted(Path(package).glob("operator/deployment/helm/*/crds/*.yaml"))
     for crd in crds:
         applied = apiserver.kubectl("apply", "--server-side", "-f", crd)
-        assert 0 == applied.returncode, applied.stderr
+        assert applied.returncode == 0, applied.stderr
     until(lambda: apiserver.kubectl("get", "daskclusters").returncode, 0)
     return crds
 
@@ -113,7 +113,7 @@ def make_field(apiserver: ApiServer, dask_crds: list[Path], preloaded: None) -> 
     def make() -> Field:
         namespace = f"operator-{next(NUMBERS)}"
         created = apiserver.kubectl("create", "namespace", namespace)
-        assert 0 == created.returncode, created.stderr
+        assert created.returncode == 0, created.stderr
         made.append(Field(api, apiserver.kubeconfig, namespace))
         return made[-1]
 

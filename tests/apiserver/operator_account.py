@@ -38,13 +38,13 @@ def grant(server: ApiServer, objects: list[dict[str, Any]]) -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}}
     wanted = [namespace, *(body for body in objects if body["kind"] in KINDS + POLICIES)]
     applied = server.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(wanted))
-    assert 0 == applied.returncode, applied.stderr
+    assert applied.returncode == 0, applied.stderr
 
 
 def token_kubeconfig(server: ApiServer, path: Path, namespace: str, account: str) -> Path:
     """Writes a kubeconfig with a new token of the account."""
     made = server.kubectl("create", "token", account, "--namespace", namespace, "--duration=1h")
-    assert 0 == made.returncode, made.stderr
+    assert made.returncode == 0, made.stderr
     config = yaml.safe_load(server.kubeconfig.read_text())
     config["users"] = [{"name": account, "user": {"token": made.stdout.strip()}}]
     [context] = config["contexts"]

@@ -172,7 +172,7 @@ def until(holds: Callable[[], Any], wanted: Any = True, seconds: float = PATIENC
     end = time.monotonic() + seconds
     while (found := holds()) != wanted and time.monotonic() < end:
         time.sleep(0.05)
-    assert wanted == found
+    assert found == wanted
 
 
 def live(ground: Field) -> None:

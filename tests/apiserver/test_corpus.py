@@ -49,12 +49,12 @@ def test_text_for_kubectl(apiserver: ApiServer, name: str) -> None:
     """A date in Python arrives as the string that was written, which is a valid argument."""
     path = CORPUS / "bad" / f"{name}.yaml"
     got = apiserver.kubectl("apply", "--dry-run=server", "-o", "jsonpath={.spec.workload.arguments.since}", "-f", path)
-    assert ("2026-01-01", "") == (got.stdout, got.stderr)
+    assert (got.stdout, got.stderr) == ("2026-01-01", "")
 
 
 @pytest.mark.parametrize("folder", ["tests/corpus/good", "examples"])
 def test_good_ones_are_accepted(apiserver: ApiServer, folder: str) -> None:
     paths = sorted((ROOT / folder).rglob("*.yaml"))
     applied = apiserver.kubectl("apply", "--dry-run=server", "-R", "-f", ROOT / folder)
-    assert (0, "") == (applied.returncode, applied.stderr)
+    assert (applied.returncode, applied.stderr) == (0, "")
     assert len(paths) == applied.stdout.count("created (server dry run)") > 0

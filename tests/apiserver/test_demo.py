@@ -31,7 +31,7 @@ def write_status(kubectl: Kubectl, **status: Any) -> None:
     """Writes the status as the operator does."""
     body = json.dumps({"status": status})
     done = kubectl("patch", "bgj", "digits", "--subresource=status", "--type=merge", "--patch", body)
-    assert 0 == done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_demo_prints_changes_until_the_job_ends(
@@ -49,10 +49,10 @@ def test_the_demo_prints_changes_until_the_job_ends(
     demo.print_result(last)
 
     printed = capsys.readouterr().out.splitlines()
-    assert "Pending" == first["status"]["phase"]
-    assert ("Failed", 64) == (last["status"]["phase"], last["status"]["batch"]["current"])
-    assert ["STATUS", "BATCH", "WORKERS", "EPOCH", "LOSS", "PROGRESS", "ETA", "AGE"] == printed[0].split()
-    assert "The loss is NaN." == printed[-1]
+    assert first["status"]["phase"] == "Pending"
+    assert (last["status"]["phase"], last["status"]["batch"]["current"]) == ("Failed", 64)
+    assert printed[0].split() == ["STATUS", "BATCH", "WORKERS", "EPOCH", "LOSS", "PROGRESS", "ETA", "AGE"]
+    assert printed[-1] == "The loss is NaN."
 
 
 def test_the_demo_ends_if_the_spec_is_refused(
@@ -66,7 +66,7 @@ def test_the_demo_ends_if_the_spec_is_refused(
     demo.print_result(job)
 
     assert "STATUS" in heading
-    assert "" == capsys.readouterr().out
+    assert capsys.readouterr().out == ""
 
 
 def test_the_demo_prints_the_weights_of_a_job_that_succeeded(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,11 +77,11 @@ def test_the_demo_prints_the_weights_of_a_job_that_succeeded(capsys: pytest.Capt
         {"status": {"phase": "Succeeded", "history": stages, "trainerStatus": {"weightsSha256": "ab" * 32}}}
     )
 
-    assert [
+    assert capsys.readouterr().out.splitlines() == [
         "stage 0: batch 32, 1 worker",
         "stage 1: batch 2,048, 4 workers, longest pause 0.05 s",
         f"SHA-256 of the weights: {'ab' * 32}",
-    ] == capsys.readouterr().out.splitlines()
+    ]
 
 
 def test_the_demo_ends_if_the_job_is_deleted(users: UsersCluster) -> None:

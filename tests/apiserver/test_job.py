@@ -80,35 +80,35 @@ def patch(kubectl: Kubectl, change: object, *more: str) -> subprocess.CompletedP
 def started(kubectl: Kubectl, digits: Digits) -> Digits:
     """The job after the operator has set its start time."""
     written = patch(kubectl, {"status": {"startTime": "2026-01-01T00:00:00Z"}}, "--subresource=status")
-    assert (0, "") == (written.returncode, written.stderr)
+    assert (written.returncode, written.stderr) == (0, "")
     return digits
 
 
 def test_columns(kubectl: Kubectl, digits: Digits) -> None:
     """Name and the eight columns, filled from the status."""
-    assert 0 == patch(kubectl, {"status": TRAINING}, "--subresource=status").returncode
+    assert patch(kubectl, {"status": TRAINING}, "--subresource=status").returncode == 0
     head, row = kubectl("get", "bgj").stdout.splitlines()
     assert ["NAME", *(name.upper() for name, *_ in COLUMNS)] == head.split()
-    assert ["digits", "Training", "128", "2", "10.5", "0.123", "64", "17"] == row.split()[:-1]
+    assert row.split()[:-1] == ["digits", "Training", "128", "2", "10.5", "0.123", "64", "17"]
 
 
 def test_scale(kubectl: Kubectl, digits: Digits) -> None:
     """`kubectl scale` sets the upper bound of the workers, within the bounds of the schema."""
     scaled = kubectl("scale", "bgj/digits", "--replicas=3")
     refused = kubectl("scale", "bgj/digits", "--replicas=0")
-    assert (0, 3) == (scaled.returncode, digits()["spec"]["workers"]["maximum"])
-    assert 1 == refused.returncode
+    assert (scaled.returncode, digits()["spec"]["workers"]["maximum"]) == (0, 3)
+    assert refused.returncode == 1
     assert "spec.workers.maximum" in refused.stderr
 
 
 def test_scale_reads_the_status(kubectl: Kubectl, digits: Digits) -> None:
     """An autoscaler sees the ready workers and their selector."""
     status = {"workers": {"ready": 2, "selector": "batchgrowth.dev/job=digits"}}
-    assert 0 == patch(kubectl, {"status": status}, "--subresource=status").returncode
+    assert patch(kubectl, {"status": status}, "--subresource=status").returncode == 0
     path = "/apis/batchgrowth.dev/v1alpha1/namespaces/default/batchgrowthjobs/digits/scale"
     scale = json.loads(kubectl("get", "--raw", path).stdout)
-    assert {"replicas": 4} == scale["spec"]
-    assert {"replicas": 2, "selector": "batchgrowth.dev/job=digits"} == scale["status"]
+    assert scale["spec"] == {"replicas": 4}
+    assert scale["status"] == {"replicas": 2, "selector": "batchgrowth.dev/job=digits"}
 
 
 @pytest.mark.fault("A29")
@@ -120,11 +120,11 @@ def test_a_user_cannot_write_the_status(kubectl: Kubectl, digits: Digits) -> Non
 
 def test_an_exchange_with_replicas_belongs_to_the_mathematics(kubectl: Kubectl, started: Digits) -> None:
     """Others may change while the job trains, and an exchange with replicas be chosen before it starts."""
-    assert 0 == patch(kubectl, below("exchange", {"type": "GatherScatter"})).returncode
+    assert patch(kubectl, below("exchange", {"type": "GatherScatter"})).returncode == 0
     refused = patch(kubectl, below("exchange", {"type": "LocalSGD"}))
-    assert 1 == refused.returncode
+    assert refused.returncode == 1
     assert f"spec.exchange.type: Invalid value: {IMMUTABLE}" in refused.stderr.replace('"object": ', "")
-    assert "GatherScatter" == started()["spec"]["exchange"]["type"]
+    assert started()["spec"]["exchange"]["type"] == "GatherScatter"
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_an_exchange_with_replicas_belongs_to_the_mathematics(kubectl: Kubectl, 
 )
 def test_what_an_exchange_with_replicas_is_given_stays(kubectl: Kubectl, digits: Digits, change: Any) -> None:
     chosen = {"type": "Gossip", "gossip": {"replicas": 8}}
-    assert 0 == patch(kubectl, below("exchange", chosen)).returncode
+    assert patch(kubectl, below("exchange", chosen)).returncode == 0
     patch(kubectl, {"status": {"startTime": "2026-01-01T00:00:00Z"}}, "--subresource=status")
-    assert 0 == patch(kubectl, below("exchange.timeoutSeconds", 30)).returncode
+    assert patch(kubectl, below("exchange.timeoutSeconds", 30)).returncode == 0
     refused = patch(kubectl, below("exchange", change))
-    assert 1 == refused.returncode
+    assert refused.returncode == 1
     assert IMMUTABLE in refused.stderr
     assert digits()["spec"]["exchange"].items() >= {"type": "Gossip", "timeoutSeconds": 30}.items()
 
@@ -145,7 +145,7 @@ def test_the_status_writer_cannot_write_the_spec(kubectl: Kubectl, digits: Digit
     """A write to the subresource changes the status alone, and not the generation."""
     patch(kubectl, below("epochs", 7) | {"status": {"phase": "Training"}}, "--subresource=status")
     job = digits()
-    assert (30, "Training", 1) == (job["spec"]["epochs"], job["status"]["phase"], job["metadata"]["generation"])
+    assert (job["spec"]["epochs"], job["status"]["phase"], job["metadata"]["generation"]) == (30, "Training", 1)
 
 
 def test_all_of_the_mathematics_is_tried() -> None:
@@ -156,7 +156,7 @@ def test_all_of_the_mathematics_is_tried() -> None:
 @pytest.mark.parametrize("path", OTHER_MATHEMATICS)
 def test_mathematics_may_change_before_the_start(kubectl: Kubectl, digits: Digits, path: str) -> None:
     changed = patch(kubectl, below(path, OTHER_MATHEMATICS[path]))
-    assert (0, "") == (changed.returncode, changed.stderr)
+    assert (changed.returncode, changed.stderr) == (0, "")
     assert changed.stdout.endswith(" patched\n")
 
 
@@ -165,7 +165,7 @@ def test_mathematics_may_change_before_the_start(kubectl: Kubectl, digits: Digit
 def test_mathematics_is_immutable_after_the_start(kubectl: Kubectl, started: Digits, path: str) -> None:
     before = started()["spec"]
     refused = patch(kubectl, below(path, OTHER_MATHEMATICS[path]))
-    assert 1 == refused.returncode
+    assert refused.returncode == 1
     assert f"spec.{path}: Invalid value: {IMMUTABLE}" in refused.stderr
     assert before == started()["spec"]
 
@@ -174,7 +174,7 @@ def test_mathematics_is_immutable_after_the_start(kubectl: Kubectl, started: Dig
 @pytest.mark.parametrize("path", SPEED)
 def test_speed_may_change_after_the_start(kubectl: Kubectl, started: Digits, path: str) -> None:
     changed = patch(kubectl, below(path, SPEED[path]))
-    assert (0, "") == (changed.returncode, changed.stderr)
+    assert (changed.returncode, changed.stderr) == (0, "")
     assert SPEED[path] == at(started(), path)
 
 
@@ -186,7 +186,7 @@ def test_an_early_end_fixes_when_evaluations_are(kubectl: Kubectl, digits: Digit
         (below("evaluation.keepBest", {"metric": "loss", "mode": "Minimize"}), ()),
     ):
         changed = patch(kubectl, change, *more)
-        assert (0, "") == (changed.returncode, changed.stderr)
+        assert (changed.returncode, changed.stderr) == (0, "")
     for path, change in (("everyEpochs", below("evaluation.everyEpochs", 2)),
                          ("stopEarly", below("evaluation.stopEarly.patience", 4)),
                          ("stopEarly", below("evaluation.stopEarly", None))):  # fmt: skip
@@ -205,7 +205,7 @@ def test_examples_per_worker_may_change_after_the_start_if_there_is_a_shard(
         ({"spec": {"batch": {"shard": shard}}}, ()),
         ({"status": {"startTime": "2026-01-01T00:00:00Z"}}, ("--subresource=status",)),
     ):
-        assert 0 == patch(kubectl, change, *more).returncode
+        assert patch(kubectl, change, *more).returncode == 0
 
     changed = patch(kubectl, below("workers.examplesPerWorker", 64))
 
@@ -217,6 +217,6 @@ def test_examples_per_worker_may_change_after_the_start_if_there_is_a_shard(
 def test_applied_twice_is_applied_once(kubectl: Kubectl, digits: Digits) -> None:
     """Defaults filled in by the server do not count as a change."""
     before = digits()["metadata"]
-    assert 0 == kubectl("apply", "-f", ROOT / "examples" / "digits.yaml").returncode
+    assert kubectl("apply", "-f", ROOT / "examples" / "digits.yaml").returncode == 0
     after = digits()["metadata"]
     assert (before["generation"], before["resourceVersion"]) == (after["generation"], after["resourceVersion"])

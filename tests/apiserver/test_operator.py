@@ -28,11 +28,11 @@ def test_the_children_of_the_example(ground: Field) -> None:
     for ref in CHILDREN:
         metadata = ground.get(ref)["metadata"]
         assert [uid] == [owner["uid"] for owner in metadata["ownerReferences"]]
-        assert "digits" == metadata["labels"][names.JOB_LABEL]
-    assert ("True", "PlanMade") == ground.condition("Accepted")
+        assert metadata["labels"][names.JOB_LABEL] == "digits"
+    assert ground.condition("Accepted") == ("True", "PlanMade")
     assert "finalizers" not in ground.get(JOB)["metadata"]
     writers = {(entry["manager"], entry.get("subresource")) for entry in ground.get(JOB)["metadata"]["managedFields"]}
-    assert {("batchgrowth-operator", "status")} == {writer for writer in writers if writer[0] == names.FIELD_MANAGER}
+    assert {writer for writer in writers if writer[0] == names.FIELD_MANAGER} == {("batchgrowth-operator", "status")}
 
 
 def test_nothing_is_written_when_nothing_changes(ground: Field) -> None:
@@ -59,7 +59,7 @@ def test_own_parts_are_written_once(ground: Field) -> None:
         pod = ground.get(ref)["spec"]["template"]["spec"]
         mounted = {volume["name"] for volume in pod["volumes"]}
         assert {"data", "cache", "settings", "batchgrowth-source"} < mounted
-        assert {"cpu": "2", "memory": "1536Mi"} == pod["containers"][0]["resources"]["requests"]
+        assert pod["containers"][0]["resources"]["requests"] == {"cpu": "2", "memory": "1536Mi"}
 
     ground.patch(JOB, {"spec": {"env": [{"name": "HF_HOME", "value": "/data/other"}]}})
     until(lambda: "deletionTimestamp" in ground.get(TRAINER)["metadata"])  # no controller completes it here
@@ -74,7 +74,7 @@ def test_a_milestone_brings_workers(ground: Field) -> None:
     ground.workers_come()
     ground.report(10)
     until(lambda: ground.condition("Training"), ("True", "UpdatesCommitted"))
-    assert 1 == ground.replicas()
+    assert ground.replicas() == 1
 
     ground.report(398)
     until(ground.replicas, 2)
@@ -82,7 +82,7 @@ def test_a_milestone_brings_workers(ground: Field) -> None:
     ground.workers_come()
     until(lambda: ground.condition("Resizing"), ("False", "AtTarget"))
 
-    assert 2 == ground.get(JOB)["status"]["workers"]["ready"]
+    assert ground.get(JOB)["status"]["workers"]["ready"] == 2
 
 
 def test_a_job_without_a_plan_is_rejected(ground: Field) -> None:
@@ -90,10 +90,10 @@ def test_a_job_without_a_plan_is_rejected(ground: Field) -> None:
     ground.apply(learningRate=rate)
 
     until(lambda: ground.condition("Accepted"), ("False", "PlanImpossible"))
-    assert "Rejected" == ground.get(JOB)["status"]["phase"]
+    assert ground.get(JOB)["status"]["phase"] == "Rejected"
 
     ground.rest()
-    assert [] == [ref for ref in CHILDREN if ground.get(ref) is not None]
+    assert [ref for ref in CHILDREN if ground.get(ref) is not None] == []
 
 
 def test_suspend_resume_and_the_end(ground: Field) -> None:
@@ -211,7 +211,7 @@ def test_an_object_of_another_owner_is_not_taken(ground: Field) -> None:
     ground.api._send("post", KINDS["ConfigMap"], KINDS["ConfigMap"].path(ground.namespace), body=theirs)
     ground.apply()
     until(lambda: ground.condition("ClusterReady"), ("False", "NameTaken"))
-    assert {"theirs": "1"} == ground.get(PLAN)["data"]
+    assert ground.get(PLAN)["data"] == {"theirs": "1"}
 
     ground.delete(PLAN)
     until(ground.is_complete)
@@ -245,7 +245,7 @@ def test_resources_that_no_pod_can_have(ground: Field, resources: dict[str, Any]
 
     [ready] = [c for c in ground.get(JOB)["status"]["conditions"] if c["type"] == "ClusterReady"]
     assert words in ready["message"]
-    assert (None, None) == (ground.get(WORKERS), ground.get(TRAINER))
+    assert (ground.get(WORKERS), ground.get(TRAINER)) == (None, None)
     ground.patch(JOB, {"spec": {"workers": {"template": None}}})
     until(ground.is_complete)
 
@@ -257,7 +257,7 @@ def test_a_deleted_part_of_the_scheduler_is_requested(ground: Field) -> None:
     ground.make_scheduler()
     until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForWorkers"))
     time.sleep(SETTLED_AFTER_SECONDS)
-    assert "Running" == ground.get(CLUSTER)["status"]["phase"]
+    assert ground.get(CLUSTER)["status"]["phase"] == "Running"
 
     ground.api._send("delete", SERVICES, SERVICES.path(ground.namespace, "digits-scheduler"))
 
@@ -268,4 +268,4 @@ def test_a_deleted_part_of_the_scheduler_is_requested(ground: Field) -> None:
     )
     ground.make_scheduler()
     ground.rest()
-    assert "Running" == ground.get(CLUSTER)["status"]["phase"]
+    assert ground.get(CLUSTER)["status"]["phase"] == "Running"

@@ -52,7 +52,7 @@ def account(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> P
 def field(apiserver: ApiServer, account: Path, dask_crds: list[Path], preloaded: None) -> Iterator[Field]:
     """A namespace in which the operator, with its token, has made the children of the digits job, and has stopped."""
     created = apiserver.kubectl("create", "namespace", "bounds")
-    assert 0 == created.returncode, created.stderr
+    assert created.returncode == 0, created.stderr
     made = Field(connect(apiserver.kubeconfig, lambda *_: None), account, "bounds")
     made.start()
     try:
@@ -63,7 +63,7 @@ def field(apiserver: ApiServer, account: Path, dask_crds: list[Path], preloaded:
     for name in ("digits-progress", "other"):  # a binding's role must exist
         words = ("create", "role", name, "--verb=get", "--resource=configmaps", "--resource-name=digits-progress")
         created = apiserver.kubectl(*words, "--namespace=default")
-        assert 0 == created.returncode, created.stderr
+        assert created.returncode == 0, created.stderr
     yield made
     apiserver.kubectl("delete", "batchgrowthjobs", "--all", "--namespace=bounds")
 
@@ -152,7 +152,7 @@ def test_the_children_pass_and_their_changes_do_not(field: Field, tries: Tried) 
     """Each child as it is could be created in another namespace, and none with a change that gives more."""
     for ref in [*CHILDREN, CLAIM]:
         done = tries("create", "--dry-run=server", "-f", "-", given=json.dumps(elsewhere(field, ref)))
-        assert 0 == done.returncode, (ref, done.stderr)
+        assert done.returncode == 0, (ref, done.stderr)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -172,9 +172,9 @@ def test_objects_of_others(field: Field, apiserver: ApiServer, tries: Tried) -> 
     mine = child(field, SECRET)
     stranger = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other-tls", "namespace": "bounds"}}
     made = apiserver.kubectl("apply", "-f", "-", given=json.dumps(stranger | {"data": {"key": "c2VjcmV0"}}))
-    assert 0 == made.returncode, made.stderr
+    assert made.returncode == 0, made.stderr
     made = apiserver.kubectl("create", "deployment", "web", "--image=example/web:1", "--namespace=bounds")
-    assert 0 == made.returncode, made.stderr
+    assert made.returncode == 0, made.stderr
     metadata = {"labels": mine["metadata"]["labels"] | {"batchgrowth.dev/job": "other"}}
     metadata["ownerReferences"] = [mine["metadata"]["ownerReferences"][0] | {"name": "other"}]
     patch = ("patch", "--namespace=bounds", "--type=merge")
@@ -194,7 +194,7 @@ def test_the_scheduler_s_deployment_is_annotated_only(field: Field, tries: Tried
     owner = {"apiVersion": "kubernetes.dask.org/v1", "kind": "DaskCluster", "name": "digits", "uid": "0"}
     patch = ("patch", "deployment", "digits-scheduler", "--namespace=bounds", "--type=merge", "-p")
     adopted = apiserver.kubectl(*patch, json.dumps({"metadata": {"ownerReferences": [owner]}}))
-    assert 0 == adopted.returncode, adopted.stderr
+    assert adopted.returncode == 0, adopted.stderr
 
     annotated = tries(*patch, '{"metadata": {"annotations": {"batchgrowth.dev/retried": "now"}}}')
     scaled = tries(*patch, '{"spec": {"replicas": 5}}')
@@ -202,7 +202,7 @@ def test_the_scheduler_s_deployment_is_annotated_only(field: Field, tries: Tried
     taken = tries(*patch, json.dumps(own))
     deleted = tries("delete", "deployment", "digits-scheduler", "--namespace=bounds")
 
-    assert 0 == annotated.returncode, annotated.stderr
+    assert annotated.returncode == 0, annotated.stderr
     assert all(refused(done, "the operator") for done in (scaled, taken, deleted))
 
 
@@ -230,7 +230,7 @@ def test_an_event_of_others_is_not_changed(field: Field, account: Path, apiserve
         metadata = {"name": name, "namespace": "bounds"}
         event = {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "reportingComponent": component}
         made = apiserver.kubectl("create", "-f", "-", given=json.dumps(event | {"involvedObject": about}))
-        assert 0 == made.returncode, made.stderr
+        assert made.returncode == 0, made.stderr
     api, change = connect(account, lambda *_: None), {"count": 7, "reportingComponent": "batchgrowth-operator"}
 
     with pytest.raises(Refused, match="its own events"):
@@ -248,7 +248,7 @@ def test_the_longest_message_of_an_event(field: Field, account: Path, apiserver:
         events.post_next()
 
     chosen = ("--namespace=bounds", "--field-selector=reason=WorkloadFailed", "--output=jsonpath={.items[*].count}")
-    assert "2" == apiserver.kubectl("get", "events", *chosen).stdout
+    assert apiserver.kubectl("get", "events", *chosen).stdout == "2"
 
 
 def test_another_lease(apiserver: ApiServer, field: Field, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_another_lease(apiserver: ApiServer, field: Field, tmp_path: Path) -> No
 def test_others_are_not_bound(field: Field, apiserver: ApiServer) -> None:
     """The policies are for one account."""
     made = apiserver.kubectl("create", "configmap", "stray", "--namespace=bounds")
-    assert 0 == made.returncode, made.stderr
+    assert made.returncode == 0, made.stderr
 
 
 OUT_OF_REACH = [
@@ -302,18 +302,18 @@ def test_the_trainer_reaches_one_config_map(field: Field, apiserver: ApiServer, 
         '{"data": {"a": "b"}}',
     )
     allowed = apiserver.kubectl(*as_trainer, *report)
-    assert 0 == allowed.returncode, allowed.stderr
+    assert allowed.returncode == 0, allowed.stderr
     other = apiserver.kubectl(*as_trainer, *(word.replace("digits-progress", "digits-plan") for word in report))
     assert "forbidden" in other.stderr.lower()
     answers = {
         right: apiserver.kubectl(*as_trainer, "auth", "can-i", *right.split()).stdout.strip() for right in OUT_OF_REACH
     }
-    assert {"no"} == set(answers.values()), answers
+    assert set(answers.values()) == {"no"}, answers
 
 
 def test_a_stolen_token_reads_secrets_by_name_alone(field: Field, tries: Tried) -> None:
     """Admission does not see reads, so this right stays; in namespaced mode it ends at the watched namespaces."""
-    assert 0 == tries("get", "secret", "digits-tls", "--namespace=bounds").returncode
+    assert tries("get", "secret", "digits-tls", "--namespace=bounds").returncode == 0
     listed = tries("get", "secrets", "--namespace=bounds")
     assert "cannot list resource" in listed.stderr
 

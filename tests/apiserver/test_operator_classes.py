@@ -36,7 +36,7 @@ def unchanged(field: Field) -> list[Any]:
 def test_a_job_has_the_operator_of_its_class(shared: Field) -> None:
     shared.apply()
     until(shared.is_complete)
-    assert {IMAGE} == images(shared)
+    assert images(shared) == {IMAGE}
     first = unchanged(shared)
 
     shared.patch(JOB, {"spec": {"operatorClass": OTHER_CLASS}})
@@ -54,4 +54,4 @@ def test_a_job_of_a_class_that_nobody_serves_is_left_alone(shared: Field) -> Non
     shared.apply(operatorClass="green")
     shared.rest()
     assert "status" not in shared.get(JOB)
-    assert [] == [ref for ref in CHILDREN if shared.get(ref) is not None]
+    assert [ref for ref in CHILDREN if shared.get(ref) is not None] == []

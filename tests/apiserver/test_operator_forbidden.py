@@ -37,7 +37,7 @@ def grant(server: ApiServer, user: str, rules: list[dict[str, Any]]) -> None:
     }
     for body in ({"kind": "ClusterRole", "rules": rules}, {"kind": "ClusterRoleBinding", **bound}):
         applied = server.kubectl("apply", "-f", "-", given=json.dumps(name | body))
-        assert 0 == applied.returncode, applied.stderr
+        assert applied.returncode == 0, applied.stderr
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def test_a_missing_permission_is_logged_in_a_line(
         for line in refusals():
             assert 'resource "pods"' in line
             assert "the chart's roles have every permission that the operator needs; retrying in" in line
-        assert [] == re.findall("Traceback|Request attempt", log.read_text())
+        assert re.findall("Traceback|Request attempt", log.read_text()) == []
         assert None is process.poll()
 
         grant(apiserver, user, rules_of_the_chart())

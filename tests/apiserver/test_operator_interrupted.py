@@ -22,7 +22,7 @@ def test_without_the_dask_operator_s_crds(
 ) -> None:
     """An operator that starts before the Dask operator is installed reports it, and continues once it is."""
     [crd] = [path for path in dask_crds if "daskcluster" in path.name]
-    assert 0 == apiserver.kubectl("delete", "-f", crd).returncode
+    assert apiserver.kubectl("delete", "-f", crd).returncode == 0
     ground = make_field()
     try:
         ground.start()
@@ -30,7 +30,7 @@ def test_without_the_dask_operator_s_crds(
         until(lambda: ground.condition("ClusterReady"), ("False", "DaskOperatorMissing"))
         assert None is ground.get(TRAINER)
     finally:
-        assert 0 == apiserver.kubectl("apply", "--server-side", "-f", crd).returncode
+        assert apiserver.kubectl("apply", "--server-side", "-f", crd).returncode == 0
 
     until(ground.is_complete)
     until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
@@ -42,11 +42,11 @@ def test_the_dask_operator_s_crd_goes_while_it_is_watched(ground: Field, apiserv
     ground.apply()
     until(ground.is_complete)
     [crd] = [path for path in dask_crds if "daskcluster" in path.name]
-    assert 0 == apiserver.kubectl("delete", "-f", crd).returncode
+    assert apiserver.kubectl("delete", "-f", crd).returncode == 0
     try:
         until(lambda: ground.condition("ClusterReady"), ("False", "DaskOperatorMissing"))
     finally:
-        assert 0 == apiserver.kubectl("apply", "--server-side", "-f", crd).returncode
+        assert apiserver.kubectl("apply", "--server-side", "-f", crd).returncode == 0
 
     until(ground.is_complete, seconds=60)
     until(lambda: ground.condition("ClusterReady"), ("False", "WaitingForScheduler"))
@@ -89,7 +89,7 @@ def test_one_of_two_works_and_the_other_takes_over(make_field: Callable[[], Fiel
     ground.report(440)
 
     until(ground.replicas, 4)
-    assert "second" == holder()
+    assert holder() == "second"
 
 
 @pytest.mark.fault("B12")
@@ -139,7 +139,7 @@ def test_an_operator_that_is_killed_after_any_write(make_field: Callable[[], Fie
         mortal = ground.start(writes)
         _take_over(ground, mortal)
         live(ground)
-        assert expected == comparable(ground.rest()), f"killed after write {writes}"
+        assert comparable(ground.rest()) == expected, f"killed after write {writes}"
         died = mortal.exitcode is not None
         ground.stop()
         if not died:

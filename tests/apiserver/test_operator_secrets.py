@@ -55,7 +55,7 @@ def test_a_secret_of_a_job_appears_nowhere_else(make_field: Callable[[], Field],
     assert "applying" in log.read_text()
     assert '"Succeeded"' in metrics
     assert CANARY not in told
-    assert {TRAINER, WORKERS, PLAN} == {ref for ref in CHILDREN if CANARY in json.dumps(ground.get(ref))}
+    assert {ref for ref in CHILDREN if CANARY in json.dumps(ground.get(ref))} == {TRAINER, WORKERS, PLAN}
     assert CANARY not in ground.get(PLAN)["data"][names.PLAN_KEY]
 
 

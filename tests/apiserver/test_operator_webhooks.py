@@ -45,7 +45,7 @@ def broken(apiserver: ApiServer, ground: Field) -> Iterator[Break]:
         }
         body = {**CONFIGURATION, "metadata": {"name": name}, "webhooks": [webhook]}
         applied = apiserver.kubectl("apply", "-f", "-", given=json.dumps(body))
-        assert 0 == applied.returncode, applied.stderr
+        assert applied.returncode == 0, applied.stderr
         until(lambda: is_refused(ground, ref, subresource))
         return mend
 

@@ -56,11 +56,11 @@ def test_nothing_is_left_of_a_killed_test() -> None:
 def test_the_data_outlives_the_server() -> None:
     """A restarted API server still has its objects."""
     with ApiServer() as server:
-        assert 0 == server.kubectl("create", "configmap", "kept", "--from-literal=a=b").returncode
+        assert server.kubectl("create", "configmap", "kept", "--from-literal=a=b").returncode == 0
         server.stop_serving()
         assert 0 != server.kubectl("get", "configmap", "kept").returncode
         server.serve_again()
-        assert "b" == server.kubectl("get", "configmap", "kept", "-o", "jsonpath={.data.a}").stdout
+        assert server.kubectl("get", "configmap", "kept", "-o", "jsonpath={.data.a}").stdout == "b"
 
 
 @pytest.mark.skipif("KUBEBUILDER_ASSETS" in os.environ, reason="these programs have no kube-controller-manager")
@@ -71,7 +71,7 @@ def test_controllers_collect_garbage() -> None:
         uid = server.kubectl("get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}").stdout
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
         child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child", "ownerReferences": [owner]}}
-        assert 0 == server.kubectl("create", "-f", "-", given=json.dumps(child)).returncode
+        assert server.kubectl("create", "-f", "-", given=json.dumps(child)).returncode == 0
         server.kubectl("delete", "configmap", "owner")
         assert wait_until(lambda: server.kubectl("get", "configmap", "child").returncode != 0)
 

@@ -50,7 +50,7 @@ def test_code_and_job(apiserver: ApiServer, kubectl: Kubectl, code: Path) -> Non
         [owner["uid"] for owner in config_map["metadata"]["ownerReferences"]],
         config_map["immutable"],
     )
-    assert 1 == job["metadata"]["generation"]
+    assert job["metadata"]["generation"] == 1
 
 
 def test_other_code_of_a_started_job_is_refused(apiserver: ApiServer, kubectl: Kubectl, code: Path) -> None:

@@ -62,7 +62,7 @@ class Operators:
     def stop(self) -> None:
         if self._running is not None:
             self._running.terminate()
-            assert 0 == self._running.wait(20), self._log.read_text()
+            assert self._running.wait(20) == 0, self._log.read_text()
             self._running = None
 
 
@@ -98,7 +98,7 @@ def use_crd(apiserver: ApiServer, trees: Callable[[str], Path], tmp_path: Path) 
                 del each["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"][name]
         (tmp_path / "crd.json").write_text(json.dumps(crd))
         applied = apiserver.kubectl("apply", "-f", tmp_path / "crd.json")
-        assert 0 == applied.returncode, applied.stderr
+        assert applied.returncode == 0, applied.stderr
 
     yield use
     use("this")
@@ -149,11 +149,11 @@ def test_an_upgrade_and_a_roll_back(
         after = pods(ground)
         assert before[TRAINER] == after[TRAINER]
         assert version != "landed" or before == after
-        assert 1 == ground.replicas()
+        assert ground.replicas() == 1
         for name in ("startTime", "restarts", "stage"):
             assert status[name] == ground.get(JOB)["status"][name]
         assert status["history"][0] == ground.get(JOB)["status"]["history"][0]
-        assert ("True", "UpdatesCommitted") == ground.condition("Training")
+        assert ground.condition("Training") == ("True", "UpdatesCommitted")
 
     train(ground, 460)
     ground.trainer_ends()
@@ -200,7 +200,7 @@ def end(process: subprocess.Popen[bytes]) -> str:
 def weights(process: subprocess.Popen[bytes]) -> str:
     """The weights' SHA-256 at the end of the training."""
     text = end(process)
-    assert 0 == process.returncode, text
+    assert process.returncode == 0, text
     return text.partition("SHA-256 ")[2].split()[0]
 
 
@@ -231,4 +231,4 @@ def test_a_job_and_a_checkpoint_of_another_version(
     resumed = weights(trainer(second, trees, documents, tmp_path / "run"))
 
     assert resumed == weights(trainer("this", trees, documents, tmp_path / "whole"))
-    assert 54 == json.loads((tmp_path / "run" / "progress.json").read_text())["update"]
+    assert json.loads((tmp_path / "run" / "progress.json").read_text())["update"] == 54

@@ -70,7 +70,7 @@ def test_labels_and_capabilities_are_those_of_the_code(render: Render) -> None:
 
     assert names.JOB_LABEL in texts[0]
     assert any(f"managed-by'].orValue('') == '{names.MANAGER}'" in text for text in texts)
-    assert set(CAPABILITIES) == set(re.findall("'([A-Z_]+)'", pods))
+    assert set(re.findall("'([A-Z_]+)'", pods)) == set(CAPABILITIES)
 
 
 def test_they_bind_the_operator_s_account(rendered: Objects) -> None:
@@ -81,7 +81,7 @@ def test_they_bind_the_operator_s_account(rendered: Objects) -> None:
     bindings = [body["spec"] for body in rendered if body["kind"] == BINDING]
     bodies = [body for body in rendered if body["kind"] == POLICY]
 
-    assert 2 == len(bodies)
+    assert len(bodies) == 2
     assert all([{"name": "operator", "expression": who}] == body["spec"]["matchConditions"] for body in bodies)
     assert all("Fail" == body["spec"]["failurePolicy"] for body in bodies)
     assert [body["metadata"]["name"] for body in bodies] == [spec["policyName"] for spec in bindings]
@@ -95,4 +95,4 @@ def test_the_accounts_are_those_that_jobs_may_name(render: Render) -> None:
 
 def test_a_value_leaves_them_out(render: Render) -> None:
     """For a cluster whose administrator has other policies."""
-    assert {} == policies(render("--set", "admissionPolicy.enabled=false"))
+    assert policies(render("--set", "admissionPolicy.enabled=false")) == {}

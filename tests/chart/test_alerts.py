@@ -145,13 +145,13 @@ def fired(name: str, labels: Labels) -> dict[str, Any]:
 def test_an_alert_fires_on_its_fault_and_no_other_does(judge: Judge, name: str) -> None:
     series, labels = FAULTS[name]
     others = [other for other in RULES if other != name]
-    assert "" == judge(series, [fired(name, labels), *silent(*others)])
+    assert judge(series, [fired(name, labels), *silent(*others)]) == ""
 
 
 @pytest.mark.fault("F07")
 @pytest.mark.parametrize("name", HEALTHY)
 def test_none_fires_without_a_fault(judge: Judge, name: str) -> None:
-    assert "" == judge(HEALTHY[name], [*silent(*RULES)])
+    assert judge(HEALTHY[name], [*silent(*RULES)]) == ""
 
 
 def test_a_wrong_expectation_is_found(judge: Judge) -> None:
@@ -180,4 +180,4 @@ def test_the_results_of_passes_are_those_that_are_counted() -> None:
 def test_each_says_how_bad_it_is_and_what_would_do() -> None:
     for rule in RULES.values():
         assert rule["labels"]["severity"] in ("critical", "warning")
-        assert {"summary", "description"} == rule["annotations"].keys()
+        assert rule["annotations"].keys() == {"summary", "description"}

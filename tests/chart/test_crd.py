@@ -22,9 +22,9 @@ def test_it_is_the_same(render: Render) -> None:
     [found] = crds(render())
     labels = found["metadata"].pop("labels")
 
-    assert {"helm.sh/resource-policy": "keep"} == found["metadata"].pop("annotations")
-    assert "batchgrowth" == labels["app.kubernetes.io/part-of"]
-    assert PLAIN == found
+    assert found["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert labels["app.kubernetes.io/part-of"] == "batchgrowth"
+    assert found == PLAIN
 
 
 def test_it_goes_with_the_release_if_not_kept(render: Render) -> None:
@@ -36,4 +36,4 @@ def test_it_goes_with_the_release_if_not_kept(render: Render) -> None:
 
 def test_it_can_be_disabled(render: Render) -> None:
     """crds.enabled=false."""
-    assert [] == crds(render("--set", "crds.enabled=false"))
+    assert crds(render("--set", "crds.enabled=false")) == []

@@ -67,7 +67,7 @@ def test_a_prometheus_without_data_answers_every_panel(prometheus: Prometheus) -
     """With nothing, and not with an error."""
     for expression in EXPRESSIONS:
         query = expression.replace("$__rate_interval", "1m").replace("$namespace", "default").replace("$job", "none")
-        assert [] == prometheus.over(query, 1_790_000_000, 1_790_000_060), query
+        assert prometheus.over(query, 1_790_000_000, 1_790_000_060) == [], query
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
@@ -77,7 +77,7 @@ def test_every_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
     assert panel["description"].endswith(".")
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
     assert panel["type"] in KINDS
-    assert {"type": "prometheus", "uid": "${datasource}"} == panel["datasource"]
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     for target in panel["targets"]:
         assert target["legendFormat"]
         assert target["instant"] is not target["range"]
@@ -103,9 +103,9 @@ def test_batch_and_workers_are_steps_on_one_time_axis(prometheus: Prometheus) ->
     [panel] = [panel for panel in PANELS if panel["title"] == "Batch and workers"]
     metrics = {name for target in panel["targets"] for name, _ in uses(prometheus, target["expr"])}
 
-    assert {"batchgrowth_batch_size", "batchgrowth_workers"} == metrics
-    assert "stepAfter" == panel["fieldConfig"]["defaults"]["custom"]["lineInterpolation"]
-    assert ["B"] == [override["matcher"]["options"] for override in panel["fieldConfig"]["overrides"]]
+    assert metrics == {"batchgrowth_batch_size", "batchgrowth_workers"}
+    assert panel["fieldConfig"]["defaults"]["custom"]["lineInterpolation"] == "stepAfter"
+    assert [override["matcher"]["options"] for override in panel["fieldConfig"]["overrides"]] == ["B"]
 
 
 def test_every_metric_of_the_trainer_is_drawn(prometheus: Prometheus) -> None:
@@ -114,22 +114,22 @@ def test_every_metric_of_the_trainer_is_drawn(prometheus: Prometheus) -> None:
     suffixes = ("", "_bucket", "_sum", "_count")
     missing = {metric.name for metric in TRAINER if not {metric.name + suffix for suffix in suffixes} & drawn}
 
-    assert {"batchgrowth_updates_total"} == missing
+    assert missing == {"batchgrowth_updates_total"}
 
 
 def test_variables_choose_source_namespace_and_job() -> None:
     """Their choices come from existing series."""
     source, namespace, job = DASHBOARD["templating"]["list"]
 
-    assert ("datasource", "prometheus") == (source["type"], source["query"])
-    assert "label_values(batchgrowth_progress_ratio, namespace)" == namespace["query"]["query"]
-    assert f'label_values(batchgrowth_progress_ratio{{namespace="$namespace"}}, {JOB})' == job["query"]["query"]
-    assert ["namespace", "job"] == [namespace["name"], job["name"]]
+    assert (source["type"], source["query"]) == ("datasource", "prometheus")
+    assert namespace["query"]["query"] == "label_values(batchgrowth_progress_ratio, namespace)"
+    assert job["query"]["query"] == f'label_values(batchgrowth_progress_ratio{{namespace="$namespace"}}, {JOB})'
+    assert [namespace["name"], job["name"]] == ["namespace", "job"]
 
 
 def test_the_job_s_label_is_that_of_its_pods() -> None:
     """Prometheus replaces characters that its labels cannot have with underscores."""
-    assert JOB == names.JOB_LABEL.replace(".", "_").replace("/", "_")
+    assert names.JOB_LABEL.replace(".", "_").replace("/", "_") == JOB
 
 
 def test_the_schema_is_grafana_s_present_one() -> None:
@@ -142,8 +142,8 @@ def test_the_config_map_carries_it_whole(render: Callable[..., list[dict[str, An
     """With the sidecar's label, and with Grafana's own braces unchanged."""
     [found] = [body for body in render() if body["metadata"]["name"] == "batchgrowth-dashboard"]
 
-    assert "1" == found["metadata"]["labels"]["grafana_dashboard"]
-    assert DASHBOARD == json.loads(found["data"]["batchgrowth-job.json"])
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(found["data"]["batchgrowth-job.json"]) == DASHBOARD
 
 
 @pytest.mark.parametrize("text", ["sum(rate(a[5m])", "rate(a)", "a[5 minutes]", "sum(a[5m])", "a{b=c}", ""])
@@ -157,4 +157,4 @@ def test_an_expression_is_read(prometheus: Prometheus) -> None:
     """Labels are those matched, and those grouped by around the metric."""
     text = 'histogram_quantile(0.95, sum by (le, part) (rate(a_bucket{job="x"}[5m]))) / 2 - max(b)'
 
-    assert [("a_bucket", frozenset({"job", "le", "part"})), ("b", frozenset())] == uses(prometheus, text)
+    assert uses(prometheus, text) == [("a_bucket", frozenset({"job", "le", "part"})), ("b", frozenset())]

@@ -119,7 +119,7 @@ def test_the_operator_can_give_the_trainer_its_right(notes: str, apiserver: ApiS
         words = ("create", "-f", "-", f"--as={OPERATOR}", "--dry-run=server")
         return apiserver.kubectl(*words, given=json.dumps(role)).returncode
 
-    assert (0, 1) == (make("get", "patch"), make("get", "patch", "update"))
+    assert (make("get", "patch"), make("get", "patch", "update")) == (0, 1)
 
 
 def test_users_get_their_rights(notes: str, apiserver: ApiServer) -> None:
@@ -134,7 +134,7 @@ def test_users_get_their_rights(notes: str, apiserver: ApiServer) -> None:
         for role in ("view", "edit", "admin")
         for right in ("list bgj", "create bgj", "patch bgj --subresource=scale", "patch bgj --subresource=status")
     }
-    assert {
+    assert {key for key, allowed in result.items() if allowed} == {
         ("view", "list bgj"),
         ("edit", "list bgj"),
         ("edit", "create bgj"),
@@ -143,7 +143,7 @@ def test_users_get_their_rights(notes: str, apiserver: ApiServer) -> None:
         ("admin", "create bgj"),
         ("admin", "patch bgj --subresource=scale"),
         ("admin", "patch bgj --subresource=status"),
-    } == {key for key, allowed in result.items() if allowed}
+    }
 
 
 @pytest.fixture
@@ -191,10 +191,10 @@ def test_helm_test_tells_what_is_wrong(apiserver: ApiServer, account: Path) -> N
     result = check(apiserver, account)
 
     ok(apiserver.kubectl("delete", *job))
-    assert 1 == result.returncode, result.stderr
-    assert ["FAIL", "ok", "ok", "ok", "ok"] == [line.split()[0] for line in result.stdout.splitlines()]
+    assert result.returncode == 1, result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["FAIL", "ok", "ok", "ok", "ok"]
     assert "no replica of the Deployment batchgrowth is available" in result.stdout
-    assert [] == objects(apiserver, "bgj", "--namespace", NAMESPACE)
+    assert objects(apiserver, "bgj", "--namespace", NAMESPACE) == []
 
 
 def test_helm_test_tells_bad_jobs(apiserver: ApiServer, account: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_release_that_would_share_jobs_is_refused(
     classed = ("--set", "operatorClass=team,watch.namespaces={team}")
     said = ok(attempt("install", *second, *cluster_scoped, *classed))
     assert "--operator-class=team" in said
-    assert "team" == yaml.safe_load(said.split("<<'EOF'\n")[-1].split("\nEOF\n")[0])["spec"]["operatorClass"]
+    assert yaml.safe_load(said.split("<<'EOF'\n")[-1].split("\nEOF\n")[0])["spec"]["operatorClass"] == "team"
     ok(attempt("upgrade", *first))
     named = tmp_path / "values.yaml"
     named.write_text("operatorClass: gpu\nwatch: {namespaces: [team]}\n")
@@ -272,7 +272,7 @@ def test_everything_is_removed(notes: str, apiserver: ApiServer, helm: Helm) -> 
         else:
             ok(apiserver.kubectl(*words[1:]))
 
-    assert ["kubectl", "kubectl", "helm", "kubectl"] == [command.split()[0] for command in commands]
+    assert [command.split()[0] for command in commands] == ["kubectl", "kubectl", "helm", "kubectl"]
     found = ok(apiserver.kubectl("get", "crds", "--output", "name")).split()
     assert found
     assert not [name for name in found if "batchgrowth" in name]

@@ -66,11 +66,11 @@ def test_the_dask_operator_is_packed_as_it_is_published(tmp_path: Path) -> None:
     assert {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()} == names
     assert version(dask_operator.PACKAGE) == yaml.safe_load(texts["Chart.yaml"])["version"]
     assert version(dask_operator.PACKAGE) == yaml.safe_load(texts["values.yaml"])["image"]["tag"]
-    assert [] == [name for name, text in texts.items() if re.search(r"set.by.chartpress", text)]
+    assert [name for name, text in texts.items() if re.search(r"set.by.chartpress", text)] == []
 
 
 def test_git_has_none_of_the_dask_operator_s_files() -> None:
     """They come out of the installed package."""
     listed = subprocess.run(["git", "ls-files", "charts/batchgrowth/charts"], cwd=ROOT, capture_output=True, check=True)
 
-    assert b"" == listed.stdout
+    assert listed.stdout == b""

@@ -20,7 +20,7 @@ def test_the_chart_in_one_file_is_the_chart(helm: Any, chart: Path, tmp_path: Pa
     packed = package(tmp_path)
     first = packed.read_bytes()
     rendered = [helm("template", "batchgrowth", place, "--include-crds", *PLACE) for place in (packed, chart)]
-    assert [0, 0] == [done.returncode for done in rendered], rendered
+    assert [done.returncode for done in rendered] == [0, 0], rendered
     one, folder = (list(yaml.safe_load_all(done.stdout)) for done in rendered)
     assert folder == one
     assert "daskclusters.kubernetes.dask.org" in rendered[0].stdout
@@ -41,4 +41,4 @@ def test_the_wheel_has_every_module_and_command(tmp_path: Path) -> None:
         path.relative_to(ROOT / room.split("/")[0]).as_posix() for room in rooms for path in (ROOT / room).rglob("*.py")
     }
     assert modules == {name for name in names if name.endswith(".py")}
-    assert {"batchgrowth", "batchgrowth_operator", "batchgrowth_trainer"} == {name.split("/")[0] for name in names}
+    assert {name.split("/")[0] for name in names} == {"batchgrowth", "batchgrowth_operator", "batchgrowth_trainer"}

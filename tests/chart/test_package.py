@@ -21,14 +21,14 @@ def test_helm_lints_it(values: Path | None, helm: Helm, chart: Path) -> None:
     """Without a warning."""
     result = helm("lint", chart, "--strict", *(("-f", values) if values else ()))
 
-    assert 0 == result.returncode, result.stdout
+    assert result.returncode == 0, result.stdout
     assert "[WARNING]" not in result.stdout
 
 
 def test_the_package_is_complete(helm: Helm, chart: Path, tmp_path: Path) -> None:
     """It holds the Dask operator's chart, and none of ci/."""
     result = helm("package", chart, "--destination", tmp_path)
-    assert 0 == result.returncode, result.stderr
+    assert result.returncode == 0, result.stderr
     [package] = tmp_path.glob("*.tgz")
 
     with tarfile.open(package) as archive:
@@ -40,7 +40,7 @@ def test_the_package_is_complete(helm: Helm, chart: Path, tmp_path: Path) -> Non
         "batchgrowth/charts/dask-kubernetes-operator/Chart.yaml",
         "batchgrowth/charts/dask-kubernetes-operator/crds/daskcluster.yaml",
     } <= names
-    assert [] == [name for name in names if "/ci/" in name]
+    assert [name for name in names if "/ci/" in name] == []
 
 
 def test_without_the_dask_operator_s_chart_helm_says_so(helm: Helm, tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ def test_a_trainer_is_scraped_under_its_job() -> None:
     """With the labels of the dashboard."""
     labels = relabelled(discovered(names.labels("digits", "trainer"), SCRAPED))
 
-    assert {
+    assert labels == {
         "__address__": "10.0.0.7:9090",
         "namespace": "team-a",
         "pod": "pod",
         "batchgrowth_dev_job": "digits",
-    } == labels
+    }
 
 
 def test_the_operator_is_scraped(render: Callable[..., Objects]) -> None:
@@ -68,7 +68,7 @@ def test_the_operator_is_scraped(render: Callable[..., Objects]) -> None:
     labels = relabelled(discovered(pod["labels"], pod["annotations"]))
 
     assert labels is not None
-    assert ("10.0.0.7:9090", "") == (labels["__address__"], labels["batchgrowth_dev_job"])
+    assert (labels["__address__"], labels["batchgrowth_dev_job"]) == ("10.0.0.7:9090", "")
 
 
 def test_no_other_pod_is_scraped() -> None:

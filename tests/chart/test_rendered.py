@@ -40,28 +40,28 @@ def test_every_pod_is_restricted(rendered: Objects) -> None:
     """The rules of the Pod Security profile `restricted`, and stricter ones of this project."""
     for name, spec in pods(rendered).items():
         pod = spec["securityContext"]
-        assert (True, "RuntimeDefault") == (pod["runAsNonRoot"], pod["seccompProfile"]["type"]), name
-        assert set() == {"hostNetwork", "hostPID", "hostIPC"} & {key for key, value in spec.items() if value}
-        assert set() == {key for v in spec.get("volumes") or () for key in v if key != "name"} - VOLUMES
+        assert (pod["runAsNonRoot"], pod["seccompProfile"]["type"]) == (True, "RuntimeDefault"), name
+        assert {"hostNetwork", "hostPID", "hostIPC"} & {key for key, value in spec.items() if value} == set()
+        assert {key for v in spec.get("volumes") or () for key in v if key != "name"} - VOLUMES == set()
         for container in spec["containers"]:
             own = container["securityContext"]
-            assert (False, ["ALL"], True) == (
+            assert (
                 own["allowPrivilegeEscalation"],
                 own["capabilities"]["drop"],
                 own["readOnlyRootFilesystem"],
-            )
+            ) == (False, ["ALL"], True)
             assert "add" not in own["capabilities"]
             assert not own.get("privileged")
-            assert [] == [port for port in container.get("ports", ()) if "hostPort" in port]
+            assert [port for port in container.get("ports", ()) if "hostPort" in port] == []
 
 
 def test_our_pods_run_as_nobody(rendered: Objects) -> None:
     """A fixed user, no variables for every service, memory bounded."""
     ours = {name: spec for name, spec in pods(rendered).items() if "dask" not in name}
 
-    assert {"batchgrowth", "batchgrowth-test"} == set(ours)
+    assert set(ours) == {"batchgrowth", "batchgrowth-test"}
     for spec in ours.values():
-        assert (65532, 65532) == (spec["securityContext"]["runAsUser"], spec["securityContext"]["runAsGroup"])
+        assert (spec["securityContext"]["runAsUser"], spec["securityContext"]["runAsGroup"]) == (65532, 65532)
         assert spec["enableServiceLinks"] is False
         assert "memory" in spec["containers"][0]["resources"]["limits"]
 
@@ -70,7 +70,7 @@ def test_every_object_is_labelled(rendered: Objects) -> None:
     """With the labels that Kubernetes recommends."""
     for body in filter(is_ours, rendered):
         missing = {f"app.kubernetes.io/{label}" for label in LABELS} - body["metadata"]["labels"].keys()
-        assert set() == missing, body["metadata"]["name"]
+        assert missing == set(), body["metadata"]["name"]
 
 
 def test_no_object_lies_outside_its_namespace(rendered: Objects) -> None:
@@ -82,7 +82,7 @@ def test_no_object_lies_outside_its_namespace(rendered: Objects) -> None:
         elif body["kind"] in {"Role", "RoleBinding"} and namespace != "operators":
             assert namespace in {"team-a", "team-b", "team-c"}
         else:
-            assert "operators" == namespace, body["metadata"]["name"]
+            assert namespace == "operators", body["metadata"]["name"]
 
 
 def test_every_name_is_there_once(rendered: Objects) -> None:
@@ -104,7 +104,7 @@ def test_selectors_find_the_operator_alone(rendered: Objects) -> None:
 
     for selector in (deployment["spec"]["selector"]["matchLabels"], service["spec"]["selector"]):
         assert selector.items() <= pod.items()
-        assert [] == [labels for labels in others if selector.items() <= labels.items()]
+        assert [labels for labels in others if selector.items() <= labels.items()] == []
 
 
 def test_the_service_s_port_is_the_container_s(rendered: Objects) -> None:
@@ -112,15 +112,15 @@ def test_the_service_s_port_is_the_container_s(rendered: Objects) -> None:
     [container] = named(rendered, "Deployment", "batchgrowth")["spec"]["template"]["spec"]["containers"]
     [port] = named(rendered, "Service", "batchgrowth-metrics")["spec"]["ports"]
 
-    assert {"health": 8080, "metrics": 9090} == {p["name"]: p["containerPort"] for p in container["ports"]}
-    assert ("metrics", 9090) == (port["targetPort"], port["port"])
+    assert {p["name"]: p["containerPort"] for p in container["ports"]} == {"health": 8080, "metrics": 9090}
+    assert (port["targetPort"], port["port"]) == ("metrics", 9090)
     assert {"--health-port=8080", "--metrics-port=9090"} <= set(container["args"])
 
 
 @pytest.mark.fault("B05")
 def test_one_operator_ends_before_the_next_begins(rendered: Objects) -> None:
     """Two operators must not run at the same time."""
-    assert {"type": "Recreate"} == named(rendered, "Deployment", "batchgrowth")["spec"]["strategy"]
+    assert named(rendered, "Deployment", "batchgrowth")["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_no_text_is_left_over(rendered: Objects) -> None:
@@ -128,4 +128,4 @@ def test_no_text_is_left_over(rendered: Objects) -> None:
     others = [body for body in rendered if not body["metadata"]["name"].endswith("-dashboard")]
     texts = [yaml.safe_dump(body) for body in others if body["kind"] != "PrometheusRule"]
 
-    assert [] == [text for text in texts if "{{" in text or "<no value>" in text]
+    assert [text for text in texts if "{{" in text or "<no value>" in text] == []

@@ -63,7 +63,7 @@ def test_no_rule_says_everything(rendered: Objects) -> None:
     ours = [b for b in rendered if "rules" in b and "dask-kubernetes-operator" not in b["metadata"]["name"]]
 
     assert ours
-    assert [] == [grant for role in ours for grant in grants(role) if "*" in grant]
+    assert [grant for role in ours for grant in grants(role) if "*" in grant] == []
 
 
 def test_the_operator_may_do_what_it_does(render: Render) -> None:
@@ -94,8 +94,8 @@ def test_replicas_write_one_lease(render: Render) -> None:
     ]
     changing = [rule for rule in role["rules"] if rule["verbs"] != ["create"]]
 
-    assert {"leases"} == {resource for _, resource, _ in grants(role)}
-    assert [["batchgrowth"]] == [rule["resourceNames"] for rule in changing]
+    assert {resource for _, resource, _ in grants(role)} == {"leases"}
+    assert [rule["resourceNames"] for rule in changing] == [["batchgrowth"]]
 
 
 def test_the_trainer_s_right_can_be_given(render: Render) -> None:
@@ -115,13 +115,13 @@ def test_users(render: Render) -> None:
     }
     view, edit, admin = (grants(roles[name]) for name in ("view", "edit", "admin"))
 
-    assert {"get", "list", "watch"} == {verb for _, _, verb in view}
-    assert {"create", "update", "patch", "delete", "deletecollection"} == {verb for _, _, verb in edit}
-    assert {"batchgrowthjobs", "batchgrowthjobs/scale"} == {resource for _, resource, _ in edit}
-    assert {"batchgrowthjobs/status"} == {resource for _, resource, _ in admin}
-    assert {"batchgrowth.dev"} == {group for group, _, _ in view | edit | admin}
+    assert {verb for _, _, verb in view} == {"get", "list", "watch"}
+    assert {verb for _, _, verb in edit} == {"create", "update", "patch", "delete", "deletecollection"}
+    assert {resource for _, resource, _ in edit} == {"batchgrowthjobs", "batchgrowthjobs/scale"}
+    assert {resource for _, resource, _ in admin} == {"batchgrowthjobs/status"}
+    assert {group for group, _, _ in view | edit | admin} == {"batchgrowth.dev"}
 
 
 def test_rights_can_be_left_to_somebody_else(render: Render) -> None:
     """rbac.create=false binds the operator to no role."""
-    assert [] == list(roles_of(render("--set", "rbac.create=false"), "batchgrowth"))
+    assert list(roles_of(render("--set", "rbac.create=false"), "batchgrowth")) == []

@@ -72,7 +72,7 @@ def test_the_schema_is_one() -> None:
 @pytest.mark.smoke
 def test_the_defaults_are_good() -> None:
     """As Helm checks them: with an empty `global`."""
-    assert [] == faults(DEFAULTS | {"global": {}})
+    assert faults(DEFAULTS | {"global": {}}) == []
 
 
 @pytest.mark.smoke

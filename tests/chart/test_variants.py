@@ -43,11 +43,12 @@ def test_the_defaults(render: Render) -> None:
     ports, logs = ["--health-port=8080", "--metrics-port=9090"], ["--log-level=info", "--log-format=text"]
     image, pods = "--image=registry.example/batchgrowth/trainer:0.1.0", "--pod-security=restricted"
     assert [image, pods, *ports, *logs] == operator(objects)["args"]
-    assert "registry.example/batchgrowth/operator:0.1.0" == operator(objects)["image"]
-    assert {"batchgrowth", "batchgrowth-dask-kubernetes-operator"} == {
-        body["metadata"]["name"] for body in of_kind(objects, "Deployment")
+    assert operator(objects)["image"] == "registry.example/batchgrowth/operator:0.1.0"
+    assert {body["metadata"]["name"] for body in of_kind(objects, "Deployment")} == {
+        "batchgrowth",
+        "batchgrowth-dask-kubernetes-operator",
     }
-    assert [1] == [body["spec"]["replicas"] for body in of_kind(objects, "Deployment") if "replicas" in body["spec"]]
+    assert [body["spec"]["replicas"] for body in of_kind(objects, "Deployment") if "replicas" in body["spec"]] == [1]
 
 
 def test_the_operator_gets_the_namespaces(render: Render) -> None:
@@ -55,7 +56,7 @@ def test_the_operator_gets_the_namespaces(render: Render) -> None:
     objects = render(*values("namespaced"))
 
     assert {"--namespace=team-a", "--namespace=team-b"} <= set(operator(objects)["args"])
-    assert 1 == len(of_kind(objects, "Deployment"))
+    assert len(of_kind(objects, "Deployment")) == 1
 
 
 def test_several_replicas_share_a_lease(render: Render) -> None:
@@ -63,10 +64,10 @@ def test_several_replicas_share_a_lease(render: Render) -> None:
     objects = render(*values("replicas"))
 
     assert "--lease=batchgrowth" in operator(objects)["args"]
-    assert ["batchgrowth-lease"] == [
-        b["metadata"]["name"] for b in of_kind(objects, "Role") if "lease" in b["metadata"]["name"]
+    assert [b["metadata"]["name"] for b in of_kind(objects, "Role") if "lease" in b["metadata"]["name"]] == [
+        "batchgrowth-lease"
     ]
-    assert [] == [b for b in of_kind(render(), "Role") if "lease" in b["metadata"]["name"]]
+    assert [b for b in of_kind(render(), "Role") if "lease" in b["metadata"]["name"]] == []
 
 
 @pytest.mark.fault("F01")
@@ -80,8 +81,8 @@ def test_a_second_release_leaves_the_cluster_s_things_alone(render: Render) -> N
         if b["kind"] in wide
     }
 
-    assert set() == first & second
-    assert {("ClusterRole", "batchgrowth-elsewhere"), ("ClusterRoleBinding", "batchgrowth-elsewhere")} == second
+    assert first & second == set()
+    assert second == {("ClusterRole", "batchgrowth-elsewhere"), ("ClusterRoleBinding", "batchgrowth-elsewhere")}
 
 
 @pytest.mark.fault("F01")
@@ -90,15 +91,15 @@ def test_monitors_only_when_asked(render: Render) -> None:
     kinds = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
     objects = [body for body in render(*values("monitored")) if body["kind"] in kinds]
 
-    assert [] == [body for body in render() if body["kind"] in kinds]
+    assert [body for body in render() if body["kind"] in kinds] == []
     assert kinds == {body["kind"] for body in objects}
     for body in objects:
-        assert "kube-prometheus-stack" == body["metadata"]["labels"]["release"]
+        assert body["metadata"]["labels"]["release"] == "kube-prometheus-stack"
         if body["kind"] == "PrometheusRule":
             assert yaml.safe_load((CHART / "files" / "alerts.yaml").read_text()) == body["spec"]
             continue
         [endpoint] = body["spec"].get("endpoints") or body["spec"]["podMetricsEndpoints"]
-        assert ("metrics", "5s") == (endpoint["port"], endpoint["interval"])
+        assert (endpoint["port"], endpoint["interval"]) == ("metrics", "5s")
 
 
 def test_monitors_look_where_the_operator_does(render: Render) -> None:
@@ -107,9 +108,9 @@ def test_monitors_look_where_the_operator_does(render: Render) -> None:
     objects = render(*values("namespaced"), "--set", "monitors.enabled=true")
     [service] = of_kind(objects, "Service")
 
-    assert [{"any": True}] == [body["spec"]["namespaceSelector"] for body in everywhere]
-    assert [{"matchNames": ["team-a", "team-b"]}] == [
-        body["spec"]["namespaceSelector"] for body in of_kind(objects, "PodMonitor")
+    assert [body["spec"]["namespaceSelector"] for body in everywhere] == [{"any": True}]
+    assert [body["spec"]["namespaceSelector"] for body in of_kind(objects, "PodMonitor")] == [
+        {"matchNames": ["team-a", "team-b"]}
     ]
     [monitor] = of_kind(objects, "ServiceMonitor")
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
@@ -126,14 +127,15 @@ def test_a_registry_of_one_s_own(render: Render) -> None:
         for container in body["spec"].get("template", body)["spec"]["containers"]
     ]
 
-    assert 3 == len(images)
+    assert len(images) == 3
     assert f"registry.example/dask-kubernetes-operator:2026.3.0@sha256:{64 * '2'}" in images
     assert all(image.startswith("registry.example/") for image in images)
-    assert f"registry.example/batchgrowth/operator@sha256:{64 * '0'}" == operator(objects)["image"]
+    assert operator(objects)["image"] == f"registry.example/batchgrowth/operator@sha256:{64 * '0'}"
     assert f"--image=registry.example/batchgrowth/trainer@sha256:{64 * '1'}" in operator(objects)["args"]
-    assert ["batchgrowth-dask-kubernetes-operator", "batchgrowth-test"] == sorted(
-        body["metadata"]["name"] for body in of_kind(objects, "ServiceAccount")
-    )
+    assert sorted(body["metadata"]["name"] for body in of_kind(objects, "ServiceAccount")) == [
+        "batchgrowth-dask-kubernetes-operator",
+        "batchgrowth-test",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +163,8 @@ def test_the_operator_knows_its_arguments(variant: tuple[str, ...], render: Rend
     """The operator parses the command line in the chart."""
     parsed = parse(operator(render(*variant))["args"])
 
-    assert (8080, 9090) == (parsed["health_port"], parsed["metrics_port"])
-    assert ("info", "text") == (parsed["log_level"], parsed["log_format"])
+    assert (parsed["health_port"], parsed["metrics_port"]) == (8080, 9090)
+    assert (parsed["log_level"], parsed["log_format"]) == ("info", "text")
     assert parsed["image"]
 
 
@@ -173,9 +175,9 @@ def test_the_operator_knows_what_jobs_may_ask_for(render: Render) -> None:
     more += ("--set", "jobs.checkpointSize=10Gi")
     many = parse(operator(render(*more))["args"])
 
-    assert ("restricted", []) == (few["pod_security"], few["service_account"] or [])
-    assert ("baseline", ["reader", "writer"]) == (many["pod_security"], many["service_account"])
-    assert ("", "10Gi") == tuple(storage_size(args["checkpoint_size"]) for args in (few, many))
+    assert (few["pod_security"], few["service_account"] or []) == ("restricted", [])
+    assert (many["pod_security"], many["service_account"]) == ("baseline", ["reader", "writer"])
+    assert tuple(storage_size(args["checkpoint_size"]) for args in (few, many)) == ("", "10Gi")
     with pytest.raises(BadParameter, match="--checkpoint-size: 10; give a whole number with a unit"):
         storage_size("10")
 
@@ -185,15 +187,15 @@ def test_the_operator_knows_who_may_read_metrics(render: Render) -> None:
     parsed = parse(operator(render("--set", peers))["args"])
     free = parse(operator(render())["args"])
 
-    assert ({"namespaceSelector": {"matchLabels": {"team": "ops"}}},) == rules("", parsed["metrics_from"])
-    assert ((), None) == (rules("", free["metrics_from"]), free["egress"])
+    assert rules("", parsed["metrics_from"]) == ({"namespaceSelector": {"matchLabels": {"team": "ops"}}},)
+    assert (rules("", free["metrics_from"]), free["egress"]) == ((), None)
 
 
 def test_the_operator_knows_where_pods_may_connect(render: Render) -> None:
     rule = "networkPolicy.egress[0].to[0].ipBlock.cidr=10.0.0.0/8"
     parsed = parse(operator(render("--set", rule, "--set", "networkPolicy.restrictEgress=true"))["args"])
 
-    assert ({"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},) == rules("", parsed["egress"])
+    assert rules("", parsed["egress"]) == ({"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},)
 
 
 @pytest.mark.parametrize("text", ["x", "{}", "[1]"])
@@ -230,7 +232,7 @@ def test_images_have_to_be_named(key: str, helm: Helm, chart: Path) -> None:
 
 def test_the_operator_knows_the_lease(render: Render) -> None:
     """Replicas elect their leader by it."""
-    assert "batchgrowth" == parse(operator(render(*values("replicas")))["args"])["lease"]
+    assert parse(operator(render(*values("replicas")))["args"])["lease"] == "batchgrowth"
 
 
 def parse(arguments: list[str]) -> dict[str, Any]:

@@ -248,7 +248,7 @@ class Pods:
     def check(self, expected: str) -> dict[str, Any]:
         """The summary; fails unless it has these weights, and the history each update once."""
         summary = self.summary()
-        assert expected == summary["weightsSha256"]
+        assert summary["weightsSha256"] == expected
         assert list(range(1, summary["updates"] + 1)) == self.updates()
         return summary
 

@@ -36,19 +36,19 @@ def test_it_is_reported_and_trains(pods: Any, digits_job: Any) -> None:
     pods.worker()
     trainer = pods.trainer(digits_job(*JOB, "epochs=6"))  # it outlasts the start of a worker on a busy machine
     pods.until(lambda: pods.is_trained_by(1))
-    assert {} == pods.progress.differing
+    assert pods.progress.differing == {}
     pods.worker(**OTHER)
     pods.until(lambda: pods.is_trained_by(2))
     pods.until(lambda: pods.progress.differing)
     ((name, why),) = pods.progress.differing.items()
     assert "DEFAULT rather than AVX" in why
-    assert 0 == trainer.wait(timeout=120)
+    assert trainer.wait(timeout=120) == 0
     line = f"worker {name} on "
     assert line in pods.text()
     assert line in (pods.output / "journal.jsonl").read_text()
     arithmetic = pods.summary()["arithmetic"]
     assert [(name, "DEFAULT")] == [(one["worker"], one["instructions"]) for one in arithmetic["differing"]]
-    assert 64 == len(arithmetic["shards"]["digest"])
+    assert len(arithmetic["shards"]["digest"]) == 64
 
 
 @pytest.mark.fault("C19")
@@ -61,12 +61,12 @@ def test_it_is_refused(pods: Any, digits_job: Any, expected: str, exchange: str)
     pods.until(lambda: pods.is_trained_by(1))
     pods.worker(**OTHER)
     pods.until(lambda: pods.progress.differing)
-    assert [0] == pods.terminated(first)
+    assert pods.terminated(first) == [0]
     pods.until(lambda: pods.waits_for("workers.sameArithmetic: Required refuses it"))
-    assert 1 == pods.progress.workers
+    assert pods.progress.workers == 1
     pods.worker()
-    assert 0 == trainer.wait(timeout=120)
-    assert expected == pods.summary()["weightsSha256"]
+    assert trainer.wait(timeout=120) == 0
+    assert pods.summary()["weightsSha256"] == expected
 
 
 def test_a_resume_is_compared_with_the_checkpoint(pods: Any, digits_job: Any) -> None:
@@ -77,9 +77,9 @@ def test_a_resume_is_compared_with_the_checkpoint(pods: Any, digits_job: Any) ->
     pods.until(lambda: pods.updates())
     assert [0] != pods.terminated(trainer)
     refused = pods.trainer(job, **OTHER)
-    assert 75 == refused.wait(timeout=120)
+    assert refused.wait(timeout=120) == 75
     assert "DEFAULT rather than AVX" in pods.text()
     assert "set workers.sameArithmetic: Preferred" in pods.text()
     preferred = pods.trainer(digits_job(*SHORT), **OTHER)
-    assert 0 == preferred.wait(timeout=120)
-    assert ["trainer"] == [one["worker"] for one in pods.summary()["arithmetic"]["differing"]]
+    assert preferred.wait(timeout=120) == 0
+    assert [one["worker"] for one in pods.summary()["arithmetic"]["differing"]] == ["trainer"]

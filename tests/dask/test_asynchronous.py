@@ -59,6 +59,6 @@ def test_digits_by_downpour(digits_job: Any, tmp_path: Path) -> None:
     with (tmp_path / "history.csv").open() as file:
         table = list(csv.DictReader(file))
     assert list(range(1, make_plan(job.spec).updates + 1)) == [int(row["update"]) for row in table]
-    assert {"1", "2"} == {row["workers"] for row in table}
+    assert {row["workers"] for row in table} == {"1", "2"}
     with (tmp_path / "evaluations.csv").open() as file:
-        assert list(range(1, 11)) == [int(float(row["epoch"])) for row in csv.DictReader(file)]
+        assert [int(float(row["epoch"])) for row in csv.DictReader(file)] == list(range(1, 11))

@@ -105,15 +105,15 @@ def test_no_update_waits_for_a_slow_worker(
     job = sleeping(digits_job, tmp_path, "sleepers: '1'")
     watch = Watch(tmp_path, make_plan(job.spec).updates)
     summary = train(job, options(tmp_path, *counts), [watch])
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert not watch.slept_in_vain
     assert len(watch.sleeps) >= 2
-    assert 1 == len(set(watch.sleeps)), "the slow worker was replaced"
+    assert len(set(watch.sleeps)) == 1, "the slow worker was replaced"
     assert watch.first >= 1
     assert watch.first + watch.second >= len(watch.sleeps)
     assert min(counts) - 1 in watch.sizes, "it was never left out"
-    assert [] == watch.causes
-    assert 0 == summary["recoveries"]
+    assert watch.causes == []
+    assert summary["recoveries"] == 0
     assert len(set(counts)) - 1 == len(summary["resizes"])
 
 
@@ -126,11 +126,11 @@ def test_a_late_worker_that_has_ended_repeats_the_part_of_another(
     job = sleeping(digits_job, tmp_path, "sleepers: 'all', longest: '10'")
     watch = Watch(tmp_path, make_plan(job.spec).updates)
     summary = train(job, options(tmp_path, count), [watch])
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert not watch.slept_in_vain
     assert len(set(watch.sleeps)) >= 2
     assert count - 1 in watch.sizes, "no update was begun without the late one"
-    assert [] == watch.causes
+    assert watch.causes == []
 
 
 @pytest.mark.fault("C01")
@@ -142,12 +142,12 @@ def test_a_slow_worker_is_killed_while_others_train_on(
     job = sleeping(digits_job, tmp_path, "sleepers: '1'")
     watch = Watch(tmp_path, make_plan(job.spec).updates, lambda pid: os.kill(pid, signal.SIGKILL))
     summary = train(job, options(tmp_path, count), [watch])
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert not watch.slept_in_vain
-    assert 1 == len(watch.sleeps)
+    assert len(watch.sleeps) == 1
     assert watch.first + watch.second >= 1
-    assert [] == watch.causes
-    assert 0 == summary["recoveries"]
+    assert watch.causes == []
+    assert summary["recoveries"] == 0
 
 
 @pytest.mark.fault("C01")
@@ -159,7 +159,7 @@ def test_kill_9_of_any_worker_at_any_moment(digits_job: Any, tmp_path: Path, exp
     with hunter.out():
         summary = train(job, options(tmp_path, 3), [watch])
     assert hunter.struck >= 2
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert watch.sleeps
     assert watch.first + watch.second >= 1
 
@@ -179,10 +179,10 @@ def test_a_slow_worker_whose_task_never_ends_is_restarted(
 
     with pytest.raises(Interrupted):
         train(job, options(tmp_path, 2), [watch], restarted)
-    assert 1 == len(watch.sleeps)
+    assert len(watch.sleeps) == 1
     assert not watch.slept_in_vain
     assert watch.sizes[1] > 0, "no update was made without it"
-    assert [] == watch.causes
+    assert watch.causes == []
 
 
 def test_without_backups_an_update_waits(digits_job: Any, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_without_backups_an_update_waits(digits_job: Any, tmp_path: Path) -> Non
     watch = Watch(tmp_path, make_plan(job.spec).updates)
     summary = train(job, options(tmp_path, 2), [watch])
     assert watch.slept_in_vain
-    assert (0, 0) == (watch.first, watch.second)
+    assert (watch.first, watch.second) == (0, 0)
     assert {2: summary["updates"]} == watch.sizes
 
 
@@ -202,8 +202,8 @@ def test_a_run_that_is_stopped_while_a_worker_is_late(digits_job: Any, tmp_path:
     watch = Watch(tmp_path, make_plan(job.spec).updates, asleep.append)
     with pytest.raises(Interrupted):
         train(job, options(tmp_path, 3), [watch], lambda: bool(asleep))
-    assert 1 == len(watch.sleeps)
+    assert len(watch.sleeps) == 1
     summary = train(job, replace(options(tmp_path, 2), resume=True), [watch])
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert not watch.slept_in_vain
-    assert [] == watch.causes
+    assert watch.causes == []

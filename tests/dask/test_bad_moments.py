@@ -159,13 +159,13 @@ def test_truncated_and_foreign_checkpoints(start: Start, manifest: Any, exchange
     """Another job's checkpoint is refused and left whole; it is an error if none is whole."""
     good = manifest("slow_digits:workload", workload={"entrypoint": "slow_digits:workload", "examples": 1437})
     run = start(good, "--exchange", exchange)
-    assert 0 == run.wait(), run.text
+    assert run.wait() == 0, run.text
     weights = json.loads((run.folder / "summary.json").read_text())["weightsSha256"]
     (run.folder / "summary.json").unlink()
     foreign = start(good, "--exchange", exchange, "--resume", "--seed", "7", folder=run.folder)
     refused(foreign, CheckpointError, "belongs to another job", "seed: 0 there, 7 here")
     again = start(good, "--exchange", exchange, "--resume", folder=run.folder)
-    assert 0 == again.wait(), again.text
+    assert again.wait() == 0, again.text
     assert weights == json.loads((run.folder / "summary.json").read_text())["weightsSha256"]
     (run.folder / "summary.json").unlink()
     for state in (run.folder / "checkpoints").glob("update-*/state.safetensors"):

@@ -105,7 +105,7 @@ def test_an_exchange_moves_at_least_one_gradient_each_way(results):
 
 
 def test_pauses_of_joins_and_leaves(results):
-    assert ["mlp 2-1-2", "mlp 4-2-4", "wrn 2-1-2", "wrn 4-2-4"] == [one["pattern"] for one in results["pauses"]]
+    assert [one["pattern"] for one in results["pauses"]] == ["mlp 2-1-2", "mlp 4-2-4", "wrn 2-1-2", "wrn 4-2-4"]
     for one in results["pauses"]:
         assert len(one["joins"]) == len(one["leaves"]) == 2
         assert all(0 < pause < 60 for pause in (*one["joins"], *one["leaves"]))
@@ -136,7 +136,7 @@ def test_repeats_are_those_asked_for(tmp_path):
     done = bench("--quick", "--repeats", "2", "--only", "alone-mlp-64", "--output", str(tmp_path / "results.json"))
     assert done.returncode == 0, done.stderr
     assert "rounds: 1, runs in a round: 2" in done.stdout
-    assert [2] == [case["repeats"] for case in json.loads((tmp_path / "results.json").read_text())["cases"]]
+    assert [case["repeats"] for case in json.loads((tmp_path / "results.json").read_text())["cases"]] == [2]
 
 
 def test_an_unknown_case_is_refused():

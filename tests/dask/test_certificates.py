@@ -44,7 +44,7 @@ def settings(folder: Path) -> dict[str, Any]:
 
 async def until_each_trusts(number: int, *nodes: Any) -> None:
     contexts = [context for node in nodes for context in certificates.contexts_of(node)]
-    assert 5 == len(contexts), "the scheduler and the worker accept and dial, the client dials"
+    assert len(contexts) == 5, "the scheduler and the worker accept and dial, the client dials"
     async with asyncio.timeout(PATIENCE_SECONDS):
         while [number] * 5 != [len(context.get_ca_certs()) for context in contexts]:
             await asyncio.sleep(0.01)
@@ -71,13 +71,13 @@ def test_a_worker_with_later_certificates_joins(folder: Path, is_known: bool) ->
             async with Worker(scheduler.address, **HERE, nthreads=1) as after:
                 one, two = (client.submit(int, 1, workers=[w.address], pure=False) for w in (before, after))
                 sums = [client.submit(add, one, two, workers=[w.address], pure=False) for w in (before, after)]
-                assert [1, 1] == await client.gather([one, two], direct=True), "from both workers"
+                assert await client.gather([one, two], direct=True) == [1, 1], "from both workers"
                 found: list[int] = await client.gather(sums)
                 return found
 
     with dask.config.set(settings(folder) | {"distributed.client.preload": preload}):
-        assert [2, 2] == asyncio.run(run())
-    assert {} == certificates._watches
+        assert asyncio.run(run()) == [2, 2]
+    assert certificates._watches == {}
 
 
 @pytest.mark.fault("C21")
@@ -88,7 +88,7 @@ def test_files_that_do_not_fit_change_nothing(folder: Path, caplog: pytest.LogCa
     async def run() -> None:
         async with Scheduler(**HERE, port=0) as scheduler:
             [context, *_] = contexts = certificates.contexts_of(scheduler)
-            assert 2 == len(contexts)
+            assert len(contexts) == 2
             reloader = certificates.Reloader(scheduler)
             assert reloader.is_needed
             assert reloader.check()
@@ -110,8 +110,8 @@ def test_files_that_do_not_fit_change_nothing(folder: Path, caplog: pytest.LogCa
                 assert not reloader.check()
             key.unlink()
             assert not reloader.check()
-            assert 1 == len(context.get_ca_certs()), "nothing of it was loaded"
-            assert 6 == caplog.text.count("stay as they were")
+            assert len(context.get_ca_certs()) == 1, "nothing of it was loaded"
+            assert caplog.text.count("stay as they were") == 6
             for path, text in later.items():
                 path.write_bytes(text)
             assert reloader.check()

@@ -39,7 +39,7 @@ def short(*more: str) -> list[str]:
 
 
 def weights(run: Any) -> str:
-    assert 0 == run.wait(), run.text
+    assert run.wait() == 0, run.text
     return str(json.loads((run.folder / "summary.json").read_text())["weightsSha256"])
 
 
@@ -86,7 +86,7 @@ def test_an_existing_cluster(tmp_path: Path, expected: str, exchange: str) -> No
     with cluster(tmp_path, 2, []) as address:
         for run in ("first", "second"):  # which uses the same workers
             summary = train(job, Options(output_dir=tmp_path / run, scheduler=address, workers=2))
-            assert expected == summary["weightsSha256"]
+            assert summary["weightsSha256"] == expected
 
 
 def test_an_existing_cluster_behind_tls(tmp_path: Path, expected: str) -> None:
@@ -112,7 +112,7 @@ def test_an_existing_cluster_behind_tls(tmp_path: Path, expected: str) -> None:
         assert address.startswith("tls://")
         job = load_manifest(DIGITS, SHORT)
         summary = train(job, Options(output_dir=tmp_path / "run", scheduler=address, workers=2))
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
 
 
 def test_a_cluster_that_is_lost_may_be_retried(start: Start, tmp_path: Path) -> None:
@@ -156,16 +156,16 @@ def test_everything_listens_on_loopback_only(digits_job: Any, tmp_path: Path) ->
     watch = Watch(look)
     train(digits_job(*SHORT), Options(output_dir=tmp_path), [watch])
     assert before
-    assert 1 == watch.seen
+    assert watch.seen == 1
     assert len(listening) >= 6
-    assert {"127.0.0.1"} == {host for host, _ in listening}
+    assert {host for host, _ in listening} == {"127.0.0.1"}
 
 
 @pytest.mark.fault("C22")
 def test_two_runs_at_once(start: Start, expected: str) -> None:
     first, second = start(DIGITS, *short()), start(DIGITS, *short())
-    assert expected == weights(first)
-    assert expected == weights(second)
+    assert weights(first) == expected
+    assert weights(second) == expected
     assert "Warning" not in first.text + second.text
 
 

@@ -54,8 +54,8 @@ def test_the_same_weights(
         run.kill(signal.SIGINT)
         run.wait()
         run = start(job, *sets, "--resume", folder=run.folder)
-    assert 0 == run.wait(), run.text
+    assert run.wait() == 0, run.text
     summary = json.loads((run.folder / "summary.json").read_text())
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert disturbed == ("resumed" in (run.folder / "journal.jsonl").read_text())
-    assert [] == summary["arithmetic"]["differing"]
+    assert summary["arithmetic"]["differing"] == []

@@ -29,7 +29,7 @@ def test_a_name_that_does_not_resolve_is_waited_for_too() -> None:
     waits: list[str] = []
     with pytest.raises(ClusterError, match=r"tls://digits-scheduler\.invalid:8786.*no Dask scheduler answers there"):
         connect("tls://digits-scheduler.invalid:8786", 0.3, lambda: False, waits.append)
-    assert {"the Dask scheduler at tls://digits-scheduler.invalid:8786"} == set(waits)
+    assert set(waits) == {"the Dask scheduler at tls://digits-scheduler.invalid:8786"}
 
 
 def test_a_stop_ends_the_wait(closed: str) -> None:
@@ -46,7 +46,7 @@ def test_a_malformed_address_is_not_waited_for(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["tls://[::1]:8786", "tcp://[::1]:8786", "[::1]:8786"])
 def test_addresses_with_colons(address: str) -> None:
-    assert ("::1", 8786) == host_and_port(address)
+    assert host_and_port(address) == ("::1", 8786)
 
 
 def test_a_server_that_starts_late_is_found_at_once(closed: str) -> None:

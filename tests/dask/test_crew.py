@@ -55,7 +55,7 @@ async def failing() -> None:
 def test_wait_returns_the_answer_or_raises_the_error(client: Any) -> None:
     calls = Calls(client)
     calls.registered.add("a")
-    assert 7 == calls.wait(soon(), ["a"], seconds=10)
+    assert calls.wait(soon(), ["a"], seconds=10) == 7
     with pytest.raises(OSError, match="refused"):
         calls.wait(failing(), ["a"], seconds=10)
 
@@ -115,8 +115,8 @@ def test_of_workers_that_are_as_far_those_with_the_jobs_arithmetic_come_first(cl
     for address, name, digest in (("a", "2", "one"), ("b", "0", "another"), ("c", "1", "one")):
         crew._preparing[address] = SimpleNamespace()  # type: ignore[assignment]
         crew.follow(Ready(address, Prepared(name, "host", "", ("127.0.0.1", 1), Arithmetic(digest))))
-    assert ["c", "a", "b"] == crew.in_order({})
-    assert ["b", "c", "a"] == crew.in_order({"a": 3, "b": 4})
+    assert crew.in_order({}) == ["c", "a", "b"]
+    assert crew.in_order({"a": 3, "b": 4}) == ["b", "c", "a"]
     crew.calls.close()
 
 
@@ -155,7 +155,7 @@ def test_all_registered_workers_are_asked_to_forget_a_run_that_ends(
     asked, cancelled = list[tuple[Any, set[str]]](), list[str]()
 
     async def run(function: Any, run_id: str, *, workers: list[str], on_error: str) -> dict[str, None]:
-        assert ("run", "return") == (run_id, on_error)
+        assert (run_id, on_error) == ("run", "return")
         asked.append((function, set(workers)))
         return dict.fromkeys(workers)
 
@@ -171,7 +171,7 @@ def test_all_registered_workers_are_asked_to_forget_a_run_that_ends(
     crew._preparing["preparing"] = SimpleNamespace(cancel=lambda: cancelled.append("preparing"))  # type: ignore[assignment]
     crew.close()
     assert [(service.forget, {"ready", "held", "preparing"})] == asked
-    assert ["preparing"] == cancelled
+    assert cancelled == ["preparing"]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(m
         raise ValueError("it has no nanny")
 
     async def run(*_: Any, workers: list[str], on_error: str) -> None:
-        assert "ignore" == on_error
+        assert on_error == "ignore"
         called.extend(workers)
         times.append(asyncio.get_running_loop().time())
 
@@ -218,7 +218,7 @@ def test_a_worker_that_came_back_and_is_silent_again_gets_the_whole_time_again(m
 
     monkeypatch.setattr(health, "RESTART_SECONDS", 1.0)
     began = asyncio.run(twice())
-    assert ["a"] == called
+    assert called == ["a"]
     assert times[0] - began >= 0.99
 
 
@@ -241,4 +241,4 @@ def test_a_worker_that_cannot_be_reached_gives_no_answer(client: Any) -> None:
     client._run = answers
     calls = Calls(client)
     calls.registered |= {"a", "b", "c"}
-    assert {"a": 1} == calls.ask(service.ping, workers=["a", "b", "c"], seconds=10)
+    assert calls.ask(service.ping, workers=["a", "b", "c"], seconds=10) == {"a": 1}

@@ -63,8 +63,8 @@ def test_a_host_that_is_away_for_some_seconds_is_waited_for(
         pods.until(lambda before=before: pods.progress.update > before)
 
     slow.unlink()
-    assert 0 == trainer.wait(timeout=LONGEST)
-    assert 0 == pods.check(expected)["recoveries"]
+    assert trainer.wait(timeout=LONGEST) == 0
+    assert pods.check(expected)["recoveries"] == 0
 
 
 @pytest.mark.fault("C12")
@@ -80,12 +80,12 @@ def test_a_host_that_is_cut_off_for_long(
     pods.until(lambda: pods.is_trained_by(1) if host == "worker" else pods.waits_for("the Dask scheduler"))
     ending = {"worker": [OTHER], "trainer": [], "scheduler": [WORKER, OTHER]}[host]
     for number in ending:
-        assert 0 == workers[number].wait(timeout=LONGEST)
+        assert workers[number].wait(timeout=LONGEST) == 0
     pods.cut()
     for number in ending:
         pods.worker(on=number)
 
     pods.until(lambda: pods.is_trained_by(2))
     slow.unlink()
-    assert 0 == trainer.wait(timeout=LONGEST)
+    assert trainer.wait(timeout=LONGEST) == 0
     pods.check(expected)

@@ -64,9 +64,9 @@ def epochs_evaluated(folder: Path) -> list[float]:
 
 def check(folder: Path, job: BatchGrowthJob, summary: dict[str, Any], expected: str) -> None:
     """The same weights, and a history in which no update and no evaluation is missing."""
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert list(range(1, make_plan(job.spec).updates + 1)) == updates(folder)
-    assert [1, 2, 3, 4, 5, 6] == epochs_evaluated(folder)
+    assert epochs_evaluated(folder) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.smoke
@@ -139,7 +139,7 @@ def test_kill_9_before_an_early_end(digits_job: Any, tmp_path: Path, exchange: s
     assert hunter.struck >= 2
     for key in ("updates", "weightsSha256", "best", "stoppedEarly"):
         assert alone[key] == summary[key], key
-    assert [1, 2, 3] == epochs_evaluated(tmp_path / "hunted")
+    assert epochs_evaluated(tmp_path / "hunted") == [1, 2, 3]
     assert list(range(1, alone["updates"] + 1)) == updates(tmp_path / "hunted")
 
 
@@ -180,7 +180,7 @@ def test_a_worker_that_is_silent_for_a_moment_is_waited_for(digits_job: Any, tmp
 
     summary = train(job, Options(output_dir=tmp_path, paths=(USER_CODE,), wanted=wanted))
     assert stopped
-    assert 0 == summary["recoveries"]
+    assert summary["recoveries"] == 0
     check(tmp_path, job, summary, expected)
 
 
@@ -203,6 +203,6 @@ def test_a_worker_that_hangs_is_restarted(digits_job: Any, tmp_path: Path, expec
     summary = train(job, options(tmp_path, 2), [SimpleNamespace(handle=handle)])
     assert stopped.is_set()
     if exchange == "AllReduce":
-        assert ["saved", "restarted"] == told[:2]
+        assert told[:2] == ["saved", "restarted"]
     assert summary["recoveries"] >= 1
     check(tmp_path, job, summary, expected)

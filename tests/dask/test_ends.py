@@ -70,4 +70,4 @@ def test_a_process_ends_even_if_a_thread_hangs() -> None:
         "end_within(0.2, 7); asyncio.run(asyncio.Event().wait())"
     )
     ended = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, stdout=subprocess.DEVNULL)
-    assert 7 == ended.returncode
+    assert ended.returncode == 7

@@ -53,7 +53,7 @@ def test_a_fault_of_one_worker_changes_nothing(
     digits_job: Any, tmp_path: Path, expected: str, exchange: str, fault: str, text: str, workers: int
 ) -> None:
     summary, causes = trained(digits_job, tmp_path, fault, 1, workers, f"exchange.type={exchange}")
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert summary["recoveries"] >= 1
     assert any("was left out: " in cause and text in cause for cause in causes), causes
 
@@ -65,7 +65,7 @@ def test_a_worker_whose_thread_hangs_is_replaced(
     """It answers whether it lives, since its event loop turns; but the others have long given up the update."""
     monkeypatch.setattr(health, "STUCK_SECONDS", 1.0)
     summary, _ = trained(digits_job, tmp_path, "hang", 1, 2, f"exchange.type={exchange}", "exchange.timeoutSeconds=2")
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert summary["recoveries"] >= 1
 
 
@@ -76,7 +76,7 @@ def test_a_lone_worker_whose_thread_hangs_ends_itself(
     """It answers, and no peer gives it up; only its own process knows that no shard has taken so long before."""
     more = f"exchange.type={exchange}", "exchange.timeoutSeconds=1"
     summary, causes = trained(digits_job, tmp_path, "hang alone", 1, 1, *more)
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert causes[0] in ("1 of 1 workers were lost", "a worker was lost")
 
 

@@ -111,11 +111,11 @@ assert isinstance(run.model, Net)
 """
     (tmp_path / "script.py").write_text(script)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=280)
-    assert 0 == done.returncode, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
 
     assert weights == summary["weightsSha256"]
-    assert 1 == done.stdout.count("once")
+    assert done.stdout.count("once") == 1
     assert workers == max(int(row["workers"]) for row in rows(tmp_path / "run"))
     assert (summary["recoveries"] > 0) is (workers == 3)
     commands.evaluate(tmp_path / "run")
@@ -176,8 +176,8 @@ def test_an_interrupted_cell_can_be_resumed(kernel: Callable[..., Kernel], weigh
     thread.start()
     *_, stopped = cells.run(1)
     thread.join()
-    assert "error" == stopped.output_type, stopped
-    assert "Interrupted" == stopped.ename
+    assert stopped.output_type == "error", stopped
+    assert stopped.ename == "Interrupted"
     [paragraph] = stopped.traceback
     assert paragraph.startswith("Interrupted: stopped after update ")
     assert "the checkpoint is in run, and resume=True continues from it" in paragraph
@@ -208,14 +208,14 @@ def test_a_mistake_in_a_cell_is_named_by_its_line(kernel: Callable[..., Kernel])
 def test_the_example_notebook_trains_plots_loads_and_predicts(tmp_path: Path) -> None:
     """In a real kernel, with one display for the whole run."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    assert [] == [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
+    assert [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
     client = NotebookClient(
         notebook, timeout=280, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
     _, training, evaluations, plot, prediction = (cell.outputs for cell in notebook.cells if cell.cell_type == "code")
 
-    assert ["display_data", "execute_result"] == [output.output_type for output in training]
+    assert [output.output_type for output in training] == ["display_data", "execute_result"]
     assert "epoch 8.0/8  update 172/172  stage 4/4" in training[0].data["text/plain"]
     summary = json.loads((tmp_path / "runs" / "digits-notebook" / "summary.json").read_text())
     assert summary["weightsSha256"] in training[1].data["text/html"]

@@ -47,14 +47,14 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
 
 
 def weights(run: Any) -> str:
-    assert 0 == run.wait(), run.text
+    assert run.wait() == 0, run.text
     return str(json.loads((run.folder / "summary.json").read_text())["weightsSha256"])
 
 
 def gone(run: Any) -> None:
     """Every process of the run has ended."""
     _, alive = psutil.wait_procs(run.others, timeout=20)
-    assert [] == [process.cmdline() for process in alive]
+    assert [process.cmdline() for process in alive] == []
 
 
 def saved(run: Any) -> list[Path]:
@@ -86,7 +86,7 @@ def test_one_signal_saves_and_stops_and_resume_finishes(
     assert f"stopped after update {stopped}; the checkpoint is in" in " ".join(run.text.split())
     assert stopped == run.updates()
     gone(run)
-    assert expected == weights(start(manifest, "--exchange", exchange, "--resume", folder=run.folder))
+    assert weights(start(manifest, "--exchange", exchange, "--resume", folder=run.folder)) == expected
 
 
 @pytest.mark.fault("C23")
@@ -102,7 +102,7 @@ def test_ctrl_c_of_a_terminal_reaches_every_process_and_does_no_harm(
     assert "Traceback" not in run.text
     assert "worker" not in run.text.partition("stopping after this update")[2]
     gone(run)
-    assert expected == weights(start(manifest, "--resume", folder=run.folder))
+    assert weights(start(manifest, "--resume", folder=run.folder)) == expected
 
 
 @pytest.mark.fault("C23")
@@ -141,7 +141,7 @@ def test_kill_9_of_the_whole_run_and_resume_again_and_again(
         run.kill(signal.SIGKILL)
         run.wait()
         gone(run)
-    assert expected == weights(start(manifest, "--exchange", exchange, "--resume", folder=run.folder))
+    assert weights(start(manifest, "--exchange", exchange, "--resume", folder=run.folder)) == expected
     for left in scratch.glob("batchgrowth-*"):
         for path in sorted(left.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()

@@ -18,7 +18,7 @@ def test_a_table_that_is_larger_than_the_memory_of_a_worker(tmp_path: Path) -> N
 
     table, rows = tmp_path / "table.f32", 256 << 8
     make(table, rows)
-    assert 256 << 20 == table.stat().st_size
+    assert table.stat().st_size == 256 << 20
     job = MEMMAP.job(
         tmp_path, "workload.entrypoint=little_memory:workload", f"workload.examples={rows - 512}", "epochs=1",
         f"workload.arguments={{table: {table}, test: '512', hidden: '16'}}", "batch.initial=512",
@@ -27,6 +27,6 @@ def test_a_table_that_is_larger_than_the_memory_of_a_worker(tmp_path: Path) -> N
     paths = (USER_CODE, str(MEMMAP.folder))
     summary = train(job, Options(output_dir=tmp_path / "run", paths=paths, wanted=lambda _plan, _position: 2))
     with (tmp_path / "run" / "history.csv").open() as history:
-        assert {"2"} == {row["workers"] for row in csv.DictReader(history)}
-    assert 0 == summary["recoveries"]
+        assert {row["workers"] for row in csv.DictReader(history)} == {"2"}
+    assert summary["recoveries"] == 0
     assert summary["accuracy"] > MEMMAP.reached

@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def test_a_run_logs_nothing_by_default(log: Log) -> None:
-    assert "" == log()
+    assert log() == ""
 
 
 def test_at_debug_a_run_logs_its_own_lines_and_none_of_dasks(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_json_is_one_object_per_line(log: Log, monkeypatch: pytest.MonkeyPatch) 
     assert DRIVER_STARTS in messages
     assert {"level", "logger", "message", "timestamp"} <= set.intersection(*(set(record) for record in records))
     ours = [record for record in records if record["logger"].startswith("batchgrowth")]
-    assert [] == [record for record in ours if record["level"] != "INFO"], "Dask alone may complain when it closes"
+    assert [record for record in ours if record["level"] != "INFO"] == [], "Dask alone may complain when it closes"
 
 
 def test_pods_take_their_settings_from_the_environment(
@@ -82,7 +82,7 @@ def test_pods_take_their_settings_from_the_environment(
     pods.scheduler()
     worker = pods.worker()
 
-    assert 0 == pods.trainer(digits_job(*JOB)).wait(timeout=120)
+    assert pods.trainer(digits_job(*JOB)).wait(timeout=120) == 0
 
     pods.terminated(worker)
     _, of_worker, of_trainer = (path.read_text() for path in sorted(pods.folder.glob("*.txt")))
@@ -123,9 +123,9 @@ def test_at_debug_each_thing_that_happens_has_a_line(start: Callable[..., Any], 
     run = start(tmp_path / "job.yaml", "--log-level", "debug", *(f"--set={each}" for each in overrides))
     run.until(lambda: run.says("workers 1 → 2"))
     run.until(run.workers)[0].kill()
-    assert 0 == run.wait(), run.text
+    assert run.wait() == 0, run.text
     missing = [what for what, line in HAPPENED.items() if not re.search(line, run.text)]
-    assert [] == missing, run.text
+    assert missing == [], run.text
 
 
 def objects(text: str) -> list[dict[str, str]]:

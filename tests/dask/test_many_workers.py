@@ -47,5 +47,5 @@ def test_many_workers_on_few_cores(digits_job: Any, tmp_path: Path, crews: tuple
 
     assert alone["weightsSha256"] == summary["weightsSha256"]
     assert [*crews] == [resize["to"] for resize in summary["resizes"]]
-    assert 0 == summary["recoveries"]
-    assert [] == [line for line in notes.lines if "does not answer" in line]
+    assert summary["recoveries"] == 0
+    assert [line for line in notes.lines if "does not answer" in line] == []

@@ -22,4 +22,4 @@ def test_a_worker_names_file_line_and_remedy(
         run(written.manifest, output_dir=tmp_path / "run", plots=False)
 
     assert isinstance(caught.value, written.error)
-    assert [] == user_mistakes.missing_in(str(caught.value), written), str(caught.value)
+    assert user_mistakes.missing_in(str(caught.value), written) == [], str(caught.value)

@@ -45,7 +45,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> NetworkResults:
 def test_they_finish_and_cross_the_network(few: tuple[NetworkResults, str]) -> None:
     """With at least the gradients of each update, in packets of which some are lost."""
     results = few[0]
-    assert [] == failures(results)
+    assert failures(results) == []
     found = [(run.strategy, run.network) for run in results.runs]
     assert [(name, network) for network in ("fast", "all-three") for name in ("AllReduce", "LocalSGD")] == found
     for run in results.runs:
@@ -59,8 +59,8 @@ def test_they_finish_and_cross_the_network(few: tuple[NetworkResults, str]) -> N
 def test_the_weights_are_those_of_one_process(few: tuple[NetworkResults, str], tmp_path: Path) -> None:
     alone = job({"type": "SingleProcess"}, NETWORKS[0], quick=True)
     expected = train(alone, Options(output_dir=tmp_path, paths=(str(ROOT),)))["weightsSha256"]
-    assert [expected] * 2 == [run.trained.weights for run in few[0].runs if run.strategy == "AllReduce"]
-    assert [] == disagreements(few[0])
+    assert [run.trained.weights for run in few[0].runs if run.strategy == "AllReduce"] == [expected] * 2
+    assert disagreements(few[0]) == []
 
 
 def test_the_tables_show_them(few: tuple[NetworkResults, str]) -> None:
@@ -72,8 +72,8 @@ def test_the_tables_show_them(few: tuple[NetworkResults, str]) -> None:
 
 @pytest.mark.long
 def test_every_exchange_on_every_network(every: NetworkResults) -> None:
-    assert [] == failures(every)
-    assert [] == disagreements(every)
+    assert failures(every) == []
+    assert disagreements(every) == []
     assert len(every.runs) == len(STRATEGIES) * len(NETWORKS)
 
 

@@ -26,10 +26,10 @@ def test_a_killed_trainer_is_continued_from_the_object_store(
 
     pods.output = pods.folder / "another-pod"
     trainer = pods.trainer(job, "--checkpoint-uri", "s3://runs/digits")
-    assert 0 == trainer.wait(timeout=240)
+    assert trainer.wait(timeout=240) == 0
     summary = pods.summary()
     expected = digits_weights(tmp_path / "alone", *JOB, "workload.arguments={hidden: '8'}")
-    assert expected == summary["weightsSha256"]
+    assert summary["weightsSha256"] == expected
     assert list(range(1, summary["updates"] + 1)) == pods.updates()
     assert "digits/summary.json" in s3.names
     assert s3.environment["AWS_SECRET_ACCESS_KEY"] not in pods.text()

@@ -20,7 +20,7 @@ def with_plug_in(program: str | Path, *arguments: str | Path) -> str:
     done = subprocess.run(
         [program, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    assert 0 == done.returncode, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -34,7 +34,7 @@ def test_the_crd_has_both() -> None:
     growth = spec["batch"]["properties"]["growth"]
 
     assert "Stairs" in growth["properties"]["type"]["enum"]
-    assert ["everyEpochs"] == growth["properties"]["stairs"]["required"]
+    assert growth["properties"]["stairs"]["required"] == ["everyEpochs"]
     assert {"(self.type == 'Stairs') == has(self.stairs)"} <= {r["rule"] for r in growth["x-kubernetes-validations"]}
     assert "Relay passes gradients on" in spec["exchange"]["properties"]["type"]["description"]
 
@@ -52,7 +52,7 @@ def test_help_and_the_documentation_have_both() -> None:
 def test_a_plan_follows_the_rule() -> None:
     plan = json.loads(batchgrowth("plan", "examples/digits.yaml", *CHOSEN, "--set", "epochs=3", "--output", "json"))
 
-    assert [32, 64, 96] == [stage["batchSize"] for stage in plan["stages"]]
+    assert [stage["batchSize"] for stage in plan["stages"]] == [32, 64, 96]
 
 
 @pytest.mark.smoke

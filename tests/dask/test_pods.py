@@ -37,14 +37,14 @@ def test_workers_join_and_leave(pods: Any, digits_job: Any, expected: str, excha
     others = [pods.worker() for _ in range(2)]
     pods.until(lambda: pods.is_trained_by(3))
 
-    assert [0, 0] == pods.terminated(first, others[0])
+    assert pods.terminated(first, others[0]) == [0, 0]
     pods.until(lambda: pods.is_trained_by(1))
 
-    assert [0] == pods.terminated(others[1])
+    assert pods.terminated(others[1]) == [0]
     pods.until(lambda: pods.waits_for("a worker"))
     pods.worker()
-    assert 0 == trainer.wait(timeout=120)
-    assert 0 == pods.check(expected)["recoveries"]
+    assert trainer.wait(timeout=120) == 0
+    assert pods.check(expected)["recoveries"] == 0
 
 
 def test_the_code_of_a_source_is_found_by_trainer_and_workers(pods: Any, digits_job: Any, expected: str) -> None:
@@ -64,7 +64,7 @@ def test_the_code_of_a_source_is_found_by_trainer_and_workers(pods: Any, digits_
     trainer = pods.trainer(job, "--source", str(package.parent))
     pods.worker()
 
-    assert 0 == trainer.wait(timeout=120)
+    assert trainer.wait(timeout=120) == 0
     pods.check(expected)
     if sys.platform == "linux":
         assert "libtorch" not in Path(f"/proc/{scheduler.pid}/maps").read_text()
@@ -84,7 +84,7 @@ def test_a_scheduler_that_dies_and_comes_back(pods: Any, digits_job: Any, expect
     pods.scheduler()
     pods.until(lambda: pods.waits_for("a worker"))
     pods.worker()
-    assert 0 == trainer.wait(timeout=120)
+    assert trainer.wait(timeout=120) == 0
     pods.check(expected)
 
 
@@ -100,8 +100,8 @@ def test_the_certificates_of_a_running_job_are_replaced(pods: Any, digits_job: A
     pods.worker()
 
     pods.until(lambda: pods.is_trained_by(2))
-    assert 0 == trainer.wait(timeout=120)
-    assert 0 == pods.check(expected)["recoveries"]
+    assert trainer.wait(timeout=120) == 0
+    assert pods.check(expected)["recoveries"] == 0
 
 
 def test_a_trainer_that_waits_can_be_stopped(pods: Any, digits_job: Any) -> None:
@@ -123,15 +123,15 @@ def test_a_worker_without_a_trainer_ends_soon(pods: Any, digits_job: Any) -> Non
     trainer.kill()
     trainer.wait()
     began = time.monotonic()
-    assert [0] == pods.terminated(worker)
+    assert pods.terminated(worker) == [0]
     assert time.monotonic() - began < 20
 
 
 def test_a_worker_that_still_loads_or_has_no_scheduler_ends_at_once(pods: Any) -> None:
     """The first process of a container ignores signals without a handler, and would start to train."""
     code = "import os, batchgrowth_trainer.worker.leave as leave; leave.exit_when_asked(); os.kill(os.getpid(), 15)"
-    assert 0 == subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
     worker = pods.worker()
     pods.until(lambda: "Start worker at" in pods.text() or "Run preload setup" in pods.text())
-    assert [0] == pods.terminated(worker)
+    assert pods.terminated(worker) == [0]

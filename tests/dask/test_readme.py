@@ -53,7 +53,7 @@ def test_every_command_works_in_the_order_of_the_page(checkout: Path) -> None:
 
     printed = {command: run(command, checkout) for command in commands if command not in ELSEWHERE}
 
-    assert "make run" == commands[0]
+    assert commands[0] == "make run"
     assert "workers 1 → 2 → 4" in printed["make run"]
     assert float(re.findall(r"test accuracy ([\d.]+)", printed["make run"])[-1]) >= 0.97
     for name in ("summary.json", "history.csv", "plot.png", "plot.html", "model.safetensors", "checkpoints"):

@@ -40,7 +40,7 @@ def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, 
     assert alone["accuracy"] >= 0.95
     assert len(shared["resizes"]) >= 2
     began = [row.seconds - row.compute_seconds - row.exchange_seconds - row.wait_seconds for row in history]
-    assert 0 == pytest.approx(began[0], abs=1e-3), "the first update begins when training does"
+    assert pytest.approx(began[0], abs=1e-3) == 0, "the first update begins when training does"
     assert all(before.seconds < after.seconds for before, after in pairwise(history)), "also within a round"
 
 
@@ -74,4 +74,4 @@ def test_kill_9_between_exchanges(digits_job: Any, tmp_path: Path, name: str) ->
     with (tmp_path / "shared" / "history.csv").open() as file:
         assert list(range(1, make_plan(job.spec).updates + 1)) == [int(row["update"]) for row in csv.DictReader(file)]
     with (tmp_path / "shared" / "evaluations.csv").open() as file:
-        assert [1, 2, 3, 4, 5, 6] == [int(float(row["epoch"])) for row in csv.DictReader(file)]
+        assert [int(float(row["epoch"])) for row in csv.DictReader(file)] == [1, 2, 3, 4, 5, 6]

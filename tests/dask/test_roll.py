@@ -119,6 +119,6 @@ def test_a_worker_without_a_nanny_that_is_not_ready_again_is_ended(
         until(crew, lambda: here.address in crew.registered)
         crew.restart([here.address], print)
         until(crew, lambda: bool(ended))
-        assert ["this worker did not answer, and was not ready again within 0 s"] == ended
+        assert ended == ["this worker did not answer, and was not ready again within 0 s"]
         crew.close()
     asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)

@@ -79,7 +79,7 @@ def test_any_schedule_of_workers(
     summary = train(job, Options(output_dir=tmp_path, wanted=by_epoch(SCHEDULES[schedule])))
     assert reference(job) == summary["weightsSha256"]
     assert steps(SCHEDULES[schedule]) == followed(summary)
-    assert 0 == summary["recoveries"]
+    assert summary["recoveries"] == 0
 
 
 class Errors:
@@ -100,7 +100,7 @@ def test_compressed_gradients(digits_job: Any, tmp_path: Path) -> None:
     errors = Errors()
     summary = train(job, Options(output_dir=tmp_path / "shared", wanted=by_epoch([2, 3, 1, 4, 4, 2])), [errors])
     assert train(alone, Options(output_dir=tmp_path / "alone"))["weightsSha256"] == summary["weightsSha256"]
-    assert [2, 3, 1, 4, 2] == followed(summary)
+    assert followed(summary) == [2, 3, 1, 4, 2]
     assert errors.found
     assert all(0 < error < 0.05 for error in errors.found)
 
@@ -111,7 +111,7 @@ def test_lbfgs_on_whole_batches(tmp_path: Path, reference: Reference) -> None:
     for workers in (1, 2):
         summary = train(job, Options(output_dir=tmp_path / str(workers), wanted=by_epoch([workers])))
         assert reference(job) == summary["weightsSha256"]
-        assert 40 == summary["updates"]
+        assert summary["updates"] == 40
         assert summary["accuracy"] >= 0.95
 
 
@@ -160,7 +160,7 @@ def test_measured_growth(digits_job: Any, tmp_path: Path, reference: Reference, 
     assert reference(job) == summary["weightsSha256"]
     with (tmp_path / "history.csv").open() as history:
         assert min(int(row["workers"]) for row in csv.DictReader(history)) >= 2
-    assert 0 == summary["recoveries"]
+    assert summary["recoveries"] == 0
 
 
 @pytest.mark.long
@@ -173,9 +173,9 @@ def test_goodput_is_repeated_by_replay(digits_job: Any, tmp_path: Path, referenc
     )  # fmt: skip
     summary = train(job, Options(output_dir=tmp_path, wanted=by_epoch([2])))
     declared = read_manifest(declared_manifest(tmp_path))
-    assert "Milestones" == declared.spec.batch.growth.type, "the batch did not grow, so this test shows nothing"
+    assert declared.spec.batch.growth.type == "Milestones", "the batch did not grow, so this test shows nothing"
     assert reference(declared) == summary["weightsSha256"]
-    assert 0 == summary["recoveries"]
+    assert summary["recoveries"] == 0
 
 
 @pytest.mark.sampled(2)
@@ -186,7 +186,7 @@ def test_a_cap_on_the_workers(
     """The plan goes 1, 2, 4; the weights are the same with every cap."""
     job = digits_job("epochs=3", "batch.initial=128", "batch.growth.geometric.everyEpochs=1", "workers.waitSeconds=60",
                      f"exchange.type={exchange}")  # fmt: skip
-    assert [1, 2, 4] == [stage.workers for stage in make_plan(job.spec).stages]
+    assert [stage.workers for stage in make_plan(job.spec).stages] == [1, 2, 4]
     summary = train(job, Options(output_dir=tmp_path, workers=workers))
     assert reference(job) == summary["weightsSha256"]
     assert (followed(summary) or [1]) == steps([min(count, workers) for count in (1, 2, 4)])
@@ -197,5 +197,5 @@ def test_the_digits_job_still_ends_with_the_same_loss(digits_job: Any, tmp_path:
     """A change of this number changes the results of every user. Its last bits depend on the processor."""
     job = digits_job("epochs=10", "batch.growth.geometric.everyEpochs=2", "workload.device=CPU")
     summary = train(job, Options(output_dir=tmp_path))
-    assert pytest.approx(0.0137627, rel=0.02) == summary["finalLoss"]
+    assert summary["finalLoss"] == pytest.approx(0.0137627, rel=0.02)
     assert summary["accuracy"] >= 0.97

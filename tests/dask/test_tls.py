@@ -48,7 +48,7 @@ def test_a_holder_of_the_job_s_certificate_is_answered(tmp_path: Path) -> None:
     issued(tmp_path, "digits", datetime.now(UTC))
     own = security(tmp_path, "digits")
 
-    assert "Scheduler" == asyncio.run(answer(own, own))
+    assert asyncio.run(answer(own, own)) == "Scheduler"
 
 
 @pytest.mark.smoke

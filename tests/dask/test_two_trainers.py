@@ -74,7 +74,7 @@ def test_one_that_cannot_be_reached_leaves_its_folder(pods: Any, digits_job: Any
     first.send_signal(signal.SIGCONT)
 
     assert Superseded.exit_code == first.wait(timeout=LONGEST)
-    assert 0 == second.wait(timeout=LONGEST)
+    assert second.wait(timeout=LONGEST) == 0
     check(trainers, expected)
     assert Superseded.exit_code == trainers.start(1, "elsewhere").wait(timeout=LONGEST)
     assert "start 2 of the trainer drives the job; this one, start 1, ends" in trainers.text()
@@ -97,7 +97,7 @@ def test_one_that_comes_back_writes_nothing(pods: Any, digits_job: Any, expected
     first.send_signal(signal.SIGCONT)
 
     assert Superseded.exit_code == first.wait(timeout=LONGEST)
-    assert 0 == second.wait(timeout=LONGEST)
+    assert second.wait(timeout=LONGEST) == 0
     check(trainers, expected)
 
 
@@ -119,5 +119,5 @@ def test_one_whose_host_was_cut_off_writes_nothing(pods_on_hosts: Any, digits_jo
     pods.cut()
 
     assert Superseded.exit_code == first.wait(timeout=LONGEST)
-    assert 0 == second.wait(timeout=LONGEST)
+    assert second.wait(timeout=LONGEST) == 0
     check(trainers, expected)

@@ -47,7 +47,7 @@ def test_the_error_names_the_remedy(name: str, exchange: str, tmp_path: Path) ->
     code, text = run(written.manifest, *written.changes)
 
     assert written.error.exit_code == code, text
-    assert [] == user_mistakes.missing_in(text, written), text
+    assert user_mistakes.missing_in(text, written) == [], text
     assert "Traceback" not in text
 
 
@@ -63,6 +63,6 @@ def test_a_class_out_of_range_that_comes_late(exchange: str, workers: int, tmp_p
         "workers.waitSeconds=60",
     )  # fmt: skip
 
-    assert 3 == code, text
+    assert code == 3, text
     assert "number classes from 0" in text
     assert "Traceback" not in text

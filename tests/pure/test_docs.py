@@ -49,27 +49,27 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_link_is_dead(page: Path) -> None:
-    assert [] == [link for link in links(page) if not leads_somewhere(page, link)]
+    assert [link for link in links(page) if not leads_somewhere(page, link)] == []
 
 
 def test_a_dead_link_would_be_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One `two`, three\n\n[a](#one-two-three) [b](#four) [c](gone.md) [d](https://example.com)\n")
 
-    assert ["#four", "gone.md"] == [link for link in links(page) if not leads_somewhere(page, link)]
+    assert [link for link in links(page) if not leads_somewhere(page, link)] == ["#four", "gone.md"]
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_on_a_page_exists(page: Path) -> None:
     """`folder/file` in backquotes, from the root of the repository."""
-    assert [] == [path for path in PATH.findall(prose(page)) if not (ROOT / path).exists()]
+    assert [path for path in PATH.findall(prose(page)) if not (ROOT / path).exists()] == []
 
 
 def test_every_page_is_in_the_index() -> None:
     index = DOCS / "README.md"
     listed = {(DOCS / link.partition("#")[0]).resolve() for link in links(index)}
 
-    assert [] == [page for page in pages() if DOCS in page.parents and page not in {index, *listed}]
+    assert [page for page in pages() if DOCS in page.parents and page not in {index, *listed}] == []
 
 
 def test_every_entry_of_the_index_has_its_sentence() -> None:

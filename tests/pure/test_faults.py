@@ -17,12 +17,12 @@ def test_no_fault_is_left_out() -> None:
 
 def test_a_fault_has_a_test_or_a_reason_and_not_both() -> None:
     shown = proofs(TESTS)
-    assert [] == [row.id for row in read_faults().values() if (row.id in shown) == (row.open is not None)]
+    assert [row.id for row in read_faults().values() if (row.id in shown) == (row.open is not None)] == []
     assert len(shown) >= FEWEST_SHOWN
 
 
 def test_every_mark_names_a_fault() -> None:
-    assert set() == proofs(TESTS).keys() - read_faults().keys()
+    assert proofs(TESTS).keys() - read_faults().keys() == set()
 
 
 def test_texts_are_sentences_of_a_table() -> None:

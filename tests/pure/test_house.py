@@ -24,7 +24,7 @@ def test_no_package_shadows_a_standard_module() -> None:
     """`operator/__init__.py` would take the place of the standard library's operator in every process started here."""
     stray = [*(ROOT / room / "__init__.py" for room in ROOMS), *(ROOT / "tests").glob("*/__init__.py")]
 
-    assert [] == [path for path in stray if path.exists()]
+    assert [path for path in stray if path.exists()] == []
 
 
 def test_python_starts_at_the_root() -> None:
@@ -62,7 +62,7 @@ def test_no_file_names_a_machine_or_a_registry(word: str) -> None:
     binary = {".png", ".bin"}
     guilty = [path for path in tracked() if path.suffix not in binary and word in path.read_text(errors="replace")]
 
-    assert [] == guilty
+    assert guilty == []
 
 
 def test_every_folder_of_the_packages_says_what_belongs_there() -> None:
@@ -77,7 +77,7 @@ def test_every_folder_of_the_packages_says_what_belongs_there() -> None:
     silent = [folder for folder in folders if not _docstring(folder / "__init__.py")]
 
     assert folders
-    assert [] == silent
+    assert silent == []
 
 
 def test_smoke_marks_only_tests_of_the_tiers_that_make_test_runs_in_part() -> None:
@@ -87,7 +87,7 @@ def test_smoke_marks_only_tests_of_the_tiers_that_make_test_runs_in_part() -> No
     marked = [p for p in tracked() if p.suffix == ".py" and "pytest.mark" + ".smoke" in p.read_text()]
 
     assert marked
-    assert [] == [path for path in marked if not any(folder in path.parents for folder in partly)]
+    assert [path for path in marked if not any(folder in path.parents for folder in partly)] == []
 
 
 def _docstring(path: Path) -> str | None:

@@ -31,6 +31,6 @@ def test_upgrades_are_tested_from_versions_that_landed_lately() -> None:
     before, landed = VERSIONS["before"], VERSIONS["landed"]
     since = int(git("rev-list", "--count", f"{landed}..HEAD"))
 
-    assert "0" == git("rev-list", "--count", f"{landed}..{before}"), "`before` comes before `landed`"
-    assert "0" == git("rev-list", "--count", f"HEAD..{landed}"), "`landed` is part of the history"
+    assert git("rev-list", "--count", f"{landed}..{before}") == "0", "`before` comes before `landed`"
+    assert git("rev-list", "--count", f"HEAD..{landed}") == "0", "`landed` is part of the history"
     assert since <= MOST_COMMITS, f"{since} commits came after {landed}"

@@ -58,7 +58,7 @@ def test_learning_rate_and_momentum_reach_the_update(small_job: Any, make_replic
         weights -= step.learning_rate * velocity
         rates.append(step.learning_rate)
         replica.commit(step, whole.row)
-    assert [0.05, 0.025, 0.0125] == sorted(set(rates), reverse=True)
+    assert sorted(set(rates), reverse=True) == [0.05, 0.025, 0.0125]
     torch.testing.assert_close(replica.parameters.vector.detach(), weights, rtol=1e-4, atol=1e-5)
 
 
@@ -82,7 +82,7 @@ def test_batch_norm_statistics_move_and_are_the_datas(small_job: Any, make_repli
         hidden = replica.model[0](small.data().tensors[0])
     update(replica)
     torch.testing.assert_close(norm.running_mean, 0.1 * hidden.mean(dim=0), rtol=0.05, atol=0.005)
-    assert 1 == int(norm.num_batches_tracked)
+    assert int(norm.num_batches_tracked) == 1
 
 
 def test_scoring_is_in_eval_mode(small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,18 +109,18 @@ def test_what_is_sent_is_gradients_and_never_data() -> None:
 
 def test_ten_of_ten_short_fits_finish_and_agree(small_job: Any, tmp_path: Path) -> None:
     ends = {train(small_job("epochs=5"), Options(output_dir=tmp_path / str(k)))["weightsSha256"] for k in range(10)}
-    assert 1 == len(ends)
+    assert len(ends) == 1
 
 
 def test_there_are_checkpoints(small_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunState, "checkpoint_due", lambda run: True)
     train(small_job(), Options(output_dir=tmp_path))
-    assert 3 == len(list((tmp_path / training.CHECKPOINTS).iterdir()))
+    assert len(list((tmp_path / training.CHECKPOINTS).iterdir())) == 3
 
 
 def test_the_learning_rate_in_the_history_is_the_one_that_was_used(small_job: Any, tmp_path: Path) -> None:
     train(small_job("batch.maximum=8"), Options(output_dir=tmp_path))
     with (tmp_path / "history.csv").open() as file:
         rates = [float(row["learningRate"]) for row in csv.DictReader(file)]
-    assert [0.05, 0.025, 0.0125, 0.00625] == sorted(set(rates), reverse=True)
+    assert sorted(set(rates), reverse=True) == [0.05, 0.025, 0.0125, 0.00625]
     assert sorted(rates, reverse=True) == rates

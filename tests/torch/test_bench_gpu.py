@@ -29,4 +29,4 @@ def test_without_a_gpu_it_says_what_was_never_run(
     lines = capsys.readouterr().out.splitlines()
     assert "No CUDA device is visible here, so nothing was run." in lines[0]
     assert "  tests/gpu/test_same_weights_on_a_gpu.py::test_one_process_repeats_itself" in lines
-    assert ["  benchmark mlp-512", "  benchmark wrn-64", "  benchmark all-vgg11-256"] == lines[-3:]
+    assert lines[-3:] == ["  benchmark mlp-512", "  benchmark wrn-64", "  benchmark all-vgg11-256"]

@@ -29,8 +29,8 @@ def test_an_epochs_end_costs_what_the_update_after_it_takes_longer() -> None:
     seconds = [1.0, 2.0, 3.0, 4.0, 7.0, 8.0, 9.0, 10.0, 10.5, 11.5]
     update, costs = costs_of([row(number, at) for number, at in enumerate(seconds, start=1)])
 
-    assert 1.0 == update
-    assert [2.0, -0.5] == costs
+    assert update == 1.0
+    assert costs == [2.0, -0.5]
 
 
 def test_what_was_measured_is_judged() -> None:
@@ -64,16 +64,16 @@ def test_some_systems_of_a_case_are_compared_with_its_first() -> None:
     [case] = [case for case in cases(quick=True) if case.name == "all-vgg11-256"]
 
     assert list(case.systems) == case.compared([])
-    assert [DDP, OUR_REDUCE] == [system.name for system in case.compared([OUR_REDUCE])]
-    assert [DDP] == [system.name for system in case.compared([DDP])]
+    assert [system.name for system in case.compared([OUR_REDUCE])] == [DDP, OUR_REDUCE]
+    assert [system.name for system in case.compared([DDP])] == [DDP]
 
 
 def test_a_run_is_timed_in_blocks_of_a_quarter_second() -> None:
     sample = sample_of([0.0, 0.1, 0.2, 0.4, 0.6, 0.7], sent=3.0)
 
-    assert (140.0, 3.0) == (round(sample.ms, 6), sample.sent)
-    assert [100.0, 200.0] == [round(ms, 6) for ms in sample.blocks]  # of two updates, and the last is left over
-    assert [500.0, 1000.0] == [round(ms, 6) for ms in sample_of([1.0, 1.5, 2.5]).blocks]
+    assert (round(sample.ms, 6), sample.sent) == (140.0, 3.0)
+    assert [round(ms, 6) for ms in sample.blocks] == [100.0, 200.0]  # of two updates, and the last is left over
+    assert [round(ms, 6) for ms in sample_of([1.0, 1.5, 2.5]).blocks] == [500.0, 1000.0]
 
 
 def test_other_load_for_seconds_does_not_move_the_time_of_a_round() -> None:

@@ -35,7 +35,7 @@ def test_a_packet_arrives_after_the_delay_of_its_sender() -> None:
     switch = Switch([Link(delay_seconds=0.01), Link(delay_seconds=5)], 0)
     switch.accept(0, packet(100), 1.0)
     assert switch.next_at == 1.01
-    assert [] == list(switch.due(1.009))
+    assert list(switch.due(1.009)) == []
     assert [(1, packet(100), 1.01)] == list(switch.due(1.01))
     assert switch.next_at == float("inf")
 
@@ -45,28 +45,28 @@ def test_packets_pass_a_link_one_after_another() -> None:
     switch = Switch([Link(megabits=1), Link(megabits=1)], 0)
     for _ in range(3):
         switch.accept(0, packet(1250), 0.0)
-    assert [0.02, 0.03, 0.04] == arrivals(switch, 1.0)
+    assert arrivals(switch, 1.0) == [0.02, 0.03, 0.04]
 
 
 def test_two_senders_share_the_link_of_the_receiver() -> None:
     switch = Switch([Link(), Link(megabits=1), Link()], 0)
     for sender in (0, 2, 0, 2):
         switch.accept(sender, packet(1250), 0.0)
-    assert [0.01, 0.02, 0.03, 0.04] == arrivals(switch, 1.0)
+    assert arrivals(switch, 1.0) == [0.01, 0.02, 0.03, 0.04]
 
 
 def test_what_is_late_takes_no_longer() -> None:
     """The switch computes with the times at which packets should have arrived, not with those at which it is asked."""
     switch = Switch([Link(delay_seconds=0.01), Link(megabits=1)], 0)
     switch.accept(0, packet(1250), 0.0)
-    assert [0.02] == arrivals(switch, 100.0)
+    assert arrivals(switch, 100.0) == [0.02]
 
 
 def test_a_full_queue_drops_packets() -> None:
     switch = Switch([Link(megabits=1, queue_bytes=2500), Link()], 0)
     for _ in range(5):
         switch.accept(0, packet(1250), 0.0)
-    assert [0.01, 0.02, 0.03] == arrivals(switch, 1.0)
+    assert arrivals(switch, 1.0) == [0.01, 0.02, 0.03]
     assert switch.counters.dropped == 2
 
 
@@ -87,7 +87,7 @@ def test_a_cut_link_carries_nothing_in_either_direction() -> None:
     switch.accept(0, packet(100), 0.0)
     switch.accept(1, packet(100, bytes([10, 77, 0, 1])), 0.0)
     switch.accept(2, packet(100, bytes([10, 77, 0, 1])), 0.0)
-    assert [0.0] == arrivals(switch, 1.0)
+    assert arrivals(switch, 1.0) == [0.0]
     assert switch.counters.lost == 2
 
 
@@ -95,7 +95,7 @@ def test_a_cut_link_carries_nothing_in_either_direction() -> None:
 def test_packets_for_no_host_are_ignored(other: bytes) -> None:
     switch = Switch([Link(), Link()], 0)
     switch.accept(0, other, 0.0)
-    assert [] == list(switch.due(1.0))
+    assert list(switch.due(1.0)) == []
     assert switch.counters.packets == 0
 
 
@@ -246,4 +246,4 @@ def test_nothing_outlives_a_process_that_is_killed() -> None:
     _, alive = psutil.wait_procs(processes, timeout=30)
     for process in alive:
         process.kill()
-    assert [] == alive
+    assert alive == []

@@ -16,6 +16,6 @@ def test_every_error_has_its_row_with_its_code() -> None:
 
 
 def test_every_row_says_when_and_what_to_do() -> None:
-    assert "0" == ROWS[0][0]
+    assert ROWS[0][0] == "0"
     assert sorted(ROWS, key=lambda row: int(row[0])) == ROWS
     assert all(len(when) > 20 and what for _, _, when, what in ROWS)

@@ -17,7 +17,7 @@ def test_what_it_writes_trains(
     commands.init(folder)
     assert f"    batchgrowth run {folder / 'job.yaml'}\n" in capsys.readouterr().out
     job = load_manifest(folder / "job.yaml", ["exchange.type=SingleProcess", "epochs=12"])
-    assert "my-model" == job.metadata.name
+    assert job.metadata.name == "my-model"
     monkeypatch.syspath_prepend(folder)
     summary = train(job, Options(output_dir=tmp_path / "run"))
     assert str(folder) in str(sys.modules["my_model"].__file__)
@@ -42,5 +42,5 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine" / "mine.py").write_text("precious")
     with pytest.raises(SpecError, match=r"NAME: .*mine: File exists; give a folder that is not there yet"):
         commands.init(tmp_path / "mine")
-    assert "precious" == (tmp_path / "mine" / "mine.py").read_text()
+    assert (tmp_path / "mine" / "mine.py").read_text() == "precious"
     assert not (tmp_path / "mine" / "job.yaml").exists()

@@ -93,7 +93,7 @@ def test_the_gain_of_the_learning_rate_moves_with_the_state(
         folder = interrupted(tmp_path / "whole", update)
         again = train(job, Options(output_dir=folder, resume=True))
         assert whole["weightsSha256"] == again["weightsSha256"]
-        assert expected == learning_rates(folder)
+        assert learning_rates(folder) == expected
     declared = train(read_manifest(declared_manifest(tmp_path / "whole")), Options(output_dir=tmp_path / "declared"))
     assert whole["weightsSha256"] == declared["weightsSha256"]
 
@@ -113,7 +113,7 @@ def test_goodput_resumes_with_its_memory_and_is_repeated_by_replay(
     folder = interrupted(whole, 17)
     resumed = train(job, Options(output_dir=folder, resume=True))
 
-    assert ["8", "16"] == [row[-1] for row in decided[2:4]], "the batch did not grow, so this test shows nothing"
+    assert [row[-1] for row in decided[2:4]] == ["8", "16"], "the batch did not grow, so this test shows nothing"
     assert decided[:4] == looks(folder)[:4]
     state = load_file(folder / "checkpoints" / f"update-{resumed['updates']:010d}" / "state.safetensors")
     timed = state["growth.course"][-5]
@@ -160,7 +160,7 @@ def test_the_declared_manifest_of_a_run_repeats_it(measured_job: Any, tmp_path: 
     declared = read_manifest(declared_manifest(tmp_path / "measured"))
     again = train(declared, Options(output_dir=tmp_path / "declared"))
 
-    assert "Milestones" == declared.spec.batch.growth.type
+    assert declared.spec.batch.growth.type == "Milestones"
     assert first["weightsSha256"] == again["weightsSha256"]
     assert first["updates"] == again["updates"] < 48  # 4 epochs of 12 updates of 8
     assert declared == read_manifest(declared_manifest(tmp_path / "declared"))
@@ -170,7 +170,7 @@ def test_the_declared_manifest_of_a_run_repeats_it(measured_job: Any, tmp_path: 
 def test_a_run_that_decided_nothing_is_constant(measured_job: Any, tmp_path: Path) -> None:
     never = growth("LossRatio", "everyUpdates: 11, leastChange: '2', mostChange: '2'")
     train(measured_job("LossRatio", never, "epochs=1"), Options(output_dir=tmp_path))
-    assert "Constant" == read_manifest(declared_manifest(tmp_path)).spec.batch.growth.type
+    assert read_manifest(declared_manifest(tmp_path)).spec.batch.growth.type == "Constant"
 
 
 def test_a_folder_without_a_run_has_no_manifest(tmp_path: Path) -> None:
@@ -212,13 +212,13 @@ def test_the_course_moves_with_the_state(measured_job: Any, make_replica: Any) -
     assert replica.growth.course.decisions == newcomer.growth.course.decisions
     assert replica.plan == newcomer.plan
     assert replica.growth.course.decisions == decisions_in(replica.snapshot().tensors)
-    assert () == decisions_in({"parameters": torch.zeros(3)})
+    assert decisions_in({"parameters": torch.zeros(3)}) == ()
 
 
 def test_a_declared_job_carries_no_course(small_job: Any, make_replica: Any) -> None:
     """Its state is the one that earlier checkpoints hold."""
-    assert {} == Growth(small_job().spec, torch.device("cpu")).tensors()
-    assert {"parameters", "optimizer.momentum_buffer"} == make_replica(small_job(), small.plain()).tensors().keys()
+    assert Growth(small_job().spec, torch.device("cpu")).tensors() == {}
+    assert make_replica(small_job(), small.plain()).tensors().keys() == {"parameters", "optimizer.momentum_buffer"}
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_run_that_ends_and_goes_on_elsewhere_has_the_same_weights_and_history(
     assert list(range(1, done["updates"] + 1)) == updates(tmp_path / "last")
     kept = {name: s3.objects[f"small/{name}"][0] for name in ("history.csv", "evaluations.csv", "model.safetensors")}
     assert kept == {name: (tmp_path / "last" / name).read_bytes() for name in kept}
-    assert 3 == len([name for name in s3.names if name.startswith("small/states/")])
+    assert len([name for name in s3.names if name.startswith("small/states/")]) == 3
 
     assert done == train(job, stored("again"))
 
@@ -84,7 +84,7 @@ def test_a_store_that_fails_for_a_while_costs_checkpoints_and_nothing_else(
 
     sink = Sink(disturb)
     done = train(small_job(), stored("pod"), [sink])
-    assert 3 == sink.failed
+    assert sink.failed == 3
     assert sink.saved > 3
     assert done["weightsSha256"] == train(small_job(), Options(output_dir=tmp_path / "alone"))["weightsSha256"]
 

@@ -120,7 +120,7 @@ def test_stopped_and_resumed_again_and_again(small_job: Any, tmp_path: Path) -> 
     job = small_job()
     whole = train(job, Options(output_dir=tmp_path / "whole"))
     folder = tmp_path / "stopped"
-    assert 24 == whole["updates"]
+    assert whole["updates"] == 24
     for update in (5, 10, 15, 20):
         with pytest.raises(Interrupted, match=rf"stopped after update {update}; the checkpoint is in"):
             train(job, Options(output_dir=folder, resume=True), stop_requested=after(5))
@@ -141,9 +141,9 @@ def test_the_history_is_the_plans(small_job: Any, tmp_path: Path) -> None:
         stage = plan.stage_at(int(row["update"]) - 1)
         assert (stage.batch_size, stage.learning_rate) == (int(row["batchSize"]), float(row["learningRate"]))
         assert pytest.approx(0.05 / stage.wanted) == float(row["learningRate"]) / int(row["batchSize"])
-    assert [8, 16, 32] == sorted({int(row["batchSize"]) for row in recorded})
-    assert 0.0125 == float(recorded[-1]["learningRate"])
-    assert 5.0 == float(recorded[-1]["epoch"])
+    assert sorted({int(row["batchSize"]) for row in recorded}) == [8, 16, 32]
+    assert float(recorded[-1]["learningRate"]) == 0.0125
+    assert float(recorded[-1]["epoch"]) == 5.0
 
 
 def test_the_seed_decides_and_nothing_else(small_job: Any, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_how_often_it_is_evaluated_changes_nothing(small_job: Any, tmp_path: Pat
     assert often["weightsSha256"] == seldom["weightsSha256"]
     assert often["accuracy"] == seldom["accuracy"]
     with (tmp_path / "seldom" / "evaluations.csv").open() as file:
-        assert [3.0, 4.0] == [float(row["epoch"]) for row in csv.DictReader(file)]
+        assert [float(row["epoch"]) for row in csv.DictReader(file)] == [3.0, 4.0]
 
 
 def test_the_summary_holds_what_it_promises(small_job: Any, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_the_summary_holds_what_it_promises(small_job: Any, tmp_path: Path) -> N
     assert {"updates", "examples", "seconds", "finalLoss", "accuracy", "weightsSha256", "resizes", "recoveries"} <= set(
         summary
     )
-    assert (360, [], 0) == (summary["examples"], summary["resizes"], summary["recoveries"])
+    assert (summary["examples"], summary["resizes"], summary["recoveries"]) == (360, [], 0)
     last = [row for row in rows(tmp_path) if float(row["epoch"]) > 3]
     shares = [30 / 90 if int(row["batchSize"]) == 30 else None for row in last]
     assert len(last) == len(shares)
@@ -242,7 +242,7 @@ def test_a_trainer_that_waits_for_its_folder_answers_its_probe(small_job: Any, t
     options = Options(output_dir=tmp_path, metrics_port=port, patient=True)
     with closing(other), pytest.raises(Interrupted, match="waiting for the other run"):
         train(small_job(), options, [Probe()], stop_requested=lambda: bool(answers))
-    assert [b"ok"] == answers
+    assert answers == [b"ok"]
 
 
 def test_a_damaged_newest_checkpoint_costs_only_time(small_job: Any, tmp_path: Path, at_every_update: None) -> None:
@@ -303,8 +303,8 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(
     monkeypatch.setattr(training.CheckpointStore, "save", sometimes)
     notes = Notes()
     train(small_job(), Options(output_dir=tmp_path), [notes])
-    assert ["checkpoint failed: no room"] == [line for line in notes.lines if "failed" in line]
-    assert 9 == saved(tmp_path)[0]
+    assert [line for line in notes.lines if "failed" in line] == ["checkpoint failed: no room"]
+    assert saved(tmp_path)[0] == 9
 
 
 @pytest.mark.fault("D13")
@@ -316,7 +316,7 @@ def test_a_patient_trainer_waits_for_the_run_that_holds_the_folder(small_job: An
             train(small_job(), Options(output_dir=tmp_path))
         with pytest.raises(Interrupted, match="stopped while waiting for the other run"):
             train(small_job(), Options(output_dir=tmp_path, patient=True), [notes], after(1))
-    assert 1 == len(notes.lines)
+    assert len(notes.lines) == 1
     assert "waiting up to 300 s" in notes.lines[0]
 
 

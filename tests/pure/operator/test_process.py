@@ -58,7 +58,7 @@ def test_failed_watches_restart_with_a_back_off(monkeypatch: pytest.MonkeyPatch)
 
     process.run(Settings(image="example/trainer:1"))
 
-    assert [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0] == waits
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
 def test_the_back_off_starts_over_after_healthy_watches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_the_back_off_starts_over_after_healthy_watches(monkeypatch: pytest.Monk
 
     process.run(Settings(image="example/trainer:1"))
 
-    assert [1.0, 2.0, 1.0] == waits
+    assert waits == [1.0, 2.0, 1.0]
 
 
 def test_a_signal_ends_the_process_even_if_the_api_server_goes_away(
@@ -78,7 +78,7 @@ def test_a_signal_ends_the_process_even_if_the_api_server_goes_away(
 
     process.run(Settings(image="example/trainer:1"))
 
-    assert [] == waits
+    assert waits == []
     assert "watching failed during shutdown" in caplog.text
 
 

@@ -98,4 +98,4 @@ def test_the_arguments_of_an_optimizer_class_are_json_or_text() -> None:
     """A list is a tuple, as torch's classes take it."""
     texts = {"betas": "[0.9, 0.95]", "nesterov": "true", "eps": "1e-8", "mode": "match_rms"}
     settings = OPTIMIZERS["Torch"].block.model_validate({"optimizer": "torch.optim:NAdam", "arguments": texts})
-    assert {"betas": (0.9, 0.95), "nesterov": True, "eps": 1e-8, "mode": "match_rms"} == settings.values
+    assert settings.values == {"betas": (0.9, 0.95), "nesterov": True, "eps": 1e-8, "mode": "match_rms"}

@@ -30,10 +30,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "plan", EXAMPLES / "table1" / "5120.yaml", "--output", "json")
     made = json.loads(out)
-    assert (0, "") == (code, err)
-    assert ["examples", "stages", "updates"] == sorted(made)
-    assert (14_960, 10_000_000) == (made["updates"], made["examples"])
-    assert {
+    assert (code, err) == (0, "")
+    assert sorted(made) == ["examples", "stages", "updates"]
+    assert (made["updates"], made["examples"]) == (14_960, 10_000_000)
+    assert made["stages"][2] == {
         "epochFrom": 120,
         "epochTo": 180,
         "batchSize": 5120,
@@ -41,15 +41,15 @@ def test_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         "workers": 40,
         "updatesPerEpoch": 10,
         "updates": 600,
-    } == made["stages"][2]
+    }
 
 
 def test_plan_as_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml")
     lines = out.splitlines()
-    assert ["stage", "epochs", "batch", "learning", "rate", "workers", "updates", "examples"] == lines[0].split()
-    assert ["5", "25", "–", "30", "512", "0.025", "4", "15", "16.7%"] == lines[6].split()
+    assert lines[0].split() == ["stage", "epochs", "batch", "learning", "rate", "workers", "updates", "examples"]
+    assert lines[6].split() == ["5", "25", "–", "30", "512", "0.025", "4", "15", "16.7%"]
     assert lines[8] == (
         "460 updates for 30 epochs of 1,437 examples; a constant batch of 32 takes 1,350, 2.9 times as many"
     )
@@ -160,17 +160,17 @@ def test_plan_as_a_run_decided(
     folder = recorded("45,1,6.25,32,32", "90,2,244.5,64,64", "113,3,inf,128,128")
     code, out, _ = run(capsys, "plan", "--as", folder)
     lines = out.splitlines()
-    assert 0 == code
+    assert code == 0
     assert lines[0].split()[-3:] == ["examples", "noise", "scale"]
-    assert ["0", "–", "2", "32", "0.05", "1", "90", "6.7%"] == lines[1].split()[1:]
-    assert ["2", "–", "3", "64", "0.05", "1", "23", "3.3%", "244.5"] == lines[2].split()[1:]
+    assert lines[1].split()[1:] == ["0", "–", "2", "32", "0.05", "1", "90", "6.7%"]
+    assert lines[2].split()[1:] == ["2", "–", "3", "64", "0.05", "1", "23", "3.3%", "244.5"]
     assert lines[3].endswith("90.0%  too large to measure")
     assert "437 updates for 30 epochs of 1,437 examples; a constant batch of 32 takes 1,350, 3.1 times" in out
     assert lines[-1] == "the noise scale changed the batch 2 times, last at update 113"
 
     _, out, _ = run(capsys, "plan", "--as", folder, "--output", "json")
     stages = json.loads(out)["stages"]
-    assert [(32, None), (64, 244.5), (128, None)] == [(one["batchSize"], one.get("measured")) for one in stages]
+    assert [(one["batchSize"], one.get("measured")) for one in stages] == [(32, None), (64, 244.5), (128, None)]
 
 
 def test_plan_as_a_run_that_changed_nothing(capsys: pytest.CaptureFixture[str], recorded: Callable[..., Path]) -> None:
@@ -187,7 +187,7 @@ def test_plan_as_a_run_with_other_settings(capsys: pytest.CaptureFixture[str], r
     json_of = "--output", "json", "--as", folder, "--set"
     workers = [json.loads(run(capsys, "plan", *json_of, f"workers.maximum={most}")[1])["stages"][1]["workers"]
                for most in (1, 2)]  # fmt: skip
-    assert [1, 2] == workers
+    assert workers == [1, 2]
     code, _, err = run(capsys, "plan", manifest, *json_of, "epochs=4")
     assert (2, f"{manifest}: another job than that of {folder} (epochs: 30 there, 4 here); undo the change\n") == (
         code,
@@ -199,7 +199,7 @@ def test_plan_as_a_run_with_other_settings(capsys: pytest.CaptureFixture[str], r
 
 def test_plan_needs_a_manifest_or_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, err = run(capsys, "plan")
-    assert 2 == code
+    assert code == 2
     assert "give a manifest, or --as with the output folder of a run" in " ".join(err.replace("│", " ").split())
     assert (4, f"{tmp_path}: there is no job.yaml here; name the --output-dir of a run\n") == (
         run(capsys, "plan", "--as", tmp_path)[::2]
@@ -210,7 +210,7 @@ def test_plan_takes_changes(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "batch.maximum=32", "--set", "epochs=1")
     assert "45 updates for 1 epochs of 1,437 examples; the batch stays at 32" in out
     code, _, err = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", "epochs=0")
-    assert (2, "spec.epochs: 0; give a whole number from 1 to 1000000\n") == (code, err)
+    assert (code, err) == (2, "spec.epochs: 0; give a whole number from 1 to 1000000\n")
 
 
 def test_a_long_plan_shows_its_ends(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,13 +218,13 @@ def test_a_long_plan_shows_its_ends(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "plan", EXAMPLES / "digits.yaml", "--set", growth)
     lines = out.splitlines()
     assert 40 + 1 + 1 + 2 <= len(lines) <= 48
-    assert ["1", "0.07", "–", "0.14", "35"] == lines[2].split()[:5]
+    assert lines[2].split()[:5] == ["1", "0.07", "–", "0.14", "35"]
     assert any(line.split()[:1] == ["…"] for line in lines)
 
 
 def test_a_plan_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "plan", ROOT / "tests/corpus/bad/linear-too-many-stages.yaml")
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert err.startswith("spec.batch.growth.linear.everyUpdates: 1 makes a plan of more than 1000 stages; ")
 
 
@@ -237,7 +237,7 @@ def test_crd(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_missing_file(capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]) -> None:
     code, out, err = run(capsys, *arguments)
     expected = "nowhere.yaml: cannot be read (no such file or directory); give the path of a manifest\n"
-    assert (2, "", expected) == (code, out, err)
+    assert (code, out, err) == (2, "", expected)
 
 
 def found(*entries: EntryPoint) -> object:
@@ -252,7 +252,7 @@ def test_a_command_of_another_package(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setattr(cli, "entry_points", found(entry))
     monkeypatch.setattr(cli, "add_command", loaded.append)
     run(capsys, "check", EXAMPLES / "digits.yaml")
-    assert [] == loaded
+    assert loaded == []
     run(capsys, "dump")
     run(capsys, "--help")
     assert [entry, entry] == loaded
@@ -263,7 +263,7 @@ def test_the_trainer_is_asked_for_where_it_is_missing(
 ) -> None:
     monkeypatch.setattr(cli, "entry_points", found(EntryPoint("gone", "no_such_package.commands:run", cli.COMMANDS)))
     code, out, err = run(capsys, "gone", "job.yaml", "--workers", "3")
-    assert (1, "") == (code, out)
+    assert (code, out) == (1, "")
     assert err.startswith(
         "batchgrowth gone needs the trainer: pip install 'batchgrowth[trainer]'; no_such_package is not"
     )
@@ -280,7 +280,7 @@ def test_each_command_of_another_part_has_an_extra() -> None:
 def test_an_installed_command_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "entry_points", found(EntryPoint("again", "batchgrowth.cli:crd", cli.COMMANDS)))
     code, out, _ = run(capsys, "again")
-    assert 0 == code
+    assert code == 0
     assert out.startswith("# Generated by")
 
 
@@ -288,7 +288,7 @@ def test_main_reads_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(sys, "argv", ["batchgrowth", "check", str(EXAMPLES / "digits.yaml")])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert 0 == ended.value.code
+    assert ended.value.code == 0
     assert "good" in capsys.readouterr().out
 
 

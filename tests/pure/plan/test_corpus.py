@@ -29,7 +29,7 @@ def test_bad(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = err.splitlines()
     field = EXPECTED[name]["names"].replace("FILE", str(path))
     named = [line for line in lines if line.startswith((f"{field}: ", f"{field} "))]
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert named, err
     assert all("; " in line and line.isprintable() and len(line) < 600 for line in lines), err
 
@@ -38,19 +38,19 @@ def test_bad(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
 def test_good(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = check(capsys, path)
-    assert (0, "") == (code, err)
+    assert (code, err) == (0, "")
     assert out.startswith(f"{path}: good; ")
 
 
 def test_the_corpus_is_whole() -> None:
     """Each file has its expectation, and there are at least sixty."""
-    assert sorted(EXPECTED) == sorted(path.stem for path in (CORPUS / "bad").iterdir())
+    assert sorted(path.stem for path in (CORPUS / "bad").iterdir()) == sorted(EXPECTED)
     assert len(EXPECTED) >= 60
 
 
 def test_several_files_are_all_judged(capsys: pytest.CaptureFixture[str]) -> None:
     bad = [CORPUS / "bad" / f"{name}.yaml" for name in ("epochs-zero", "seed-negative")]
     code, out, err = check(capsys, bad[0], GOOD[0], bad[1])
-    assert 2 == code
+    assert code == 2
     assert [f"{bad[0]}: spec.epochs", f"{bad[1]}: spec.seed"] == [line.rpartition(": ")[0] for line in err.splitlines()]
     assert out.startswith(f"{GOOD[0]}: good")

@@ -122,7 +122,7 @@ def test_orthogonal_and_equal_gradients() -> None:
     assert math.isclose(0.0, square, abs_tol=1e-12)  # no direction in common
 
     examples, _, _, _, square, trace = sums_of([[1.0, 2.0]] * 8, 2).sums()
-    assert (5.0, 0.0) == (square / examples, trace / examples)
+    assert (square / examples, trace / examples) == (5.0, 0.0)
 
 
 @pytest.mark.fault("D16")
@@ -135,8 +135,8 @@ def test_orthogonal_and_equal_gradients() -> None:
     ],
 )
 def test_noise_that_cannot_be_measured_is_left_out(one: Measured) -> None:
-    assert (4.0, 2.0) == one.sums()[:2]
-    assert (0.0, 0.0, 0.0) == one.sums()[3:]
+    assert one.sums()[:2] == (4.0, 2.0)
+    assert one.sums()[3:] == (0.0, 0.0, 0.0)
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ FALLING = [(8.0, 16.0, 64.0)] * 20 + [(2.0, 4.0, 64.0)] * 20 + [(1.0, 1.0, 64.0)
 def test_table(growth: str, values: list[float], wanted: list[int]) -> None:
     """Values in closed form, and the batch that follows: at most twice as large after each look."""
     found = decided(job(growth), FALLING)[:3]
-    assert wanted == [decision.wanted for decision in found]
+    assert [decision.wanted for decision in found] == wanted
     if "LossAndGradient" in growth:  # its gradient is that of a batch, with the batch's noise: 16 + 64/32 and so on
         values = [1.0, (24 + 18) / (6 + 6), (24 + 18) / (3 + 1 + 64 / 64)]
     assert values == pytest.approx([decision.value for decision in found])
@@ -174,7 +174,7 @@ def test_contract(name: str) -> None:
     course = Course(job(f"{{type: {name}{block}}}"))
     assert course.is_measured
     found = decided(course.spec, [(1.0, 100.0, 100.0)])
-    assert 19 == len(found)
+    assert len(found) == 19
     assert all(decision.value > 0 for decision in found)
     assert all(decision.wanted == 32 for decision in found)
 
@@ -213,7 +213,7 @@ def test_whatever_is_measured_the_batch_stays_within_its_bounds(
     course = followed[-1][0]
     assert all(0 < stage.batch_size <= 256 for stage in course.plan.stages)
     assert course.plan == make_plan(course.spec, course.decisions)
-    assert [640 * 3] == [sum(_examples(course))]
+    assert [sum(_examples(course))] == [640 * 3]
 
 
 def _examples(course: Course) -> Iterator[int]:
@@ -227,33 +227,33 @@ def _examples(course: Course) -> Iterator[int]:
 @pytest.mark.fault("D16")
 def test_what_cannot_be_measured_grows_to_the_maximum_and_never_lowers_the_rate() -> None:
     found = decided(job("{type: NoiseScale}", "learningRate.rule=DecayPastMaximum"), [(1.0, -1.0, 5.0)])
-    assert [64, 128, 256, 256] == [decision.wanted for decision in found[:4]]
+    assert [decision.wanted for decision in found[:4]] == [64, 128, 256, 256]
     assert all(math.isinf(decision.value) for decision in found)
 
 
 def test_a_value_past_the_maximum_lowers_the_rate() -> None:
     spec = job("{type: LossRatio}", "learningRate.rule=DecayPastMaximum")
     *_, (course, _) = follow(Course(spec), iter([(1.0, 1.0, 1.0)] * 20 + [(0.0625, 1.0, 1.0)] * 400))
-    assert [32, 64, 128, 256, 512] == [stage.wanted for stage in course.plan.stages]
-    assert [0.1, 0.1, 0.1, 0.1, 0.05] == [stage.learning_rate for stage in course.plan.stages]
+    assert [stage.wanted for stage in course.plan.stages] == [32, 64, 128, 256, 512]
+    assert [stage.learning_rate for stage in course.plan.stages] == [0.1, 0.1, 0.1, 0.1, 0.05]
 
 
 def test_a_look_at_the_end_of_every_third_epoch() -> None:
     spec = job("{type: LossRatio, looks: {everyEpochs: 3}}")
-    assert [60, 120, 180, 240, 300, 360] == [one.update for one in decided(spec, [(1.0, 1.0, 1.0)])]
+    assert [one.update for one in decided(spec, [(1.0, 1.0, 1.0)])] == [60, 120, 180, 240, 300, 360]
 
 
 def test_a_trifle_changes_nothing() -> None:
-    assert [32] * 19 == [decision.wanted for decision in decided(job("{type: LossRatio}"), [(1.0, 1, 1), (0.81, 1, 1)])]
+    assert [decision.wanted for decision in decided(job("{type: LossRatio}"), [(1.0, 1, 1), (0.81, 1, 1)])] == [32] * 19
     looks = "looks: {leastChange: '1'}"
     close = decided(job(f"{{type: LossRatio, {looks}}}", "batch.shard=8"), [(1.0, 1, 1), (0.81, 1, 1)])
-    assert 40 == close[-1].wanted
+    assert close[-1].wanted == 40
 
 
 def test_smoothing_keeps_a_share_of_the_earlier_sums() -> None:
     spec = job("{type: LossRatio, looks: {smoothing: '0.5'}}")
     values = [decision.value for decision in decided(spec, [(4.0, 1.0, 1.0)] * 20 + [(1.0, 1.0, 1.0)])]
-    assert [1.0, 4.0 / ((0.5 * 4 + 1) / 1.5)] == pytest.approx(values[:2])
+    assert pytest.approx(values[:2]) == [1.0, 4.0 / ((0.5 * 4 + 1) / 1.5)]
 
 
 @pytest.mark.parametrize(("seconds", "wanted"), [((1.0, 0.0), [64, 128, 256, 256]), ((0.0, 0.01), [32] * 4)])
@@ -261,7 +261,7 @@ def test_goodput_grows_if_updates_cost_by_number_and_stays_if_by_examples(second
     """The short batch at the end of an epoch is the second load, without which a and b cannot be told apart."""
     spec = job("{type: Goodput}", "workload.examples=648")
     found = decided(spec, [(1.0, 1.0, 10_000.0)], seconds)
-    assert wanted == [decision.wanted for decision in found[:4]]
+    assert [decision.wanted for decision in found[:4]] == wanted
     assert 32 / (seconds[0] + seconds[1] * 32) == pytest.approx(found[0].value)
 
 
@@ -272,14 +272,14 @@ def test_without_a_clock_nothing_of_it_is_remembered() -> None:
 def test_a_batch_that_may_shrink_does() -> None:
     updates = [(8.0, 1.0, 1.0)] * 20 + [(1.0, 1.0, 1.0)] * 30 + [(8.0, 1.0, 1.0)]
     found = [one.wanted for one in decided(job("{type: LossRatio, looks: {mayShrink: true}}"), updates)]
-    assert [32, 64, 128] == found[:3]
-    assert 32 == found[-1]
+    assert found[:3] == [32, 64, 128]
+    assert found[-1] == 32
 
 
 def test_a_course_takes_at_most_256_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchgrowth.measured.course.MOST_DECISIONS", 2)
     found = decided(job("{type: NoiseScale}"), [(1.0, -1.0, 5.0)])
-    assert [64, 128, 128, 128] == [decision.wanted for decision in found[:4]]
+    assert [decision.wanted for decision in found[:4]] == [64, 128, 128, 128]
 
 
 def test_a_look_waits_for_an_update_that_shows_the_noise() -> None:
@@ -320,7 +320,7 @@ def test_declared_decisions_make_the_same_plan() -> None:
     steps = ", ".join(f"{{update: {one.update}, batchSize: {one.wanted}}}" for one in decisions)
     declared = make_plan(job(f"{{type: Milestones, milestones: {{steps: [{steps}]}}}}"))
     assert make_plan(job("{type: LossRatio}"), decisions) == declared
-    assert [32, 64, 256, 128, 32] == [stage.batch_size for stage in declared.stages]
+    assert [stage.batch_size for stage in declared.stages] == [32, 64, 256, 128, 32]
 
 
 class Counting:
@@ -340,7 +340,7 @@ class Counting:
 def test_a_rule_remembers_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = job("{type: Custom, custom: {entrypoint: 'a:b', memory: 1}, looks: {leastChange: '1'}}")
     monkeypatch.setattr(Course, "rule", Counting(1))
-    assert [(1, 48), (2, 64), (3, 80)] == [(one.value, one.wanted) for one in decided(spec, [(1.0, 1.0, 1.0)])[:3]]
+    assert [(one.value, one.wanted) for one in decided(spec, [(1.0, 1.0, 1.0)])[:3]] == [(1, 48), (2, 64), (3, 80)]
     monkeypatch.setattr(Course, "rule", Counting(2))
     with pytest.raises(ValueError, match="memory has 2 numbers; keep 1"):
         decided(spec, [(1.0, 1.0, 1.0)])
@@ -349,7 +349,7 @@ def test_a_rule_remembers_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_function_of_the_users_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Course, "rule", CustomRule(lambda look: 2 * look.wanted + int(look.now.loss)))
     found = decided(job("{type: Custom, custom: {entrypoint: 'a:b'}}"), [(1.0, 1.0, 1.0)])
-    assert [(65.0, 64), (129.0, 128), (257.0, 256)] == [(one.value, one.wanted) for one in found[:3]]
+    assert [(one.value, one.wanted) for one in found[:3]] == [(65.0, 64), (129.0, 128), (257.0, 256)]
 
 
 def test_a_declared_job_has_no_course_to_follow() -> None:
@@ -360,11 +360,11 @@ def test_a_declared_job_has_no_course_to_follow() -> None:
 
 def test_the_plan_of_a_measured_job_follows_its_decisions() -> None:
     spec = job("{type: NoiseScale}")
-    assert [(0, 32)] == [(stage.first_update, stage.batch_size) for stage in make_plan(spec).stages]
+    assert [(stage.first_update, stage.batch_size) for stage in make_plan(spec).stages] == [(0, 32)]
     decisions: list[Any] = [BatchDecision(25, 64, 2.0), BatchDecision(40, 512, 9.0)]
     stages = make_plan(spec, decisions).stages
-    assert [(0, 32), (25, 64), (40, 256)] == [(stage.first_update, stage.batch_size) for stage in stages]
-    assert [32, 64, 512] == [stage.wanted for stage in stages]
+    assert [(stage.first_update, stage.batch_size) for stage in stages] == [(0, 32), (25, 64), (40, 256)]
+    assert [stage.wanted for stage in stages] == [32, 64, 512]
 
 
 # --- forecasts ----------------------------------------------------------------------------------------------------

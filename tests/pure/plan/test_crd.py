@@ -125,12 +125,12 @@ def test_blind_means_blind(schema: Schema, name: str) -> None:
         tree = read_document((CORPUS / "bad" / f"{name}.yaml").read_bytes()).tree
     except SpecError:
         return  # it never becomes JSON, so no API server receives it
-    assert [] == refusals(schema, tree)
+    assert refusals(schema, tree) == []
 
 
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
 def test_accepts_every_good_manifest(schema: Schema, path: Path) -> None:
-    assert [] == refusals(schema, read_document(path.read_bytes()).tree)
+    assert refusals(schema, read_document(path.read_bytes()).tree) == []
 
 
 CHANGES = {
@@ -203,7 +203,7 @@ def test_an_early_end_neither_changes_nor_goes_nor_do_its_evaluations(schema: Sc
     del others[1]["spec"]["evaluation"]["stopEarly"]
     others[2]["spec"]["evaluation"]["everyEpochs"] = 2
     root, old = {**schema, "properties": {}}, prepared(schema, stops)
-    assert [] == list(broken_rules(root, old, old))
+    assert list(broken_rules(root, old, old)) == []
     for new in others:
         assert list(broken_rules(root, prepared(schema, new), old))
 
@@ -213,9 +213,9 @@ def test_another_config_map_and_none_are_other_code(schema: Schema) -> None:
     other = copy.deepcopy(new)
     other["spec"]["workload"]["source"]["configMap"] = "another"
     root = {**schema, "properties": {}}
-    assert [[], True, True] == [
+    assert [
         list(broken_rules(root, new, new)), *(bool(list(broken_rules(root, job, new))) for job in (other, old))
-    ]  # fmt: skip
+    ] == [[], True, True]  # fmt: skip
 
 
 def fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
@@ -249,19 +249,19 @@ def bounded(field: Schema) -> bool:
 def test_every_field_is_described_and_bounded(schema: Schema) -> None:
     found = [(path, field) for part in ("spec", "status") for path, field in fields(schema["properties"][part], part)]
     assert len(found) > 100
-    assert [] == [path for path, field in found if not field.get("description") and not path.endswith("[]")]
-    assert [] == [path for path, field in found if not bounded(field)]
+    assert [path for path, field in found if not field.get("description") and not path.endswith("[]")] == []
+    assert [path for path, field in found if not bounded(field)] == []
 
 
 def test_only_parts_of_pods_keep_unknown_fields(schema: Schema) -> None:
     found = fields(schema["properties"]["spec"], "spec")
     kept = [path for path, field in found if field.get("x-kubernetes-preserve-unknown-fields")]
-    assert ["spec.env[].valueFrom", "spec.volumes[]", "spec.workers.template"] == sorted(kept)
+    assert sorted(kept) == ["spec.env[].valueFrom", "spec.volumes[]", "spec.workers.template"]
 
 
 def test_the_schema_is_structural(schema: Schema) -> None:
     text = json.dumps(schema)
-    assert [] == [word for word in ("$ref", "anyOf", "oneOf", '"title"', "exclusiveM", '"const"') if word in text]
+    assert [word for word in ("$ref", "anyOf", "oneOf", '"title"', "exclusiveM", '"const"') if word in text] == []
 
 
 def test_rules_name_fields_that_exist(schema: Schema) -> None:
@@ -290,4 +290,4 @@ def test_scale_and_columns_point_at_fields_that_exist(schema: Schema) -> None:
         for name in path.removeprefix(".").split("."):
             node = node["properties"][name]
     expected = ["STATUS", "BATCH", "WORKERS", "EPOCH", "LOSS", "PROGRESS", "ETA", "AGE"]
-    assert expected == [column["name"].upper() for column in version["additionalPrinterColumns"]]
+    assert [column["name"].upper() for column in version["additionalPrinterColumns"]] == expected

@@ -65,7 +65,7 @@ def rates(course: Course, *noise: tuple[float, float]) -> list[float]:
 )
 def test_the_gain_is_that_of_the_expected_squared_norms(square: float, trace: float, expected: float) -> None:
     """A batch of 64 over one of 16: Johnson et al., 2020, equation 4; an estimate below 0 counts as 0."""
-    assert expected == gain(signals(square, trace), 16, 64)
+    assert gain(signals(square, trace), 16, 64) == expected
 
 
 MEASURED = st.floats(-1e6, 1e6).filter(lambda value: value == 0 or abs(value) > 1e-290)
@@ -80,13 +80,13 @@ def test_the_gain_lies_between_1_and_the_growth_of_the_batch(square: float, trac
 
 def test_a_declared_growth_gains_what_was_measured() -> None:
     """Two epochs each of batch 16, 32 and 64: 4, 2 and 1 updates an epoch, with 16 as the noise scale."""
-    assert [0.1] * 8 + [0.1 * 4 / 3] * 4 + [0.1 * 8 / 5] * 2 == pytest.approx(rates(Course(job("{}")), (1.0, 16.0)))
+    assert pytest.approx(rates(Course(job("{}")), (1.0, 16.0))) == [0.1] * 8 + [0.1 * 4 / 3] * 4 + [0.1 * 8 / 5] * 2
 
 
 def test_without_a_look_nothing_is_gained() -> None:
     """The first look, after update 9, comes one update after the batch has grown; its window is that of all before."""
     found = rates(Course(job("{everyUpdates: 9}")), (1.0, 16.0))
-    assert [0.1] * 9 + [0.1 * 4 / 3] * 3 + [0.1 * 8 / 5] * 2 == pytest.approx(found)
+    assert pytest.approx(found) == [0.1] * 9 + [0.1 * 4 / 3] * 3 + [0.1 * 8 / 5] * 2
 
 
 def test_smoothing_keeps_a_share_of_earlier_sums() -> None:
@@ -100,7 +100,7 @@ def test_smoothing_keeps_a_share_of_earlier_sums() -> None:
 def test_updates_with_one_shard_are_not_looked_at() -> None:
     """The first batch is one shard: the look at its end finds no noise, and the next takes what follows."""
     spec = job("{}", DOUBLING, "batch.shard=16")
-    assert [0.1] * 10 + [0.1 * 4 / 3] * 2 + [0.1 * 8 / 5] * 2 == pytest.approx(rates(Course(spec), (1.0, 16.0)))
+    assert pytest.approx(rates(Course(spec), (1.0, 16.0))) == [0.1] * 10 + [0.1 * 4 / 3] * 2 + [0.1 * 8 / 5] * 2
 
 
 @pytest.mark.parametrize("growth", ["NoiseScale", "Cabs", "Goodput"])
@@ -111,7 +111,7 @@ def test_a_measured_growth_and_the_gain_remember_side_by_side(growth: str) -> No
     constant = Course(job("null", block, "learningRate.rule=Constant"))
     assert gaining.memory == constant.memory + 6
     found = [rates(course, (1.0, 640.0)) for course in (gaining, constant)]
-    assert {0.1} == set(found[1])
+    assert set(found[1]) == {0.1}
     if growth != "Goodput":  # which needs batches of two sizes to see what a larger one saves
         assert max(found[0]) > 0.1
     if growth != "Cabs":
@@ -120,8 +120,8 @@ def test_a_measured_growth_and_the_gain_remember_side_by_side(growth: str) -> No
 
 def test_what_measures_is_said() -> None:
     gaining, constant = job("{}"), job("null", DOUBLING, "learningRate.rule=Constant")
-    assert [True, True, False] == [Course(gaining).measures, Course(gaining).needs_noise, Course(gaining).is_measured]
-    assert [False, False, 0] == [Course(constant).measures, Course(constant).needs_noise, Course(constant).memory]
+    assert [Course(gaining).measures, Course(gaining).needs_noise, Course(gaining).is_measured] == [True, True, False]
+    assert [Course(constant).measures, Course(constant).needs_noise, Course(constant).memory] == [False, False, 0]
     assert "between 1 and B / 16, for a batch of B, which training measures at the end of each epoch" in gain_note(
         gaining
     )
@@ -150,5 +150,5 @@ def test_looks_past_the_end_are_refused(looks: str, message: str) -> None:
 def test_a_single_epoch_needs_looks_by_update() -> None:
     with pytest.raises(PlanError, match=r"^spec\.learningRate\.adaScale: a look at the end of each epoch; give epochs"):
         make_plan(job("{}", "{type: Constant}", "epochs=1"))
-    assert 4 == make_plan(job("{everyUpdates: 3}", "{type: Constant}", "epochs=1")).updates
+    assert make_plan(job("{everyUpdates: 3}", "{type: Constant}", "epochs=1")).updates == 4
     assert math.isclose(0.1, rates(Course(job("{everyUpdates: 3}", "{type: Constant}", "epochs=1")), (1.0, 16.0))[3])

@@ -47,7 +47,7 @@ MILESTONES = MilestonesRule(32, (10, 20), (64, 256))
     ],
 )
 def test_table(rule: GrowthRule, position: Position, wanted: int, until: Until) -> None:
-    assert wanted == rule.wanted(position)
+    assert rule.wanted(position) == wanted
     assert until == rule.until(position)
 
 
@@ -59,7 +59,7 @@ def test_geometric_answers_hold_until_they_say(initial: int, factor: Decimal, ev
     assert -(-initial * Fraction(factor) ** (epoch // every) // 1) == wanted
     until = rule.until(Position(0, epoch)).epoch
     assert until is not None
-    assert wanted == rule.wanted(Position(0, until - 1))
+    assert rule.wanted(Position(0, until - 1)) == wanted
     assert wanted < rule.wanted(Position(0, until))
 
 
@@ -70,7 +70,7 @@ def test_linear_answers_hold_until_they_say(initial: int, step: Fraction, every:
     until = rule.until(Position(update)).update
     assert until is not None
     assert until > update
-    assert wanted == rule.wanted(Position(until - 1))
+    assert rule.wanted(Position(until - 1)) == wanted
     assert wanted < rule.wanted(Position(until))
 
 
@@ -102,20 +102,20 @@ def test_contract(name: str) -> None:
     growth = Batch.model_validate({"initial": 32, "maximum": 64, "growth": {"type": entry.name, **block}}).growth
     rule = entry.load()(32, growth.settings, CosineSchedule(Fraction(0), 50))
     position = Position()
-    assert 32 == rule.wanted(position)
+    assert rule.wanted(position) == 32
     for _ in range(20):
         wanted, until = rule.wanted(position), rule.until(position)
         assert until.epoch is None or until.update is None
         if until.epoch is not None:
             assert until.epoch > position.epoch
-            assert wanted == rule.wanted(Position(position.update, until.epoch - 1))
+            assert rule.wanted(Position(position.update, until.epoch - 1)) == wanted
             position = Position(position.update + 1, until.epoch)
         elif until.update is not None:
             assert until.update > position.update
-            assert wanted == rule.wanted(Position(until.update - 1, position.epoch))
+            assert rule.wanted(Position(until.update - 1, position.epoch)) == wanted
             position = Position(until.update, position.epoch)
         else:
-            assert wanted == rule.wanted(Position(10**6, 10**6))
+            assert rule.wanted(Position(10**6, 10**6)) == wanted
             return
         assert wanted != rule.wanted(position)
 
@@ -125,7 +125,7 @@ def test_learning_rate_contract(name: str) -> None:
     """The initial batch has the initial rate, and only a rule that falls past the maximum sees what was wanted."""
     rate = LearningRate.model_validate({"initial": "0.05", "rule": name})
     past = learning_rate(rate, 32, 1024, 512)
-    assert Fraction("0.05") == learning_rate(rate, 32, 32, 32)
+    assert learning_rate(rate, 32, 32, 32) == Fraction("0.05")
     assert rate.entry.falls_past_maximum == (past != learning_rate(rate, 32, 512, 512))
 
 
@@ -143,7 +143,7 @@ def test_learning_rate_contract(name: str) -> None:
 )
 def test_learning_rate(rule: str, wanted: int, used: int, expected: Fraction) -> None:
     rate = LearningRate.model_validate({"initial": "0.05", "rule": rule})
-    assert expected == learning_rate(rate, 32, wanted, used)
+    assert learning_rate(rate, 32, wanted, used) == expected
 
 
 def test_an_irrational_learning_rate_is_precise_to_fifty_digits() -> None:
@@ -154,9 +154,9 @@ def test_an_irrational_learning_rate_is_precise_to_fifty_digits() -> None:
 def test_warmup() -> None:
     """The first update is one step above the start, and the last one of the ramp is the whole rate."""
     ramp = Warmup(updates=5)
-    assert 0.3 == warmed_up(None, 0, 0.3)
-    assert pytest.approx([0.1, 0.2, 0.3, 0.4]) == [warmed_up(ramp, update, 0.5) for update in range(4)]
-    assert [0.5, 0.5, 0.5] == [warmed_up(ramp, update, 0.5) for update in (4, 5, 100)]
+    assert warmed_up(None, 0, 0.3) == 0.3
+    assert [warmed_up(ramp, update, 0.5) for update in range(4)] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert [warmed_up(ramp, update, 0.5) for update in (4, 5, 100)] == [0.5, 0.5, 0.5]
 
 
 @pytest.mark.fault("A06")
@@ -166,4 +166,4 @@ def test_warmup() -> None:
 )
 def test_workers(batch_size: int, minimum: int, maximum: int, expected: int) -> None:
     workers = Workers(examples_per_worker=128, minimum=minimum, maximum=maximum)
-    assert expected == workers.wanted(batch_size)
+    assert workers.wanted(batch_size) == expected

@@ -91,10 +91,10 @@ def test_smiths_and_seesaws_own_numbers() -> None:
     halving = {"type": "Step", "step": {"factor": "0.5", "everyEpochs": 3}}
     sgd, adam = (make_plan(job(halving, optimizer, epochs=15)).to_json()["stages"] for optimizer in ("SGD", "Adam"))
     assert [32, 64, 128, 192] == [stage["batchSize"] for stage in sgd] == [stage["batchSize"] for stage in adam]
-    assert [0.05, 0.05, 0.05, 0.0375] == [stage["learningRate"] for stage in sgd]
-    assert 0.0375 / 2 == sgd[-1]["learningRateTo"]
+    assert [stage["learningRate"] for stage in sgd] == [0.05, 0.05, 0.05, 0.0375]
+    assert sgd[-1]["learningRateTo"] == 0.0375 / 2
     assert pytest.approx([0.05 / sqrt(2) ** k for k in range(3)]) == [stage["learningRate"] for stage in adam[:3]]
-    assert 0.025 == adam[2]["learningRate"]
+    assert adam[2]["learningRate"] == 0.025
     assert pytest.approx(adam[-1]["learningRate"] / 2) == adam[-1]["learningRateTo"]
 
 
@@ -117,7 +117,7 @@ def test_smiths_and_seesaws_own_numbers() -> None:
     ],
 )
 def test_table(rule: InsteadOfDecayRule, position: Position, wanted: int, until: Until | None) -> None:
-    assert wanted == rule.wanted(position)
+    assert rule.wanted(position) == wanted
     assert (until or Until(epoch=position.epoch + 1)) == rule.until(position)
 
 
@@ -130,7 +130,7 @@ def test_answers_hold_until_they_say(initial: int, every: int, epoch: int, name:
     wanted, until = rule.wanted(Position(0, epoch)), rule.until(Position(0, epoch)).epoch
     last = MOST_EPOCHS if until is None else until
     assert last > epoch
-    assert {wanted} == {rule.wanted(Position(0, at)) for at in (epoch, (epoch + last) // 2, last - 1)}
+    assert {rule.wanted(Position(0, at)) for at in (epoch, (epoch + last) // 2, last - 1)} == {wanted}
     assert until is None or wanted < rule.wanted(Position(0, until))
 
 
@@ -160,8 +160,8 @@ def test_an_answer_is_searched_for_and_never_walked_to() -> None:
 def test_the_example_grows_to_its_maximum_with_its_workers() -> None:
     """And the learning rate falls only then."""
     stages = make_plan(load_manifest(EXAMPLE).spec).stages
-    assert (32, 256) == (stages[0].batch_size, stages[-1].batch_size)
-    assert (1, 4) == (stages[0].workers, stages[-1].workers)
+    assert (stages[0].batch_size, stages[-1].batch_size) == (32, 256)
+    assert (stages[0].workers, stages[-1].workers) == (1, 4)
     assert all(0.05 <= stage.learning_rate < 0.052 for stage in stages[:-1])
     assert stages[-1].learning_rate_to < 0.002
 
@@ -177,7 +177,7 @@ def test_the_page_shows_the_examples_plan() -> None:
     (block,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     lines = [line for line in block.splitlines() if line.strip() not in ("", "…")]
     assert len(lines) > 8
-    assert [] == [line for line in lines if line not in printed]
+    assert [line for line in lines if line not in printed] == []
 
 
 def test_another_distributions_optimizer_may_have_either_rule() -> None:

@@ -60,7 +60,7 @@ def test_keywords_change_a_manifest() -> None:
 
     overrides = ["epochs=6", "batch.maximum=128", "optimizer.type=AdamW"]
     assert read_manifest(MANIFEST, overrides).spec == changed.spec
-    assert "short" == changed.metadata.name
+    assert changed.metadata.name == "short"
 
 
 def test_every_fault_names_its_keyword() -> None:
@@ -74,7 +74,7 @@ def test_every_fault_names_its_keyword() -> None:
     with pytest.raises(SpecError) as caught:
         job_of("Digits", wrong)
 
-    assert [
+    assert str(caught.value).splitlines() == [
         'name: "Digits"; give lower-case letters, digits and dashes, beginning with a letter and ending with a letter '
         "or digit, at most 44 characters",
         "epochs: missing; give a whole number from 1 to 1000000",
@@ -84,7 +84,7 @@ def test_every_fault_names_its_keyword() -> None:
         "learning_rate.warm_up: no such field; did you mean warmup?",
         'workers.examples_per_worker: "64"; give a whole number from 1 to 16777216, without quotes',
         "epoch: no such field; did you mean epochs?",
-    ] == str(caught.value).splitlines()
+    ]
 
 
 def test_a_remedy_names_keywords_too() -> None:
@@ -97,4 +97,4 @@ def test_a_notebook_shows_an_error_as_its_text() -> None:
     with pytest.raises(SpecError) as caught:
         job_of("digits", keywords(epochs=0))
 
-    assert ["SpecError: epochs: 0; give a whole number from 1 to 1000000"] == caught.value._render_traceback_()
+    assert caught.value._render_traceback_() == ["SpecError: epochs: 0; give a whole number from 1 to 1000000"]

@@ -25,13 +25,13 @@ AHEAD = (Upcoming(4, 12.0), Upcoming(8, 40.0), Upcoming(2, 90.0))
     ],
 )
 def test_table(current: int, before: int, lead: float, bound: float, expected: int) -> None:
-    assert expected == requested(current, AHEAD, before, lead, bound)
+    assert requested(current, AHEAD, before, lead, bound) == expected
 
 
 def test_the_first_measurement_counts_whole() -> None:
-    assert 8.0 == smoothed(None, 8.0)
-    assert 6.0 == smoothed(8.0, 4.0)
-    assert (12.0, 10.0) == (window(8.0), window(8.0, 10.0))
+    assert smoothed(None, 8.0) == 8.0
+    assert smoothed(8.0, 4.0) == 6.0
+    assert (window(8.0), window(8.0, 10.0)) == (12.0, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_young_request_for_a_forecast_is_not_lowered(
     current: int, lead: float, bound: float, age: float, expected: int
 ) -> None:
     """Of 8 workers when the forecast is gone."""
-    assert expected == requested(current, (), 8, lead, bound, age)
+    assert requested(current, (), 8, lead, bound, age) == expected
 
 
 @given(

@@ -31,7 +31,7 @@ def test_json_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("a.b").debug("hello")
 
     record = json.loads(capsys.readouterr().err)
-    assert {"level": "DEBUG", "logger": "a.b", "message": "hello"} == {k: record[k] for k in record if k != "timestamp"}
+    assert {k: record[k] for k in record if k != "timestamp"} == {"level": "DEBUG", "logger": "a.b", "message": "hello"}
 
 
 def test_less_severe_messages_are_dropped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +39,7 @@ def test_less_severe_messages_are_dropped(capsys: pytest.CaptureFixture[str]) ->
 
     logging.getLogger("a").info("hello")
 
-    assert "" == capsys.readouterr().err
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("logs", [DEFAULT_LOGS, Logs(LogLevel.debug, LogFormat.json), Logs(dask_level=LogLevel.error)])
@@ -48,7 +48,7 @@ def test_settings_travel_in_the_environment(logs: Logs) -> None:
 
 
 def test_what_the_environment_leaves_out_is_the_default() -> None:
-    assert DEFAULT_LOGS == Logs.of({})
+    assert Logs.of({}) == DEFAULT_LOGS
     assert Logs(LogLevel.info) == Logs.of({"BATCHGROWTH_LOG_LEVEL": "INFO"})
 
 

@@ -30,7 +30,7 @@ def faults(text: str | bytes, *overrides: str) -> list[str]:
 def test_all_faults_at_once() -> None:
     text = DIGITS.replace("seed: 0", "seed: -1").replace("epochs: 30", "epochs: 1e3").replace('"2"', "2.5")
     text = text.replace("minimum: 1", "minimum: 9").replace("maximum: 512", "maxmum: 512")
-    assert [
+    assert faults(text) == [
         "spec.seed: -1; give a whole number from 0 to 4294967295",
         "spec.epochs: 1e3; give a whole number from 1 to 1000000",
         "spec.batch.maximum: missing; give a whole number from 1 to 16777216",
@@ -38,7 +38,7 @@ def test_all_faults_at_once() -> None:
         'number in quotes, such as "0.05", without sign or exponent, at most 12 digits after the point',
         "spec.batch.maxmum: no such field; did you mean maximum?",
         "spec.workers.minimum: 9; give a number no larger than workers.maximum",
-    ] == faults(text)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_override(text: str, override: str, path: str, value: object) -> None:
 
 def test_overrides_replace_what_was_written() -> None:
     """A message quotes the override and not the file; a new union needs no more than one override."""
-    assert ["spec.batch.initial: 1e3; give a whole number from 1 to 16777216"] == faults(DIGITS, "batch.initial=1e3")
+    assert faults(DIGITS, "batch.initial=1e3") == ["spec.batch.initial: 1e3; give a whole number from 1 to 16777216"]
     job = read_manifest(DIGITS, ["batch.growth={type: Linear, linear: {examplesPerUpdate: '2'}}"])
-    assert "Linear" == job.spec.batch.growth.type
+    assert job.spec.batch.growth.type == "Linear"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_bad_override(override: str, expected: str) -> None:
 
 def test_overrides_make_missing_blocks() -> None:
     text = DIGITS.replace("exchange: {type: AllReduce}", "exchange:")
-    assert 5 == read_manifest(text, ["exchange.timeoutSeconds=5"]).spec.exchange.timeout_seconds
+    assert read_manifest(text, ["exchange.timeoutSeconds=5"]).spec.exchange.timeout_seconds == 5
 
 
 @pytest.mark.fault("A31")
@@ -159,7 +159,7 @@ def test_the_optimizers_block_is_always_there() -> None:
     assert SGDBlock() == Optimizer().settings == Optimizer(type="SGD").sgd
     assert AdamBlock() == Optimizer(type="Adam").settings
     assert AdamWBlock(beta1="0.5") == Optimizer(type="AdamW", adam_w=AdamWBlock(beta1="0.5")).settings
-    assert "0.01" == Optimizer.model_validate({"type": "AdamW"}).settings.weight_decay
+    assert Optimizer.model_validate({"type": "AdamW"}).settings.weight_decay == "0.01"
     with pytest.raises(ValidationError):
         Optimizer.model_validate("SGD")
 
@@ -167,8 +167,8 @@ def test_the_optimizers_block_is_always_there() -> None:
 @pytest.mark.fault("A27")
 def test_mathematics_is_what_determines_the_weights() -> None:
     plain = mathematics(read_manifest(DIGITS).spec)
-    assert ["batch", "epochs", "learningRate", "optimizer", "seed", "workers", "workload"] == sorted(plain)
-    assert {"threads": 1} == plain["workers"]
+    assert sorted(plain) == ["batch", "epochs", "learningRate", "optimizer", "seed", "workers", "workload"]
+    assert plain["workers"] == {"threads": 1}
     for override in (
         "workers.maximum=9",
         "exchange.type=GatherScatter",
@@ -200,4 +200,4 @@ def test_peers_wait_longer_for_one_that_compiles() -> None:
         read_manifest(DIGITS, [f"exchange.timeoutSeconds={seconds}", f"compile={compiles}"]).spec.patience_seconds
         for seconds, compiles in ((60, "false"), (60, "true"), (1800, "true"))
     ]
-    assert [60, 900, 1800] == waits
+    assert waits == [60, 900, 1800]

@@ -35,8 +35,8 @@ def by_update(*pairs: tuple[int, int]) -> list[dict[str, int]]:
 def test_the_batch_grows_at_the_updates() -> None:
     """In the middle of an epoch, too, and the stages are those of the list."""
     plan = make_plan(job(by_update((3, 9), (12, 13), (13, 50), (20, 5000))))
-    assert [(0, 8), (3, 9), (12, 13), (13, 50), (20, 4096)] == [(s.first_update, s.batch_size) for s in plan.stages]
-    assert 100 * 10 == sum(plan.step_at(plan.position_at(update)).examples for update in range(plan.updates))
+    assert [(s.first_update, s.batch_size) for s in plan.stages] == [(0, 8), (3, 9), (12, 13), (13, 50), (20, 4096)]
+    assert sum(plan.step_at(plan.position_at(update)).examples for update in range(plan.updates)) == 100 * 10
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_table(position: Position, wanted: int, until: Until) -> None:
 def test_as_many_steps_as_a_plan_can_hold() -> None:
     steps = by_update(*((update, 8 + update) for update in range(1, MOST_STEPS + 1)))
     spec = job(steps, workload={"entrypoint": "a:b", "examples": 100_000}, epochs=10)
-    assert MOST_STAGES == len(make_plan(spec).stages)
-    assert [*range(8, 8 + MOST_STAGES)] == [stage.batch_size for stage in make_plan(spec).stages]
+    assert len(make_plan(spec).stages) == MOST_STAGES
+    assert [stage.batch_size for stage in make_plan(spec).stages] == [*range(8, 8 + MOST_STAGES)]
 
 
 @pytest.mark.parametrize(("steps", "updates"), [(((130, 9),), 130), (((3, 100), (13, 200)), 13)])

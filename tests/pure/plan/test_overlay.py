@@ -47,4 +47,4 @@ from batchgrowth.spec.pods import merged
     ],
 )
 def test_merging(base: Any, overlay: Any, expected: Any) -> None:
-    assert expected == merged(base, overlay)
+    assert merged(base, overlay) == expected

@@ -50,14 +50,14 @@ def test_table1(maximum: int) -> None:
     assert per_epoch == [stage.updates_per_epoch for stage in plan.stages]
     assert rates == [stage.learning_rate for stage in plan.stages]
     assert workers == [stage.workers for stage in plan.stages]
-    assert [0, 60, 120, 180, 200] == [plan.stages[0].epoch_from, *(stage.epoch_to for stage in plan.stages)]
+    assert [plan.stages[0].epoch_from, *(stage.epoch_to for stage in plan.stages)] == [0, 60, 120, 180, 200]
 
 
 def test_digits() -> None:
     plan = make_plan(load_manifest(EXAMPLES / "digits.yaml").spec)
-    assert [32, 64, 128, 256, 512, 512] == [stage.batch_size for stage in plan.stages]
-    assert [1, 1, 1, 2, 4, 4] == [stage.workers for stage in plan.stages]
-    assert 1437 * 30 == plan.examples
+    assert [stage.batch_size for stage in plan.stages] == [32, 64, 128, 256, 512, 512]
+    assert [stage.workers for stage in plan.stages] == [1, 1, 1, 2, 4, 4]
+    assert plan.examples == 1437 * 30
 
 
 def test_linear_is_exact_for_every_update() -> None:
@@ -73,38 +73,38 @@ def test_linear_is_exact_for_every_update() -> None:
 def test_linear_holds_between_looks() -> None:
     spec = job(batch=batch("Linear", {"examplesPerUpdate": "1", "everyUpdates": 7}))
     sizes = [make_plan(spec).stage_at(update).batch_size for update in range(21)]
-    assert [8] * 7 + [15] * 7 + [22] * 7 == sizes
+    assert sizes == [8] * 7 + [15] * 7 + [22] * 7
 
 
 def test_stages_that_do_the_same_are_one() -> None:
     """At the maximum and with a constant learning rate nothing changes any more."""
     growth = batch("Geometric", {"factor": "2", "everyEpochs": 1}, maximum=16)
     plan = make_plan(job(epochs=1_000_000, batch=growth, learningRate={"initial": "0.1", "rule": "Constant"}))
-    assert [8, 16] == [stage.batch_size for stage in plan.stages]
-    assert 13 + 999_999 * 7 == plan.updates
+    assert [stage.batch_size for stage in plan.stages] == [8, 16]
+    assert plan.updates == 13 + 999_999 * 7
 
 
 def test_warmup_ramps_and_ends() -> None:
     rate = {"initial": "0.1", "warmup": {"updates": 4, "initial": "0.02"}}
     plan = make_plan(job(learningRate=rate))
     rates = [plan.step_at(plan.position_at(update)).learning_rate for update in range(6)]
-    assert pytest.approx([0.04, 0.06, 0.08, 0.1, 0.1, 0.1]) == rates
-    assert 0.1 == rates[3]
+    assert rates == pytest.approx([0.04, 0.06, 0.08, 0.1, 0.1, 0.1])
+    assert rates[3] == 0.1
 
 
 def test_linear_rule_follows_the_batch() -> None:
     growth = batch("Milestones", {"steps": [{"epoch": 5, "batchSize": 200}]})
     plan = make_plan(job(batch=growth, learningRate={"initial": "0.1", "rule": "Linear"}))
-    assert [0.1, 0.8] == [stage.learning_rate for stage in plan.stages]
+    assert [stage.learning_rate for stage in plan.stages] == [0.1, 0.8]
 
 
 def test_json_keeps_whole_epochs_whole() -> None:
     plan = make_plan(job(batch=batch("Linear", {"examplesPerUpdate": "0.5"})))
     made = plan.to_json()
-    assert 0 == made["stages"][0]["epochFrom"]
+    assert made["stages"][0]["epochFrom"] == 0
     assert isinstance(made["stages"][0]["epochFrom"], int)
-    assert 0.08 == made["stages"][0]["epochTo"]
-    assert ["examples", "stages", "updates"] == sorted(made)
+    assert made["stages"][0]["epochTo"] == 0.08
+    assert sorted(made) == ["examples", "stages", "updates"]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_no_volume_of_all_pods_has_a_token(others: list[Any]) -> None:
     """The trainer has an account of its own, whose token is mounted nowhere else, even if any account is allowed."""
     token = {"serviceAccountToken": {"path": "token", "audience": "sts.example.com"}}
     anyone = PodLimits(accounts=None)
-    assert [] == faults(anyone, {}, volumes=[{"name": "mixed", "projected": {"sources": others}}])
+    assert faults(anyone, {}, volumes=[{"name": "mixed", "projected": {"sources": others}}]) == []
     volume = {"name": "mixed", "projected": {"sources": [*others, token]}}
     with pytest.raises(SpecError, match=r"spec\.volumes\[0\]\.name: .mixed.; project no serviceAccountToken"):
         faults(anyone, {}, volumes=[volume], serviceAccountName="admin")
@@ -129,7 +129,7 @@ def test_what_only_restricted_forbids(template: Any, path: str) -> None:
 
 @pytest.mark.parametrize("template", ALLOWED)
 def test_what_restricted_allows(template: Any) -> None:
-    assert [] == paths(template, RESTRICTED)
+    assert paths(template, RESTRICTED) == []
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers", "ephemeralContainers"])
@@ -153,7 +153,7 @@ def test_every_container_is_judged(kind: str) -> None:
     ],
 )
 def test_parts_of_the_wrong_form_are_left_to_the_api_server(template: Any) -> None:
-    assert [] == paths(template, BASELINE)
+    assert paths(template, BASELINE) == []
 
 
 def test_a_fault_names_the_field_of_the_manifest_and_what_would_do() -> None:
@@ -168,7 +168,7 @@ def test_a_fault_names_the_field_of_the_manifest_and_what_would_do() -> None:
         'Pod Security "restricted" forbids it',
         f'{path}.securityContext.runAsUser: 0; give another user, Pod Security "restricted" requires it',
     ] == faults(PodLimits(), template)
-    assert 3 == len(faults(PodLimits(standard=BASELINE), template))
+    assert len(faults(PodLimits(standard=BASELINE), template)) == 3
 
 
 def test_what_a_sidecar_must_say() -> None:
@@ -187,13 +187,13 @@ MOUNTS = {"spec": {"automountServiceAccountToken": True, "volumes": [TOKEN]}}
 def test_only_named_and_allowed_accounts() -> None:
     reader = PodLimits(accounts=frozenset({"reader"}))
 
-    assert [] == faults(reader, MOUNTS, serviceAccountName="reader")
-    assert [] == faults(PodLimits(accounts=None), {}, serviceAccountName="whatever")
+    assert faults(reader, MOUNTS, serviceAccountName="reader") == []
+    assert faults(PodLimits(accounts=None), {}, serviceAccountName="whatever") == []
     [account, *_] = faults(reader, MOUNTS, serviceAccountName="admin")
-    assert (
+    assert account == (
         'spec.serviceAccountName: "admin"; remove it, or have an administrator add it to the chart\'s value '
         "jobs.serviceAccounts"
-    ) == account
+    )
 
 
 @pytest.mark.parametrize("limits", [PodLimits(), PodLimits(accounts=None), PodLimits(standard=BASELINE)])

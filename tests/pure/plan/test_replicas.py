@@ -22,7 +22,7 @@ GRAPHS = ("Exponential", "Ring", "Hypercube", "Random", "Complete")
 def test_replicas_have_equally_many_shards_and_even_parts(examples: int, shard: int, replicas: int) -> None:
     count = shard_count(examples, shard, replicas)
     bounds = shard_bounds(examples, count)
-    assert 0 == count % replicas
+    assert count % replicas == 0
     assert not count or max(b - a for a, b in pairwise(bounds)) <= shard
     parts = [b - a for a, b in pairwise(bounds[:: count // replicas or 1])]
     assert not count or (replicas == len(parts) and max(parts) - min(parts) <= 1)
@@ -65,11 +65,11 @@ def test_each_replica_gives_as_much_of_itself_as_it_takes(graph: str, replicas: 
 
 
 def test_the_graphs_are_those_of_their_names() -> None:
-    assert ((0, 1, 3), (0, 1, 2), (1, 2, 3), (0, 2, 3)) == circles("Ring", 4, 0, 0)
-    assert ((0, 3), (0, 1), (1, 2), (2, 3)) == circles("Exponential", 4, 0, 0)
-    assert ((0, 2), (1, 3), (0, 2), (1, 3)) == circles("Exponential", 4, 1, 0)
-    assert ((0, 2), (1, 3), (0, 2), (1, 3)) == circles("Hypercube", 4, 3, 0)
-    assert ((0, 1, 2, 3),) * 4 == circles("Complete", 4, 0, 0)
+    assert circles("Ring", 4, 0, 0) == ((0, 1, 3), (0, 1, 2), (1, 2, 3), (0, 2, 3))
+    assert circles("Exponential", 4, 0, 0) == ((0, 3), (0, 1), (1, 2), (2, 3))
+    assert circles("Exponential", 4, 1, 0) == ((0, 2), (1, 3), (0, 2), (1, 3))
+    assert circles("Hypercube", 4, 3, 0) == ((0, 2), (1, 3), (0, 2), (1, 3))
+    assert circles("Complete", 4, 0, 0) == ((0, 1, 2, 3),) * 4
     assert circles("Random", 8, 0, 1) == circles("Random", 8, 0, 1)
     assert len({circles("Random", 8, turn, seed) for turn in range(3) for seed in range(3)}) == 9
 
@@ -91,9 +91,9 @@ def test_the_exchange_belongs_to_the_mathematics_if_the_weights_depend_on_it(sma
 
 def test_patience_grows_with_the_round(small_job: Any) -> None:
     """A worker hears nothing of the others for a whole round."""
-    assert 60 == small_job().spec.exchange.patience_seconds
+    assert small_job().spec.exchange.patience_seconds == 60
     local = small_job("exchange={type: LocalSGD, timeoutSeconds: 20, localSGD: {everyUpdates: 50}}").spec.exchange
-    assert 1000 == local.patience_seconds
+    assert local.patience_seconds == 1000
 
 
 @pytest.mark.parametrize(("density", "parameters", "count"), [("0.01", 1000, 10), ("0.015", 1000, 15), ("0.001", 3, 1)])

@@ -91,7 +91,7 @@ def test_contract(name: str) -> None:
     """1 at first, never rising, above 0 to the last epoch of the example, a fraction, and it travels to the workers."""
     made = schedule_of(job(example(name)).learning_rate, 10)
     factors = [made.factor(epoch) for epoch in range(10)]
-    assert 1 == factors[0]
+    assert factors[0] == 1
     assert all(before >= after > 0 for before, after in pairwise(factors))
     assert all(isinstance(factor, Fraction) for factor in factors)
     assert made == pickle.loads(pickle.dumps(made))
@@ -137,13 +137,13 @@ def test_a_schedule_splits_no_stage_and_the_stage_says_where_it_leads(name: str)
 def test_constant_changes_no_plan(given: dict[str, Any] | None) -> None:
     plan = make_plan(job(given))
     assert make_plan(job(None)) == plan
-    assert {0.1} == {plan.step_at(plan.position_at(update)).learning_rate for update in range(plan.updates)}
+    assert {plan.step_at(plan.position_at(update)).learning_rate for update in range(plan.updates)} == {0.1}
     assert "learningRateTo" not in json.dumps(plan.to_json())
 
 
 def test_the_mathematics_of_older_checkpoints_is_unchanged() -> None:
     """A checkpoint from before there were schedules has these fields, and must still resume."""
-    assert {
+    assert mathematics(load_manifest(DIGITS).spec) == {
         "seed": 0,
         "workload": {
             "entrypoint": "batchgrowth_trainer.workloads.digits:workload", "arguments": {}, "examples": 1437
@@ -156,14 +156,14 @@ def test_the_mathematics_of_older_checkpoints_is_unchanged() -> None:
         "learningRate": {"initial": "0.05", "rule": "DecayPastMaximum"},
         "optimizer": {"type": "SGD", "sgd": {"momentum": "0.9", "nesterov": True, "weightDecay": "0.0005"}},
         "workers": {"threads": 1},
-    } == mathematics(load_manifest(DIGITS).spec)  # fmt: skip
+    }  # fmt: skip
 
 
 def test_a_schedule_belongs_to_the_mathematics() -> None:
     spec = job({"type": "Cosine"})
     expected = {"initial": "0.1", "rule": "DecayPastMaximum", "schedule": {"type": "Cosine", "cosine": {
         "finalFactor": "0"}}}  # fmt: skip
-    assert expected == mathematics(spec)["learningRate"]
+    assert mathematics(spec)["learningRate"] == expected
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_schedule_belongs_to_the_mathematics() -> None:
 )
 def test_a_million_epochs_are_planned_at_once(given: dict[str, Any]) -> None:
     (stage,) = make_plan(job(given, epochs=1_000_000)).stages
-    assert 4_000_000 == stage.updates
+    assert stage.updates == 4_000_000
     assert 0 < stage.learning_rate_to <= 0.1
 
 
@@ -210,14 +210,14 @@ def test_the_table_shows_where_the_learning_rate_goes() -> None:
         console.print(plan_table(Course(spec)))
     rows = shown.get().splitlines()
     assert "0.1 → 0.02" in rows[1]
-    assert ["0.01", "1", "2", "10.0%"] == rows[2].split()[-4:]
+    assert rows[2].split()[-4:] == ["0.01", "1", "2", "10.0%"]
     assert "a constant batch of 32 takes 40, 1.1 times as many" in plan_totals(Course(spec))
 
 
 def test_at_the_end_the_learning_rate_is_that_of_the_last_epoch() -> None:
     """Where a finished run is resumed, and reported."""
     plan = make_plan(job({"type": "Linear"}))
-    assert 0.01 == plan.learning_rate_at(Position(plan.updates, plan.epochs))
+    assert plan.learning_rate_at(Position(plan.updates, plan.epochs)) == 0.01
 
 
 @given(st.fractions(0, 1000))

@@ -67,7 +67,7 @@ def test_runs_cover_all_shards_and_balance(shards: int, workers: int) -> None:
     ],
 )
 def test_runs(shards: int, workers: int, expected: tuple[tuple[int, int], ...]) -> None:
-    assert expected == shard_runs(shards, workers)
+    assert shard_runs(shards, workers) == expected
 
 
 @given(st.integers(1, 500), st.integers(0, 100))
@@ -127,7 +127,7 @@ def test_subtrees_are_the_largest_nodes(shards: int, data: st.DataObject) -> Non
     ],
 )
 def test_merge_order(nodes: list[tuple[int, int]], shards: int, expected: tuple[tuple[int, int], ...]) -> None:
-    assert expected == merge_order(nodes, shards)
+    assert merge_order(nodes, shards) == expected
 
 
 @given(counts, st.data())

@@ -52,8 +52,8 @@ def test_unknown_fields_are_named_and_kept_for_others() -> None:
 
     unknown = ("metadata.sinceVersion", "spec.workers.spot", "spec.checkpoint.compress", "spec.pruning")
     assert sorted(unknown) == sorted(stored.unknown)
-    assert ("Magnitude", {"compress": True}) == (stored.short["pruning"], stored.short["checkpoint"])
-    assert {"share": "0.5"} == stored.short["workers"]["spot"]
+    assert (stored.short["pruning"], stored.short["checkpoint"]) == ("Magnitude", {"compress": True})
+    assert stored.short["workers"]["spot"] == {"share": "0.5"}
     assert load_manifest(ROOT / "examples" / "digits.yaml").spec == stored.job.spec
 
 
@@ -65,8 +65,8 @@ def test_unknown_fields_of_a_list_are_left_out() -> None:
         "milestones": {"steps": [{"epoch": 2, "batchSize": 64, "gently": True}]},
     }
     stored = read_stored(json.dumps(job))
-    assert ("spec.batch.growth.milestones.steps[0].gently",) == stored.unknown
-    assert [{"epoch": 2, "batchSize": 64}] == stored.short["batch"]["growth"]["milestones"]["steps"]
+    assert stored.unknown == ("spec.batch.growth.milestones.steps[0].gently",)
+    assert stored.short["batch"]["growth"]["milestones"]["steps"] == [{"epoch": 2, "batchSize": 64}]
 
 
 def test_other_faults_are_still_faults() -> None:

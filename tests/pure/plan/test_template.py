@@ -75,8 +75,8 @@ def test_a_remedy_names_the_field_to_use() -> None:
 @pytest.mark.fault("A15")
 def test_all_owned_parts_are_named_at_once() -> None:
     overlay = worker(image="x", command=["x"]) | {"metadata": {"labels": {"batchgrowth.dev/role": "x"}}}
-    assert [
+    assert [path for path, *_ in template_faults(overlay)] == [
         "metadata.labels.batchgrowth.dev/role",
         "spec.containers.worker.command",
         "spec.containers.worker.image",
-    ] == [path for path, *_ in template_faults(overlay)]
+    ]

@@ -59,14 +59,14 @@ def test_public_names_are_sorted_and_there() -> None:
 
 
 def test_progress_survives_the_journey() -> None:
-    assert PROGRESS == Progress.from_json(PROGRESS.to_json())
+    assert Progress.from_json(PROGRESS.to_json()) == PROGRESS
     assert 0.25 == PROGRESS.fraction
     assert "\n" not in PROGRESS.to_json()
 
 
 def test_progress_of_nothing_is_done() -> None:
     empty = Progress(update=0, updates=0, epoch=0, epochs=0, stage=0, batch_size=1, learning_rate=0.1, workers=1)
-    assert 1 == empty.fraction
+    assert empty.fraction == 1
 
 
 def test_progress_has_no_nan() -> None:
@@ -75,14 +75,14 @@ def test_progress_has_no_nan() -> None:
         loss=math.nan, metrics={"a": math.inf, "b": 1},
     )  # fmt: skip
     read = Progress.from_json(bad.to_json())
-    assert (None, {"b": 1}) == (read.loss, read.metrics)
+    assert (read.loss, read.metrics) == (None, {"b": 1})
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, -math.inf])
 def test_a_value_too_large_to_measure_is_null(value: float) -> None:
     """JSON has no infinity; without a number the value is infinite again."""
     report = dataclasses.replace(PROGRESS, decisions=(BatchDecision(4, 64, value),))
-    assert [[4, 64, None]] == json.loads(report.to_json())["decisions"]
+    assert json.loads(report.to_json())["decisions"] == [[4, 64, None]]
     assert (BatchDecision(4, 64, math.inf),) == Progress.from_json(report.to_json()).decisions
 
 
@@ -90,7 +90,7 @@ def test_a_report_of_an_earlier_version_has_no_decisions_and_no_forecast() -> No
     later = {"decisions", "forecast"}
     text = json.dumps({key: value for key, value in json.loads(PROGRESS.to_json()).items() if key not in later})
     read = Progress.from_json(text)
-    assert ((), None) == (read.decisions, read.forecast)
+    assert (read.decisions, read.forecast) == ((), None)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_progress_that_cannot_be_read(text: str, message: str) -> None:
 
 def test_progress_of_another_version_is_read() -> None:
     text = json.dumps(json.loads(PROGRESS.to_json()) | {"later": 1})
-    assert PROGRESS == Progress.from_json(text)
+    assert Progress.from_json(text) == PROGRESS
 
 
 def test_every_condition_has_its_words() -> None:
@@ -182,7 +182,7 @@ def test_status_leaves_out_what_is_not_known() -> None:
         ),
     ).to_json()
     assert "stage" not in made
-    assert "2026-11-20T10:00:00Z" == made["conditions"][0]["lastTransitionTime"]
+    assert made["conditions"][0]["lastTransitionTime"] == "2026-11-20T10:00:00Z"
     assert made == JobStatus.model_validate(made).to_json()
 
 
@@ -208,7 +208,7 @@ def test_names_fit_and_differ() -> None:
 @pytest.mark.fault("E04")
 def test_labels_select() -> None:
     labels = names.labels("digits", "worker")
-    assert "batchgrowth.dev/job=digits" == names.selector("digits")
+    assert names.selector("digits") == "batchgrowth.dev/job=digits"
     chosen = dict(part.split("=") for part in names.selector("digits", "worker").split(","))
     assert chosen.items() <= labels.items()
 

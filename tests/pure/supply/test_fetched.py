@@ -24,7 +24,7 @@ def test_pip_and_uv_check_digests() -> None:
     commands = INSTALL.findall(DOCKERFILE) + INSTALL.findall(MAKEFILE)
 
     assert len(commands) >= 9
-    assert [] == [command for command in commands if not CHECKED.search(command)]
+    assert [command for command in commands if not CHECKED.search(command)] == []
     assert LOCK.keys() > {"uv", "hatchling", "editables"}
 
 
@@ -72,7 +72,7 @@ def test_go_modules_are_named_by_version_and_digest(module: str) -> None:
 
     assert required or module == "pause"
     lines = {line.rpartition(" h1:")[0].removesuffix("/go.mod") for line in sums.splitlines() if " h1:" in line}
-    assert set() == fetched - lines
+    assert fetched - lines == set()
     assert {"GOFLAGS": "", "GOWORK": "off"}.items() <= build._PLAIN.items()
     assert '"-mod=readonly"' in Path(build.__file__).read_text()
 

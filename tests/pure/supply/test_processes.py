@@ -15,7 +15,7 @@ def test_a_log_in_a_folder_that_was_removed(tmp_path: Path) -> None:
 
     logged([sys.executable, "-c", "print('built')"], log, folder=tmp_path)
 
-    assert "built\n" == log.read_text()
+    assert log.read_text() == "built\n"
 
 
 def test_the_end_of_the_log_is_the_reason(tmp_path: Path) -> None:

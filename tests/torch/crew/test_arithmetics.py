@@ -33,16 +33,16 @@ def test_one_that_differs_is_reported_until_it_leaves_and_stays_in_the_summary()
     admission = Admission(arithmetics)
     for name, instructions in (("0", "AVX512"), ("1", "AVX2"), ("2", "AVX512")):
         admission.add(name, prepared(name, instructions))
-    assert ["0", "1", "2"] == list(admission.ready)
-    assert {"1": "AVX2 rather than AVX512"} == published.workers
-    assert [
+    assert list(admission.ready) == ["0", "1", "2"]
+    assert published.workers == {"1": "AVX2 rather than AVX512"}
+    assert published.lines == [
         "worker 1 on host-1 adds differently than this job: AVX2 rather than AVX512; the weights may end with other "
         "last bits; workers.sameArithmetic: Required would refuse it"
-    ] == published.lines
+    ]
     admission.remove("1")
-    assert {} == published.workers
+    assert published.workers == {}
     stored = arithmetics.to_json()
-    assert ("AVX512", ["1"]) == (stored["shards"]["instructions"], [one["worker"] for one in stored["differing"]])
+    assert (stored["shards"]["instructions"], [one["worker"] for one in stored["differing"]]) == ("AVX512", ["1"])
 
 
 def test_the_job_of_a_checkpoint_keeps_its_arithmetic() -> None:
@@ -51,7 +51,7 @@ def test_the_job_of_a_checkpoint_keeps_its_arithmetic() -> None:
     published = Published()
     resumed = Arithmetics(publish=published, known=first.to_json())
     resumed.compare("b", prepared("1", "AVX512"))
-    assert {"1": "AVX512 rather than AVX2"} == published.workers
+    assert published.workers == {"1": "AVX512 rather than AVX2"}
     assert not Arithmetics(known=None).differs("b"), "a checkpoint of an earlier version has none"
 
 
@@ -60,14 +60,14 @@ def test_required_holds_back_what_differs() -> None:
     admission.add("a", prepared("0"))
     admission.add("b", prepared("1", "AVX2"))
     admission.settle(5)
-    assert ["a"] == list(admission.ready)
+    assert list(admission.ready) == ["a"]
     assert "b" in admission
     admission.remove("a")
     admission.settle(5)
-    assert [] == list(admission.ready), "what was trained has the arithmetic of the first"
+    assert list(admission.ready) == [], "what was trained has the arithmetic of the first"
     assert "workers.sameArithmetic: Required refuses it" in admission.refusal("b")
     admission.add("c", prepared("2"))
-    assert ["c"] == list(admission.ready)
+    assert list(admission.ready) == ["c"]
 
 
 def test_before_the_first_update_another_worker_can_be_the_first() -> None:
@@ -75,11 +75,11 @@ def test_before_the_first_update_another_worker_can_be_the_first() -> None:
     admission = Admission(Arithmetics(required=True, publish=published))
     for name, instructions in (("0", "AVX512"), ("1", "AVX2"), ("2", "DEFAULT"), ("3", "AVX2")):
         admission.add(name, prepared(name, instructions))
-    assert ["0"] == list(admission.ready)
+    assert list(admission.ready) == ["0"]
     admission.remove("0")
     admission.settle(0)
-    assert ["1", "3"] == list(admission.ready)
-    assert {"2": "DEFAULT rather than AVX2"} == published.workers
+    assert list(admission.ready) == ["1", "3"]
+    assert published.workers == {"2": "DEFAULT rather than AVX2"}
 
 
 def test_workers_of_another_scheduler_are_compared_again() -> None:
@@ -88,9 +88,9 @@ def test_workers_of_another_scheduler_are_compared_again() -> None:
     for address, instructions in (("a", "AVX512"), ("b", "AVX2")):
         arithmetics.compare(address, prepared(address, instructions))
     Admission(arithmetics)
-    assert {} == published.workers
+    assert published.workers == {}
     arithmetics.compare("c", prepared("b", "AVX2"))
-    assert {"b": "AVX2 rather than AVX512"} == published.workers
+    assert published.workers == {"b": "AVX2 rather than AVX512"}
 
 
 def test_the_trainer_itself_is_compared_with_what_computed_the_same_before() -> None:
@@ -102,7 +102,7 @@ def test_the_trainer_itself_is_compared_with_what_computed_the_same_before() -> 
     assert not first.differs("a")
     published = Published()
     Arithmetics(publish=published, known=first.to_json()).compare_own(STEPS, other)
-    assert {"trainer": "AVX2 rather than AVX512"} == published.workers
+    assert published.workers == {"trainer": "AVX2 rather than AVX512"}
     resumed = Arithmetics(required=True, known=first.to_json())
     resumed.compare_own(SHARDS, other)
     with pytest.raises(ClusterError, match=r"the trainer on .*AVX512 rather than AVX2.*sameArithmetic: Preferred"):
@@ -113,4 +113,4 @@ def test_a_summary_does_not_grow_with_every_pod_that_comes_and_goes() -> None:
     arithmetics = Arithmetics()
     for number in range(MOST_RECORDS + 9):
         arithmetics.compare(str(number), prepared(str(number), "AVX2" if number else "AVX512"))
-    assert MOST_RECORDS == len(arithmetics.to_json()["differing"])
+    assert len(arithmetics.to_json()["differing"]) == MOST_RECORDS

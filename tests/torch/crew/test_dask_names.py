@@ -82,7 +82,7 @@ def test_what_is_configured_is_a_setting(key: str) -> None:
 
 def test_pods_get_dask_s_settings_by_their_environment() -> None:
     found = dask.config.collect_env({variable["name"]: variable["value"] for variable in dask_environment()})
-    assert DASK == {key: dask.config.get(key, config=found) for key in DASK}
+    assert {key: dask.config.get(key, config=found) for key in DASK} == DASK
 
 
 def test_every_private_name_of_the_client_is_in_the_table() -> None:

@@ -38,13 +38,13 @@ def test_a_loop_that_hangs_is_noticed_and_so_is_its_return(
     watch, free = LoopWatch(), threading.Event()
     with watch.watching(loop):
         loop.call_soon_threadsafe(free.wait)
-        assert "" == watch.trouble()
+        assert watch.trouble() == ""
         until(watch, hung=True)
-        assert "the event loop of the connection to Dask has not turned for 0 s" == watch.trouble()
-        assert 1 == len(caplog.records), "each probe would push the pod's other last lines out"
+        assert watch.trouble() == "the event loop of the connection to Dask has not turned for 0 s"
+        assert len(caplog.records) == 1, "each probe would push the pod's other last lines out"
         free.set()
         until(watch, hung=False)
-    assert "" == watch.trouble()
+    assert watch.trouble() == ""
 
 
 @pytest.mark.fault("C24")
@@ -53,11 +53,11 @@ def test_an_idle_loop_and_a_long_time_without_a_look_are_no_trouble(
 ) -> None:
     watch, answered = LoopWatch(), threading.Event()
     with watch.watching(loop):
-        assert "" == watch.trouble()
+        assert watch.trouble() == ""
         loop.call_soon_threadsafe(answered.set)
         assert answered.wait(30)
         monkeypatch.setattr(module, "HUNG_SECONDS", 0.0)
-        assert "" == watch.trouble()
+        assert watch.trouble() == ""
 
 
 @pytest.mark.fault("C24")
@@ -66,7 +66,7 @@ def test_without_a_connection_nothing_is_hung(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "HUNG_SECONDS", 0.0)
     watch, closed = LoopWatch(), asyncio.new_event_loop()
     closed.close()
-    assert "" == watch.trouble()
+    assert watch.trouble() == ""
     with watch.watching(closed):
         until(watch, hung=True)
-    assert "" == watch.trouble()
+    assert watch.trouble() == ""

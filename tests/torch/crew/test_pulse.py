@@ -71,8 +71,8 @@ def workers() -> Any:
 def test_one_that_is_silent_while_the_others_answer_hangs(workers: Workers) -> None:
     workers.pulse.ask(EVERYONE)
     workers.answer(*EVERYONE[1:], after=0.01)
-    assert {"w0"} == workers.pulse.silent()
-    assert {"w0"} == workers.hung_after(SHORTEST_SECONDS)
+    assert workers.pulse.silent() == {"w0"}
+    assert workers.hung_after(SHORTEST_SECONDS) == {"w0"}
     assert not workers.pulse.hung()  # once is enough
 
 
@@ -80,7 +80,7 @@ def test_one_that_is_silent_while_the_others_answer_hangs(workers: Workers) -> N
 def test_patience_follows_the_measured_round_trip(workers: Workers, trip: float) -> None:
     workers.pulse.ask(EVERYONE)
     workers.answer(*EVERYONE[1:], after=trip)
-    assert {"w0"} == workers.hung_after(10 * trip)
+    assert workers.hung_after(10 * trip) == {"w0"}
 
 
 @pytest.mark.fault("C09", "C12")
@@ -103,12 +103,12 @@ def test_one_that_left_says_nothing_of_round_trips(workers: Workers) -> None:
     workers.answer("w1", after=3.0)  # its call fails
     workers.now = 0.01
     workers.answer(*EVERYONE[2:])
-    assert {"w0"} == workers.hung_after(SHORTEST_SECONDS)
+    assert workers.hung_after(SHORTEST_SECONDS) == {"w0"}
 
 
 def test_a_run_that_stops_has_less_time(workers: Workers) -> None:
     workers.pulse.ask(EVERYONE)
-    assert set(EVERYONE) == workers.hung_after(STOPPING_SECONDS, stopping=True)
+    assert workers.hung_after(STOPPING_SECONDS, stopping=True) == set(EVERYONE)
 
 
 def test_a_worker_that_is_still_silent_is_not_asked_twice_nor_given_more_time(workers: Workers) -> None:
@@ -117,7 +117,7 @@ def test_a_worker_that_is_still_silent_is_not_asked_twice_nor_given_more_time(wo
     workers.now = SHORTEST_SECONDS / 2
     workers.pulse.ask(EVERYONE)
     workers.answer(*EVERYONE[1:])
-    assert {"w0"} == workers.hung_after(SHORTEST_SECONDS)
+    assert workers.hung_after(SHORTEST_SECONDS) == {"w0"}
 
 
 def test_those_that_leave_or_are_no_longer_asked_do_not_count(workers: Workers) -> None:

@@ -46,7 +46,7 @@ def ended(worker: Any, function: Any, *arguments: Any) -> WorkerRequest:
 
 def test_it_ends_with_what_the_function_returns(worker: Any) -> None:
     request = ended(worker, divmod, 17, 5)
-    assert ("finished", (3, 2), None) == (request.status, request.result, request.exception())
+    assert (request.status, request.result, request.exception()) == ("finished", (3, 2), None)
     assert not Ended("a", 1, request).is_lost()
 
 
@@ -62,7 +62,7 @@ def leave() -> None:
 def test_it_ends_with_what_the_function_raises(worker: Any, function: Any, error: type[BaseException]) -> None:
     """Also if user code would end the process, whose event loop must not see that."""
     request = ended(worker, function)
-    assert "error" == request.status
+    assert request.status == "error"
     with pytest.raises(error, match="3"):
         Ended("a", 1, request).is_lost()
 
@@ -127,5 +127,5 @@ def test_a_request_to_a_worker_that_has_abandoned_its_member_is_lost(monkeypatch
     unknown = asked()
     leave.close()
     assert unknown["exception_text"].startswith("NoMember")
-    assert [True] == over, "no moment is left at which the member is gone and the worker does not close"
+    assert over == [True], "no moment is left at which the member is gone and the worker does not close"
     assert asked() is None

@@ -255,26 +255,26 @@ def asked_at(crew: Crew, update: int) -> list[tuple[str, int]]:
 @pytest.mark.fault("C08")
 def test_a_slow_worker_is_left_out_until_it_has_ended(trained: Any, expected: str) -> None:
     weights, seen, crew = trained(Story())
-    assert expected == weights
+    assert weights == expected
     assert ("b", 0) in asked_at(crew, SLOW), "b was idle first"
     for update in (SLOW + 1, SLOW + 2):
         assert {("b", 0), ("c", 1)} <= set(asked_at(crew, update))
-        assert 2 == seen.workers[update]
-    assert 3 == seen.workers[SLOW + 4]
+        assert seen.workers[update] == 2
+    assert seen.workers[SLOW + 4] == 3
     assert ("a", 0) in asked_at(crew, SLOW + 4)
     assert [BackedUp(1, 0)] == seen.backups
-    assert ([], [], []) == (seen.causes, seen.resizes, seen.notes)
+    assert (seen.causes, seen.resizes, seen.notes) == ([], [], [])
 
 
 @pytest.mark.fault("C08")
 def test_a_worker_that_is_always_slow_has_few_parts(trained: Any, expected: str) -> None:
     """It rests between them, after the first time."""
     weights, seen, crew = trained(AlwaysSlow())
-    assert expected == weights
+    assert weights == expected
     asked = sorted({update for update, worker, _ in crew.asked if worker == "a"})
-    assert [0, 2] == asked[:2]
+    assert asked[:2] == [0, 2]
     assert all(after - before > FIRST_REST for before, after in pairwise(asked[1:]))
-    assert ([], []) == (seen.causes, seen.resizes)
+    assert (seen.causes, seen.resizes) == ([], [])
 
 
 @pytest.mark.fault("C07")
@@ -282,37 +282,37 @@ def test_a_worker_that_is_always_slow_has_few_parts(trained: Any, expected: str)
 def test_a_slow_worker_with_a_fault_is_left_out(trained: Any, expected: str, until: int) -> None:
     """The update is committed all the same."""
     weights, seen, crew = trained(Faulty(until))
-    assert expected == weights
-    assert {"a": "ECC error of a"} == crew.left_out
-    assert ["worker a was left out: ECC error of a"] == seen.notes
+    assert weights == expected
+    assert crew.left_out == {"a": "ECC error of a"}
+    assert seen.notes == ["worker a was left out: ECC error of a"]
     assert "a" not in {worker for update, worker, _ in crew.asked if update > SLOW}
-    assert [] == seen.causes
+    assert seen.causes == []
 
 
 @pytest.mark.fault("C01")
 def test_a_slow_worker_that_dies_after_it_has_a_backup_costs_nothing(trained: Any, expected: str) -> None:
     weights, seen, crew = trained(Dying())
-    assert expected == weights
-    assert [] == seen.causes
-    assert [(3, 2)] == seen.resizes
+    assert weights == expected
+    assert seen.causes == []
+    assert seen.resizes == [(3, 2)]
     assert "a" not in crew.ready
 
 
 @pytest.mark.fault("C01")
 def test_an_update_without_a_copy_of_a_part_is_repeated(trained: Any, expected: str) -> None:
     weights, seen, crew = trained(DyingHelper())
-    assert expected == weights
-    assert ["a worker was lost"] == seen.causes
-    assert [(3, 1)] == seen.resizes
-    assert [("c", 0)] == asked_at(crew, SLOW)[4:]
+    assert weights == expected
+    assert seen.causes == ["a worker was lost"]
+    assert seen.resizes == [(3, 1)]
+    assert asked_at(crew, SLOW)[4:] == [("c", 0)]
 
 
 @pytest.mark.fault("C01")
 def test_a_worker_that_dies_after_it_has_ended_costs_nothing(trained: Any, expected: str) -> None:
     weights, seen, crew = trained(DyingAfterwards(), "exchange.type=GatherScatter")
-    assert expected == weights
-    assert [] == seen.causes
-    assert [(3, 2)] == seen.resizes
+    assert weights == expected
+    assert seen.causes == []
+    assert seen.resizes == [(3, 2)]
     assert "c" not in crew.ready
 
 
@@ -324,6 +324,6 @@ def test_without_backups_nothing_is_repeated(trained: Any, expected: str) -> Non
             return task.update == SLOW and task.worker == "a" and len(crew.tasks) > 1
 
     weights, seen, crew = trained(Slow(), "exchange.type=GatherScatter")
-    assert expected == weights
-    assert [] == seen.backups
+    assert weights == expected
+    assert seen.backups == []
     assert all([("a", 0), ("b", 1), ("c", 2)] == asked_at(crew, update) for update in range(len(seen.workers)))

@@ -74,10 +74,10 @@ def test_nothing_is_overdue_before_half_of_the_parts_have_ended(update: Update) 
     update.clock.now += 1
     update.ended(1, "b")
     update.clock.now += 9
-    assert [] == update.overdue()
+    assert update.overdue() == []
     update.ended(0, "a")
     update.clock.now += 2  # more than twice the median of one and ten seconds
-    assert [2] == update.overdue()
+    assert update.overdue() == [2]
 
 
 def test_a_part_is_overdue_after_twice_the_median(update: Update) -> None:
@@ -87,9 +87,9 @@ def test_a_part_is_overdue_after_twice_the_median(update: Update) -> None:
     begun = update.clock.now - 3.0
     median = (1.0 + 3.0) / 2  # b ended three seconds after it began
     update.clock.now = begun + TIMES_THE_MEDIAN * median
-    assert [] == update.overdue()
+    assert update.overdue() == []
     update.clock.now += 0.001
-    assert [2] == update.overdue()
+    assert update.overdue() == [2]
 
 
 def test_a_quick_part_has_a_tenth_of_a_second(update: Update) -> None:
@@ -97,9 +97,9 @@ def test_a_quick_part_has_a_tenth_of_a_second(update: Update) -> None:
     update.ended(0, "a")
     update.ended(1, "b")
     update.clock.now += SHORTEST_SECONDS - 0.002
-    assert [] == update.overdue()
+    assert update.overdue() == []
     update.clock.now += 0.002
-    assert [2] == update.overdue()
+    assert update.overdue() == [2]
 
 
 def test_a_longer_part_may_take_longer(clock: Clock) -> None:
@@ -110,9 +110,9 @@ def test_a_longer_part_may_take_longer(clock: Clock) -> None:
     clock.now += 1
     update.ended(1, "b")
     clock.now += 2.5
-    assert [] == update.overdue()
+    assert update.overdue() == []
     clock.now += 1
-    assert [0] == update.overdue()
+    assert update.overdue() == [0]
 
 
 def test_an_empty_part_says_nothing_about_the_pace(clock: Clock) -> None:
@@ -122,12 +122,12 @@ def test_an_empty_part_says_nothing_about_the_pace(clock: Clock) -> None:
         update.ask(rank, worker)
     update.ended(2, "c")
     clock.now += 3600
-    assert [] == update.overdue()
+    assert update.overdue() == []
     update.ended(0, "a")
-    assert [] == update.overdue(), "a took as long"
+    assert update.overdue() == [], "a took as long"
     clock.now += 3601
-    assert [1] == update.overdue()
-    assert ["c", "a"] == update.idle()
+    assert update.overdue() == [1]
+    assert update.idle() == ["c", "a"]
 
 
 def test_a_part_has_two_copies_at_most(update: Update) -> None:
@@ -136,36 +136,36 @@ def test_a_part_has_two_copies_at_most(update: Update) -> None:
     update.ended(1, "b")
     update.clock.now += 5
     update.ask(2, "a")
-    assert [] == update.overdue()
-    assert ["b"] == update.idle()
-    assert 1 == update.num_backups
+    assert update.overdue() == []
+    assert update.idle() == ["b"]
+    assert update.num_backups == 1
     update.follow(Left("a"))
     assert not update.is_lost
-    assert [2] == update.overdue(), "its backup is lost with a, so it may have another"
+    assert update.overdue() == [2], "its backup is lost with a, so it may have another"
 
 
 def test_before_half_of_the_parts_have_ended_the_pace_is_the_usual_one(clock: Clock) -> None:
     update = Update(clock, 2, 2, usual_pace=1.0)
     update.ask(0, "a")
     update.ask(1, "b")
-    assert 1.0 == update.pace
+    assert update.pace == 1.0
     clock.now += 2 * TIMES_THE_MEDIAN
-    assert [] == update.overdue()
+    assert update.overdue() == []
     clock.now += 1
-    assert [0, 1] == update.overdue()
+    assert update.overdue() == [0, 1]
     update.ended(0, "a")
-    assert 2.5 == update.pace
-    assert [] == update.overdue()
+    assert update.pace == 2.5
+    assert update.overdue() == []
 
 
 def test_a_worker_that_becomes_free_later_is_idle(update: Update) -> None:
     """One that was asked is not, until it has ended, and one that is lost never is."""
     update.ended(1, "b")
     update.ended(0, "a", status="lost")
-    assert ["b"] == update.idle()
-    assert ["b", "d"] == update.idle(["a", "b", "c", "d"])
+    assert update.idle() == ["b"]
+    assert update.idle(["a", "b", "c", "d"]) == ["b", "d"]
     update.ask(2, "d")
-    assert ["b"] == update.idle(["a", "b", "c", "d"])
+    assert update.idle(["a", "b", "c", "d"]) == ["b"]
 
 
 # --- which copy counts ------------------------------------------------------------------------------------------------
@@ -187,19 +187,19 @@ def test_the_first_copy_counts(update: Update) -> None:
     assert not update.is_over
     update.ended(2, "a")
     assert update.is_over
-    assert ["a", "b", "a"] == update.counted()
-    assert [0, 0, 6] == [copy.delay for copy in update.first_copies()]
-    assert ["c"] == [copy.worker for copy in update.under_way()]
+    assert update.counted() == ["a", "b", "a"]
+    assert [copy.delay for copy in update.first_copies()] == [0, 0, 6]
+    assert [copy.worker for copy in update.under_way()] == ["c"]
     update.clock.now += 1
     update.ended(2, "c")
-    assert ["a", "b", "a"] == update.counted()
+    assert update.counted() == ["a", "b", "a"]
 
 
 def test_the_original_may_come_first(update: Update) -> None:
     backed_up(update).ended(2, "c")
     assert update.is_over
-    assert ["a", "b", "c"] == update.counted()
-    assert [("a", True)] == [(copy.worker, copy.is_backup) for copy in update.under_way()]
+    assert update.counted() == ["a", "b", "c"]
+    assert [(copy.worker, copy.is_backup) for copy in update.under_way()] == [("a", True)]
 
 
 @pytest.mark.fault("C01", "C07")
@@ -243,7 +243,7 @@ def test_what_a_worker_has_sent_counts_though_it_leaves(update: Update) -> None:
     update.ended(2, "c")
     assert update.is_over
     assert not update.is_lost
-    assert ["a", "b", "c"] == update.counted()
+    assert update.counted() == ["a", "b", "c"]
 
 
 def test_a_worker_that_leaves_takes_what_it_still_computes_along(update: Update) -> None:
@@ -258,7 +258,7 @@ def test_the_error_of_a_workload_ends_the_run(update: Update) -> None:
 
 def test_the_end_of_another_request_changes_nothing(update: Update) -> None:
     update.ended(1, "c")
-    assert [] == [copy for copy in update.first_copies() if copy.has_ended]
+    assert [copy for copy in update.first_copies() if copy.has_ended] == []
 
 
 # --- the late ---------------------------------------------------------------------------------------------------------
@@ -322,22 +322,22 @@ def rested(late: Stragglers) -> int:
 def test_a_worker_that_is_late_again_and_again_rests(update: Update, late: Stragglers) -> None:
     """Not after the first time; it begins anew with one that was in time, or as another process."""
     late.follow(update.ended(2, "c"))
-    assert 0 == rested(late)
+    assert rested(late) == 0
     found = []
     for _ in range(8):
         be_late(update, late)
         assert "c" not in late, "it can repeat the parts of others"
         found.append(rested(late))
-    assert [4, 8, 16, 32, 64, 128, LONGEST_REST, LONGEST_REST] == found
+    assert found == [4, 8, 16, 32, 64, 128, LONGEST_REST, LONGEST_REST]
     late.after([], ["c"])
     be_late(update, late)
-    assert 0 == rested(late)
+    assert rested(late) == 0
     be_late(update, late)
     assert late.rests("c")
     late.follow(Left("c"))
     assert not late.rests("c")
     be_late(update, late)
-    assert 0 == rested(late)
+    assert rested(late) == 0
 
 
 def test_a_late_worker_is_late_until_it_ends(update: Update, late: Stragglers) -> None:
@@ -353,7 +353,7 @@ def test_a_late_worker_that_has_left_is_forgotten(late: Stragglers, crew: Crew) 
     late.follow(Left("c"))
     late.watch()
     assert "c" not in late
-    assert [] == crew.done
+    assert crew.done == []
 
 
 @pytest.mark.fault("C01")
@@ -368,7 +368,7 @@ def test_a_late_worker_whose_connection_is_lost_is_late_until_it_has_left(update
 @pytest.mark.fault("C07")
 def test_a_late_worker_with_a_fault_is_left_out(update: Update, late: Stragglers, crew: Crew) -> None:
     late.follow(update.ended(2, "c", DeviceFault("ECC")))
-    assert [("left out", "c", "ECC")] == crew.done
+    assert crew.done == [("left out", "c", "ECC")]
     assert "c" not in late
 
 
@@ -380,21 +380,21 @@ def late_error(update: Update) -> Ended:
 def test_another_error_of_a_late_worker_is_ignored(update: Update, late: Stragglers, crew: Crew) -> None:
     late.follow(late_error(update))
     assert "c" not in late
-    assert [] == crew.done
+    assert crew.done == []
 
 
 @pytest.mark.fault("C09")
 def test_a_late_worker_that_hangs_is_restarted(update: Update, late: Stragglers, crew: Crew) -> None:
     """It is asked every now and then, without waiting for the answer; one that answers has a minute more."""
     late.watch()
-    assert [] == crew.done
+    assert crew.done == []
     update.clock.now += PATIENCE + 1
     late.watch()
     late.watch()
-    assert [("ask", "c")] == crew.done
+    assert crew.done == [("ask", "c")]
     crew.overdue = {"c"}
     late.watch()
-    assert ("does not answer", "c") == crew.done[-1]
+    assert crew.done[-1] == ("does not answer", "c")
     update.clock.now += health.STUCK_SECONDS - 2
     late.watch()
     assert (health.STUCK, "c") not in crew.done

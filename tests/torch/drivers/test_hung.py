@@ -79,11 +79,11 @@ def test_the_others_end_and_their_state_is_saved_first(
 ) -> None:
     world.silent, world.overdue = {"c"}, {"c"}
     driver._restart_hung(present)
-    assert CANCELLED == world.done, "nobody is restarted while others train"
+    assert world.done == CANCELLED, "nobody is restarted while others train"
 
     present.outcomes["b"] = MemberOutcome(updates[1], lost="the driver has ended the generation")
     driver._restart_hung(present)
-    assert CANCELLED == world.done
+    assert world.done == CANCELLED
 
     present.outcomes["a"] = MemberOutcome(updates[0], lost="the driver has ended the generation")
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_where_no_member_answers_there_is_nothing_to_save(
 ) -> None:
     world.silent, world.overdue = {"a", "b", "c"}, {"a", "b"}
     driver._restart_hung(present)
-    assert [*CANCELLED, ("restart", "a"), ("restart", "b")] == world.done
+    assert world.done == [*CANCELLED, ("restart", "a"), ("restart", "b")]
 
 
 def test_those_that_do_not_end_are_not_waited_for_any_longer(
@@ -110,7 +110,7 @@ def test_those_that_do_not_end_are_not_waited_for_any_longer(
     driver._restart_hung(present)
     now += generations._SAVING_SECONDS
     driver._restart_hung(present)
-    assert [("cancel", "a"), ("cancel", "c"), ("save", "b"), ("restart", "c")] == world.done
+    assert world.done == [("cancel", "a"), ("cancel", "c"), ("save", "b"), ("restart", "c")]
 
 
 def test_a_worker_that_does_not_train_is_restarted_at_once(
@@ -118,4 +118,4 @@ def test_a_worker_that_does_not_train_is_restarted_at_once(
 ) -> None:
     world.silent, world.overdue = {"idle"}, {"idle"}
     driver._restart_hung(present)
-    assert [("restart", "idle")] == world.done
+    assert world.done == [("restart", "idle")]

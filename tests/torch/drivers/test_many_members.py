@@ -109,9 +109,9 @@ def test_a_thousand_workers_regroup() -> None:
     with pytest.raises(OverError):
         GenerationsDriver(run, crew, scaling, "127.0.0.1").train()  # type: ignore[arg-type]
 
-    assert [250, 1000, 1000, 999] == [len(orders) for orders in crew.orders]
-    assert [(250, 1000), (1000, 999)] == resizes
-    assert ["1 of 1000 workers were lost"] == recoveries
+    assert [len(orders) for orders in crew.orders] == [250, 1000, 1000, 999]
+    assert resizes == [(250, 1000), (1000, 999)]
+    assert recoveries == ["1 of 1000 workers were lost"]
     survivors = [address for address in EVERYONE if address != DIES]
     assert Counter({("cancel_generation", address): 1 for address in survivors}) == crew.noted
     assert [set(survivors)] == crew.asked

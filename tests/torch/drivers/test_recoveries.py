@@ -52,8 +52,8 @@ def test_workers_that_are_lost_again_and_again_end_the_run(run: RunState, seen: 
     lose(run, MOST)
     with pytest.raises(ClusterError, match="workers were lost 21 times at update 5 without an update in between, last"):
         run.record_recovery("it was killed")
-    assert 75 == ClusterError.exit_code
-    assert [5] * (MOST + 1) == seen.updates
+    assert ClusterError.exit_code == 75
+    assert seen.updates == [5] * (MOST + 1)
 
 
 @pytest.mark.fault("C01")
@@ -61,4 +61,4 @@ def test_losses_with_updates_in_between_are_not_counted_together(run: RunState, 
     for update in range(5):
         run.reach(update)
         lose(run, MOST)
-    assert 5 * MOST == len(seen.updates)
+    assert len(seen.updates) == 5 * MOST

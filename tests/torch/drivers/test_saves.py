@@ -48,14 +48,14 @@ def test_a_checkpoint_is_due_after_its_period(disk: Disk) -> None:
     saves.save(snapshot(9))
     assert not saves.due()
     assert [CheckpointSaved(9, 0.0, 1)] == disk.events
-    assert 9 == saves.update
+    assert saves.update == 9
 
 
 @pytest.mark.fault("D08")
 def test_a_failed_one_is_tried_again_soon_and_nothing_counts_as_saved(disk: Disk) -> None:
     saves, disk.error = disk.saves(), StorageError("no room")
     saves.save(snapshot(9))
-    assert 7 == saves.update
+    assert saves.update == 7
     assert [CheckpointFailed("no room")] == disk.events
     with pytest.raises(StorageError, match="no room"):
         saves.check()
@@ -64,7 +64,7 @@ def test_a_failed_one_is_tried_again_soon_and_nothing_counts_as_saved(disk: Disk
     disk.error = None
     saves.save(snapshot(10))
     saves.check()
-    assert 10 == saves.update
+    assert saves.update == 10
     disk.now += RETRY_SECONDS
     assert not saves.due()
 
@@ -108,12 +108,12 @@ def test_the_last_one_is_tried_again_and_again_for_a_while(disk: Disk, monkeypat
     monkeypatch.setattr("time.sleep", sleep)
     saves, disk.error, frees_at = disk.saves(), StorageError("no room"), disk.now + storage.LAST_SECONDS / 2
     saves.save_last(snapshot(9))
-    assert 9 == saves.update
+    assert saves.update == 9
 
     began, disk.error, frees_at = disk.now, StorageError("no room"), disk.now * 100
     with pytest.raises(StorageError, match="no room"):
         saves.save_last(snapshot(10))
-    assert 9 == saves.update
+    assert saves.update == 9
     assert storage.LAST_SECONDS / 2 < disk.now - began <= storage.LAST_SECONDS
 
 
@@ -121,4 +121,4 @@ def test_the_last_one_is_not_tried_again_if_it_would_fail_again(disk: Disk) -> N
     saves, disk.error = disk.saves(), CheckpointError("Permission denied")
     with pytest.raises(CheckpointError, match="Permission denied"):
         saves.save_last(snapshot(9))
-    assert 1 == len(disk.events)
+    assert len(disk.events) == 1

@@ -69,9 +69,9 @@ def test_ready_workers_train_up_to_the_number_of_shards(run: Any) -> None:
     crew = Crew()
     scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
     joined(crew, "a", "b", "c")
-    assert ["a", "b"] == scaling.gather(lambda _: None, {})  # 8 examples, 4 a shard
+    assert scaling.gather(lambda _: None, {}) == ["a", "b"]  # 8 examples, 4 a shard
     run.position = run.plan.position_at(run.plan.stages[1].first_update)
-    assert ["a", "b", "c"] == scaling.gather(lambda _: None, {})
+    assert scaling.gather(lambda _: None, {}) == ["a", "b", "c"]
 
 
 def test_a_group_ends_before_the_stage_that_can_use_more(run: Any) -> None:
@@ -140,9 +140,9 @@ def test_a_stage_waits_once(small_job: Any, run: Any) -> None:
     crew = Crew()
     scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
     joined(crew, "a")
-    assert ["a", "b"] == scaling.gather(lambda _: joined(crew, "b"), {})
+    assert scaling.gather(lambda _: joined(crew, "b"), {}) == ["a", "b"]
     del crew.ready["a"]
-    assert ["b"] == scaling.gather(lambda _: pytest.fail("it waited"), {})
+    assert scaling.gather(lambda _: pytest.fail("it waited"), {}) == ["b"]
 
 
 class MeasuredRun:
@@ -196,4 +196,4 @@ def test_workers_come_ahead_of_a_forecast_and_outstay_a_wrong_one(
         run.wait(scaling_module._FIRST_LEAD_SECONDS * RELEASE_SLACK)
 
     assert [None, Forecast(update=12, batch_size=32, workers=4), None] == run.looks
-    assert [1, 4, 2] == run.requests
+    assert run.requests == [1, 4, 2]

@@ -40,7 +40,7 @@ def test_it_ends_with_a_member_that_has_judged_the_last_evaluation() -> None:
     states.take({"b": MemberOutcome(12)})
     assert states.is_judged
     states.trained()
-    assert ["b"] == crew.asked
+    assert crew.asked == ["b"]
     states.take({"a": MemberOutcome(13, is_judged=False)})
     assert not states.is_judged
     states.take({"a": MemberOutcome(13)})
@@ -53,12 +53,12 @@ def test_nothing_is_saved_or_taken_from_a_member_whose_step_failed_midway() -> N
     states = States(cast(RunState, crew), cast(Crew, crew), lambda _: None)
     states.take({"a": MemberOutcome(12)})
     states.take({"a": MemberOutcome(13, is_whole=False), "b": MemberOutcome(12)})
-    assert {"b": 12} == states.updates
+    assert states.updates == {"b": 12}
     states.trained()
-    assert ["b"] == crew.asked
+    assert crew.asked == ["b"]
     states.take({"b": MemberOutcome(12, is_whole=False)})
     states.release({"a", "b"})
-    assert ["b"] == crew.asked
+    assert crew.asked == ["b"]
 
 
 class Training:
@@ -93,19 +93,19 @@ def test_nothing_waits_for_the_state_of_a_member_that_trains() -> None:
     world = Training()
     states = States(cast(RunState, world), cast(Crew, world), lambda _: None)
     states.save_while_it_trains("a", due=False)
-    assert [] == world.asked
+    assert world.asked == []
     for _ in range(3):
         states.save_while_it_trains("a", due=True)
-    assert (["a"], []) == (world.asked, world.saved)
+    assert (world.asked, world.saved) == (["a"], [])
 
     world.answers = {"a": state(12)}
     states.save_while_it_trains("a", due=False)
-    assert [12] == world.saved
+    assert world.saved == [12]
     states.save_while_it_trains("a", due=True)
     world.answers = {}
     states.save_while_it_trains("a", due=True)
     states.save_while_it_trains("a", due=True)
-    assert (["a"] * 3, [12]) == (world.asked, world.saved)
+    assert (world.asked, world.saved) == (["a"] * 3, [12])
 
 
 @pytest.mark.parametrize("saves", [False, True])

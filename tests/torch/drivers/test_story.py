@@ -46,5 +46,5 @@ def test_an_evaluation_after_the_checkpoint_is_repeated(small_job: Any, tmp_path
         assert not run.evaluation_due(FIRST)
         assert run.evaluation_due(SECOND)
         run.record_evaluation(SECOND, {"loss": 0.4, "accuracy": 0.75}, 1.7e9)
-        assert 0.75 == run.totals.accuracy
+        assert run.totals.accuracy == 0.75
     assert whole == evaluations.read_text()

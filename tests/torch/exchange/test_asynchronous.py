@@ -87,7 +87,7 @@ def test_threads_share_the_weights_and_the_plan(
     )  # fmt: skip
     seen = abreast(3)
     summary = train(job, Options(output_dir=tmp_path))
-    assert 3 == len(set(seen))
+    assert len(set(seen)) == 3
     table = rows(tmp_path)
     assert list(range(1, make_plan(job.spec).updates + 1)) == [int(row["update"]) for row in table]
     seconds = [float(row["seconds"]) for row in table]
@@ -158,7 +158,7 @@ def test_a_round_that_fails_leaves_the_state_before_it(small_job: Any, make_repl
 
     with hogwild._advance(replica) as advance, pytest.raises(WorkloadError, match="fifth"):
         advance(NoStop(), replica)  # type: ignore[arg-type]
-    assert 0 == replica.position.update
+    assert replica.position.update == 0
     assert all(torch.equal(before[name], vector) for name, vector in replica.tensors().items())
 
 
@@ -286,7 +286,7 @@ def test_a_requested_stop_makes_the_round_short(small_job: Any) -> None:
 
     for done in together(2, run)[0]:
         assert done.stop
-        assert 2 == len(done.done)
+        assert len(done.done) == 2
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -316,7 +316,7 @@ def test_a_lost_member_leaves_the_state_before_the_round(small_job: Any, lost: i
 
     together(2, run)
     for replica, start in zip(replicas, before, strict=True):
-        assert Position() == replica.position
+        assert replica.position == Position()
         assert all(torch.equal(start[name], vector) for name, vector in replica.tensors().items())
 
 

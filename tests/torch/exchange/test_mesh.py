@@ -127,18 +127,18 @@ def test_a_peer_that_has_gone_is_noticed_at_once(encryption: Encryption | None) 
 def test_the_first_of_several_peers_is_known(encryption: Encryption | None) -> None:
     """That which has sent, what is left of it, and that which has gone; a wake ends the wait."""
     first, second, third = meshes(3, encryption=encryption)
-    assert [] == first.arrived({1, 2}, 0.0)
+    assert first.arrived({1, 2}, 0.0) == []
     first.wake()
-    assert [] == first.arrived({1, 2}, 60.0)
+    assert first.arrived({1, 2}, 60.0) == []
     third.swap({0: memoryview(b"ab")}, {}, 10.0)
     for letter in (b"a", b"b"):
-        assert [2] == first.arrived({1, 2}, 60.0)
+        assert first.arrived({1, 2}, 60.0) == [2]
         room = bytearray(1)
         first.swap({}, {2: memoryview(room)}, 10.0)
         assert letter == room
-    assert [] == first.arrived({1, 2}, 0.0)
+    assert first.arrived({1, 2}, 0.0) == []
     second.close()
-    assert [1] == first.arrived({1, 2}, 60.0)
+    assert first.arrived({1, 2}, 60.0) == [1]
     first.close()
     third.close()
 
@@ -151,7 +151,7 @@ def test_what_was_sent_before_closing_still_arrives(encryption: Encryption | Non
         both[sender].close()
         landing = bytearray(12)
         both[1 - sender].swap({}, {sender: memoryview(landing)}, 10.0)
-        assert b"the last sum" == landing
+        assert landing == b"the last sum"
         both[1 - sender].close()
 
 
@@ -232,7 +232,7 @@ def test_ranks_are_checked(doors: list[Door], token: str) -> None:
     arrives(second, first, 0)
     for stranger in strangers:
         stranger.settimeout(5)
-        assert b"" == stranger.recv(1)
+        assert stranger.recv(1) == b""
         stranger.close()
     first.close()
     second.close()
@@ -331,8 +331,8 @@ def test_members_exchange_tensors_of_every_dtype() -> None:
         return places, state
 
     for places, state in together(3, act):
-        assert [[0, 5], [1, 5], [2, 5]] == places
-        assert [1.0] * 4 == [float(vector.float().mean()) for vector in state[:4]]
+        assert places == [[0, 5], [1, 5], [2, 5]]
+        assert [float(vector.float().mean()) for vector in state[:4]] == [1.0] * 4
 
 
 def test_a_lost_peer_raises_peer_lost() -> None:

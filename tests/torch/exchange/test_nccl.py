@@ -90,7 +90,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[NcclGroup], Any
 def test_positions_which_are_on_the_cpu(both: Any) -> None:
     """With which members find out who has the most advanced state."""
     for found in both(lambda one: swap_with_all(one, torch.tensor([7 + one.rank, 0]))):
-        assert [[7, 0], [8, 0]] == [place.tolist() for place in found]
+        assert [place.tolist() for place in found] == [[7, 0], [8, 0]]
 
 
 def test_sums_of_metrics_which_are_on_the_cpu(both: Any) -> None:
@@ -98,7 +98,7 @@ def test_sums_of_metrics_which_are_on_the_cpu(both: Any) -> None:
         row = torch.tensor([1.0 + one.rank, 0.5], dtype=torch.float64)
         return Reduction(one)([row], 2, torch.empty(2, dtype=torch.float64)).total
 
-    assert [[3.0, 1.0]] * 2 == [total.tolist() for total in both(reduced)]
+    assert [total.tolist() for total in both(reduced)] == [[3.0, 1.0]] * 2
 
 
 def test_a_state_in_dtypes_that_nccl_does_not_know(both: Any) -> None:
@@ -111,5 +111,5 @@ def test_a_state_in_dtypes_that_nccl_does_not_know(both: Any) -> None:
         return vectors
 
     for weights, flag in both(state):
-        assert [3, 4] == weights.tolist()
-        assert [True] == flag.tolist()
+        assert weights.tolist() == [3, 4]
+        assert flag.tolist() == [True]

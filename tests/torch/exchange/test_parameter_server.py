@@ -156,7 +156,7 @@ def test_a_loss_that_is_not_finite_leaves_the_state_before_the_round(small_job: 
     before = state(replica)
     with pytest.raises(WorkloadError, match=r"update ([2-9]|1[0-6]) .* is not finite"):
         train(replica)
-    assert 0 == replica.position.update
+    assert replica.position.update == 0
     assert same(before, state(replica))
 
 
@@ -164,14 +164,14 @@ def test_a_requested_stop_ends_a_round_after_the_update(replica_of: Make) -> Non
     answers = iter([False, False, True])
     replica = replica_of(settings(2))
     done = strategy_of(Setting(replica, LoneGroup(), nullcontext(), lambda: None)).round(lambda: next(answers))
-    assert (3, True) == (len(done.done), done.stop)
-    assert 3 == replica.position.update
+    assert (len(done.done), done.stop) == (3, True)
+    assert replica.position.update == 3
 
 
 def test_slices_are_of_whole_parameters_and_about_the_same_length(replica_of: Make) -> None:
     parameters = replica_of(settings(2)).parameters  # of 48, 8, 8, 24 and 3 elements, which take 48, 16, 16, 32 and 16
-    assert [48, 16, 16, 32, 16] == parameters.lengths
+    assert parameters.lengths == [48, 16, 16, 32, 16]
     for servers, lengths in ((1, [128]), (2, [64, 64]), (3, [48, 32, 48]), (4, [48, 16, 16, 48])):
         places = parameters.places(parameters.cuts(servers))
         assert lengths == [place.stop - place.start for place in places]
-    assert 128 == sum(place.stop - place.start for place in parameters.places(parameters.cuts(50)))
+    assert sum(place.stop - place.start for place in parameters.places(parameters.cuts(50))) == 128

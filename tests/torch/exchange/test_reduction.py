@@ -116,8 +116,8 @@ def test_alone_nothing_is_sent() -> None:
     rows = leaves(5, 7)
     done = Reduction(LoneGroup())([node(rows, 0, 5)], 5, torch.empty(7))
     assert torch.equal(node(rows, 0, 5), done.total)
-    assert 0.0 == done.wait_seconds
-    assert 0 == bytes_sent(5, 1, 7)
+    assert done.wait_seconds == 0.0
+    assert bytes_sent(5, 1, 7) == 0
 
 
 @given(st.integers(1, 40), st.integers(1, 12))

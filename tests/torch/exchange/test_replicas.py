@@ -141,7 +141,7 @@ def test_local_sgd_is_the_mean_of_local_steps(replica_of: Any, outer: dict[str, 
                 one["momentum_buffer"] = mean.clone()
         seen.zero_()
     rounds = train(replica)
-    assert [3, 1] * 3 == [len(each.done) for each in rounds]
+    assert [len(each.done) for each in rounds] == [3, 1] * 3
     assert all(each.distance is not None and each.distance > 0 for each in rounds)
     book.same(weights(replica), centre.detach())
 
@@ -254,7 +254,7 @@ def test_top_k_is_the_papers(replica_of: Any) -> None:
         book.write([centre] * 4)
         seen.zero_()
     rounds = train(replica)
-    assert [4] * 3 == [len(each.done) for each in rounds]
+    assert [len(each.done) for each in rounds] == [4] * 3
     book.same(weights(replica), centre)
     for number, of_one in enumerate(unsent):
         book.same(replica.registered["replicas.residual"][number], of_one)
@@ -297,7 +297,7 @@ def test_a_round_ends_once_it_has_many_updates(replica_of: Any, monkeypatch: pyt
     """With the exchange after which it has them, since a member keeps the rows of a few thousand alone."""
     monkeypatch.setattr(logical_replicas, "_ENOUGH_UPDATES", 3)
     replica = replica_of({"type": name, EXCHANGES[name].block_name: {"everyUpdates": 2}}, batch=SMALL_BATCH)
-    assert 4 == len(strategy_of(setting(replica)).round(lambda: False).done)
+    assert len(strategy_of(setting(replica)).round(lambda: False).done) == 4
 
 
 @pytest.mark.parametrize(
@@ -471,4 +471,4 @@ def test_top_k_ends_its_round_with_the_exchange_in_which_a_member_is_asked_to_st
     lock = threading.Lock()
     for done in together(2, run)[0]:
         assert done.stop
-        assert 3 == len(done.done)
+        assert len(done.done) == 3

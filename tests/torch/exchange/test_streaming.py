@@ -275,7 +275,7 @@ def test_a_member_that_was_wrong_may_have_no_shard_next(replica_of: Callable[...
     stream.is_wrong = True
     step = replica.plan.step_at(replica.position)
     nothing = replica.partials(step, (0, 0), add_up=lambda nodes, compute: stream.sums(nodes, compute, lambda *_: None))
-    assert [] == nothing
+    assert nothing == []
     assert not stream.is_wrong
 
 
@@ -343,10 +343,10 @@ def test_a_peer_that_is_lost_between_two_buckets(replica_of: Callable[..., Repli
     strategy = strategy_of(Setting(replica, Lost(0, {}, 2), nullcontext(), lambda: None))
     with pytest.raises(PeerLost, match="gone"):
         strategy.round(bool)
-    assert 2 == len(swaps)
+    assert len(swaps) == 2
     assert len(buckets(replica.parameters)) > 2
     assert all(name.startswith("exchange") for name in swaps)
-    assert 0 == replica.position.update
+    assert replica.position.update == 0
 
 
 @pytest.mark.parametrize(

@@ -63,17 +63,17 @@ def test_a_module_a_manifest_and_keywords_are_one_job(tmp_path: Path, small_job:
         train(small_job("epochs=30"), output_dir=tmp_path / "job", epochs=4, progress=False, **kept),
     ]
 
-    assert [expected] * 4 == [run.summary and run.summary["weightsSha256"] for run in found]
-    assert ["net", "net", "small", "small"] == [run.job.metadata.name for run in found]
+    assert [run.summary and run.summary["weightsSha256"] for run in found] == [expected] * 4
+    assert [run.job.metadata.name for run in found] == ["net", "net", "small", "small"]
 
 
 def test_a_run_has_its_history_and_its_model(run: Run) -> None:
     assert run.summary is not None
     assert list(range(1, run.summary["updates"] + 1)) == list(run.history.index)
     assert {"epoch", "batch_size", "learning_rate", "loss", "workers"} < set(run.history)
-    assert [8, 16, 32] == list(run.history.batch_size.unique())
-    assert ["epoch", "seconds", "loss", "accuracy"] == list(run.evaluations)
-    assert [1, 2, 3, 4] == list(run.evaluations.epoch)
+    assert list(run.history.batch_size.unique()) == [8, 16, 32]
+    assert list(run.evaluations) == ["epoch", "seconds", "loss", "accuracy"]
+    assert list(run.evaluations.epoch) == [1, 2, 3, 4]
 
     weights = load_file(run.folder / "model.safetensors")
     assert not run.model.training
@@ -95,7 +95,7 @@ def test_a_run_that_ended_early_has_its_best_model(tmp_path: Path) -> None:
     run = train(enclosed(), output_dir=tmp_path, progress=False, **SPEC, evaluation=judged)
     weights = load_file(tmp_path / "best.safetensors")
 
-    assert [1, 2, 3] == list(run.evaluations.epoch)
+    assert list(run.evaluations.epoch) == [1, 2, 3]
     assert all(torch.equal(weights[name], tensor) for name, tensor in run.best_model.state_dict().items())
     assert "ended early after epoch 3, best loss " in repr(run)
 
@@ -105,7 +105,7 @@ def test_it_is_shown(run: Run) -> None:
     assert "<tr><th>accuracy</th><td>0." in run._repr_html_()
     pictures, sizes = run.plot()._repr_mimebundle_()
     assert pictures["image/png"].startswith(b"\x89PNG")
-    assert {"image/png": {"width": 960}} == sizes
+    assert sizes == {"image/png": {"width": 960}}
     assert (run.folder / "plot.html").is_file()
 
 
@@ -127,8 +127,8 @@ def test_the_process_stays_as_it_was(tmp_path: Path) -> None:
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
     train(enclosed(), output_dir=tmp_path, progress=False, **SPEC).model(torch.ones(1, 6))
 
-    assert expected == (torch.rand(1).item(), random.random(), np.random.rand())
-    assert 2 == torch.get_num_threads()
+    assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
+    assert torch.get_num_threads() == 2
 
 
 class Stopper:
@@ -149,7 +149,7 @@ def test_an_interrupted_run_goes_on(run: Run, tmp_path: Path) -> None:
         train(enclosed(), output_dir=folder, progress=False, sinks=[Stopper(5)], **SPEC)
     stopped = load(folder)
     assert signal.getsignal(signal.SIGINT) is before
-    assert (None, 5) == (stopped.summary, len(stopped.history))
+    assert (stopped.summary, len(stopped.history)) == (None, 5)
     assert f"Run('{folder}'): state not finished" == repr(stopped)
     with pytest.raises(DataError, match="a run writes it at its end"):
         _ = stopped.model
@@ -166,8 +166,8 @@ def test_another_function_is_not_resumed(run: Run, tmp_path: Path) -> None:
         train(enclosed(wide=9), output_dir=run.folder, progress=False, resume=True, **SPEC)
     train(enclosed(wide=9), output_dir=run.folder, progress=False, **SPEC)
 
-    assert "f" == load(run.folder / "earlier" / "1").job.spec.workload.entrypoint.split(".")[1][0]
-    assert 8 == next(load(run.folder / "earlier" / "1").model.parameters()).shape[0]
+    assert load(run.folder / "earlier" / "1").job.spec.workload.entrypoint.split(".")[1][0] == "f"
+    assert next(load(run.folder / "earlier" / "1").model.parameters()).shape[0] == 8
 
 
 def test_a_thread_can_train(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_thread_can_train(tmp_path: Path) -> None:
     thread.start()
     thread.join()
 
-    assert [1] == [run.summary and run.summary["epochs"] for run in runs]
+    assert [run.summary and run.summary["epochs"] for run in runs] == [1]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_sinks_and_the_display_receive_the_events(tmp_path: Path, capsys: pytest
     train(enclosed(), output_dir=tmp_path / "run", sinks=[Keeper()], **SPEC)
     train(enclosed(), output_dir=tmp_path / "run", resume=True, **SPEC)
 
-    assert ["workload"] == [event.name for event in seen if isinstance(event, Started)]
+    assert [event.name for event in seen if isinstance(event, Started)] == ["workload"]
     printed = capsys.readouterr().out
     assert "workload starts: 4 epochs" in printed
     assert "Omit resume=True, or give another output_dir, to train it again." in " ".join(printed.split())
@@ -243,4 +243,4 @@ def test_importing_the_package_is_quick() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    assert ["set()", "True", "True"] == printed.splitlines()
+    assert printed.splitlines() == ["set()", "True", "True"]

@@ -58,7 +58,7 @@ def write_run(
 def test_one_run_is_plotted_into_its_own_directory(tmp_path: Path) -> None:
     run = write_run(tmp_path / "digits")
     assert (run / "plot.png", run / "plot.html") == plot_runs([run])
-    assert PNG_SIGNATURE == (run / "plot.png").read_bytes()[:8]
+    assert (run / "plot.png").read_bytes()[:8] == PNG_SIGNATURE
 
 
 def test_several_runs_are_compared_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,13 +74,13 @@ def test_several_runs_are_compared_in_the_current_directory(tmp_path: Path, monk
 @pytest.mark.parametrize("name", ["out/figure", "out/figure.png", "out/figure.html"])
 def test_the_output_can_be_named(tmp_path: Path, name: str) -> None:
     wanted = (tmp_path / "out" / "figure.png", tmp_path / "out" / "figure.html")
-    assert wanted == plot_runs([write_run(tmp_path / "digits")], tmp_path / name)
+    assert plot_runs([write_run(tmp_path / "digits")], tmp_path / name) == wanted
     assert all(path.exists() for path in wanted)
 
 
 def test_a_dot_in_the_output_is_no_suffix(tmp_path: Path) -> None:
     png, html = plot_runs([write_run(tmp_path / "digits")], tmp_path / "v1.2")
-    assert ("v1.2.png", "v1.2.html") == (png.name, html.name)
+    assert (png.name, html.name) == ("v1.2.png", "v1.2.html")
 
 
 def test_the_page_needs_no_network(tmp_path: Path) -> None:
@@ -98,12 +98,12 @@ def test_the_buttons_replace_every_lines_x(tmp_path: Path) -> None:
     rest = call[call.index("[") + end :]
     layout, _ = decoder.raw_decode(rest[rest.index("{") :])
     buttons = layout["updatemenus"][0]["buttons"]
-    assert ["by epoch", "by update", "by second"] == [button["label"] for button in buttons]
+    assert [button["label"] for button in buttons] == ["by epoch", "by update", "by second"]
     for button in buttons:
         assert [len(trace["y"]) for trace in traces] == [len(x) for x in button["args"][0]["x"]]
     assert [trace["x"] for trace in traces] == buttons[0]["args"][0]["x"]
-    assert 26 == max(buttons[1]["args"][0]["x"][0])
-    assert pytest.approx(2.6) == max(buttons[2]["args"][0]["x"][0])
+    assert max(buttons[1]["args"][0]["x"][0]) == 26
+    assert max(buttons[2]["args"][0]["x"][0]) == pytest.approx(2.6)
 
 
 def test_matplotlibs_global_state_is_left_alone(tmp_path: Path) -> None:
@@ -114,19 +114,19 @@ def test_matplotlibs_global_state_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_run_without_test_set_has_no_metric_panel(tmp_path: Path) -> None:
     run = write_run(tmp_path / "digits", evaluated=False)
-    assert () == figure_of([read_run(run)]).metrics
+    assert figure_of([read_run(run)]).metrics == ()
     plot_runs([run])
 
 
 def test_the_title_tells_the_updates_saved(tmp_path: Path) -> None:
     figure = figure_of([read_run(write_run(tmp_path / "digits"))])
-    assert "digits: accuracy 0.9375, 26 updates instead of 40 at a constant batch of 10" == figure.title
-    assert "4 epochs in 2.6 s  ·  batch 10 → 25 → 50  ·  workers 1 → 2 → 4" == figure.subtitle
+    assert figure.title == "digits: accuracy 0.9375, 26 updates instead of 40 at a constant batch of 10"
+    assert figure.subtitle == "4 epochs in 2.6 s  ·  batch 10 → 25 → 50  ·  workers 1 → 2 → 4"
 
 
 def test_the_job_is_named_by_the_summary_else_by_its_directory(tmp_path: Path) -> None:
     run = write_run(tmp_path / "out-7", summary={"name": "digits"})
-    assert "digits" == figure_of([read_run(run)]).runs[0].name
+    assert figure_of([read_run(run)]).runs[0].name == "digits"
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
@@ -143,24 +143,24 @@ def test_an_uneven_last_batch_counts_as_an_update(tmp_path: Path) -> None:
     with closing(History(tmp_path / "run")) as history:
         history.append(HistoryRow(1, 10 / 103, 0, 10, 0.1, 1.0, 1, 0.1, 0.0, 0.0, 0.1))
         history.append(HistoryRow(2, 2.0, 1, 103, 0.1, 1.0, 1, 0.1, 0.0, 0.0, 0.2))
-    assert 22 == constant_batch_updates(read_run(tmp_path / "run"))
+    assert constant_batch_updates(read_run(tmp_path / "run")) == 22
 
 
 def test_resizes_are_marked_with_their_pause(tmp_path: Path) -> None:
     resizes = [{"update": 20, "from": 1, "to": 2, "pauseSeconds": 0.0314}]
     run = read_run(write_run(tmp_path / "digits", summary={"resizes": resizes}))
     marks = figure_of([run]).runs[0].resizes
-    assert ("1 → 2 workers after update 20, pause 31 ms", "2 → 4 workers after update 24") == marks.note
-    assert [2.0, 4.0] == marks.y.tolist()
-    assert [2.0, 3.0] == marks.x["epoch"].tolist()
-    assert [20.0, 24.0] == marks.x["update"].tolist()
+    assert marks.note == ("1 → 2 workers after update 20, pause 31 ms", "2 → 4 workers after update 24")
+    assert marks.y.tolist() == [2.0, 4.0]
+    assert marks.x["epoch"].tolist() == [2.0, 3.0]
+    assert marks.x["update"].tolist() == [20.0, 24.0]
 
 
 def test_steps_begin_where_their_first_update_does(tmp_path: Path) -> None:
     line = steps(read_run(write_run(tmp_path / "digits")).history, "batch_size")
-    assert [10.0, 25.0, 50.0, 50.0] == line.y.tolist()
-    assert [0.0, 2.0, 3.0, 4.0] == line.x["epoch"].tolist()
-    assert [0.0, 20.0, 24.0, 26.0] == line.x["update"].tolist()
+    assert line.y.tolist() == [10.0, 25.0, 50.0, 50.0]
+    assert line.x["epoch"].tolist() == [0.0, 2.0, 3.0, 4.0]
+    assert line.x["update"].tolist() == [0.0, 20.0, 24.0, 26.0]
 
 
 def line_of(values: Sequence[float]) -> Line:
@@ -170,13 +170,13 @@ def line_of(values: Sequence[float]) -> Line:
 def test_a_long_line_is_thinned_by_averaging() -> None:
     thin = thinned(line_of([1.0, 3.0] * 5000))
     assert MOST_POINTS == len(thin.y) == len(thin.x["epoch"])
-    assert 10_000.0 == thin.x["update"][-1]
-    assert 2.0 == pytest.approx(thin.y.mean(), abs=0.05)
+    assert thin.x["update"][-1] == 10_000.0
+    assert pytest.approx(thin.y.mean(), abs=0.05) == 2.0
 
 
 def test_smoothing_keeps_a_constant_and_a_short_line() -> None:
     np.testing.assert_allclose(np.full(600, 2.5), smoothed(line_of([2.5] * 600)).y)
-    assert [3.0, 1.0, 2.0] == smoothed(line_of([3.0, 1.0, 2.0])).y.tolist()
+    assert smoothed(line_of([3.0, 1.0, 2.0])).y.tolist() == [3.0, 1.0, 2.0]
 
 
 def test_what_is_not_finite_leaves_the_rest_of_the_line() -> None:
@@ -192,7 +192,7 @@ def test_a_run_that_diverged_is_still_plotted(tmp_path: Path) -> None:
             loss = math.nan if update > 3 else 10.0**update
             history.append(HistoryRow(update, update / 5, 0, 20, 0.1, loss, 1, 0.1, 0.0, 0.0, update / 10))
     png, _ = plot_runs([tmp_path / "run"])
-    assert PNG_SIGNATURE == png.read_bytes()[:8]
+    assert png.read_bytes()[:8] == PNG_SIGNATURE
 
 
 def test_a_name_is_no_markup(tmp_path: Path) -> None:

@@ -18,15 +18,15 @@ def bucket(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 def test_what_is_written_comes_back_below_the_prefix(s3: Any, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.put("states/a", b"0123456789")
     bucket.put("empty", b"")
-    assert ["team/digits/empty", "team/digits/states/a"] == s3.names
+    assert s3.names == ["team/digits/empty", "team/digits/states/a"]
     monkeypatch.setattr(buckets, "_PIECE_BYTES", 4)
-    assert (b"0123456789", b"", None) == (bucket.get("states/a"), bucket.get("empty"), bucket.get("states/b"))
-    assert {"states/a": 10} == {name: entry.size for name, entry in bucket.entries("states/", "rows/").items()}
+    assert (bucket.get("states/a"), bucket.get("empty"), bucket.get("states/b")) == (b"0123456789", b"", None)
+    assert {name: entry.size for name, entry in bucket.entries("states/", "rows/").items()} == {"states/a": 10}
     bucket.rename("states/a", "damaged/a")
     bucket.rename("states/a", "damaged/b")
     bucket.delete(["empty", "never there"])
     bucket.delete([])
-    assert ["team/digits/damaged/a"] == s3.names
+    assert s3.names == ["team/digits/damaged/a"]
 
 
 @pytest.mark.fault("D19")

@@ -50,10 +50,10 @@ def test_what_was_saved_comes_back(store: CheckpointStore) -> None:
     assert store.save(expected, STORY) == newest(store).stat().st_size
     saved = store.load_latest(lambda note: pytest.fail(note))
     assert saved is not None
-    assert expected.position == saved.snapshot.position
+    assert saved.snapshot.position == expected.position
     assert expected.tensors.keys() == saved.snapshot.tensors.keys()
     assert weights_sha256(expected.tensors) == weights_sha256({n: saved.snapshot.tensors[n] for n in expected.tensors})
-    assert STORY == saved.story
+    assert saved.story == STORY
 
 
 def test_where_nothing_was_saved_there_is_nothing(store: CheckpointStore) -> None:
@@ -63,7 +63,7 @@ def test_where_nothing_was_saved_there_is_nothing(store: CheckpointStore) -> Non
 def test_the_newest_ones_are_kept(store: CheckpointStore) -> None:
     for update in (5, 90, 100, 2000):
         store.save(snapshot(update), STORY)
-    assert ["update-0000000100", "update-0000002000"] == names(store)
+    assert names(store) == ["update-0000000100", "update-0000002000"]
 
 
 def test_the_same_update_may_be_saved_again_and_again(store: CheckpointStore) -> None:
@@ -72,7 +72,7 @@ def test_the_same_update_may_be_saved_again_and_again(store: CheckpointStore) ->
         saved = store.load_latest(lambda note: None)
         assert saved is not None
         assert seconds == saved.story["seconds"]
-        assert 1 == len(names(store))
+        assert len(names(store)) == 1
 
 
 @pytest.mark.fault("D09")
@@ -80,9 +80,9 @@ def test_what_a_crash_left_is_swept(store: CheckpointStore) -> None:
     store.save(snapshot(5), STORY)
     (store.directory / ".unfinished-123-0000000009").mkdir()
     (store.directory / ".unfinished-123-0000000009" / "state.safetensors").write_bytes(b"half")
-    assert 5 == latest(store)
+    assert latest(store) == 5
     store.prepare()
-    assert ["update-0000000005"] == names(store)
+    assert names(store) == ["update-0000000005"]
 
 
 # --- interrupted at every step ------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_save_that_ends_at_any_step_leaves_a_whole_checkpoint(
     assert steps >= 8
     assert update == latest(store)
     store.prepare()
-    assert 1 == len(names(store))
+    assert len(names(store)) == 1
 
 
 @pytest.mark.fault("D08")
@@ -182,8 +182,8 @@ def test_a_damaged_one_is_told_of_and_the_one_before_it_is_taken(
     notes: list[str] = []
     saved = store.load_latest(notes.append)
     assert saved is not None
-    assert 1 == saved.snapshot.position.update
-    assert 1 == len(notes)
+    assert saved.snapshot.position.update == 1
+    assert len(notes) == 1
     assert f"update-0000000002: {file}" in notes[0]
 
 
@@ -206,11 +206,11 @@ def test_a_damaged_newer_one_never_pushes_out_a_whole_one(store: CheckpointStore
     store._keep = 2
     store.save(snapshot(50), STORY)
     flip(newest(store))
-    assert 1 == latest(store)
+    assert latest(store) == 1
     store._keep = 1
     store.save(snapshot(9), STORY)
-    assert 9 == latest(store)
-    assert ["damaged-update-0000000050", "update-0000000009"] == names(store)
+    assert latest(store) == 9
+    assert names(store) == ["damaged-update-0000000050", "update-0000000009"]
 
 
 @pytest.mark.fault("D10")
@@ -252,7 +252,7 @@ def test_one_that_cannot_be_read_is_left_for_the_one_before_it(store: Checkpoint
     notes: list[str] = []
     saved = store.load_latest(notes.append)
     assert saved is not None
-    assert 1 == saved.snapshot.position.update
+    assert saved.snapshot.position.update == 1
     assert "state.safetensors cannot be read (Input/output error)" in notes[0]
 
 
@@ -264,7 +264,7 @@ def test_if_none_can_be_read_but_may_be_later_that_is_no_end(store: CheckpointSt
     failing(Path, "read_bytes", "update-0000000001/manifest", errno.ESTALE)
     with pytest.raises(StorageError, match=r"no checkpoint is whole .*cannot be read \(Stale file handle\)"):
         store.load_latest(lambda note: None)
-    assert 2 == len(names(store)), "none was set aside"
+    assert len(names(store)) == 2, "none was set aside"
 
 
 @pytest.mark.fault("D08")
@@ -308,7 +308,7 @@ def test_a_checkpoint_of_another_job_names_the_field(
 @pytest.mark.parametrize("override", ["workers.maximum=7", "checkpoint.everySeconds=9", "exchange.type=AllReduce"])
 def test_speed_may_change_under_way(store: CheckpointStore, small_job: Any, override: str) -> None:
     store.save(snapshot(1), STORY)
-    assert 1 == latest(CheckpointStore(store.directory, mathematics(small_job(override).spec), keep=2))
+    assert latest(CheckpointStore(store.directory, mathematics(small_job(override).spec), keep=2)) == 1
 
 
 @pytest.mark.fault("D12")

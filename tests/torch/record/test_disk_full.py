@@ -42,7 +42,7 @@ def test_a_full_disk_ends_in_one_paragraph_and_after_making_room_the_run_goes_on
     with pytest.raises(StorageError, match="No space left on device") as raised:
         train(small_job(), Options(output_dir=small_disk.path / "run"))
     assert "\n" not in str(raised.value)
-    assert ["update-0000000010"] == [path.name for path in (small_disk.path / "run" / "checkpoints").iterdir()]
+    assert [path.name for path in (small_disk.path / "run" / "checkpoints").iterdir()] == ["update-0000000010"]
     monkeypatch.setattr(RunState, "save", save)
     stuffing[0].unlink()
     again = train(small_job(), Options(output_dir=small_disk.path / "run", resume=True))
@@ -92,7 +92,7 @@ def test_the_end_waits_for_room(
     monkeypatch.setattr(storage, "LAST_SECONDS", 20)
     emptier = Emptier(small_disk, CheckpointFailed)
     done = train(small_job(), Options(output_dir=small_disk.path / "run"), [emptier])
-    assert 1 == emptier.failures
+    assert emptier.failures == 1
     assert train(small_job(), Options(output_dir=tmp_path))["weightsSha256"] == done["weightsSha256"]
 
 
@@ -134,7 +134,7 @@ def test_a_row_torn_by_a_full_disk_does_not_break_the_next_resume(
     with pytest.raises(StorageError, match=r"history\.csv could not be written \(No space left on device\)"):
         train(job, Options(output_dir=small_disk.path / "run"), [Filler()])
     written = (small_disk.path / "run" / "history.csv").stat().st_size
-    assert 0 == written % PAGE
+    assert written % PAGE == 0
     stuffing[0].unlink()
     again = train(job, Options(output_dir=small_disk.path / "run", resume=True))
     rows = (small_disk.path / "run" / "history.csv").read_text().splitlines()[1:]

@@ -20,16 +20,16 @@ def test_a_file_and_its_folder_are_flushed(tmp_path: Path, flushed: list[int]) -
     replace_file(tmp_path / "report", b"old")
     replace_file(tmp_path / "report", b"new")
 
-    assert b"new" == (tmp_path / "report").read_bytes()
-    assert ["report"] == [path.name for path in tmp_path.iterdir()]
-    assert 4 == len(flushed)
+    assert (tmp_path / "report").read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+    assert len(flushed) == 4
 
 
 def test_a_file_that_need_not_last_is_not_flushed(tmp_path: Path, flushed: list[int]) -> None:
     replace_file(tmp_path / "report", b"text", durable=False)
 
-    assert b"text" == (tmp_path / "report").read_bytes()
-    assert [] == flushed
+    assert (tmp_path / "report").read_bytes() == b"text"
+    assert flushed == []
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,5 +42,5 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="No space left"):
         replace_file(tmp_path / "report", b"new")
 
-    assert b"old" == (tmp_path / "report").read_bytes()
-    assert ["report"] == [path.name for path in tmp_path.iterdir()]
+    assert (tmp_path / "report").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]

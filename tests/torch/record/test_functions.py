@@ -127,7 +127,7 @@ def test_it_is_found_once_it_was_received() -> None:
         find_function(entrypoint)
     functions.receive(data)
 
-    assert 42 == find_function(entrypoint)()
+    assert find_function(entrypoint)() == 42
 
 
 def test_a_class_of_the_notebook_stays_the_same_class() -> None:
@@ -179,7 +179,7 @@ def test_another_python_does_not_read_it() -> None:
 
 def test_a_run_has_its_function(tmp_path: Path) -> None:
     entrypoint, data = functions.packed(defined("def workload():\n    return 42\n"))
-    assert b"" == functions.function_in(tmp_path, "package.module:function")
+    assert functions.function_in(tmp_path, "package.module:function") == b""
     with pytest.raises(DataError, match=r"there is no workload\.pkl here, which has the workload workload"):
         functions.function_in(tmp_path, entrypoint)
     (tmp_path / "workload.pkl").write_bytes(data)
@@ -201,5 +201,5 @@ def test_a_function_of_a_module_is_named_by_it(monkeypatch: pytest.MonkeyPatch) 
     exec("def function(): ...", vars(made))
     monkeypatch.setitem(sys.modules, "made", made)
 
-    assert "batchgrowth_trainer.workloads.digits:mlp" == importable_name(digits.mlp)
-    assert [None] * 3 == [importable_name(one) for one in (inner, defined(CELL), made.function)]
+    assert importable_name(digits.mlp) == "batchgrowth_trainer.workloads.digits:mlp"
+    assert [importable_name(one) for one in (inner, defined(CELL), made.function)] == [None] * 3

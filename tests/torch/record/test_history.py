@@ -54,7 +54,7 @@ def test_the_header_is_the_documented_one(tmp_path: Path) -> None:
     expected = (
         "update,epoch,stage,batchSize,learningRate,loss,workers,computeSeconds,exchangeSeconds,waitSeconds,seconds"
     )
-    assert expected == (tmp_path / "history.csv").read_text().splitlines()[0]
+    assert (tmp_path / "history.csv").read_text().splitlines()[0] == expected
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -73,7 +73,7 @@ def test_what_is_written_is_read_back_exactly(
     (found,) = read_run(directory).history
     if math.isnan(loss):
         wanted, found = (dataclasses.replace(entry, loss=0.0) for entry in (wanted, found))
-    assert wanted == found
+    assert found == wanted
 
 
 def test_evaluations_keep_their_metrics(tmp_path: Path) -> None:
@@ -97,14 +97,14 @@ def test_an_update_done_again_is_not_written_again(tmp_path: Path) -> None:
 def test_a_reopened_history_goes_on_where_it_was(tmp_path: Path) -> None:
     write(tmp_path, range(1, 4))
     write(tmp_path, range(2, 6))
-    assert [1, 2, 3, 4, 5] == updates_in(tmp_path)
+    assert updates_in(tmp_path) == [1, 2, 3, 4, 5]
 
 
 def test_rows_are_on_disk_after_flush(tmp_path: Path) -> None:
     with closing(History(tmp_path)) as history:
         history.append(row(1))
         history.flush()
-        assert [1] == updates_in(tmp_path)
+        assert updates_in(tmp_path) == [1]
 
 
 def test_truncate_goes_back_to_a_checkpoint_and_appends_from_there(tmp_path: Path) -> None:
@@ -114,22 +114,22 @@ def test_truncate_goes_back_to_a_checkpoint_and_appends_from_there(tmp_path: Pat
         history.append_evaluation(evaluation(4))
         history.append_evaluation(evaluation(8))
         history.truncate(6)
-        assert 6 == history.last_update
+        assert history.last_update == 6
         assert history.append(row(7, loss=7.0))
     run = read_run(tmp_path)
-    assert [1, 2, 3, 4, 5, 6, 7] == [entry.update for entry in run.history]
-    assert 7.0 == run.history[-1].loss
-    assert [4] == [entry.update for entry in run.evaluations]
-    assert ["evaluations.csv", "history.csv"] == sorted(path.name for path in tmp_path.iterdir())
+    assert [entry.update for entry in run.history] == [1, 2, 3, 4, 5, 6, 7]
+    assert run.history[-1].loss == 7.0
+    assert [entry.update for entry in run.evaluations] == [4]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluations.csv", "history.csv"]
 
 
 def test_truncating_to_the_beginning_leaves_the_header(tmp_path: Path) -> None:
     write(tmp_path, range(1, 4))
     with closing(History(tmp_path)) as history:
         history.truncate(0)
-        assert 0 == history.last_update
+        assert history.last_update == 0
         history.append(row(1))
-    assert [1] == updates_in(tmp_path)
+    assert updates_in(tmp_path) == [1]
 
 
 def test_a_failed_truncation_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_failed_truncation_leaves_the_file_as_it_was(tmp_path: Path, monkeypat
     with closing(History(tmp_path)) as history, pytest.raises(OSError, match=r"Input/output error.*history\.csv"):
         history.truncate(1)
     assert before == (tmp_path / "history.csv").read_bytes()
-    assert ["history.csv"] == [path.name for path in tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["history.csv"]
 
 
 def test_a_line_torn_anywhere_is_dropped(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_a_line_torn_anywhere_is_dropped(tmp_path: Path) -> None:
     start_of_last = whole.rstrip(b"\n").rindex(b"\n") + 1
     for end in range(start_of_last, len(whole)):
         path.write_bytes(whole[:end])
-        assert [1, 2] == updates_in(tmp_path)
+        assert updates_in(tmp_path) == [1, 2]
     write(tmp_path, range(3, 5))
-    assert [1, 2, 3, 4] == updates_in(tmp_path)
+    assert updates_in(tmp_path) == [1, 2, 3, 4]
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -201,7 +201,7 @@ def test_the_end_alone_of_a_long_file_is_read(tmp_path: Path, monkeypatch: pytes
 def test_a_torn_header_is_written_anew(tmp_path: Path) -> None:
     (tmp_path / "history.csv").write_bytes(b"update,epo")
     write(tmp_path, range(1, 3))
-    assert [1, 2] == updates_in(tmp_path)
+    assert updates_in(tmp_path) == [1, 2]
 
 
 def test_other_metrics_than_the_file_has_are_refused(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_full_disk_is_an_oserror_that_names_the_file_and_loses_no_row(tmp_path
         with largest_file(torn), pytest.raises(OSError, match=r"history\.csv"):
             history.flush()
         assert torn == (tmp_path / "history.csv").stat().st_size
-        assert [1] == updates_in(tmp_path)
+        assert updates_in(tmp_path) == [1]
         history.append(row(3))
     assert (row(1), row(2), row(3)) == read_run(tmp_path).history
 
@@ -236,7 +236,7 @@ def test_rows_wait_in_memory_for_a_full_disk(tmp_path: Path, monkeypatch: pytest
             monkeypatch.setattr(history_module, "_MOST_WAITING_BYTES", 5000)
             with pytest.raises(OSError, match=r"history\.csv"):
                 collections.deque(map(history.append, map(row, range(50, 100))))
-        assert [1] == updates_in(tmp_path)
+        assert updates_in(tmp_path) == [1]
         last = history.last_update
     assert list(range(1, last + 1)) == updates_in(tmp_path)
 
@@ -260,7 +260,7 @@ def test_every_file_is_closed_even_if_one_cannot_be_written(tmp_path: Path) -> N
     with largest_file((tmp_path / "history.csv").stat().st_size), pytest.raises(OSError, match=r"history\.csv"):
         history.close()
     history.close()
-    assert [1] == updates_in(tmp_path)
+    assert updates_in(tmp_path) == [1]
 
 
 @contextmanager
@@ -276,7 +276,7 @@ def largest_file(bytes_: int) -> Iterator[None]:
 
 def test_a_resize_is_spelt_as_the_summary_spells_it() -> None:
     resize = ResizeRow(update=120, from_workers=1, to_workers=2, pause_seconds=0.125)
-    assert {"update": 120, "from": 1, "to": 2, "pauseSeconds": 0.125} == resize.to_json()
+    assert resize.to_json() == {"update": 120, "from": 1, "to": 2, "pauseSeconds": 0.125}
     assert resize == ResizeRow.from_json(resize.to_json())
 
 

@@ -66,7 +66,7 @@ def test_a_run_whose_lock_was_given_to_another_writes_no_more(tmp_path: Path) ->
             with pytest.raises(Superseded, match="another run has taken over the folder"):
                 first.write("kept", b"too late")
             second.check_held()
-    assert b"by the first" == (tmp_path / "kept").read_bytes()
+    assert (tmp_path / "kept").read_bytes() == b"by the first"
 
 
 def test_a_requested_stop_ends_the_wait(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_what_an_earlier_run_left_is_set_aside_whole_and_again_and_again(tmp_pat
             (tmp_path / "checkpoints" / "update-1").mkdir(parents=True)
             (tmp_path / "notes.txt").write_text("the user's own")
             assert tmp_path / "earlier" / str(number) == folder.set_earlier_run_aside()
-    assert "run 2" == (tmp_path / "earlier" / "2" / "history.csv").read_text()
+    assert (tmp_path / "earlier" / "2" / "history.csv").read_text() == "run 2"
     assert (tmp_path / "earlier" / "3" / "checkpoints" / "update-1").is_dir()
-    assert ["earlier", "notes.txt"] == sorted(p.name for p in tmp_path.iterdir() if p.name != ".lock")
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != ".lock") == ["earlier", "notes.txt"]
 
 
 def test_an_earlier_run_that_a_user_has_renamed_is_no_number(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_summary_says_that_the_run_is_finished(tmp_path: Path) -> None:
     with closing(OutputFolder(tmp_path)) as folder:
         assert folder.summary() is None
         folder.write_summary({"updates": 3})
-        assert {"updates": 3} == folder.summary()
+        assert folder.summary() == {"updates": 3}
         for damaged in ("{", "[1]", ""):
             (tmp_path / "summary.json").write_text(damaged)
             assert folder.summary() is None
@@ -140,5 +140,5 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(StorageError, match=r"could not be written \(No space left on device\)"):
             folder.write("model.safetensors", b"new")
-    assert b"old" == (tmp_path / "model.safetensors").read_bytes()
-    assert [".lock", "model.safetensors"] == sorted(p.name for p in tmp_path.iterdir())
+    assert (tmp_path / "model.safetensors").read_bytes() == b"old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "model.safetensors"]

@@ -101,11 +101,11 @@ def test_what_was_saved_comes_back_in_another_folder(trainer: Any) -> None:
     saved = second.checkpoints.resume(lambda note: pytest.fail(note))
     assert saved is not None
     expected = snapshot(17)
-    assert expected.position == saved.snapshot.position
+    assert saved.snapshot.position == expected.position
     assert weights_sha256(expected.tensors) == weights_sha256({n: saved.snapshot.tensors[n] for n in expected.tensors})
-    assert STORY == saved.story
+    assert saved.story == STORY
     assert first.rows == second.rows
-    assert 17 == len(second.rows)
+    assert len(second.rows) == 17
 
 
 def test_where_nothing_was_saved_there_is_nothing(trainer: Any) -> None:
@@ -113,16 +113,16 @@ def test_where_nothing_was_saved_there_is_nothing(trainer: Any) -> None:
     (empty.folder / "summary.json").write_text("{}")
     empty.checkpoints.prepare()
     assert empty.resume() is None
-    assert [] == empty.notes + [path.name for path in empty.folder.iterdir()]
+    assert empty.notes + [path.name for path in empty.folder.iterdir()] == []
 
 
 def test_the_newest_ones_are_kept_with_what_they_need(store: MemoryStore, trainer: Any) -> None:
     run = trainer()
     for update in (5, 90, 100, 2000):
         run.save(update)
-    assert [100, 2000] == [int(name.split("-")[1]) for name in names(store, "states")]
-    assert [100, 2000] == [int(name.split("-")[1]) for name in names(store, "checkpoints")]
-    assert 2000 == trainer().resume()
+    assert [int(name.split("-")[1]) for name in names(store, "states")] == [100, 2000]
+    assert [int(name.split("-")[1]) for name in names(store, "checkpoints")] == [100, 2000]
+    assert trainer().resume() == 2000
     whole = len((run.folder / "history.csv").read_bytes())
     assert whole < sum(len(content(store, name)) for name in names(store, "rows")) < 2 * whole
 
@@ -156,11 +156,11 @@ def test_a_trainer_that_is_late_replaces_nothing(store: MemoryStore, trainer: An
     late = trainer()
     late.save(10)
     other = trainer()
-    assert 10 == other.resume()
+    assert other.resume() == 10
     other.save(20)
     other.save(30)
     late.save(11)
-    assert [11, 20, 30] == [int(name.split("-")[1]) for name in names(store, "states")]
+    assert [int(name.split("-")[1]) for name in names(store, "states")] == [11, 20, 30]
     other.save(40)
     third = trainer()
     assert 40 == third.resume() == len(third.rows)
@@ -168,7 +168,7 @@ def test_a_trainer_that_is_late_replaces_nothing(store: MemoryStore, trainer: An
         late.checkpoints.load_latest(lambda note: None)
     saved = other.checkpoints.load_latest(lambda note: None)
     assert saved is not None
-    assert 40 == saved.snapshot.position.update
+    assert saved.snapshot.position.update == 40
 
 
 @pytest.mark.fault("D13")
@@ -177,11 +177,11 @@ def test_two_trainers_at_once_share_the_states_and_leave_each_other_theirs(store
     for update in (10, 20, 30):
         one.save(update)
         other.save(update, {**STORY, "seconds": 3.5})
-    assert 1 == len(names(store, "states"))
-    assert 2 == len(names(store, "checkpoints"))
+    assert len(names(store, "states")) == 1
+    assert len(names(store, "checkpoints")) == 2
     other.save(40)
     one.save(31)
-    assert 31 == one.checkpoints._update
+    assert one.checkpoints._update == 31
     third = trainer()
     assert 40 == third.resume() == len(third.rows)
 
@@ -217,7 +217,7 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_it_is_taken(
     unseen = (part, damage) == ("checkpoints", remove)  # without its manifest it is none
     assert len(second.notes) == (0 if unseen else 1)
     second.save(31)
-    assert 31 == trainer().resume()
+    assert trainer().resume() == 31
 
 
 @pytest.mark.fault("D10")
@@ -254,14 +254,14 @@ def test_what_a_killed_trainer_left_is_swept_once_it_is_old(
     killed.bucket.left = 1
     with pytest.raises(StorageError):
         killed.save(5)
-    assert 1 == len(names(store, "states"))
+    assert len(names(store, "states")) == 1
     other.save(6)
     other.checkpoints.prepare()
-    assert 2 == len(names(store, "states"))
+    assert len(names(store, "states")) == 2
     monkeypatch.setattr(remote, "_ORPHANED", timedelta(0))
     other.checkpoints.prepare()
-    assert 1 == len(names(store, "states"))
-    assert 6 == trainer().resume()
+    assert len(names(store, "states")) == 1
+    assert trainer().resume() == 6
 
 
 def test_a_store_that_cannot_be_written_is_found_before_the_training(trainer: Any) -> None:
@@ -279,8 +279,8 @@ def test_the_results_are_kept_and_come_back(store: MemoryStore, trainer: Any) ->
     run.checkpoints.keep_results()
     assert {"history.csv", "model.safetensors", "summary.json"} <= set(names(store))
     again = trainer()
-    assert 3 == again.resume()
-    assert '{"updates": 3}' == (again.folder / "summary.json").read_text()
+    assert again.resume() == 3
+    assert (again.folder / "summary.json").read_text() == '{"updates": 3}'
 
 
 # --- the rows -----------------------------------------------------------------------------------------------------
@@ -300,8 +300,8 @@ def test_pieces_are_few_and_every_byte_is_uploaded_seldom() -> None:
 
 def test_no_piece_exceeds_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "LARGEST_BYTES", 100)
-    assert [100, 200, 250] == grown([], 250)
-    assert [100, 200, 300] == grown(grown([], 250), 300)
+    assert grown([], 250) == [100, 200, 250]
+    assert grown(grown([], 250), 300) == [100, 200, 300]
     ends = list[int]()
     for size in range(1, 2000, 7):
         ends = grown(ends, size)
@@ -317,5 +317,5 @@ def test_rows_beyond_the_checkpoint_are_dropped_and_written_again(store: MemoryS
     second.folder.joinpath("history.csv").write_text("\n".join(["update,loss", *second.rows, "7,0.25", "8,0.25", ""]))
     second.save(9)
     third = trainer()
-    assert 9 == third.resume()
-    assert ["7,0.25", "8,0.25", "9,0.5"] == third.rows[6:]
+    assert third.resume() == 9
+    assert third.rows[6:] == ["7,0.25", "8,0.25", "9,0.5"]

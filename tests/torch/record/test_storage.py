@@ -51,8 +51,8 @@ def test_what_may_pass_is_retried_and_what_comes_again_is_not(number: int, kind:
 
 def test_a_storage_error_is_retried_and_each_is_noted() -> None:
     notes: list[str] = []
-    assert 3 == retried(failing(2, StorageError("no room.")), 60, notes.append)
-    assert ["no room; trying again, for up to 60 s"] * 2 == notes
+    assert retried(failing(2, StorageError("no room.")), 60, notes.append) == 3
+    assert notes == ["no room; trying again, for up to 60 s"] * 2
 
 
 def test_it_is_retried_for_a_bounded_time() -> None:
@@ -64,11 +64,11 @@ def test_other_errors_are_not_retried() -> None:
     act = failing(1, CheckpointError("foreign"))
     with pytest.raises(CheckpointError, match="foreign"):
         retried(act, 60)
-    assert 2 == act()
+    assert act() == 2
 
 
 def test_a_file_that_cannot_be_read_for_a_moment_is_read() -> None:
-    assert 3 == read_patiently("state", failing(2, os_error(errno.EIO)))
+    assert read_patiently("state", failing(2, os_error(errno.EIO))) == 3
 
 
 def test_a_file_that_can_never_be_read_is_named() -> None:

@@ -73,13 +73,13 @@ def test_each_size_is_traced_for_itself_and_too_many_are_an_error(
     """torch falls back to the interpreter after eight, with other bits in workers that have seen other sizes."""
     monkeypatch.setattr(compiled, "MOST_OTHER_REASONS", 8)
     spec = small_job("compile=true").spec
-    assert 4 == spec.shard
+    assert spec.shard == 4
     call = Compiled(lambda given: given * 2, spec, torch.device("cpu"))
     for size in range(1, 13):
         assert [2.0] * size == call(torch.ones(size)).tolist()
     with pytest.raises(WorkloadError, match=r"compiled 12 times.*Pad to a few lengths"):
         call(torch.ones(13))
-    assert [2.0] * 3 == call(torch.ones(3)).tolist(), "a size that was compiled is still there"
+    assert call(torch.ones(3)).tolist() == [2.0] * 3, "a size that was compiled is still there"
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -113,5 +113,5 @@ def test_processes_that_compile_for_themselves_get_the_same_bits(digits_job: Any
 
     with ThreadPoolExecutor() as pool:
         printed = list(pool.map(trained, ("one", "one", "another")))
-    assert 64 + 1 + 64 == len(printed[0])
-    assert 1 == len(set(printed))
+    assert len(printed[0]) == 64 + 1 + 64
+    assert len(set(printed)) == 1

@@ -101,8 +101,8 @@ def test_every_tensor_of_a_batch_is_moved() -> None:
     (first, sequence), rest = to_device(BATCH, torch.device("meta"))
 
     assert isinstance(sequence, Sequence)
-    assert ["meta"] * 3 == [tensor.device.type for tensor in (first, sequence.tokens, rest["mask"])]
-    assert ("a", 4) == (sequence.name, rest["number"])
+    assert [tensor.device.type for tensor in (first, sequence.tokens, rest["mask"])] == ["meta"] * 3
+    assert (sequence.name, rest["number"]) == ("a", 4)
 
 
 def test_a_gpu_gets_tensors_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_gpu_gets_tensors_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) 
     for tensor in (torch.ones(2), torch.ones(3), torch.eye(2).to_sparse()):
         to_device(tensor, torch.device("cuda"))
 
-    assert ["pin", *["cuda True"] * 3] == calls
+    assert calls == ["pin", *["cuda True"] * 3]
 
 
 FAULTS_OF_UPDATES = """

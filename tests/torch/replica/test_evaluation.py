@@ -74,7 +74,7 @@ def test_the_model_is_scored_in_eval_mode(small_job: Any, make_replica: Any) -> 
         "loss": replica.workload.loss(output, target).mean().item(),
         "accuracy": correct(output, target).mean().item(),
     }
-    assert pytest.approx(expected, rel=1e-6) == evaluate(replica, 0, 1, only_one)
+    assert evaluate(replica, 0, 1, only_one) == pytest.approx(expected, rel=1e-6)
     assert replica.model.training
 
 
@@ -99,7 +99,7 @@ def test_a_member_without_the_first_chunk_evaluates_too(small_job: Any, make_rep
         lengths.extend(len(row) for row in rows)
         return like
 
-    assert 0.0 == evaluate(replica, 1, 2, reduce)["loss"]
+    assert evaluate(replica, 1, 2, reduce)["loss"] == 0.0
     assert ([2, 300 * 4] if whole else [2]) == lengths
 
 
@@ -125,7 +125,7 @@ def test_it_leaves_no_trace(small_job: Any, make_replica: Any, model: str) -> No
 def test_without_a_test_set_there_is_nothing_to_say(small_job: Any, make_replica: Any) -> None:
     workload = net()
     bare = Workload(model=workload.model, loss=workload.loss, train=workload.train)
-    assert {} == evaluate(make_replica(small_job(), bare), 0, 1, only_one)
+    assert evaluate(make_replica(small_job(), bare), 0, 1, only_one) == {}
 
 
 def test_a_metric_that_is_wrong_is_named(small_job: Any, make_replica: Any) -> None:
@@ -162,9 +162,9 @@ def test_a_metric_of_the_whole_set(small_job: Any, make_replica: Any, members: i
     with torch.no_grad():
         expected = pairwise_auc(replica.model(inputs), target).item()
     values = values_of(replica, members)
-    assert expected == pytest.approx(values["auc"], rel=1e-6)
+    assert pytest.approx(values["auc"], rel=1e-6) == expected
     assert values == values_of(replica, 1)
-    assert ["loss", "accuracy", "auc"] == list(values)
+    assert list(values) == ["loss", "accuracy", "auc"]
 
 
 def test_it_gets_what_the_model_and_the_data_set_gave(small_job: Any, make_replica: Any) -> None:
@@ -173,7 +173,7 @@ def test_it_gets_what_the_model_and_the_data_set_gave(small_job: Any, make_repli
     replica = make_replica(small_job("precision=BFloat16"), with_auc(model, kept=lambda *both: seen.append(both) or 1))
     evaluate(replica, 0, 1, only_one)
     [(output, target)] = seen
-    assert (torch.bfloat16, (300, 3)) == (output.dtype, tuple(output.shape))
+    assert (output.dtype, tuple(output.shape)) == (torch.bfloat16, (300, 3))
     assert torch.equal(replica.workload.test.tensors[1], target)
 
 
@@ -261,7 +261,7 @@ def test_what_others_and_metrics_take_is_not_watched(small_job: Any, make_replic
         return only_one(rows, parts, like)
 
     replica = make_replica(small_job(), with_auc(nn.Linear(6, 3), seen=unwatched))
-    assert 1 == evaluate(replica, 0, 1, reduce, watch())["seen"]
+    assert evaluate(replica, 0, 1, reduce, watch())["seen"] == 1
 
 
 def test_several_test_sets(small_job: Any, make_replica: Any) -> None:

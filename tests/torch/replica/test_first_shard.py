@@ -34,14 +34,14 @@ def test_it_leaves_no_trace(digits_job: Any) -> None:
     spec = digits_job("optimizer={type: Adam, adam: {}}").spec
     plain, observed = (Replica(spec, build_workload(spec), torch.device("cpu")) for _ in range(2))
     first = first_shard(observed)
-    assert 64 == len(first.digest)
+    assert len(first.digest) == 64
     trained(plain, 2)
     before = trained(observed, 2)
     later = first_shard(observed)
     assert first.digest != later.digest, "the weights are others now"
     after = observed.tensors()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert 2 == observed.position.update
+    assert observed.position.update == 2
     ends = trained(plain, 2), trained(observed, 2)
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in before)
 
@@ -49,7 +49,7 @@ def test_it_leaves_no_trace(digits_job: Any) -> None:
 def test_it_is_the_same_in_replicas_of_one_job_alone(digits_job: Any) -> None:
     spec = digits_job().spec
     alike = {build_replica(spec).arithmetic for _ in range(2)}
-    assert 1 == len(alike)
+    assert len(alike) == 1
     assert alike != {build_replica(digits_job("seed=1").spec).arithmetic}
 
 
@@ -63,15 +63,16 @@ def test_other_instructions_add_differently(digits_job: Any) -> None:
     other = subprocess.run(
         [sys.executable, "-c", DIGEST], input=text, env=environment, capture_output=True, text=True, check=True
     ).stdout.strip()
-    assert 64 == len(other)
+    assert len(other) == 64
     assert mine.digest != other
 
 
 def test_what_differs_is_named() -> None:
     one = Arithmetic("a", "CPU", "EPYC", "AVX512", "torch 2.15", "1 thread")
-    assert "AVX2 rather than AVX512, 2 threads rather than 1 thread" == Arithmetic(
-        "b", "CPU", "EPYC", "AVX2", "torch 2.15", "2 threads"
-    ).why_not(one)
+    assert (
+        Arithmetic("b", "CPU", "EPYC", "AVX2", "torch 2.15", "2 threads").why_not(one)
+        == "AVX2 rather than AVX512, 2 threads rather than 1 thread"
+    )
     assert "other code or data" in Arithmetic("b", *list(one.to_json().values())[1:]).why_not(one)
     assert one == Arithmetic.from_json({**one.to_json(), "of a later version": 3})
 
@@ -79,5 +80,5 @@ def test_what_differs_is_named() -> None:
 def test_without_deterministic_kernels_there_is_none_to_compare(digits_job: Any) -> None:
     """Two GPUs of one kind would differ, and each would count as another kind of machine."""
     arithmetic = build_replica(digits_job("deterministic=false").spec).arithmetic
-    assert "" == arithmetic.digest
+    assert arithmetic.digest == ""
     assert arithmetic.torch

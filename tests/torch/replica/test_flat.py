@@ -67,7 +67,7 @@ def test_parameters_become_views_that_keep_their_values() -> None:
 def test_a_shared_weight_is_laid_out_once_and_gets_the_gradient_of_both_uses() -> None:
     model = Tied()
     flat = FlatParameters(model, CPU)
-    assert ["encode.weight", "decode.weight"] == [span.name for span in flat.spans]
+    assert [span.name for span in flat.spans] == ["encode.weight", "decode.weight"]
     assert model.again.weight is model.encode.weight
     row = torch.zeros(flat.length)
     flat.collect_into(flat.gradient_views(row))
@@ -92,7 +92,7 @@ def test_frozen_parameters_stay_as_they_are() -> None:
     model[0].requires_grad_(False)
     before = model[0].weight.clone()
     flat = FlatParameters(model, CPU)
-    assert ["1.weight", "1.bias"] == [span.name for span in flat.spans]
+    assert [span.name for span in flat.spans] == ["1.weight", "1.bias"]
     assert torch.float64 is model[0].weight.dtype
     assert torch.equal(before, model[0].weight)
 
@@ -100,9 +100,9 @@ def test_frozen_parameters_stay_as_they_are() -> None:
 def test_buffers_become_views_one_vector_per_dtype() -> None:
     model = Buffered()
     buffers = FlatBuffers(model, CPU)
-    assert {torch.float32, torch.float64, torch.int64, torch.bool} == set(buffers.vectors)
+    assert set(buffers.vectors) == {torch.float32, torch.float64, torch.int64, torch.bool}
     buffers.vectors[torch.int64].zero_()
-    assert (0, 0) == (int(model.count), int(model.large))
+    assert (int(model.count), int(model.large)) == (0, 0)
 
 
 def test_a_shared_buffer_has_one_home() -> None:
@@ -111,7 +111,7 @@ def test_a_shared_buffer_has_one_home() -> None:
     model.b.mean = model.a.mean
     buffers = FlatBuffers(model, CPU)
     model.a.mean += 1
-    assert 1 == len(buffers.spans[torch.float64])
+    assert len(buffers.spans[torch.float64]) == 1
     assert model.a.mean is model.b.mean
 
 
@@ -123,7 +123,7 @@ def test_changes_of_shards_are_averaged_by_their_examples() -> None:
     total = change(buffers, model, start, 3) + change(buffers, model, start, 1)
     buffers.advance(start, total / 4)
     assert (3 * 3 + 1 * 1) / 4 == model.mean[0].item() == model.replaced[0].item()
-    assert 8 == int(model.count)
+    assert int(model.count) == 8
     assert bool(model.seen)
 
 
@@ -133,7 +133,7 @@ def test_a_buffer_that_is_replaced_comes_back_to_its_view() -> None:
     view = model.replaced
     change(buffers, model, buffers.clone(), 2)
     assert view is model.replaced
-    assert [2.0, 2.0] == view.tolist()
+    assert view.tolist() == [2.0, 2.0]
 
 
 def test_restoring_also_takes_back_a_replacement() -> None:
@@ -142,7 +142,7 @@ def test_restoring_also_takes_back_a_replacement() -> None:
     start = buffers.clone()
     model.step(5.0)
     buffers.restore(start)
-    assert [0.0, 0.0] == model.replaced.tolist()
+    assert model.replaced.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ["constant", "mask", "large"])
@@ -160,7 +160,7 @@ def test_constant_buffers_do_not_drift(name: str) -> None:
 
 def test_a_model_without_buffers_has_empty_ones() -> None:
     buffers = FlatBuffers(nn.Linear(2, 2), CPU)
-    assert (0, {}) == (buffers.length, buffers.vectors)
+    assert (buffers.length, buffers.vectors) == (0, {})
 
 
 def test_an_observer_of_a_minimum_begins_at_infinity_and_becomes_a_number() -> None:

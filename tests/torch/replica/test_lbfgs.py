@@ -165,7 +165,7 @@ def test_a_pair_without_curvature_is_left_out(small_job: Any) -> None:
     before = vector(ours.model)
     ours.steps(2, 0.1)
     torch.testing.assert_close(vector(ours.model), before * 1.1**2)
-    assert 0 == ours.optimizer.state["numbers"].count_nonzero()
+    assert ours.optimizer.state["numbers"].count_nonzero() == 0
 
 
 def test_the_least_curvature_bounds_the_pairs(small_job: Any) -> None:
@@ -177,8 +177,8 @@ def test_the_least_curvature_bounds_the_pairs(small_job: Any) -> None:
         ours.steps(3, 1.0)
         return ours.optimizer.state["numbers"][0].item()
 
-    assert 0 == taken()
-    assert 2 == taken(leastCurvature="0.000000000001")
+    assert taken() == 0
+    assert taken(leastCurvature="0.000000000001") == 2
 
 
 class TwoServers:
@@ -230,11 +230,11 @@ def test_a_direction_that_rounding_has_turned_uphill_is_not_taken() -> None:
         vectors[name].fill_(2)
     coordinator = Coordinator(LBFGSBlock(history=1), [1.0, -4.0, 4.0])  # one pair, whose curvature is below 0
     coordinator.step(HeldSlices([Span("weight", (1,), 0)], vectors), 0.25, first=False)
-    assert 0 == coordinator.numbers[0]
-    assert 0.5 == vectors["weights"].item()
+    assert coordinator.numbers[0] == 0
+    assert vectors["weights"].item() == 0.5
 
 
 def test_sums_that_are_not_finite() -> None:
     """The loss of the next update then ends the job with an error that names the learning rate."""
-    assert 1e-30 == total([1e30, 1e-30, -1e30])
+    assert total([1e30, 1e-30, -1e30]) == 1e-30
     assert all(torch.tensor(total([1.0, bad, -bad])).isnan() for bad in (float("inf"), float("nan")))

@@ -128,7 +128,7 @@ def test_what_is_expected_is_read_ahead_by_all_of_them(loaders: Any) -> None:
         assert [number, number + 1, number + 2] == target.tolist()
         seen.append(int(inputs[0]))
     assert os.getpid() not in seen
-    assert 2 == len(set(seen))
+    assert len(set(seen)) == 2
 
 
 def test_an_update_with_unknown_followers_plans_none_of_them(
@@ -145,7 +145,7 @@ def test_an_update_with_unknown_followers_plans_none_of_them(
     monkeypatch.setattr(Plan, "step_at", counted)
     replica.partials(step, (0, step.shards))
     replica.loaders.close()
-    assert [] == planned
+    assert planned == []
 
 
 def wanted(number: int) -> tuple[Request, Any]:
@@ -159,7 +159,7 @@ def test_what_was_read_ahead_counts_only_for_the_same_examples(loaders: Any) -> 
     reading.read(*wanted(0))
     moved = Request(None, torch.arange(20, 23), 1)
     _, target = reading.read(moved, lambda: iter([moved]))
-    assert [20, 21, 22] == target.tolist()
+    assert target.tolist() == [20, 21, 22]
 
 
 def test_nothing_is_read_by_others_where_tensors_are_indexed(loaders: Any) -> None:
@@ -239,7 +239,7 @@ def test_they_end_when_their_parent_is_killed() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, check=False, env=environment)
     children = [int(pid) for pid in done.stdout.split()]
-    assert 2 == len(children), done.stderr
+    assert len(children) == 2, done.stderr
     end = time.monotonic() + 30
     while any(psutil.pid_exists(pid) for pid in children):
         assert time.monotonic() < end

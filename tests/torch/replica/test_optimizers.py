@@ -176,7 +176,7 @@ for job in {jobs!r}:
 print({{"sympy", "torch._dynamo"}} & sys.modules.keys())
 """
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
-    assert "set()\n" == done.stdout
+    assert done.stdout == "set()\n"
 
 
 def test_the_vector_keeps_no_gradient_after_a_step(small_job: Any) -> None:

@@ -40,7 +40,7 @@ def test_the_model_computes_in_it(small_job: Any, make_replica: Any, precision: 
     replica.commit(replica.plan.step_at(replica.position), summed(replica))
     evaluate(replica, 0, 1, only_one)
     assert {dtype} == seen.dtypes
-    assert {torch.float32} == {tensor.dtype for tensor in replica.tensors().values() if tensor.is_floating_point()}
+    assert {tensor.dtype for tensor in replica.tensors().values() if tensor.is_floating_point()} == {torch.float32}
 
 
 def test_its_gradient_is_close_to_that_of_float32(small_job: Any, make_replica: Any) -> None:
@@ -60,5 +60,5 @@ def test_a_loss_in_bfloat16_is_added_in_float32(small_job: Any, make_replica: An
     whole = "batch={initial: 257, maximum: 257, shard: 257}", "workload.examples=257"
     replica = make_replica(small_job("precision=BFloat16", *whole), ones)
     step = replica.plan.step_at(replica.position)
-    assert 1 == step.shards
-    assert 1.0 == replica.commit(step, summed(replica)).loss
+    assert step.shards == 1
+    assert replica.commit(step, summed(replica)).loss == 1.0

@@ -34,7 +34,7 @@ def test_a_retried_example_gives_the_same_weights(small_job: Any, tmp_path: Path
     whole = train(job, Options(output_dir=tmp_path / "whole"))
     unreadable.fails |= {7: unreadable.stale(), 8: unreadable.stale(3), 50: unreadable.stale(data.MOST_TRIES - 1)}
     again = train(job, Options(output_dir=tmp_path / "again"))
-    assert [[], [], []] == list(unreadable.fails.values())
+    assert list(unreadable.fails.values()) == [[], [], []]
     assert whole["weightsSha256"] == again["weightsSha256"]
     assert whole["accuracy"] == again["accuracy"]
 
@@ -44,7 +44,7 @@ def test_the_number_of_retries_is_bounded(small_job: Any, tmp_path: Path) -> Non
     with pytest.raises(ReadFault, match=r"example 7 of Drawing: OSError: \[Errno \d+\] Stale file handle"):
         read(unreadable.torch.tensor([6, 7]))
     assert data.MOST_TRIES + 1 == unreadable.reads.count(7)
-    assert 2 == unreadable.reads.count(6)
+    assert unreadable.reads.count(6) == 2
 
 
 @pytest.mark.fault("D04")
@@ -65,7 +65,7 @@ def test_an_error_that_would_recur_is_raised_at_once(error: Exception) -> None:
     with pytest.raises(DataError, match="example 7 of Drawing") as raised:
         read(unreadable.torch.tensor([7]))
     assert not isinstance(raised.value, ReadFault)
-    assert [7] == unreadable.reads
+    assert unreadable.reads == [7]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_whole_epoch_ends_with_the_same_state(small_job: Any, make_replica: An
     """90 examples in batches of 28 end with a short batch of 6."""
     job = small_job(BATCH.format(28, 4))
     alone, together = train(make_replica(job, net()), 4), train(make_replica(job, net()), 4, workers)
-    assert (1, 0) == (alone.position.epoch, alone.position.offset)
+    assert (alone.position.epoch, alone.position.offset) == (1, 0)
     assert same(state(alone), state(together))
 
 
@@ -113,7 +113,7 @@ def test_a_lone_example_uses_the_running_statistics_of_batch_norm(small_job: Any
     replica = make_replica(small_job(BATCH.format(89, 89)), net())
     train(replica, 1)
     before = replica.buffers.clone()
-    assert 1 == first_step(replica).examples
+    assert first_step(replica).examples == 1
     train(replica, 1)
     assert same({"b": before[torch.float32]}, {"b": replica.buffers.vectors[torch.float32]})
     assert all(torch.isfinite(tensor).all() for tensor in replica.tensors().values())

@@ -37,7 +37,7 @@ def test_updates_are_drawn_four_times_a_second(small_job: object) -> None:
     before = len(notebook.shown)
     for number in range(1000):
         notebook.update(number % 30 + 1, at=number / 1000)
-    assert 4 == len(notebook.shown) - before
+    assert len(notebook.shown) - before == 4
     notebook.update(31, at=1.0)
     notebook.cell.handle(Stopped())
 

@@ -41,16 +41,16 @@ class ConfigMap:
 def test_only_the_newest_start_reports() -> None:
     kept = ConfigMap()
     first, second = _Claims(kept.answer), _Claims(kept.answer)
-    assert 0 == first.make()
+    assert first.make() == 0
     first.report("of the first")
-    assert 1 == second.make(), "though the first has reported no number that can be read"
+    assert second.make() == 1, "though the first has reported no number that can be read"
 
     with pytest.raises(Superseded, match="start 1 of the trainer reports for the job; this one, start 0, ends"):
         first.report("too late")
 
-    assert "of the first" == kept.data[PROGRESS_KEY]
+    assert kept.data[PROGRESS_KEY] == "of the first"
     second.report("of the second")
-    assert "of the second" == kept.data[PROGRESS_KEY]
+    assert kept.data[PROGRESS_KEY] == "of the second"
 
 
 @pytest.mark.fault("C25")
@@ -58,20 +58,20 @@ def test_two_that_count_at_once_get_two_numbers() -> None:
     kept = ConfigMap()
     first, second = _Claims(kept.answer), _Claims(kept.answer)
     config_map = first._read()
-    assert 0 == second.make()
+    assert second.make() == 0
     with pytest.raises(OSError, match="409"):
         first._write(config_map, 0)
-    assert 1 == first.make()
+    assert first.make() == 1
 
 
 def test_a_config_map_that_was_lost_is_claimed_again() -> None:
     kept = ConfigMap()
     kept.annotations[LAST_START] = "4"
     claims = _Claims(kept.answer)
-    assert 5 == claims.make()
+    assert claims.make() == 5
     kept.data.clear()
     claims.report("again")
-    assert {START_KEY: "5", PROGRESS_KEY: "again"} == kept.data
+    assert kept.data == {START_KEY: "5", PROGRESS_KEY: "again"}
 
 
 def test_what_is_refused_otherwise_is_tried_again() -> None:
@@ -97,7 +97,7 @@ def test_a_start_without_a_number_drives_nothing() -> None:
     def away() -> int:
         raise OSError("no route to host")
 
-    assert 3 == numbered(count, lambda: False)
+    assert numbered(count, lambda: False) == 3
     with pytest.raises(ClusterError, match="does not number this start"):
         numbered(away, lambda: False, patience=-1)
     with pytest.raises(Interrupted):
@@ -112,7 +112,7 @@ def test_a_superseded_reporter_says_so_and_does_not_try_again() -> None:
     said, began = list[Superseded](), time.monotonic()
     reporter = Reporter(refuse, lambda: 1, said.append)
     assert reporter._try(report(), tries=5)
-    assert ["start 2 reports"] == list(map(str, said))
+    assert list(map(str, said)) == ["start 2 reports"]
     assert time.monotonic() - began < 1
 
 

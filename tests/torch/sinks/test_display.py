@@ -109,7 +109,7 @@ update 5: test loss 0.2500
 epoch 2 of 2: update 6, loss 0.1667, batch 50, workers 2, 0.6 s
 done after update 6, 0.6 s
 """
-    assert expected == written(console)
+    assert written(console) == expected
 
 
 def test_a_log_says_where_a_resumed_run_goes_on_and_where_a_stopped_one_stood() -> None:
@@ -119,8 +119,8 @@ def test_a_log_says_where_a_resumed_run_goes_on_and_where_a_stopped_one_stood() 
     display.handle(next(rows(first=5)))
     display.handle(Stopped())
     first, *_, last = written(console).splitlines()
-    assert "digits goes on after update 4: 2 epochs, 6 updates, 2 stages" == first
-    assert "stopped after update 5, 0.5 s" == last
+    assert first == "digits goes on after update 4: 2 epochs, 6 updates, 2 stages"
+    assert last == "stopped after update 5, 0.5 s"
 
 
 def test_a_log_has_a_line_for_each_look_that_changed_the_batch() -> None:
@@ -135,9 +135,9 @@ def test_a_log_has_a_line_for_each_look_that_changed_the_batch() -> None:
     display.handle(EvaluationRow(4, 1.0, 0.4, 0.5, {}))
     display.handle(Looked(GrowthRow(4, 1.0, 61.5, 75, 75), "noise scale", 50, PLAN, ()))
     lines = written(console).splitlines()
-    assert "update 1: batch 25 → 50, noise scale 61.5" == lines[2]
+    assert lines[2] == "update 1: batch 25 → 50, noise scale 61.5"
     assert lines[3].startswith("epoch 1 of 2: update 4, loss 0.2500, test loss 0.5000")
-    assert ["update 4: batch 50 → 75, noise scale 61.5"] == lines[4:]
+    assert lines[4:] == ["update 4: batch 50 → 75, noise scale 61.5"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_log_says_why_a_run_ends_early(small_job: Any, judged: Judged, why: st
 def test_square_brackets_in_a_log_stay() -> None:
     console = Console(file=io.StringIO())
     make_display(console).handle(Note("worker [red]3[/red] was lost"))
-    assert "worker [red]3[/red] was lost\n" == written(console)
+    assert written(console) == "worker [red]3[/red] was lost\n"
 
 
 def test_a_terminal_shows_a_bar_with_the_current_numbers() -> None:
@@ -206,7 +206,7 @@ def test_a_note_on_a_terminal_stays_above_the_bar() -> None:
     display.handle(Started("digits", PLAN, Position()))
     display.handle(Note("workers 1 → 2 after update 4, pause 31 ms"))
     display.handle(Stopped())
-    assert 1 == written(console).count("workers 1 → 2 after update 4, pause 31 ms")
+    assert written(console).count("workers 1 → 2 after update 4, pause 31 ms") == 1
 
 
 def test_the_cursor_is_restored() -> None:
@@ -228,7 +228,7 @@ def test_the_time_left_follows_a_change_of_pace() -> None:
         display.handle(row)
     paces = [float(pace) for pace in re.findall(r"([\d.]+) examples/s", written(console))]
     display.handle(Stopped())
-    assert 25.0 == paces[0]
+    assert paces[0] == 25.0
     assert 2.0 <= paces[3] <= 5.0
 
 

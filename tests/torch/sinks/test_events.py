@@ -38,7 +38,7 @@ def test_a_new_sink_is_one_class_and_receives_the_whole_run(small_job: Any, tmp_
     assert Started("small", plan, Position()) == sink.events[0]
     assert [Finished(summary["weightsSha256"]), Stopped()] == sink.events[-2:]
     assert list(range(1, plan.updates + 1)) == [row.update for row in sink.of(HistoryRow)]
-    assert [1.0, 2.0, 3.0, 4.0] == [row.epoch for row in sink.of(EvaluationRow)]
+    assert [row.epoch for row in sink.of(EvaluationRow)] == [1.0, 2.0, 3.0, 4.0]
     assert [plan.updates] == [saved.update for saved in sink.of(CheckpointSaved)]
     assert "metrics at http://" in sink.of(Note)[0].text
 
@@ -82,7 +82,7 @@ def test_a_row_is_in_the_history_before_other_sinks_receive_it(
 
     run = make_run(small_job(), tmp_path, history, Watch())
     run.record_rows([update(small_job(), number) for number in (1, 2, 3)])
-    assert [(1, 1), (2, 2), (3, 3)] == recorded
+    assert recorded == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_a_repeated_row_is_published_once(small_job: Any, tmp_path: Path, history: History) -> None:
@@ -96,10 +96,10 @@ def test_a_repeated_row_is_published_once(small_job: Any, tmp_path: Path, histor
     for _ in range(2):
         run.record_evaluation(ends, {"loss": 0.5, "accuracy": 0.75}, 1.7e9)
 
-    assert [1, 2, 3] == [row.update for row in sink.of(HistoryRow)]
-    assert [12] == [row.update for row in sink.of(EvaluationRow)]
-    assert 3 == run.position.update
-    assert (1, 0.75) == (run.totals.evaluated, run.totals.accuracy)
+    assert [row.update for row in sink.of(HistoryRow)] == [1, 2, 3]
+    assert [row.update for row in sink.of(EvaluationRow)] == [12]
+    assert run.position.update == 3
+    assert (run.totals.evaluated, run.totals.accuracy) == (1, 0.75)
 
 
 def test_a_wait_is_published_once_until_the_next_update(small_job: Any, tmp_path: Path, history: History) -> None:
@@ -109,4 +109,4 @@ def test_a_wait_is_published_once_until_the_next_update(small_job: Any, tmp_path
         run.wait_for("a worker")
     run.record_rows([update(job, 1)])
     run.wait_for("a worker")
-    assert ["Waiting", "HistoryRow", "Waiting"] == [type(event).__name__ for event in sink.events]
+    assert [type(event).__name__ for event in sink.events] == ["Waiting", "HistoryRow", "Waiting"]

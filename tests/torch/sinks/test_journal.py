@@ -41,7 +41,7 @@ def test_what_happened_and_when(tmp_path: Path, plan: Plan) -> None:
     for event in (Started("job", plan, plan.position_at(1)), row(2), Finished("abc"), Stopped()):
         again.handle(event)
 
-    assert [
+    assert [(line["update"], line["event"], line["message"]) for line in lines(tmp_path)] == [
         (0, "Started", "started"),
         (2, "Recovered", "update 2: a worker was lost; going on from the last committed update"),
         (2, "ResizeRow", "update 2: workers 2 → 1, a pause of 250 ms"),
@@ -49,7 +49,7 @@ def test_what_happened_and_when(tmp_path: Path, plan: Plan) -> None:
         (1, "Started", "resumed after update 1"),
         (2, "Finished", "finished; weights SHA-256 abc"),
         (2, "Stopped", "the trainer ended"),
-    ] == [(line["update"], line["event"], line["message"]) for line in lines(tmp_path)]
+    ]
     times = [line["time"] for line in lines(tmp_path)]
     assert times == sorted(times)
     assert times[0].endswith("Z")
@@ -63,7 +63,7 @@ def test_what_a_full_disk_does_not_take_is_written_later(tmp_path: Path, monkeyp
     folder.mkdir()
     written.handle(Note("second"))
 
-    assert ["first", "second"] == [line["message"] for line in lines(folder)]
+    assert [line["message"] for line in lines(folder)] == ["first", "second"]
 
 
 def test_the_file_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

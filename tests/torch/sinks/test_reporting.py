@@ -58,7 +58,7 @@ def test_the_last_report_is_of_the_end(tmp_path: Path, small_job: MakeJob) -> No
     plan = make_plan(job.spec)
     assert (0, plan.updates) == (reports[0].update, reports[-1].update)
     assert (7, plan.updates, float(plan.epochs)) == (reports[-1].start, reports[-1].updates, reports[-1].epoch)
-    assert (1, 0.0) == (reports[-1].workers, reports[-1].eta_seconds)
+    assert (reports[-1].workers, reports[-1].eta_seconds) == (1, 0.0)
     assert {str(stage.index): 1 for stage in plan.stages} == reports[-1].crews
     assert reports == sorted(reports, key=lambda report: report.update)
     assert json.loads((tmp_path / "summary.json").read_text())["weightsSha256"] == reports[-1].weights_sha256
@@ -86,7 +86,7 @@ def test_the_longest_pause_of_each_stage_is_reported(small_job: MakeJob) -> None
         reporter.handle(ResizeRow(update, 1, 2, seconds))
     reporter.handle(Stopped())
 
-    assert {"0": 0.3, "1": 0.05} == reports[-1].pauses
+    assert reports[-1].pauses == {"0": 0.3, "1": 0.05}
 
 
 def test_decisions_are_reported_with_the_plan_that_they_make(small_job: MakeJob) -> None:
@@ -129,11 +129,11 @@ def test_a_wait_is_reported_until_the_next_update(small_job: MakeJob) -> None:
     reporter.handle(Waiting("a worker"))
     while not (reports and reports[-1].waiting_for):
         time.sleep(0.01)
-    assert "a worker" == reports[-1].waiting_for
+    assert reports[-1].waiting_for == "a worker"
     reporter.handle(WorkersReady(2))
     reporter.handle(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
     reporter.handle(Stopped())
-    assert (None, 2, 2) == (reports[-1].waiting_for, reports[-1].ready, reports[-1].workers)
+    assert (reports[-1].waiting_for, reports[-1].ready, reports[-1].workers) == (None, 2, 2)
 
 
 def test_what_the_exchange_did_is_reported(small_job: MakeJob) -> None:
@@ -160,10 +160,10 @@ def test_workers_that_add_differently_are_reported_while_there_are_any(small_job
     reporter.handle(ArithmeticDiffers({str(n): "AVX2 rather than AVX512" for n in range(20)}, "a line"))
     while not (reports and reports[-1].differing):
         time.sleep(0.01)
-    assert MOST_DIFFERING == len(reports[-1].differing)
+    assert len(reports[-1].differing) == MOST_DIFFERING
     reporter.handle(ArithmeticDiffers({}, ""))
     reporter.handle(Stopped())
-    assert {} == reports[-1].differing
+    assert reports[-1].differing == {}
 
 
 @pytest.mark.fault("B12")
@@ -192,7 +192,7 @@ def test_a_report_that_is_never_delivered_does_not_stop_training(
         raise OSError("away")
 
     reporter = Reporter(refuse, lambda: 3)
-    assert "" == reporter.newest
+    assert reporter.newest == ""
     summary = train(small_job(), Options(output_dir=tmp_path), [reporter])
 
     assert make_plan(small_job().spec).updates == summary["updates"]
@@ -227,7 +227,7 @@ def test_changes_are_reported_at_once_however_long_the_period_is(
             until(3)
     reporter.handle(Stopped())
 
-    assert [0, 0, 1, 3] == [report.update for report in reports]
+    assert [report.update for report in reports] == [0, 0, 1, 3]
 
 
 def test_the_last_report_is_repeated_where_the_kubelet_reads_it(tmp_path: Path) -> None:
@@ -238,27 +238,27 @@ def test_the_last_report_is_repeated_where_the_kubelet_reads_it(tmp_path: Path) 
 
     log.touch()
     repeat('{"update": 2}', log)
-    assert '{"update": 2}' == log.read_text()
+    assert log.read_text() == '{"update": 2}'
 
     repeat("ä" * 2049, log)
-    assert '{"update": 2}' == log.read_text(), "4,096 bytes are read"
+    assert log.read_text() == '{"update": 2}', "4,096 bytes are read"
     repeat("ä" * 2048, log)
-    assert "ä" * 2048 == log.read_text()
+    assert log.read_text() == "ä" * 2048
 
 
 def test_a_file_holds_the_newest_report(tmp_path: Path) -> None:
     """And no other file is left beside it."""
     write, count_start = to_file(tmp_path / "progress.json")
-    assert 0 == count_start()
+    assert count_start() == 0
 
     write('{"update": 1}')
     write('{"update": 2}')
 
-    assert '{"update": 2}\n' == (tmp_path / "progress.json").read_text()
-    assert ["progress.json"] == [path.name for path in tmp_path.iterdir()]
-    assert 0 == count_start(), "a text that is no report numbers nothing"
+    assert (tmp_path / "progress.json").read_text() == '{"update": 2}\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["progress.json"]
+    assert count_start() == 0, "a text that is no report numbers nothing"
     write(report(start=41))
-    assert 42 == count_start()
+    assert count_start() == 42
 
 
 def report(start: int) -> str:
@@ -372,7 +372,7 @@ def test_nothing_is_delivered_before_the_start_has_its_number(tmp_path: Path, sm
 
     reporter = Reporter(lambda text: arrived.append(Progress.from_json(text)), count_start)
     train(small_job(), Options(output_dir=tmp_path), [reporter])
-    assert {5} == {one.start for one in arrived}
+    assert {one.start for one in arrived} == {5}
 
 
 def test_another_plan_is_refused(tmp_path: Path, small_job: MakeJob) -> None:
@@ -401,7 +401,7 @@ def test_the_trainer_of_a_pod(tmp_path: Path, small_job: MakeJob) -> None:
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
-        assert 0 == done.returncode, done.stderr
+        assert done.returncode == 0, done.stderr
 
     told = Progress.from_json((tmp_path / "checkpoints" / "progress.json").read_text())
     assert make_plan(job.spec).updates == told.update

@@ -77,7 +77,7 @@ def test_a_run_that_ends_early_is_complete(small_job: Any) -> None:
     telemetry = filled(job)
     assert values(telemetry)["batchgrowth_progress_ratio"] < 1
     telemetry.handle(EndedEarly(make_plan(job.spec).until(1), job.spec, Judged(1)))
-    assert 1 == values(telemetry)["batchgrowth_progress_ratio"]
+    assert values(telemetry)["batchgrowth_progress_ratio"] == 1
 
 
 def test_every_metric_can_be_filled(small_job: Any) -> None:
@@ -91,23 +91,23 @@ def test_every_metric_can_be_filled(small_job: Any) -> None:
 @pytest.mark.fault("F05")
 def test_counters_count_and_gauges_hold_the_last_value(small_job: Any) -> None:
     found = values(filled(small_job()))
-    assert 2 == found["batchgrowth_updates_total"]
-    assert 45 == found["batchgrowth_examples_total"]
-    assert 0.5 == found["batchgrowth_epochs"]
-    assert 2 == found["batchgrowth_workers[training]"]
-    assert 0.9 == found["batchgrowth_evaluation[accuracy]"]
-    assert pytest.approx(0.4) == found["batchgrowth_update_duration_seconds_sum[compute]"]
-    assert 1 == found["batchgrowth_resize_duration_seconds_count[up]"]
-    assert 2 == found["batchgrowth_backups_total[backup]"]
-    assert 1 == found["batchgrowth_backups_total[original]"]
+    assert found["batchgrowth_updates_total"] == 2
+    assert found["batchgrowth_examples_total"] == 45
+    assert found["batchgrowth_epochs"] == 0.5
+    assert found["batchgrowth_workers[training]"] == 2
+    assert found["batchgrowth_evaluation[accuracy]"] == 0.9
+    assert found["batchgrowth_update_duration_seconds_sum[compute]"] == pytest.approx(0.4)
+    assert found["batchgrowth_resize_duration_seconds_count[up]"] == 1
+    assert found["batchgrowth_backups_total[backup]"] == 2
+    assert found["batchgrowth_backups_total[original]"] == 1
 
 
 def test_after_a_resume_examples_count_from_zero_like_updates(small_job: Any) -> None:
     telemetry = Telemetry(make_plan(small_job().spec), epochs=2.0)
     telemetry.handle(row(30, 2.25))
     found = values(telemetry)
-    assert 1 == found["batchgrowth_updates_total"]
-    assert 22.5 == found["batchgrowth_examples_total"]
+    assert found["batchgrowth_updates_total"] == 1
+    assert found["batchgrowth_examples_total"] == 22.5
 
 
 def test_the_endpoint_answers_until_it_is_closed(small_job: Any) -> None:
@@ -125,11 +125,11 @@ def test_the_endpoint_says_what_hangs_and_serves_the_metrics_beside_it(small_job
     endpoint = Endpoint(filled(small_job()).registry, "127.0.0.1", 0, lambda: hung[0])
     livez = endpoint.url.replace("/metrics", LIVENESS_PATH)
     with urllib.request.urlopen(livez, timeout=5) as answer:
-        assert (200, b"ok") == (answer.status, answer.read())
+        assert (answer.status, answer.read()) == (200, b"ok")
     hung[0] = "the event loop has not turned"
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(livez, timeout=5)
-    assert (503, b"the event loop has not turned") == (refused.value.code, refused.value.read())
+    assert (refused.value.code, refused.value.read()) == (503, b"the event loop has not turned")
     refused.value.close()
     with urllib.request.urlopen(endpoint.url, timeout=5) as answer:
         assert "batchgrowth_updates_total 2.0" in answer.read().decode()
@@ -143,7 +143,7 @@ def test_the_endpoint_of_a_pod_answers_over_ipv4_and_ipv6(small_job: Any) -> Non
     port = int(endpoint.url.rpartition(":")[2].split("/")[0])
     for host in ("127.0.0.1", *(["[::1]"] if socket.has_dualstack_ipv6() else ())):
         with urllib.request.urlopen(f"http://{host}:{port}{LIVENESS_PATH}", timeout=5) as answer:
-            assert b"ok" == answer.read()
+            assert answer.read() == b"ok"
     endpoint.close()
 
 

@@ -106,7 +106,7 @@ def from_mlflow(folder: Path) -> Read:
         for metric in client.get_metric_history(run.info.run_id, name):
             values.setdefault((name, metric.step), []).append(metric.value)
     summary = {name.removeprefix("batchgrowth."): value for name, value in run.data.tags.items()}
-    assert "small" == run.data.tags["mlflow.runName"]
+    assert run.data.tags["mlflow.runName"] == "small"
     return Read(run.data.params, values, [run.info.status], summary, len(runs))
 
 
@@ -125,7 +125,7 @@ def from_wandb(folder: Path) -> Read:
             if kind == "run":
                 identifiers.add(record.run.run_id)
                 config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-                assert "small" == record.run.display_name
+                assert record.run.display_name == "small"
             elif kind == "history":
                 row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
                 for name, value in row.items():
@@ -189,12 +189,14 @@ def test_a_run_that_is_interrupted_and_resumed_is_one_run_in_the_library(
         key: found.values[key] for key in expected
     }
     assert {update for name, update in found.values if name == "train/workers"} == set(range(1, summary["updates"] + 1))
-    assert ("8", "Geometric", "0.05") == tuple(
-        found.parameters[name] for name in ("batch.initial", "batch.growth.type", "learningRate.initial")
+    assert tuple(found.parameters[name] for name in ("batch.initial", "batch.growth.type", "learningRate.initial")) == (
+        "8",
+        "Geometric",
+        "0.05",
     )
     assert summary["weightsSha256"] == found.summary["weightsSha256"]
     assert str(summary["updates"]) == found.summary["updates"]
-    assert "finished" == found.summary["status"]
+    assert found.summary["status"] == "finished"
     assert (1, ended) == (found.runs, found.ended)
 
 
@@ -232,7 +234,7 @@ def test_a_missing_library_is_refused_before_anything_is_created(
     with pytest.raises(SpecError) as refused:
         train(small_job("trackers=[MLflow, WeightsAndBiases]"), Options(output_dir=tmp_path / "run"))
 
-    assert ["spec.trackers"] * 2 == [fault.path for fault in refused.value.faults]
+    assert [fault.path for fault in refused.value.faults] == ["spec.trackers"] * 2
     assert "MLflow needs the package no_such_tracker, which is not installed" in str(refused.value)
     assert "pip install 'batchgrowth[mlflow]'" in str(refused.value)
     assert "pip install 'batchgrowth[wandb]'" in str(refused.value)
@@ -363,7 +365,7 @@ def test_updates_are_thinned_but_not_changes_evaluations_and_the_last(world: Wor
 
     assert {1, 5003, 7001, 10_000} <= set(world.tracker.updates)
     assert 40 <= len(world.tracker.updates) <= 45
-    assert [9_999] == [point.update for point in world.tracker.points if "test/accuracy" in point.values]
+    assert [point.update for point in world.tracker.points if "test/accuracy" in point.values] == [9_999]
     assert 1500 < sum(1 / period_seconds(second) for second in range(3600)) < 2000, "of an hour"
 
 
@@ -380,14 +382,14 @@ def test_what_a_failing_tracker_does_not_take_is_sent_later_and_reported_once(wo
     sink.handle(Finished("abc"))
     sink.handle(Stopped())
 
-    assert [1, 2, 3, 4] == world.tracker.updates
-    assert [""] == world.tracker.opened
+    assert world.tracker.updates == [1, 2, 3, 4]
+    assert world.tracker.opened == [""]
     [(status, summary)] = world.tracker.ends
     assert (Status.FINISHED, "abc", 4) == (status, summary["weightsSha256"], summary["updates"])
-    assert [
+    assert world.notes == [
         "spec.trackers: MLflow cannot record the run now (ConnectionError: away); training goes on, and what it lacks "
         "is in history.csv"
-    ] == world.notes
+    ]
 
 
 def test_one_that_hangs_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,9 +418,9 @@ def test_what_a_killed_trainer_has_sent_is_not_sent_again(world: World) -> None:
     resumed.handle(Stopped(RuntimeError("broken")))
 
     assert sorted(set(world.tracker.updates)) == sorted(world.tracker.updates)
-    assert 4 == world.tracker.updates[-1]
+    assert world.tracker.updates[-1] == 4
     assert len([point for point in world.tracker.points if "test/loss" in point.values]) <= 1
-    assert ["", "run 1"] == world.tracker.opened
+    assert world.tracker.opened == ["", "run 1"]
     assert [Status.FAILED] == [status for status, _ in world.tracker.ends]
     assert set(sent) <= {1, 2, 3}
 
@@ -432,6 +434,6 @@ def test_a_new_run_in_the_folder_is_a_new_one_for_the_tracker(
     for _ in range(2):
         train(small_job("trackers=[MLflow]"), Options(output_dir=tmp_path))
 
-    assert [[""], [""]] == [tracker.opened for tracker in made]
-    assert 1 == made[1].updates[0]
+    assert [tracker.opened for tracker in made] == [[""], [""]]
+    assert made[1].updates[0] == 1
     assert (tmp_path / "earlier" / "1" / "trackers" / "MLflow.json").is_file()

@@ -24,7 +24,7 @@ class State:
 
 def test_a_snapshot_is_taken_at_once_if_nothing_trains() -> None:
     state = State()
-    assert 0 == Control(state.take).request_snapshot().result(timeout=0).position.update
+    assert Control(state.take).request_snapshot().result(timeout=0).position.update == 0
 
 
 def test_while_training_a_snapshot_waits_for_the_boundary_and_is_shared() -> None:
@@ -35,10 +35,10 @@ def test_while_training_a_snapshot_waits_for_the_boundary_and_is_shared() -> Non
     assert not any(future.done() for future in wanted)
     state.update = 1
     control.at_boundary()
-    assert [1, 1] == [future.result(timeout=0).position.update for future in wanted]
-    assert 1 == state.taken
+    assert [future.result(timeout=0).position.update for future in wanted] == [1, 1]
+    assert state.taken == 1
     control.at_boundary()
-    assert 1 == state.taken
+    assert state.taken == 1
 
 
 def test_a_snapshot_that_waits_is_served_when_training_ends() -> None:
@@ -47,14 +47,14 @@ def test_a_snapshot_that_waits_is_served_when_training_ends() -> None:
     control.training(True)
     wanted = control.request_snapshot()
     control.training(False)
-    assert 0 == wanted.result(timeout=0).position.update
+    assert wanted.result(timeout=0).position.update == 0
 
 
 def test_a_stop_holds_for_its_generation_and_earlier_ones() -> None:
     control = Control(State().take)
     assert not control.stop_requested(0)
     control.request_stop(3)
-    assert [True, True, False] == [control.stop_requested(number) for number in (2, 3, 4)]
+    assert [control.stop_requested(number) for number in (2, 3, 4)] == [True, True, False]
     control.request_stop(1)
     assert control.stop_requested(3)
 
@@ -66,8 +66,8 @@ def test_the_first_signal_requests_a_stop_and_the_second_stops_at_once(number: s
         assert not requested()
         os.kill(os.getpid(), number)
         assert requested()
-        assert ["stopping"] == notes
+        assert notes == ["stopping"]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
-    assert ["stopping"] == notes
+    assert notes == ["stopping"]
     assert before is signal.getsignal(number)

@@ -55,6 +55,6 @@ def test_a_member_that_is_being_built_is_dropped(small_job: Any, forget: Any, mo
     monkeypatch.setattr(service, "get_worker", lambda: worker)
     with pytest.raises(service.NoMember):
         service.prepare_member("run", small_job("workload.entrypoint=small:plain").spec, ())
-    assert 1 == len(closed)
+    assert len(closed) == 1
     assert not service._MEMBERS
     assert not service._PREPARING

@@ -32,7 +32,7 @@ def test_a_thread_that_trains_on_does_not_abort_the_process() -> None:
     """When Dask has closed the worker, an update may be under way; finalizing the interpreter then ends in SIGABRT."""
     ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=False)
 
-    assert (0, "the end") == (ended.returncode, ended.stdout), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "the end"), ended.stderr
 
 
 def test_a_worker_that_leaves_ends_before_the_kubelet_kills_it() -> None:

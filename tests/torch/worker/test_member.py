@@ -105,17 +105,17 @@ def test_a_member_whose_step_failed_midway_has_no_state(small_job: Any, monkeypa
         [outcome], _ = generation([member], 1, until=5, evaluated=0)
         assert MemberOutcome(5) == outcome
         before, asked = member.replica.snapshot(), member.control.request_snapshot()
-        assert 5 == asked.result().position.update
+        assert asked.result().position.update == 5
 
         monkeypatch.setattr(Failing, "left", 6)  # of the four parameters in each step
         [outcome], _ = generation([member], 2, until=12, evaluated=0)
         assert isinstance(outcome.error, DeviceFault)
         with pytest.raises(RuntimeError, match="not whole"):
             member.control.request_snapshot().result()
-        assert (6, False) == (outcome.update, outcome.is_whole)
+        assert (outcome.update, outcome.is_whole) == (6, False)
         [outcome], _ = generation([member], 3, until=12, evaluated=0)
         assert isinstance(outcome.error, DeviceFault)
-        assert 6 == outcome.update
+        assert outcome.update == 6
 
         member.replica.restore(before)
         [outcome], _ = generation([member], 4, until=12, evaluated=0)

@@ -40,7 +40,7 @@ def test_the_rows_are_those_of_the_arrays(chunks: Any, kept_bytes: int) -> None:
     inputs, target = fetch(data, indices)
 
     assert isinstance(data, Dataset)
-    assert (20, 7) == (len(data), int(data[7][1]))
+    assert (len(data), int(data[7][1])) == (20, 7)
     assert np.array_equal(VALUES[indices], inputs)
     assert LABELS[indices].tolist() == target.tolist()
 
@@ -52,7 +52,7 @@ def test_only_chunks_with_a_needed_row_are_computed_and_each_once() -> None:
     for _ in range(2):
         fetch(data, torch.tensor([6, 16, 8, 17]))
 
-    assert {5: 1, 15: 1} == counted.computed
+    assert counted.computed == {5: 1, 15: 1}
 
 
 def test_a_shard_computes_a_chunk_once_even_if_none_is_kept() -> None:
@@ -61,7 +61,7 @@ def test_a_shard_computes_a_chunk_once_even_if_none_is_kept() -> None:
     for _ in range(2):
         fetch(data, torch.tensor([6, 16, 8, 17]))
 
-    assert {5: 2, 15: 2} == counted.computed
+    assert counted.computed == {5: 2, 15: 2}
 
 
 def test_the_chunks_used_last_are_kept() -> None:
@@ -71,7 +71,7 @@ def test_the_chunks_used_last_are_kept() -> None:
     for row in (0, 5, 0, 10, 0, 5):
         assert row * 3 == data[row][0][0]
 
-    assert {0: 1, 5: 2, 10: 1} == counted.computed
+    assert counted.computed == {0: 1, 5: 2, 10: 1}
 
 
 def test_a_row_belongs_to_its_reader() -> None:
@@ -90,7 +90,7 @@ def test_no_other_scheduler_computes() -> None:
         raise AssertionError("the graph went to another scheduler")
 
     with dask.config.set(scheduler=refused):
-        assert 18 == DaskArrays(Counted(5).values)[6][0][0]
+        assert DaskArrays(Counted(5).values)[6][0][0] == 18
 
 
 def computing() -> Any:

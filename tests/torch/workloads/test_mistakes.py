@@ -32,7 +32,7 @@ def test_the_error_names_file_line_and_remedy(name: str, tmp_path: Path, monkeyp
 
     text = str(caught.value)
     assert isinstance(caught.value, written.error)
-    assert [] == user_mistakes.missing_in(text, written), text
+    assert user_mistakes.missing_in(text, written) == [], text
     assert "\n" not in text
     assert "batchgrowth_trainer/" not in text
 

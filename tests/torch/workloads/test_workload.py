@@ -43,24 +43,24 @@ def test_every_kind_of_data_set_gives_the_same_batch(dataset: Any) -> None:
 def test_many_examples_are_read_at_once_where_the_data_set_can() -> None:
     dataset = Batched()
     fetch(dataset, torch.arange(6))
-    assert 1 == dataset.asked
+    assert dataset.asked == 1
 
 
 def test_of_three_tensors_the_last_is_the_target() -> None:
     (first, second), target = fetch(TensorDataset(torch.zeros(4), torch.ones(4), torch.arange(4)), torch.tensor([1, 3]))
-    assert (0.0, 2.0) == (first.sum().item(), second.sum().item())
-    assert [1, 3] == target.tolist()
+    assert (first.sum().item(), second.sum().item()) == (0.0, 2.0)
+    assert target.tolist() == [1, 3]
 
 
 def test_inputs_may_be_a_dictionary() -> None:
     inputs, target = fetch([({"a": 1.0}, 0), ({"a": 2.0}, 1)], torch.tensor([1, 0]))
-    assert [2.0, 1.0] == inputs["a"].tolist()
-    assert [1, 0] == target.tolist()
+    assert inputs["a"].tolist() == [2.0, 1.0]
+    assert target.tolist() == [1, 0]
 
 
 def test_there_need_not_be_a_target() -> None:
     inputs, target = fetch([(1.0, None), (2.0, None)], torch.tensor([1, 0]))
-    assert [2.0, 1.0] == inputs.tolist()
+    assert inputs.tolist() == [2.0, 1.0]
     assert target is None
 
 
@@ -69,9 +69,9 @@ def test_an_example_may_be_one_dictionary(key: str) -> None:
     """As of Hugging Face's data sets."""
     items = [{"a": torch.zeros(2), key: 5, "b": 1.0}, {"a": torch.ones(2), key: 6, "b": 2.0}]
     inputs, target = fetch(items, torch.tensor([1, 0]))
-    assert {"a", "b"} == inputs.keys()
-    assert [2.0, 1.0] == inputs["b"].tolist()
-    assert [6, 5] == target.tolist()
+    assert inputs.keys() == {"a", "b"}
+    assert inputs["b"].tolist() == [2.0, 1.0]
+    assert target.tolist() == [6, 5]
 
 
 def test_a_collate_function_of_ones_own() -> None:
@@ -80,13 +80,13 @@ def test_a_collate_function_of_ones_own() -> None:
         return nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([label for _, label in items])
 
     inputs, target = fetch([([1, 2, 3], 0), ([4], 1)], torch.tensor([1, 0]), collate=padded)
-    assert [[4, 0, 0], [1, 2, 3]] == inputs.tolist()
-    assert [1, 0] == target.tolist()
+    assert inputs.tolist() == [[4, 0, 0], [1, 2, 3]]
+    assert target.tolist() == [1, 0]
 
 
 def test_a_collate_function_gets_the_examples_of_a_tensor_data_set() -> None:
     inputs, target = fetch(TensorDataset(*TENSORS), torch.tensor([5]), collate=lambda items: (len(items), items[0][1]))
-    assert (1, 5) == (inputs, target)
+    assert (inputs, target) == (1, 5)
 
 
 def _raises(items: list[Any]) -> Any:
@@ -161,10 +161,10 @@ class Sum(nn.Module):
 
 def test_inputs_become_arguments() -> None:
     two = torch.full((3,), 2.0)
-    assert [4.0] * 3 == predict(Sum(), (two, two)).tolist()
-    assert [4.0] * 3 == predict(Sum(), [two, two]).tolist()
-    assert [4.0] * 3 == predict(Sum(), {"left": two, "right": two}).tolist()
-    assert [2.0] * 3 == predict(nn.Identity(), two).tolist()
+    assert predict(Sum(), (two, two)).tolist() == [4.0] * 3
+    assert predict(Sum(), [two, two]).tolist() == [4.0] * 3
+    assert predict(Sum(), {"left": two, "right": two}).tolist() == [4.0] * 3
+    assert predict(nn.Identity(), two).tolist() == [2.0] * 3
 
 
 def test_one_loss_per_example_is_passed_through() -> None:
@@ -195,4 +195,4 @@ def test_a_metric_is_named() -> None:
 
 def test_accuracy_counts_what_is_right() -> None:
     scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6]])
-    assert [1.0, 0.0, 1.0] == correct(scores, torch.tensor([1, 1, 1])).tolist()
+    assert correct(scores, torch.tensor([1, 1, 1])).tolist() == [1.0, 0.0, 1.0]

@@ -53,7 +53,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 def test_a_good_workload_is_returned(load: Load) -> None:
     workload = load(width="8", depth="2", examples=8)
-    assert 8 == len(workload.train)
+    assert len(workload.train) == 8
     assert workload.test is None
 
 
@@ -223,7 +223,7 @@ def test_an_argument_that_is_needed(load: Load) -> None:
 
 
 def test_a_function_may_take_anything(load: Load) -> None:
-    assert 8 == len(load("def workload(**anything):\n    return made()\n", a="1", b="2").train)
+    assert len(load("def workload(**anything):\n    return made()\n", a="1", b="2").train) == 8
 
 
 def test_data_of_another_length_is_a_data_error(load: Load) -> None:

@@ -33,7 +33,7 @@ def test_the_page_shows_the_example_as_it_is(language: str, file: str) -> None:
 
 def test_the_page_tells_the_defaults_of_what_ships() -> None:
     rows = re.findall(r"^\| `(\w+):(\w+)` \| (.*?) \|", PAGE, flags=re.MULTILINE)
-    assert 5 == len(rows)
+    assert len(rows) == 5
     for module, name, arguments in rows:
         function = getattr(importlib.import_module(f"batchgrowth_trainer.workloads.{module}"), name)
         parameters = inspect.signature(function).parameters.values()

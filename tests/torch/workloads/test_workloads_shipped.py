@@ -47,7 +47,7 @@ def one_update(workload: Workload, batch: int = 4) -> Tensor:
 def test_digits_are_split_by_class_the_same_for_every_seed() -> None:
     first, second = (load_workload(f"{PACKAGE}.digits:mlp", {}, seed=seed, examples=1437) for seed in (0, 1))
     train, test = first.train, first.test
-    assert (1437, 360) == (len(train), len(test))
+    assert (len(train), len(test)) == (1437, 360)
     assert torch.equal(train.tensors[0], second.train.tensors[0])
     together, apart = (torch.bincount(data.tensors[1]) / len(data) for data in (train, test))
     torch.testing.assert_close(together, apart, atol=0.003, rtol=0)
@@ -70,8 +70,8 @@ def test_digits_and_their_split_are_scikit_learns() -> None:
 
 def test_digits_are_images_of_grey_levels_from_0_to_1() -> None:
     images, labels = digits.split()[0].tensors
-    assert ((1437, 1, 8, 8), torch.float32, torch.int64) == (images.shape, images.dtype, labels.dtype)
-    assert (0.0, 1.0) == (images.min().item(), images.max().item())
+    assert (images.shape, images.dtype, labels.dtype) == ((1437, 1, 8, 8), torch.float32, torch.int64)
+    assert (images.min().item(), images.max().item()) == (0.0, 1.0)
 
 
 def test_the_digits_net_has_dropout_and_batch_norm_and_the_mlp_neither() -> None:
@@ -122,11 +122,11 @@ def test_cifar10_records_become_normalised_images(tmp_path: Path) -> None:
     records = write_cifar10(tmp_path)
     workload = load("cifar10_vgg11:workload", examples=15, data=str(tmp_path))
     inputs, target = fetch(workload.train, torch.tensor([14, 0]))
-    assert ((2, 3, 32, 32), torch.float32) == (inputs.shape, inputs.dtype)
-    assert [4, 0] == target.tolist()
+    assert (inputs.shape, inputs.dtype) == ((2, 3, 32, 32), torch.float32)
+    assert target.tolist() == [4, 0]
     green_at_row_2_column_5 = int(records[14, 1 + 1024 + 2 * 32 + 5])
     assert (green_at_row_2_column_5 / 255 - 0.4822) / 0.2435 == pytest.approx(inputs[0, 1, 2, 5].item(), abs=1e-5)
-    assert 3 == len(workload.test)
+    assert len(workload.test) == 3
 
 
 def test_one_cifar10_example_is_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_crop_and_flip_moves_each_image_by_its_own_draw() -> None:
     found = [place(padded[k], moved[k]) for k in range(64)]
     assert all(found)
     assert len(set(found)) > 40
-    assert {True, False} == {where[2] for where in found if where}
+    assert {where[2] for where in found if where} == {True, False}
 
 
 def place(padded: Tensor, image: Tensor) -> tuple[int, int, bool] | None:
@@ -198,13 +198,13 @@ def test_normalised_images_of_the_usual_mean_are_zero() -> None:
 
 
 def test_wrn_16_4_has_the_papers_number_of_weights() -> None:
-    assert 2_748_890 == sum(parameter.numel() for parameter in wide_resnet(16, 4, 0.3).parameters())
-    assert {0.3} == {module.p for module in wide_resnet(16, 4, 0.3).modules() if isinstance(module, nn.Dropout)}
+    assert sum(parameter.numel() for parameter in wide_resnet(16, 4, 0.3).parameters()) == 2_748_890
+    assert {module.p for module in wide_resnet(16, 4, 0.3).modules() if isinstance(module, nn.Dropout)} == {0.3}
 
 
 def test_vgg11_has_eight_convolutions_and_one_linear_layer() -> None:
     kinds = [type(module) for module in vgg11().modules()]
-    assert (8, 8, 1) == tuple(kinds.count(kind) for kind in (nn.Conv2d, nn.BatchNorm2d, nn.Linear))
+    assert tuple(kinds.count(kind) for kind in (nn.Conv2d, nn.BatchNorm2d, nn.Linear)) == (8, 8, 1)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def synthetic(**arguments: str) -> Workload:
 @pytest.mark.parametrize("model", ["wrn", "vgg11", "mlp"])
 def test_synthetic_images_train_every_model(model: str) -> None:
     workload = synthetic(model=model, examples="16", test="4")
-    assert (16, 4) == (len(workload.train), len(workload.test))
+    assert (len(workload.train), len(workload.test)) == (16, 4)
     assert torch.isfinite(one_update(workload)).all()
 
 
@@ -244,7 +244,7 @@ def test_synthetic_images_can_be_told_apart() -> None:
     train, test = (data.tensors for data in (lambda w: (w.train, w.test))(synthetic(model="wrn", examples="500")))
     centres = torch.stack([train[0][train[1] == label].mean(0) for label in range(10)]).flatten(1)
     nearest = torch.cdist(test[0].flatten(1), centres).argmin(1)
-    assert 256 == (nearest == test[1]).sum()
+    assert (nearest == test[1]).sum() == 256
 
 
 def test_an_unknown_synthetic_model() -> None:

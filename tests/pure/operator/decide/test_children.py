@@ -45,7 +45,7 @@ def test_every_child_is_owned_and_labelled(make_world: MakeWorld) -> None:
     for manifest in children(make_world()):
         metadata = manifest["metadata"]
         assert {"batchgrowth", "digits"} <= set(metadata["labels"].values())
-        assert ["0000-1111"] == [owner["uid"] for owner in metadata["ownerReferences"]]
+        assert [owner["uid"] for owner in metadata["ownerReferences"]] == ["0000-1111"]
         assert "finalizers" not in metadata
 
 
@@ -58,8 +58,8 @@ def test_pods_keep_to_the_restricted_profile(make_world: MakeWorld, role: str) -
     [container] = spec["containers"]
 
     assert spec["securityContext"]["runAsNonRoot"]
-    assert {"type": "RuntimeDefault"} == spec["securityContext"]["seccompProfile"]
-    assert {"drop": ["ALL"]} == container["securityContext"]["capabilities"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert not container["securityContext"]["allowPrivilegeEscalation"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert {"/tmp", "/etc/batchgrowth"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
@@ -73,9 +73,9 @@ def test_pods_speak_nothing_but_tls(make_world: MakeWorld, role: str) -> None:
 
     told = environment(pod_specs(world)[role]["containers"][0])
 
-    assert "true" == told["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"]
-    assert "/etc/batchgrowth/tls/tls.key" == told["DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY"]
-    assert "/etc/batchgrowth/tls/ca.crt" == told["DASK_DISTRIBUTED__COMM__TLS__CA_FILE"]
+    assert told["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] == "true"
+    assert told["DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY"] == "/etc/batchgrowth/tls/tls.key"
+    assert told["DASK_DISTRIBUTED__COMM__TLS__CA_FILE"] == "/etc/batchgrowth/tls/ca.crt"
 
 
 @pytest.mark.parametrize("role", ["scheduler", "trainer", "worker"])
@@ -84,7 +84,7 @@ def test_pods_ask_for_a_share_of_a_busy_node(make_world: MakeWorld, role: str) -
     world = make_world()
     world.settle()
     [container] = pod_specs(world)[role]["containers"]
-    assert "100m" == container["resources"]["requests"]["cpu"]
+    assert container["resources"]["requests"]["cpu"] == "100m"
 
 
 @pytest.mark.fault("E02")
@@ -92,8 +92,10 @@ def test_only_the_trainer_may_call_the_api_server(make_world: MakeWorld) -> None
     world = make_world()
     world.settle()
 
-    assert {"scheduler": False, "trainer": True, "worker": False} == {
-        role: spec["automountServiceAccountToken"] for role, spec in pod_specs(world).items()
+    assert {role: spec["automountServiceAccountToken"] for role, spec in pod_specs(world).items()} == {
+        "scheduler": False,
+        "trainer": True,
+        "worker": False,
     }
 
 
@@ -105,7 +107,7 @@ def test_the_authority_s_key_is_mounted_nowhere(make_world: MakeWorld) -> None:
         secrets = [
             s["secret"] for v in spec["volumes"] for s in v.get("projected", {}).get("sources", []) if "secret" in s
         ]
-        assert [["ca.crt", "tls.crt", "tls.key"]] == [[item["key"] for item in s["items"]] for s in secrets]
+        assert [[item["key"] for item in s["items"]] for s in secrets] == [["ca.crt", "tls.crt", "tls.key"]]
 
 
 @pytest.mark.fault("A12")
@@ -130,8 +132,8 @@ def test_nothing_of_a_job_lies_or_looks_outside_its_namespace(make_world: MakeWo
     world.job["metadata"]["namespace"] = "team-a"
     made = children(world)
 
-    assert {"team-a"} == {manifest["metadata"]["namespace"] for manifest in made}
-    assert {"team-a"} == set(re.findall(r'"namespace": "([^"]*)"', json.dumps(made)))
+    assert {manifest["metadata"]["namespace"] for manifest in made} == {"team-a"}
+    assert set(re.findall(r'"namespace": "([^"]*)"', json.dumps(made))) == {"team-a"}
     assert not re.search('"namespaceSelector"|"ClusterRole', json.dumps(made))
 
 
@@ -149,13 +151,13 @@ def test_the_spec_s_settings_of_pods(make_world: MakeWorld) -> None:
     pods = pod_specs(world)
 
     for spec in pods.values():
-        assert [{"name": "pull"}] == spec["imagePullSecrets"]
-        assert ("example/own:1", "Always") == tuple(spec["containers"][0][k] for k in ("image", "imagePullPolicy"))
-    assert "reader" == pods["worker"]["serviceAccountName"]
+        assert spec["imagePullSecrets"] == [{"name": "pull"}]
+        assert tuple(spec["containers"][0][k] for k in ("image", "imagePullPolicy")) == ("example/own:1", "Always")
+    assert pods["worker"]["serviceAccountName"] == "reader"
     claims = [
         v["persistentVolumeClaim"]["claimName"] for v in pods["trainer"]["volumes"] if "persistentVolumeClaim" in v
     ]
-    assert (["ckpt"], 7) == (claims, world.trainer["spec"]["backoffLimit"])
+    assert (claims, world.trainer["spec"]["backoffLimit"]) == (["ckpt"], 7)
 
 
 def test_an_object_store_and_its_credentials_are_the_trainer_s_alone(make_world: MakeWorld) -> None:
@@ -166,10 +168,10 @@ def test_an_object_store_and_its_credentials_are_the_trainer_s_alone(make_world:
     pods = pod_specs(world)
 
     [trainer] = pods["trainer"]["containers"]
-    assert "s3://runs/digits" == environment(trainer)["BATCHGROWTH_CHECKPOINT_URI"]
-    assert [{"secretRef": {"name": "store"}}] == trainer["envFrom"]
-    assert [{"name": "checkpoints", "emptyDir": {}}] == [
-        v for v in pods["trainer"]["volumes"] if v["name"] == "checkpoints"
+    assert environment(trainer)["BATCHGROWTH_CHECKPOINT_URI"] == "s3://runs/digits"
+    assert trainer["envFrom"] == [{"secretRef": {"name": "store"}}]
+    assert [v for v in pods["trainer"]["volumes"] if v["name"] == "checkpoints"] == [
+        {"name": "checkpoints", "emptyDir": {}}
     ]
     others = json.dumps([pods["worker"], pods["scheduler"]])
     assert "s3://" not in others
@@ -183,14 +185,14 @@ def test_without_a_secret_the_service_account_is_what_the_store_knows(make_world
     pod = pod_specs(world)["trainer"]
 
     assert "envFrom" not in pod["containers"][0]
-    assert "digits-trainer" == pod["serviceAccountName"]
+    assert pod["serviceAccountName"] == "digits-trainer"
 
 
 def test_another_restart_limit_changes_the_job_in_place(training_world: MakeWorld) -> None:
     world = training_world()
     world.edit(restarts={"limit": 9}).settle()
 
-    assert 9 == world.trainer["spec"]["backoffLimit"]
+    assert world.trainer["spec"]["backoffLimit"] == 9
 
 
 def test_a_job_keeps_the_template_that_the_api_server_filled_in(training_world: MakeWorld) -> None:
@@ -201,7 +203,7 @@ def test_a_job_keeps_the_template_that_the_api_server_filled_in(training_world: 
 
     [job] = [m for m in world.decide().apply if m["kind"] == "Job"]
 
-    assert "ClusterFirst" == job["spec"]["template"]["spec"]["dnsPolicy"]
+    assert job["spec"]["template"]["spec"]["dnsPolicy"] == "ClusterFirst"
 
 
 def test_threads_reach_the_workers(make_world: MakeWorld) -> None:
@@ -210,13 +212,13 @@ def test_threads_reach_the_workers(make_world: MakeWorld) -> None:
 
     told = environment(pod_specs(world)["worker"]["containers"][0])
 
-    assert ("3", "3", "1073741824", "1", "0") == (
+    assert (
         told["OMP_NUM_THREADS"],
         told["MKL_NUM_THREADS"],
         told["MALLOC_TRIM_THRESHOLD_"],
         told["MALLOC_ARENA_MAX"],
         told["MALLOC_MMAP_MAX_"],
-    )
+    ) == ("3", "3", "1073741824", "1", "0")
 
 
 @pytest.mark.parametrize("loaders", [0, 2])
@@ -247,10 +249,10 @@ def test_the_template_is_merged_into_the_workers(make_world: MakeWorld) -> None:
     [worker] = pod["spec"]["containers"]
 
     assert {"team": "red", names.JOB_LABEL: "digits"}.items() <= pod["metadata"]["labels"].items()
-    assert ({"pool": "gpu"}, [{"operator": "Exists"}]) == (pod["spec"]["nodeSelector"], pod["spec"]["tolerations"])
+    assert (pod["spec"]["nodeSelector"], pod["spec"]["tolerations"]) == ({"pool": "gpu"}, [{"operator": "Exists"}])
     resources = {"requests": {"cpu": "100m"}, "limits": {"nvidia.com/gpu": 1}}
     assert (resources, "WARN") == (worker["resources"], environment(worker)["NCCL_DEBUG"])
-    assert "dask" == worker["command"][0]
+    assert worker["command"][0] == "dask"
 
 
 @pytest.mark.parametrize("own", [None, {"requests": {"cpu": "2"}}])
@@ -306,8 +308,8 @@ def test_a_template_may_set_the_workers_probe(make_world: MakeWorld) -> None:
 
     patient, other = probe_with({"failureThreshold": 90}), probe_with({"tcpSocket": {"port": "health"}})
 
-    assert (90, {"path": "/health", "port": "health"}) == (patient["failureThreshold"], patient["httpGet"])
-    assert ({"port": "health"}, 20) == (other["tcpSocket"], other["periodSeconds"])
+    assert (patient["failureThreshold"], patient["httpGet"]) == (90, {"path": "/health", "port": "health"})
+    assert (other["tcpSocket"], other["periodSeconds"]) == ({"port": "health"}, 20)
     assert "httpGet" not in other, "the API server refuses a probe that does two things"
 
 
@@ -319,9 +321,9 @@ def test_the_trainer_may_patch_its_progress_and_nothing_else(make_world: MakeWor
     [rule] = world.child("Role", "digits-progress")["rules"]
     binding = world.children[Ref("RoleBinding", "digits-progress")]
 
-    assert (["digits-progress"], ["get", "patch"]) == (rule["resourceNames"], rule["verbs"])
-    assert ["digits-trainer"] == [subject["name"] for subject in binding["subjects"]]
-    assert "digits-trainer" == pod_specs(world)["trainer"]["serviceAccountName"]
+    assert (rule["resourceNames"], rule["verbs"]) == (["digits-progress"], ["get", "patch"])
+    assert [subject["name"] for subject in binding["subjects"]] == ["digits-trainer"]
+    assert pod_specs(world)["trainer"]["serviceAccountName"] == "digits-trainer"
 
 
 @pytest.mark.fault("A17")
@@ -331,8 +333,9 @@ def test_errors_that_would_recur_fail_the_trainer(make_world: MakeWorld) -> None
 
     rules = world.trainer["spec"]["podFailurePolicy"]["rules"]
 
-    assert [("FailJob", [2, 3, 4, 5]), ("Ignore", [75, 130])] == [
-        (rule["action"], rule["onExitCodes"]["values"]) for rule in rules if "onExitCodes" in rule
+    assert [(rule["action"], rule["onExitCodes"]["values"]) for rule in rules if "onExitCodes" in rule] == [
+        ("FailJob", [2, 3, 4, 5]),
+        ("Ignore", [75, 130]),
     ]
 
 
@@ -347,7 +350,7 @@ def test_a_workload_may_download_its_data_by_default(make_world: MakeWorld) -> N
     world.settle()
 
     own = {"podSelector": {"matchLabels": {names.JOB_LABEL: "digits"}}}
-    assert ["Ingress"] == policy(world)["policyTypes"]
+    assert policy(world)["policyTypes"] == ["Ingress"]
     assert "egress" not in policy(world)
     assert [{"from": [own]}, {"ports": [{"port": 9090, "protocol": "TCP"}]}] == policy(world)["ingress"]
 
@@ -372,5 +375,5 @@ def test_restricted_connections(make_world: MakeWorld) -> None:
 
     own = {"podSelector": {"matchLabels": {names.JOB_LABEL: "digits"}}}
     dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
-    assert ["Ingress", "Egress"] == policy(world)["policyTypes"]
+    assert policy(world)["policyTypes"] == ["Ingress", "Egress"]
     assert [{"to": [own]}, dns, storage] == policy(world)["egress"]

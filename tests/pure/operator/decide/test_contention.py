@@ -59,29 +59,31 @@ def test_a_fight_backs_off(training_world: MakeWorld, rewrite: Callable[[Any], N
     times = fight(world, rewrite, 70)
     later = fight(world, rewrite, 3000, each=50)
 
-    assert [0, 1, 2, 3, 4, 5, 7, 11, 19, 35, 67] == times
-    assert [300] * 6 == [after - before for before, after in pairwise(later)][-6:]
+    assert times == [0, 1, 2, 3, 4, 5, 7, 11, 19, 35, 67]
+    assert [after - before for before, after in pairwise(later)][-6:] == [300] * 6
     assert (5, 300) == (FREE_ROUNDS, LONGEST_WAIT_SECONDS)
-    assert CONTESTED == world.condition("Contested")
-    assert ["ChildRewritten"] == [event.reason for event in world.events if event.reason == "ChildRewritten"]
+    assert world.condition("Contested") == CONTESTED
+    assert [event.reason for event in world.events if event.reason == "ChildRewritten"] == ["ChildRewritten"]
 
 
 def test_the_condition_says_what_is_changed_by_whom_and_what_would_help(training_world: MakeWorld) -> None:
     world = training_world()
     fight(world, hpa, 8)
     assert (
-        "kube-controller-manager (scale) changes spec.replicas of the Deployment digits-workers again and again; the "
-        "operator puts it back ever less often. Remove the HorizontalPodAutoscaler from the Deployment; an autoscaler "
-        "of the job itself sets spec.workers.maximum." == message(world)
+        message(world)
+        == "kube-controller-manager (scale) changes spec.replicas of the Deployment digits-workers again and again; "
+        "the operator puts it back ever less often. Remove the HorizontalPodAutoscaler from the Deployment; an autoscaler "
+        "of the job itself sets spec.workers.maximum."
     )
-    assert {"Warning"} == {event.type for event in world.events if event.reason == "ChildRewritten"}
+    assert {event.type for event in world.events if event.reason == "ChildRewritten"} == {"Warning"}
 
     world = training_world()
     fight(world, webhook, 8)
     assert (
-        "A webhook or another controller changes spec.template.spec.containers[worker].image of the Deployment "
+        message(world)
+        == "A webhook or another controller changes spec.template.spec.containers[worker].image of the Deployment "
         "digits-workers again and again; the operator puts it back ever less often. Remove what changes it, or exempt "
-        "objects with the label batchgrowth.dev/job." == message(world)
+        "objects with the label batchgrowth.dev/job."
     )
 
 
@@ -103,10 +105,10 @@ def test_a_fight_holds_up_nothing_else(training_world: MakeWorld) -> None:
     fight(world, hpa, 100)
     hpa(world)
     world.children[PLAN]["data"] = {}
-    assert [PLAN] == [ref_of(manifest) for manifest in world.step().apply]
+    assert [ref_of(manifest) for manifest in world.step().apply] == [PLAN]
 
     world.deployment["metadata"]["labels"] = {}
-    assert [WORKERS] == [ref_of(manifest) for manifest in world.step().apply]
+    assert [ref_of(manifest) for manifest in world.step().apply] == [WORKERS]
 
 
 def test_what_the_job_wants_is_written_at_once(training_world: MakeWorld) -> None:
@@ -116,14 +118,14 @@ def test_what_the_job_wants_is_written_at_once(training_world: MakeWorld) -> Non
 
     hpa(world)
     world.report(431)
-    assert [WORKERS] == [ref_of(manifest) for manifest in world.step().apply]
-    assert 4 == world.deployment["spec"]["replicas"]
+    assert [ref_of(manifest) for manifest in world.step().apply] == [WORKERS]
+    assert world.deployment["spec"]["replicas"] == 4
     hpa(world)
-    assert () == world.step().apply
-    assert CONTESTED == world.condition("Contested")
+    assert world.step().apply == ()
+    assert world.condition("Contested") == CONTESTED
 
     world.edit(workers={"examplesPerWorker": 128, "maximum": 2}).step()
-    assert 2 == world.deployment["spec"]["replicas"]
+    assert world.deployment["spec"]["replicas"] == 2
     world.edit(suspend=True)
     world.trainer["status"] = {}
     world.settle()
@@ -133,31 +135,31 @@ def test_what_the_job_wants_is_written_at_once(training_world: MakeWorld) -> Non
 def test_a_fight_ends(training_world: MakeWorld) -> None:
     """Once nothing was changed for a minute, or twice the last wait; the next edit is put back at once."""
     world = training_world()
-    assert 7 == fight(world, hpa, 8)[-1]
+    assert fight(world, hpa, 8)[-1] == 7
 
     requeue = world.decide().requeue_after_seconds
     assert requeue is not None
     assert requeue <= CALM_SECONDS
     world.wait(CALM_SECONDS - 2).settle()
-    assert CONTESTED == world.condition("Contested")
+    assert world.condition("Contested") == CONTESTED
     world.wait(1).settle()
 
-    assert AT_REST == world.condition("Contested")
-    assert {} == world.put_backs
+    assert world.condition("Contested") == AT_REST
+    assert world.put_backs == {}
     assert "No field of the job's objects is changed again and again any more." in {e.message for e in world.events}
-    assert [0, 1] == fight(world, hpa, 2)
+    assert fight(world, hpa, 2) == [0, 1]
 
 
 def test_the_operator_looks_again_when_the_wait_is_over(training_world: MakeWorld) -> None:
     world = training_world()
-    assert 35 == fight(world, hpa, 40)[-1]
+    assert fight(world, hpa, 40)[-1] == 35
     hpa(world)
 
     while not (decision := world.step()).apply:
         assert decision.requeue_after_seconds is not None
         world.wait(decision.requeue_after_seconds)
 
-    assert 10 + 35 + 32 == (world.now - START).total_seconds()
+    assert (world.now - START).total_seconds() == 10 + 35 + 32
 
 
 @pytest.mark.parametrize("edits", [1, 2, 4])
@@ -165,15 +167,15 @@ def test_a_few_edits_are_no_fight(training_world: MakeWorld, edits: int) -> None
     world = training_world()
 
     assert edits == len(fight(world, hpa, edits))
-    assert AT_REST == world.condition("Contested")
+    assert world.condition("Contested") == AT_REST
 
 
 def test_edits_now_and_then_are_no_fight(training_world: MakeWorld) -> None:
     """Each is put back at once."""
     world = training_world()
 
-    assert 20 == len(fight(world, hpa, 20 * 90, each=90))
-    assert AT_REST == world.condition("Contested")
+    assert len(fight(world, hpa, 20 * 90, each=90)) == 20
+    assert world.condition("Contested") == AT_REST
 
 
 def test_a_child_that_loses_its_annotations_again_and_again(training_world: MakeWorld) -> None:
@@ -193,7 +195,7 @@ def test_another_child_of_the_same_name_starts_afresh(training_world: MakeWorld)
     world.step()
     world.deployment["metadata"]["uid"] = "another"
 
-    assert [0, 1] == fight(world, hpa, 2)
+    assert fight(world, hpa, 2) == [0, 1]
 
 
 def test_a_clock_that_is_set_back_holds_nothing_up(training_world: MakeWorld) -> None:
@@ -201,7 +203,7 @@ def test_a_clock_that_is_set_back_holds_nothing_up(training_world: MakeWorld) ->
     fight(world, hpa, 100)
     world.wait(-86_400)
 
-    assert [0, 1] == fight(world, hpa, 2)
+    assert fight(world, hpa, 2) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -92,15 +92,15 @@ def test_each_version_of_an_object_is_compared_once(monkeypatch: pytest.MonkeyPa
         assert is_in_place(found(2, uid="a", resourceVersion="1"), wanted)
         assert not is_in_place(found(3, uid="a", resourceVersion="2"), wanted)
         assert is_in_place(found(2, uid="b", resourceVersion="2"), wanted)
-    assert 3 == len(compared)
+    assert len(compared) == 3
     assert is_in_place(found(2), wanted)
     assert not is_in_place(found(3), wanted)
-    assert 5 == len(compared)
+    assert len(compared) == 5
 
     requested = wanted | {"status": {"phase": "Created"}}
     is_in_place(found(2, uid="a", resourceVersion="1"), requested)
-    assert 6 == len(compared), "the annotation does not name all of a manifest"
+    assert len(compared) == 6, "the annotation does not name all of a manifest"
 
     other = {"metadata": {"annotations": {names.MANIFEST: "other"}}, "spec": {"replicas": 2}}
     assert not is_in_place(found(2, uid="a", resourceVersion="1"), other)
-    assert 6 == len(compared)
+    assert len(compared) == 6

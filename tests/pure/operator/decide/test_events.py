@@ -49,15 +49,15 @@ def live(world: Any) -> Any:
 def test_a_job_s_life_reads_as_sentences(make_world: MakeWorld) -> None:
     world = live(make_world())
 
-    assert [
+    assert [event.message for event in world.events[:6]] == [
         PLAN_MADE,
         "Requested 1 worker; 0 joined so far.",
         "The scheduler is ready and 1 worker joined.",
         "Training began with 1 worker.",
         "The requested worker has joined.",
         "Stage 0 began with batch size 32.",
-    ] == [event.message for event in world.events[:6]]
-    assert {
+    ]
+    assert texts(world) == {
         "AllWorkersJoined": "The scheduler is ready and 4 workers joined.",
         "AtTarget": "No workers are being added or removed.",
         "ChildRefused": "Deployment digits-workers: bad quantity",
@@ -76,7 +76,7 @@ def test_a_job_s_life_reads_as_sentences(make_world: MakeWorld) -> None:
         "TooFewWorkers": "3 of 4 workers joined.",
         "TrainerRestarting": "The trainer starts over, since nothing keeps its checkpoints.",
         "UpdatesCommitted": "Training resumes when its workers have joined.",
-    } == texts(world)
+    }
     assert {
         "All 4 requested workers have joined.",
         "Training resumed with 4 workers.",
@@ -101,7 +101,7 @@ def test_what_a_situation_derives_is_derived_once_a_pass(
 
     world.decide()
 
-    assert ["cluster_problem", "is_running"] == sorted(calls)
+    assert sorted(calls) == ["cluster_problem", "is_running"]
 
 
 def test_the_workers_template_is_made_once_a_pass(training_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,4 +111,4 @@ def test_the_workers_template_is_made_once_a_pass(training_world: MakeWorld, mon
 
     world.decide()
 
-    assert 1 == len(made)
+    assert len(made) == 1

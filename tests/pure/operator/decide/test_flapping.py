@@ -28,7 +28,7 @@ def four(training_world: MakeWorld) -> Callable[[], Any]:
     def make() -> Any:
         world = training_world(**FOUR_AT_ONCE)
         world.wait(10).workers_ready().report(10, updates=UPDATES, seconds_per_update=2000.0).settle()
-        assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
+        assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
         return world
 
     return make
@@ -80,8 +80,8 @@ def test_an_hour_of_flapping(four: Any, levels: Any, each: float, monkeypatch: p
 
     assert most_in_a_minute(times, 10 * MINUTE) <= 1
     assert len([time for time in times if time < 10 * MINUTE]) <= 4 * MOST_TURNS * 2
-    assert "False" == world.condition("ClusterReady")[0]
-    assert "True" == world.condition("Degraded")[0]
+    assert world.condition("ClusterReady")[0] == "False"
+    assert world.condition("Degraded")[0] == "True"
     assert "Again and again since 2026-11-20T10:" in message(world, "ClusterReady")
 
     monkeypatch.setattr(situation, "MOST_TURNS", 10**9)
@@ -93,8 +93,8 @@ def test_the_first_turns_are_shown_at_once(four: Any) -> None:
     world = four()
     for turn in range(MOST_TURNS):
         world.wait(20).workers_ready(3).step()
-        assert ("False", "WaitingForWorkers") == world.condition("ClusterReady")
-        assert ("True", "ScalingUp") == world.condition("Resizing")
+        assert world.condition("ClusterReady") == ("False", "WaitingForWorkers")
+        assert world.condition("Resizing") == ("True", "ScalingUp")
         assert ("Again and again" in message(world, "ClusterReady")) == (turn == MOST_TURNS - 1)
         world.wait(5).workers_ready().step()
         assert (turn < MOST_TURNS - 1) == (world.condition("ClusterReady") == ("True", "AllWorkersJoined"))
@@ -105,7 +105,7 @@ def held(four: Any) -> Any:
     world = four()
     play(world, (4, 3), 5, 10 * MOST_TURNS)
     world.workers_ready().wait(WRITE_SECONDS).settle()
-    assert ("False", "True") == (world.condition("ClusterReady")[0], world.condition("Resizing")[0])
+    assert (world.condition("ClusterReady")[0], world.condition("Resizing")[0]) == ("False", "True")
     return world
 
 
@@ -114,13 +114,13 @@ def test_a_pod_that_came_to_rest(four: Any) -> None:
     """The operator looks again when the conditions have been good for a while, without any event."""
     world = held(four)
     assert world.decide().requeue_after_seconds == CALM_SECONDS
-    assert [] == play(world, [4], CALM_SECONDS - 1, CALM_SECONDS - 1)
+    assert play(world, [4], CALM_SECONDS - 1, CALM_SECONDS - 1) == []
 
     world.wait(1).step()
 
-    assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
-    assert ("False", "AtTarget") == world.condition("Resizing")
-    assert [] == play(world, [4], HOUR, HOUR)
+    assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
+    assert world.condition("Resizing") == ("False", "AtTarget")
+    assert play(world, [4], HOUR, HOUR) == []
 
 
 @pytest.mark.fault("B29")
@@ -129,12 +129,12 @@ def test_a_release_waits_for_a_write_that_was_made_just_now(four: Any) -> None:
     world = held(four)
     world.wait(CALM_SECONDS + 5)
     world.status["flapping"]["writeTime"] = timestamp_ms(world.now - timedelta(seconds=10))
-    assert "False" == world.condition("ClusterReady")[0]
+    assert world.condition("ClusterReady")[0] == "False"
 
-    assert WRITE_SECONDS - 10 == world.decide().requeue_after_seconds
+    assert world.decide().requeue_after_seconds == WRITE_SECONDS - 10
     world.wait(WRITE_SECONDS - 10).step()
 
-    assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
+    assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
 
 
 @pytest.mark.fault("B29")
@@ -147,7 +147,7 @@ def test_a_pod_that_stays_lost(four: Any) -> None:
     assert len(times) <= 3
     assert max(times) <= WRITE_SECONDS + 1
     assert message(world, "ClusterReady").startswith("2 of 4 workers joined. Again and again since")
-    assert 2 == world.status["workers"]["ready"]
+    assert world.status["workers"]["ready"] == 2
 
 
 @pytest.mark.fault("B29")
@@ -158,8 +158,8 @@ def test_the_end_is_not_delayed(four: Any, kind: str) -> None:
     world.trainer_ends(kind).settle()
 
     assert "Unknown" != world.condition("Succeeded")[0]
-    assert ("False", "Released") == world.condition("ClusterReady")
-    assert ("False", "AtTarget") == world.condition("Resizing")
+    assert world.condition("ClusterReady") == ("False", "Released")
+    assert world.condition("Resizing") == ("False", "AtTarget")
     assert "flapping" not in world.status
 
 
@@ -168,7 +168,7 @@ def test_an_edit_of_the_spec_is_a_new_beginning(four: Any) -> None:
 
     world.edit(activeDeadlineSeconds=10**6).settle()
 
-    assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
+    assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
     assert "flapping" not in world.status
 
 
@@ -177,7 +177,7 @@ def test_a_clock_that_was_set_back(four: Any) -> None:
     world = held(four)
 
     world.wait(-86400).settle()
-    assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
+    assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
 
     world = held(four)
     world.wait(-86400).workers_ready(2).settle()
@@ -189,8 +189,8 @@ def test_turns_that_are_long_ago_do_not_count(four: Any) -> None:
     for _ in range(3 * MOST_TURNS):
         world.wait(FORGOTTEN_AFTER_SECONDS).workers_ready(3).settle()
         world.wait(5).workers_ready().settle()
-        assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
-    assert {1} == {one["turns"] for one in world.status["flapping"]["conditions"]}
+        assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
+    assert {one["turns"] for one in world.status["flapping"]["conditions"]} == {1}
 
 
 def test_what_the_job_does_itself_is_no_turn(training_world: MakeWorld) -> None:
@@ -200,13 +200,13 @@ def test_what_the_job_does_itself_is_no_turn(training_world: MakeWorld) -> None:
         world.wait(5).report(update).settle()
         for ready in range(world.status["workers"]["ready"], world.deployment["spec"]["replicas"] + 1):
             world.wait(1).workers_ready(ready).settle()
-    assert 40 == world.status["workers"]["ready"]
+    assert world.status["workers"]["ready"] == 40
 
     world.edit(workers={"examplesPerWorker": 8, "minimum": 1, "maximum": 2}).settle()
     for ready in range(40, 1, -1):
         world.wait(1).workers_ready(ready).settle()
 
-    assert 2 == world.status["workers"]["ready"]
+    assert world.status["workers"]["ready"] == 2
     assert "flapping" not in world.status
 
 
@@ -230,12 +230,12 @@ def test_a_report_that_comes_and_goes(four: Any) -> None:
         world.wait(15)
 
     assert most_in_a_minute(times, 5 * MINUTE) <= 1
-    assert ("Unknown", "ReportRefused") == world.condition("Stalled")
-    assert ("True", "UpdatesCommitted") == world.condition("Training")
+    assert world.condition("Stalled") == ("Unknown", "ReportRefused")
+    assert world.condition("Training") == ("True", "UpdatesCommitted")
 
 
 def test_only_conditions_that_turn_are_held(four: Any) -> None:
     world = held(four)
     kinds = {one["type"] for one in world.status["flapping"]["conditions"]}
     assert {"ClusterReady", "Resizing"} <= kinds <= GOOD.keys()
-    assert ("True", "UpdatesCommitted") == world.condition("Training")
+    assert world.condition("Training") == ("True", "UpdatesCommitted")

@@ -40,11 +40,11 @@ def test_the_first_pass_creates_everything(make_world: MakeWorld) -> None:
 
     decision = world.step()
 
-    assert FIRST == made(decision)
-    assert [("Normal", "PlanMade"), ("Normal", "ScalingUp")] == [(e.type, e.reason) for e in decision.events]
-    assert ("True", "PlanMade") == world.condition("Accepted")
-    assert "2026-11-20T10:00:00Z" == world.status["startTime"]
-    assert "Pending" == world.status["phase"]
+    assert made(decision) == FIRST
+    assert [(e.type, e.reason) for e in decision.events] == [("Normal", "PlanMade"), ("Normal", "ScalingUp")]
+    assert world.condition("Accepted") == ("True", "PlanMade")
+    assert world.status["startTime"] == "2026-11-20T10:00:00Z"
+    assert world.status["phase"] == "Pending"
     assert world.decide().is_empty
 
 
@@ -58,7 +58,7 @@ def test_the_trainer_finds_its_job_and_plan(make_world: MakeWorld) -> None:
     given = read_stored(json.dumps(world.job)).job.spec
     assert given == read_stored(data[names.JOB_KEY]).job.spec
     assert "seed" not in json.loads(data[names.JOB_KEY])["spec"]
-    assert 460 == json.loads(data[names.PLAN_KEY])["updates"]
+    assert json.loads(data[names.PLAN_KEY])["updates"] == 460
 
 
 def test_a_spec_without_a_plan_creates_nothing(make_world: MakeWorld) -> None:
@@ -67,10 +67,10 @@ def test_a_spec_without_a_plan_creates_nothing(make_world: MakeWorld) -> None:
 
     decision = world.step()
 
-    assert ([], "PlanImpossible") == (made(decision), world.condition("Accepted")[1])
-    assert "Rejected" == world.status["phase"]
-    assert [("Warning", "PlanImpossible")] == [(e.type, e.reason) for e in decision.events]
-    assert "Unknown" == world.condition("Succeeded")[0]
+    assert (made(decision), world.condition("Accepted")[1]) == ([], "PlanImpossible")
+    assert world.status["phase"] == "Rejected"
+    assert [(e.type, e.reason) for e in decision.events] == [("Warning", "PlanImpossible")]
+    assert world.condition("Succeeded")[0] == "Unknown"
     assert world.decide().is_empty
 
 
@@ -80,7 +80,7 @@ def test_a_spec_with_a_fault_that_the_schema_cannot_see_is_refused(make_world: M
 
     decision = world.step()
 
-    assert ([], ("False", "SpecInvalid")) == (made(decision), world.condition("Accepted"))
+    assert (made(decision), world.condition("Accepted")) == ([], ("False", "SpecInvalid"))
     assert "arguments" in world.status["conditions"][0]["message"]
 
 
@@ -93,20 +93,20 @@ def test_a_job_whose_spec_went_bad_keeps_its_children(training_world: MakeWorld)
     world.settle()
 
     assert (before, ("False", "SpecInvalid")) == (set(world.children), world.condition("Accepted"))
-    assert ("True", "UpdatesCommitted") == world.condition("Training")
-    assert ("Unknown", "InProgress") == world.condition("Succeeded")
-    assert "Rejected" == world.status["phase"]
+    assert world.condition("Training") == ("True", "UpdatesCommitted")
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
+    assert world.status["phase"] == "Rejected"
 
 
 def test_a_job_whose_spec_is_mended_is_no_longer_rejected(make_world: MakeWorld) -> None:
     world = make_world()
     good = world.job["spec"]["workload"]
     world.edit(workload=good | {"arguments": {"not a name": "1"}}).settle()
-    assert "Rejected" == world.status["phase"]
+    assert world.status["phase"] == "Rejected"
 
     world.edit(workload=good).settle()
 
-    assert ("Pending", ("True", "PlanMade")) == (world.status["phase"], world.condition("Accepted"))
+    assert (world.status["phase"], world.condition("Accepted")) == ("Pending", ("True", "PlanMade"))
 
 
 def test_a_job_that_is_over_stays_so_if_its_spec_goes_bad(training_world: MakeWorld) -> None:
@@ -114,7 +114,7 @@ def test_a_job_that_is_over_stays_so_if_its_spec_goes_bad(training_world: MakeWo
     world.report(460).trainer_ends().settle()
     world.edit(workload=world.job["spec"]["workload"] | {"arguments": {"not a name": "1"}}).settle()
 
-    assert ("Succeeded", ("False", "SpecInvalid")) == (world.status["phase"], world.condition("Accepted"))
+    assert (world.status["phase"], world.condition("Accepted")) == ("Succeeded", ("False", "SpecInvalid"))
 
 
 @pytest.mark.fault("A15")
@@ -125,7 +125,7 @@ def test_a_stored_template_that_sets_what_the_operator_owns_is_refused(make_worl
 
     world.settle()
 
-    assert ({}, "Rejected") == (world.children, world.status["phase"])
+    assert (world.children, world.status["phase"]) == ({}, "Rejected")
     assert "spec.workers.template.spec.containers.worker.image" in world.status["conditions"][0]["message"]
     assert "give spec.image" in world.status["conditions"][0]["message"]
 
@@ -144,35 +144,35 @@ def test_a_training_job_s_status(training_world: MakeWorld) -> None:
 
     trainer = world.status["trainerStatus"]
 
-    assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
-    assert ("True", "UpdatesCommitted") == world.condition("Training")
-    assert (10, "0.22", 2) == (trainer["update"], trainer["epoch"], trainer["progressPercentage"])
-    assert [0] == [record["index"] for record in world.status["history"]]
+    assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
+    assert world.condition("Training") == ("True", "UpdatesCommitted")
+    assert (trainer["update"], trainer["epoch"], trainer["progressPercentage"]) == (10, "0.22", 2)
+    assert [record["index"] for record in world.status["history"]] == [0]
 
 
 def test_workers_are_requested_ahead_of_the_milestone(training_world: MakeWorld) -> None:
     """At one update a second, with the first lead time of 10 s and half of it as slack."""
     world = training_world()
     world.report(380, seconds_per_update=1.0).step()
-    assert (1, 5.0) == (replicas(world), world.decide().requeue_after_seconds)
+    assert (replicas(world), world.decide().requeue_after_seconds) == (1, 5.0)
 
     world.report(386, seconds_per_update=1.0).step()
 
-    assert 2 == replicas(world)
-    assert {"desired": 1, "requested": 2} == {k: world.status["workers"][k] for k in ("desired", "requested")}
-    assert ("True", "ScalingUp") == world.condition("Resizing")
-    assert ("True", "AllWorkersJoined") == world.condition("ClusterReady")
+    assert replicas(world) == 2
+    assert {k: world.status["workers"][k] for k in ("desired", "requested")} == {"desired": 1, "requested": 2}
+    assert world.condition("Resizing") == ("True", "ScalingUp")
+    assert world.condition("ClusterReady") == ("True", "AllWorkersJoined")
 
 
 def test_time_that_passes_without_a_report_counts(training_world: MakeWorld) -> None:
     """An update may take longer than the lead time, with no report in between."""
     world = training_world()
     world.report(399, seconds_per_update=60.0).step()
-    assert (1, 45.0) == (replicas(world), world.decide().requeue_after_seconds)
+    assert (replicas(world), world.decide().requeue_after_seconds) == (1, 45.0)
 
     world.wait(46).step()
 
-    assert 2 == replicas(world)
+    assert replicas(world) == 2
 
 
 def test_time_counts_though_the_progress_is_not_written_yet(training_world: MakeWorld) -> None:
@@ -181,35 +181,35 @@ def test_time_counts_though_the_progress_is_not_written_yet(training_world: Make
     world.report(360, seconds_per_update=1.0).settle()
     world.defaults = replace(world.defaults, report_seconds=1000)
     world.report(383, seconds_per_update=1.0)
-    assert (True, 2.0) == (world.decide().is_empty, world.decide().requeue_after_seconds)
+    assert (world.decide().is_empty, world.decide().requeue_after_seconds) == (True, 2.0)
 
     world.wait(2).step()
 
-    assert 2 == replicas(world)
+    assert replicas(world) == 2
 
 
 def test_an_unsteady_pace_does_not_make_workers_come_and_go(training_world: MakeWorld) -> None:
     world = training_world()
     world.report(386, seconds_per_update=1.0).step()
-    assert 2 == replicas(world)
+    assert replicas(world) == 2
 
     world.report(387, seconds_per_update=3.0).step()
-    assert 2 == replicas(world)
+    assert replicas(world) == 2
 
     world.report(388, seconds_per_update=60.0).step()
-    assert 1 == replicas(world)
+    assert replicas(world) == 1
 
 
 def test_without_lead_workers_are_requested_at_the_milestone(training_world: MakeWorld) -> None:
     world = training_world(workers={"examplesPerWorker": 128, "maximum": 4, "leadSeconds": 0})
     world.report(399).settle()
-    assert 1 == replicas(world)
+    assert replicas(world) == 1
 
     world.report(400).settle()
-    assert 2 == replicas(world)
+    assert replicas(world) == 2
 
     world.report(430).settle()
-    assert 4 == replicas(world)
+    assert replicas(world) == 4
 
 
 def test_the_lead_time_is_measured(training_world: MakeWorld) -> None:
@@ -219,11 +219,11 @@ def test_the_lead_time_is_measured(training_world: MakeWorld) -> None:
     world.wait(4).workers_ready().settle()
 
     workers = world.status["workers"]
-    assert ("4.000", "7.000") == (workers["resizeSeconds"], workers["leadSeconds"])
-    assert ("False", "AtTarget") == world.condition("Resizing")
+    assert (workers["resizeSeconds"], workers["leadSeconds"]) == ("4.000", "7.000")
+    assert world.condition("Resizing") == ("False", "AtTarget")
 
     world.report(400, seconds_per_update=1.0).step()
-    assert [None, None, None, "4.000"] == [record.get("resizeSeconds") for record in world.status["history"]]
+    assert [record.get("resizeSeconds") for record in world.status["history"]] == [None, None, None, "4.000"]
 
 
 @pytest.mark.parametrize(("placed", "lead"), [(None, "4.000"), (8, "2.000")])
@@ -253,7 +253,7 @@ def test_a_resize_that_ends_after_its_milestone_is_recorded_too(training_world: 
 
     world.wait(2).workers_ready().settle()
 
-    assert "5.000" == world.status["history"][-1]["resizeSeconds"]
+    assert world.status["history"][-1]["resizeSeconds"] == "5.000"
 
 
 def test_a_replaced_worker_is_timed_from_its_loss(training_world: MakeWorld) -> None:
@@ -261,11 +261,11 @@ def test_a_replaced_worker_is_timed_from_its_loss(training_world: MakeWorld) -> 
     world.report(386, seconds_per_update=1.0).step()
     world.wait(4).workers_ready().settle()
     world.wait(100).workers_ready(1).settle()
-    assert ("True", "ScalingUp") == world.condition("Resizing")
+    assert world.condition("Resizing") == ("True", "ScalingUp")
 
     world.wait(2).workers_ready(2).settle()
 
-    assert "2.000" == world.status["workers"]["resizeSeconds"]
+    assert world.status["workers"]["resizeSeconds"] == "2.000"
 
 
 @pytest.mark.fault("A26", "C18")
@@ -273,34 +273,34 @@ def test_bounds_that_change_midway_change_the_workers(training_world: MakeWorld)
     world = training_world()
     world.report(431).settle()
     world.workers_ready().settle()
-    assert 4 == replicas(world)
+    assert replicas(world) == 4
 
     world.edit(workers={"examplesPerWorker": 128, "maximum": 2}).settle()
-    assert 2 == replicas(world)
-    assert ("True", "ScalingDown") == world.condition("Resizing")
+    assert replicas(world) == 2
+    assert world.condition("Resizing") == ("True", "ScalingDown")
 
     world.edit(workers={"examplesPerWorker": 128, "maximum": 4}).settle()
-    assert 4 == replicas(world)
+    assert replicas(world) == 4
 
 
 @pytest.mark.fault("B27")
 def test_suspend_lets_the_trainer_finish_before_the_cluster_goes(training_world: MakeWorld) -> None:
     world = training_world(checkpoint={"volume": {"claimName": "kept"}})
     world.edit(suspend=True).settle()
-    assert (True, 1) == (world.trainer["spec"]["suspend"], replicas(world))
-    assert ("Unknown", "Checkpointing") == world.condition("Suspended")
+    assert (world.trainer["spec"]["suspend"], replicas(world)) == (True, 1)
+    assert world.condition("Suspended") == ("Unknown", "Checkpointing")
 
     world.trainer["status"] = {}
     world.settle()
 
-    assert (None, None) == (world.deployment, world.cluster)
-    assert ("True", "BySpec") == world.condition("Suspended")
-    assert "Suspended" == world.status["phase"]
-    assert 0 == world.status["workers"]["requested"]
+    assert (world.deployment, world.cluster) == (None, None)
+    assert world.condition("Suspended") == ("True", "BySpec")
+    assert world.status["phase"] == "Suspended"
+    assert world.status["workers"]["requested"] == 0
 
     world.edit(suspend=False).settle()
-    assert (False, 1) == (world.trainer["spec"]["suspend"], replicas(world))
-    assert ("False", "NotSuspended") == world.condition("Suspended")
+    assert (world.trainer["spec"]["suspend"], replicas(world)) == (False, 1)
+    assert world.condition("Suspended") == ("False", "NotSuspended")
 
 
 @pytest.mark.fault("B24")
@@ -327,14 +327,14 @@ def test_a_worker_that_dies_during_a_resize_changes_no_request(training_world: M
     """The request follows from the plan and the position, whatever is left of the workers."""
     world = training_world()
     world.report(431).step()
-    assert 4 == replicas(world)
+    assert replicas(world) == 4
 
     world.workers_ready(alive).settle()
-    assert (4, 4) == (replicas(world), world.status["workers"]["desired"])
+    assert (replicas(world), world.status["workers"]["desired"]) == (4, 4)
 
     world.edit(workers={"examplesPerWorker": 128, "maximum": 2}).step()
     world.workers_ready(min(alive, 1)).settle()
-    assert 2 == replicas(world)
+    assert replicas(world) == 2
 
 
 @pytest.mark.fault("A29")
@@ -360,7 +360,7 @@ def test_a_job_that_is_born_suspended_starts_nothing(make_world: MakeWorld) -> N
 
     world.settle()
 
-    assert (None, None, None) == (world.deployment, world.cluster, world.trainer)
+    assert (world.deployment, world.cluster, world.trainer) == (None, None, None)
     assert "startTime" not in world.status
 
 
@@ -387,8 +387,8 @@ def test_the_end_is_remembered(training_world: MakeWorld) -> None:
     """Even if the trainer's Job is deleted later."""
     world = training_world()
     world.report(460).wait(5).trainer_ends().settle()
-    assert ("True", "Finished") == world.condition("Succeeded")
-    assert "2026-11-20T10:00:15Z" == world.status["completionTime"]
+    assert world.condition("Succeeded") == ("True", "Finished")
+    assert world.status["completionTime"] == "2026-11-20T10:00:15Z"
 
     world.children.pop(Ref("Job", "digits-trainer"))
 
@@ -403,43 +403,43 @@ def test_an_early_end_is_a_success(training_world: MakeWorld) -> None:
     world = training_world(**STOPS)
     at_the_end = {"update": 340, "epoch": 10.0, "weights_sha256": "5f" * 32}
     world.report(**at_the_end).wait(2).settle()
-    assert (2, [0, 1, 2]) == (world.status["stage"], [one["index"] for one in world.status["history"]])
+    assert (world.status["stage"], [one["index"] for one in world.status["history"]]) == (2, [0, 1, 2])
     world.report(**at_the_end, updates=340, epochs=10, ended_at_epoch=10).wait(6).settle()
-    assert ("Unknown", "InProgress") == world.condition("Succeeded")
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
     world.wait(5).trainer_ends().settle()
 
-    assert ("True", "StoppedEarly") == world.condition("Succeeded")
-    assert ("Succeeded", 100) == (world.status["phase"], world.status["trainerStatus"]["progressPercentage"])
+    assert world.condition("Succeeded") == ("True", "StoppedEarly")
+    assert (world.status["phase"], world.status["trainerStatus"]["progressPercentage"]) == ("Succeeded", 100)
     [event] = [event for event in world.events if event.reason == "StoppedEarly"]
     ended = "Training ended after epoch 10 of 30: loss got no better, and stopEarly.patience is 3."
     assert ("Normal", ended) == (event.type, event.message)
-    assert (None, None) == (world.deployment, world.cluster)
-    assert [0, 1, 2] == [one["index"] for one in world.status["history"]]
-    assert (1, 2) == (world.status["stage"], world.status["stages"])
+    assert (world.deployment, world.cluster) == (None, None)
+    assert [one["index"] for one in world.status["history"]] == [0, 1, 2]
+    assert (world.status["stage"], world.status["stages"]) == (1, 2)
     world.child("ConfigMap", "digits-progress")["data"].clear()
     world.settle()
-    assert ("True", "StoppedEarly") == world.condition("Succeeded")
+    assert world.condition("Succeeded") == ("True", "StoppedEarly")
 
 
 def test_a_trainer_that_falls_back_before_its_early_end_goes_on(training_world: MakeWorld) -> None:
     """It was lost before it had saved the end, and finds it again."""
     world = training_world(**STOPS)
     world.report(340, epoch=10.0, updates=340, epochs=10, ended_at_epoch=10).wait(2).settle()
-    assert 2 == world.status["stages"]
+    assert world.status["stages"] == 2
     world.report(230, start=1).wait(6).settle()
-    assert (6, 1) == (world.status["stages"], world.status["stage"])
+    assert (world.status["stages"], world.status["stage"]) == (6, 1)
 
 
 def test_a_failure_after_an_early_end_is_a_failure(training_world: MakeWorld) -> None:
     world = training_world(**STOPS)
     world.report(340, epoch=10.0, updates=340, epochs=10, ended_at_epoch=10).trainer_ends("Failed").settle()
-    assert "Failed" == world.status["phase"]
+    assert world.status["phase"] == "Failed"
 
 
 def test_a_finished_job_is_deleted_after_its_time(training_world: MakeWorld) -> None:
     world = training_world(ttlSecondsAfterFinished=60)
     world.report(460).trainer_ends().settle()
-    assert 60 == world.decide().requeue_after_seconds
+    assert world.decide().requeue_after_seconds == 60
 
     world.wait(61).step()
 
@@ -451,7 +451,7 @@ def test_a_time_to_live_of_nothing(training_world: MakeWorld) -> None:
     world = training_world(ttlSecondsAfterFinished=0)
 
     world.report(460).trainer_ends().step()
-    assert (False, "True") == (world.job_deleted, world.condition("Succeeded")[0])
+    assert (world.job_deleted, world.condition("Succeeded")[0]) == (False, "True")
 
     world.step()
     assert world.job_deleted
@@ -460,11 +460,11 @@ def test_a_time_to_live_of_nothing(training_world: MakeWorld) -> None:
 @pytest.mark.fault("A21")
 def test_the_deadline_ends_the_job(training_world: MakeWorld) -> None:
     world = training_world(activeDeadlineSeconds=100)
-    assert 90 == world.decide().requeue_after_seconds
+    assert world.decide().requeue_after_seconds == 90
 
     world.wait(90).settle()
-    assert ("False", "DeadlineExceeded") == world.condition("Succeeded")
-    assert (True, True) == (world.trainer["spec"]["suspend"], world.deployment is not None)
+    assert world.condition("Succeeded") == ("False", "DeadlineExceeded")
+    assert (world.trainer["spec"]["suspend"], world.deployment is not None) == (True, True)
 
     world.trainer["status"] = {}
     world.settle()
@@ -479,7 +479,7 @@ def test_the_deadline_does_not_run_while_suspended(training_world: MakeWorld) ->
 
     world.edit(suspend=False).settle()
 
-    assert ("Unknown", "InProgress") == world.condition("Succeeded")
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
 
 
 @pytest.mark.fault("A25")
@@ -489,12 +489,12 @@ def test_another_image_recreates_trainer_and_cluster(training_world: MakeWorld) 
     world.edit(image="example/trainer:2")
 
     assert (Ref("Job", "digits-trainer"),) == world.step().delete
-    assert (None, True) == (world.trainer, world.cluster is not None)
+    assert (world.trainer, world.cluster is not None) == (None, True)
     world.settle()
 
     pods = (world.trainer["spec"], world.deployment["spec"], world.cluster["spec"]["scheduler"])
     images = [(p.get("template") or p)["spec"]["containers"][0]["image"] for p in pods]
-    assert ["example/trainer:2"] * 3 == images
+    assert images == ["example/trainer:2"] * 3
 
 
 @pytest.mark.fault("A29")
@@ -504,9 +504,9 @@ def test_an_edited_annotation_recreates_nothing(training_world: MakeWorld) -> No
     for child in world.children.values():
         child["metadata"]["annotations"][names.INPUTS] = "forged"
 
-    assert () == world.step().delete
+    assert world.step().delete == ()
     assert "forged" not in [child["metadata"]["annotations"][names.INPUTS] for child in (world.trainer, world.cluster)]
-    assert () == world.edit(checkpoint={"volume": {"claimName": "kept"}}).step().delete
+    assert world.edit(checkpoint={"volume": {"claimName": "kept"}}).step().delete == ()
     assert (Ref("Job", "digits-trainer"),) == world.edit(checkpoint={"volume": {"claimName": "other"}}).step().delete
 
 
@@ -515,14 +515,14 @@ def test_another_object_store_or_secret_restarts_the_trainer_and_nothing_else_do
     kept = {"uri": "s3://runs/digits", "secretName": "store"}
     world = training_world(checkpoint=kept)
     world.trainer["metadata"]["annotations"][names.INPUTS] = "forged"
-    assert () == world.step().delete
-    assert () == world.edit(checkpoint=kept | {"everySeconds": 9}).step().delete
+    assert world.step().delete == ()
+    assert world.edit(checkpoint=kept | {"everySeconds": 9}).step().delete == ()
     for changed in ({"uri": "s3://runs/other"}, {"secretName": "other"}):
         other = training_world(checkpoint=kept).edit(checkpoint=kept | changed)
         assert (Ref("Job", "digits-trainer"),) == other.step().delete
     account = training_world(checkpoint={"uri": "s3://runs/digits"})
     account.trainer["metadata"]["annotations"][names.INPUTS] = "forged"
-    assert () == account.step().delete
+    assert account.step().delete == ()
 
 
 @pytest.mark.fault("D13")
@@ -545,18 +545,18 @@ def test_a_new_operator_image_leaves_running_jobs_alone(training_world: MakeWorl
         child["spec"]["template"]["spec"]["containers"][0]["image"] = "example/trainer:0"
     world.settle()
 
-    assert "example/trainer:0" == world.deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert world.deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "example/trainer:0"
 
     world.children.pop(Ref("Job", "digits-trainer"))
     world.settle()
 
-    assert "example/trainer:0" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert world.trainer["spec"]["template"]["spec"]["containers"][0]["image"] == "example/trainer:0"
 
     world.children.pop(Ref("Job", "digits-trainer"))
     world.children.pop(Ref("Deployment", "digits-workers"))
     world.settle()
 
-    assert "example/trainer:1" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert world.trainer["spec"]["template"]["spec"]["containers"][0]["image"] == "example/trainer:1"
 
 
 def test_an_image_that_is_removed_before_training_began(make_world: MakeWorld) -> None:
@@ -565,8 +565,8 @@ def test_an_image_that_is_removed_before_training_began(make_world: MakeWorld) -
     world.settle()
     world.edit(image=None).settle()
 
-    assert "example/trainer:1" == world.trainer["spec"]["template"]["spec"]["containers"][0]["image"]
-    assert "example/trainer:1" == world.deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert world.trainer["spec"]["template"]["spec"]["containers"][0]["image"] == "example/trainer:1"
+    assert world.deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "example/trainer:1"
 
 
 def test_terminating_children_are_waited_for(training_world: MakeWorld) -> None:
@@ -576,7 +576,7 @@ def test_terminating_children_are_waited_for(training_world: MakeWorld) -> None:
     world.edit(suspend=True)
     world.trainer["status"] = {}
 
-    assert () == world.step().delete
+    assert world.step().delete == ()
 
 
 @pytest.mark.fault("B18", "B20")
@@ -588,7 +588,7 @@ def test_a_changed_child_is_repaired(training_world: MakeWorld) -> None:
 
     decision = world.step()
 
-    assert ["Role digits-progress", "NetworkPolicy digits", "Deployment digits-workers"] == made(decision)
+    assert made(decision) == ["Role digits-progress", "NetworkPolicy digits", "Deployment digits-workers"]
     assert world.decide().is_empty
 
 
@@ -614,11 +614,11 @@ def test_an_annotation_of_inputs_deletes_no_child_that_has_none(
 def test_progress_alone_is_written_every_few_seconds(training_world: MakeWorld) -> None:
     world = training_world()
     assert None is world.report(11, seconds_per_update=0.5).decide().status
-    assert 5.0 == world.decide().requeue_after_seconds
+    assert world.decide().requeue_after_seconds == 5.0
 
     world.wait(5).step()
 
-    assert 11 == world.status["trainerStatus"]["update"]
+    assert world.status["trainerStatus"]["update"] == 11
 
 
 def test_refused_writes_are_reported(make_world: MakeWorld) -> None:
@@ -629,8 +629,8 @@ def test_refused_writes_are_reported(make_world: MakeWorld) -> None:
 
     world.step()
 
-    assert ("False", "DaskOperatorMissing") == world.condition("ClusterReady")
-    assert "Warning" == world.events[-1].type
+    assert world.condition("ClusterReady") == ("False", "DaskOperatorMissing")
+    assert world.events[-1].type == "Warning"
 
 
 def test_the_plan_in_the_cluster_is_the_plan_of_the_command_line(make_world: MakeWorld, digits_job: Any) -> None:

@@ -36,8 +36,8 @@ def write(world: Any, **values: Any) -> Any:
 def test_an_early_end_that_cannot_be_is_not_used(training_world: Any, evaluation: dict[str, Any], epoch: int) -> None:
     world = training_world(evaluation=evaluation)
     write(world.report(340), updates=340, ended_at_epoch=epoch).wait(6).settle()
-    assert ("Unknown", "ReportRefused") == world.condition("Stalled")
-    assert 6 == world.status["stages"]
+    assert world.condition("Stalled") == ("Unknown", "ReportRefused")
+    assert world.status["stages"] == 6
 
 
 @pytest.mark.parametrize(
@@ -63,24 +63,24 @@ def test_it_is_not_used_and_the_field_is_named(training_world: Any, values: dict
     write(world.report(300), **values).wait(6).settle()
 
     stalled = next(one for one in world.status["conditions"] if one["type"] == "Stalled")
-    assert ("Unknown", "ReportRefused") == (stalled["status"], stalled["reason"])
+    assert (stalled["status"], stalled["reason"]) == ("Unknown", "ReportRefused")
     assert stalled["message"].startswith(f"The trainer's report is not used: {message}")
     assert before == world.status["trainerStatus"]
-    assert ["Warning"] == [event.type for event in world.events if event.reason == "ReportRefused"]
+    assert [event.type for event in world.events if event.reason == "ReportRefused"] == ["Warning"]
 
     world.report(310).wait(6).settle()
-    assert ("False", "ProgressSeen") == world.condition("Stalled")
+    assert world.condition("Stalled") == ("False", "ProgressSeen")
 
 
 def test_a_refused_report_holds_up_nothing(training_world: Any) -> None:
     world = training_world(ttlSecondsAfterFinished=30, activeDeadlineSeconds=600)
     write(world, update=-1).edit(suspend=True).settle()
     assert world.trainer["spec"]["suspend"]
-    assert ("False", "ProgressSeen") == world.condition("Stalled"), "what a suspended job reports does not matter"
+    assert world.condition("Stalled") == ("False", "ProgressSeen"), "what a suspended job reports does not matter"
 
     world.edit(suspend=False).settle()
     world.wait(601).settle()
-    assert ("False", "DeadlineExceeded") == world.condition("Succeeded")
+    assert world.condition("Succeeded") == ("False", "DeadlineExceeded")
     world.trainer_ends("Failed").wait(31).settle()
     assert world.job_deleted
 
@@ -129,7 +129,7 @@ def test_any_text_may_stand_in_the_config_map(training_world: Any, text: str) ->
     world.child("ConfigMap", "digits-progress")["data"] = {names.PROGRESS_KEY: text}
     world.wait(7).settle()
     JobStatus.model_validate(world.status)
-    assert 1 == world.deployment["spec"]["replicas"]
+    assert world.deployment["spec"]["replicas"] == 1
 
 
 @pytest.mark.fault("B14")
@@ -139,7 +139,7 @@ def test_a_lost_config_map_numbers_the_next_start(training_world: Any) -> None:
     ref = next(ref for ref in world.children if ref.name == "digits-progress" and ref.kind == "ConfigMap")
     assert names.LAST_START not in world.children[ref]["metadata"]["annotations"], "the first start needs none"
     world.report(20, start=4).wait(6).settle()
-    assert "4" == world.children[ref]["metadata"]["annotations"][names.LAST_START]
+    assert world.children[ref]["metadata"]["annotations"][names.LAST_START] == "4"
     del world.children[ref]
     world.settle()
-    assert "4" == world.children[ref]["metadata"]["annotations"][names.LAST_START]
+    assert world.children[ref]["metadata"]["annotations"][names.LAST_START] == "4"

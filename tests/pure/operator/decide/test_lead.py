@@ -14,13 +14,13 @@ def test_workers_count_when_the_trainer_reports_them_ready(training_world: MakeW
     world = training_world()
     world.report(386, seconds_per_update=1.0, ready=1).step()
     world.wait(4).workers_ready().settle()
-    assert ("True", "ScalingUp") == world.condition("Resizing")
-    assert (1, 2) == (world.status["workers"]["ready"], world.status["workers"]["requested"])
+    assert world.condition("Resizing") == ("True", "ScalingUp")
+    assert (world.status["workers"]["ready"], world.status["workers"]["requested"]) == (1, 2)
 
     world.wait(2).report(388, seconds_per_update=1.0, ready=2).settle()
 
     workers = world.status["workers"]
-    assert (2, "6.000", "8.000") == (workers["ready"], workers["resizeSeconds"], workers["leadSeconds"])
+    assert (workers["ready"], workers["resizeSeconds"], workers["leadSeconds"]) == (2, "6.000", "8.000")
 
 
 def test_the_last_report_of_an_ended_trainer_does_not_count(training_world: MakeWorld) -> None:
@@ -29,7 +29,7 @@ def test_the_last_report_of_an_ended_trainer_does_not_count(training_world: Make
 
     world.trainer_runs(active=0, ready=0).wait(4).workers_ready().settle()
 
-    assert 2 == world.status["workers"]["ready"]
+    assert world.status["workers"]["ready"] == 2
 
 
 @pytest.mark.parametrize(("came", "took"), [(9, None), (10, "3.000"), (12, "3.000")])
@@ -44,10 +44,10 @@ def test_workers_that_reconnect_to_a_restarted_trainer_are_no_resize(
     labels = names.labels("digits", "worker")
     world.pods = [{"metadata": {"name": "w", "labels": labels}, "status": {"conditions": conditions}}]
     world.wait(10).report(11, start=1, ready=0).settle()
-    assert ("True", "ScalingUp") == world.condition("Resizing")
+    assert world.condition("Resizing") == ("True", "ScalingUp")
 
     world.wait(3).report(11, start=1, ready=1).settle()
 
-    assert ("False", "AtTarget") == world.condition("Resizing")
+    assert world.condition("Resizing") == ("False", "AtTarget")
     assert (before != world.status["workers"]["leadSeconds"]) == (took is not None)
     assert (took or "10.000") == world.status["workers"]["resizeSeconds"]

@@ -46,23 +46,23 @@ def test_another_trainer_starts_after_a_minute(training_world: Any, checkpoint: 
     world = training_world(checkpoint=checkpoint)
     lost = lose_node(world)
     decision = world.step()
-    assert ("False", "TrainerUnreachable") == world.condition("Training")
-    assert 60 == decision.requeue_after_seconds
-    assert ("Warning", "TrainerUnreachable") == (world.events[-1].type, world.events[-1].reason)
-    assert ((), frozenset()) == renewal(world.wait(59).step())
+    assert world.condition("Training") == ("False", "TrainerUnreachable")
+    assert decision.requeue_after_seconds == 60
+    assert (world.events[-1].type, world.events[-1].reason) == ("Warning", "TrainerUnreachable")
+    assert renewal(world.wait(59).step()) == ((), frozenset())
 
-    assert ((JOB,), {JOB}) == renewal(world.wait(1).step())
+    assert renewal(world.wait(1).step()) == ((JOB,), {JOB})
     lost["metadata"]["deletionTimestamp"] = timestamp(world.now + GRACE)  # by the garbage collector
     world.settle()
-    assert ("False", "TrainerReplaced") == world.condition("Training")
-    assert "TrainerReplaced" == world.events[-1].reason
+    assert world.condition("Training") == ("False", "TrainerReplaced")
+    assert world.events[-1].reason == "TrainerReplaced"
     assert "uid" not in world.trainer["metadata"], "another Job"
 
     world.trainer["metadata"]["uid"] = "second"
     world.trainer["status"] = {"active": 1, "ready": 1}
     world.settle()
-    assert ("True", "UpdatesCommitted") == world.condition("Training")
-    assert () == world.wait(1000).decide().delete, "the lost pod is not the new Job's"
+    assert world.condition("Training") == ("True", "UpdatesCommitted")
+    assert world.wait(1000).decide().delete == (), "the lost pod is not the new Job's"
 
 
 @pytest.mark.fault("C25")
@@ -73,8 +73,8 @@ def test_a_node_that_answers_again_in_time_keeps_its_trainer(training_world: Any
     lost["status"]["conditions"][0]["status"] = "True"
     world.trainer["status"]["ready"] = 1
     world.wait(100).settle()
-    assert ("True", "UpdatesCommitted") == world.condition("Training")
-    assert "first" == world.trainer["metadata"]["uid"]
+    assert world.condition("Training") == ("True", "UpdatesCommitted")
+    assert world.trainer["metadata"]["uid"] == "first"
 
 
 @pytest.mark.fault("C25")
@@ -82,13 +82,13 @@ def test_without_storage_kubernetes_decides(training_world: Any) -> None:
     """Since the training is lost with its trainer; a pod that is deleted ends though its node comes back."""
     world = training_world()
     lost = lose_node(world)
-    assert () == world.wait(290).step().delete
+    assert world.wait(290).step().delete == ()
     said = next(one["message"] for one in world.status["conditions"] if one["type"] == "Training")
     assert "Without spec.checkpoint.volume or uri the training would be lost" in said
 
     world.wait(10)
     lost["metadata"]["deletionTimestamp"] = timestamp(world.now + GRACE)
-    assert ((JOB,), {JOB}) == renewal(world.step())
+    assert renewal(world.step()) == ((JOB,), {JOB})
 
 
 @pytest.mark.fault("C25")
@@ -97,7 +97,7 @@ def test_a_job_whose_deletion_waits_for_a_lost_pod_is_released(training_world: A
     world = training_world(checkpoint=KEPT)
     lose_node(world)
     world.trainer["metadata"]["deletionTimestamp"] = timestamp(world.now)
-    assert ((JOB,), {JOB}) == renewal(world.wait(61).step())
+    assert renewal(world.wait(61).step()) == ((JOB,), {JOB})
 
 
 @pytest.mark.fault("C25")
@@ -107,9 +107,9 @@ def test_a_suspended_job_does_not_wait_for_a_lost_trainer(training_world: Any) -
     lost["metadata"]["deletionTimestamp"] = timestamp(world.now)
     world.trainer["status"] = {"active": 0}
     world.edit(suspend=True).step()
-    assert ("Unknown", "Checkpointing") == world.condition("Suspended")
+    assert world.condition("Suspended") == ("Unknown", "Checkpointing")
 
     world.wait(61).settle()
 
-    assert ("True", "BySpec") == world.condition("Suspended")
+    assert world.condition("Suspended") == ("True", "BySpec")
     assert world.cluster is None

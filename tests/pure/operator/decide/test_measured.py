@@ -92,10 +92,10 @@ def test_workers_follow_the_decisions(measured_world: MakeWorld, forecast: bool)
         assert after == replicas(world)
         world.wait(7 * (not forecast)).workers_ready().settle()
 
-    assert {"current": 16_000} == world.status["batch"]
-    assert (7, 8) == (world.status["stage"], world.status["stages"])
-    assert [None] * 6 + ["7.000"] * 2 == [record.get("resizeSeconds") for record in world.status["history"]]
-    assert 8 == len(stages_begun(world))
+    assert world.status["batch"] == {"current": 16_000}
+    assert (world.status["stage"], world.status["stages"]) == (7, 8)
+    assert [record.get("resizeSeconds") for record in world.status["history"]] == [None] * 6 + ["7.000"] * 2
+    assert len(stages_begun(world)) == 8
 
 
 def test_a_wrong_forecast_costs_idle_workers_for_a_while(measured_world: MakeWorld) -> None:
@@ -108,7 +108,7 @@ def test_a_wrong_forecast_costs_idle_workers_for_a_while(measured_world: MakeWor
         world.settle()
         world.wait(world.decide().requeue_after_seconds).step()
 
-    assert (1, RELEASED) == (replicas(world), (world.now - began).total_seconds())
+    assert (replicas(world), (world.now - began).total_seconds()) == (1, RELEASED)
 
 
 @pytest.mark.fault("C18")
@@ -122,7 +122,7 @@ def test_forecasts_that_flip_do_not_make_workers_flap(measured_world: MakeWorld)
         requests += [replicas(world)] * (replicas(world) != requests[-1])
         statuses += decision.status is not None
 
-    assert {1, 4} == set(requests)
+    assert set(requests) == {1, 4}
     assert len(requests) <= 2 * number * period / RELEASED + 2
     assert statuses <= number * period / Defaults(image="").report_seconds
 
@@ -133,18 +133,18 @@ def test_fewer_workers_at_most_release_spare_ones_at_once(measured_world: MakeWo
 
     world.edit(workers={"examplesPerWorker": 4000, "maximum": 2}).settle()
 
-    assert 2 == replicas(world)
+    assert replicas(world) == 2
 
 
 def test_the_history_shows_what_decided(measured_world: MakeWorld) -> None:
     world = grow(measured_world(), (100, 8000, 8123.456), (200, 16_000, math.inf))
 
     kept = ("index", "batchSize", "firstUpdate", "measured", "wanted")
-    assert [
+    assert [{key: record[key] for key in kept if key in record} for record in world.status["history"]] == [
         {"index": 0, "batchSize": 128, "firstUpdate": 0},
         {"index": 1, "batchSize": 8000, "firstUpdate": 100, "measured": "8123.46"},
         {"index": 2, "batchSize": 16_000, "firstUpdate": 200},
-    ] == [{key: record[key] for key in kept if key in record} for record in world.status["history"]]
+    ]
 
 
 def test_events_say_what_was_measured(measured_world: MakeWorld) -> None:
@@ -153,21 +153,21 @@ def test_events_say_what_was_measured(measured_world: MakeWorld) -> None:
     grow(world, (100, 192, 610.2), (200, 12_000, math.inf), (300, 128, -0.0625))
     grow(world, (100, 192, 610.2), (200, 12_000, math.inf), (300, 128, -0.0625), (400, 16_000, 2e12))
 
-    assert [
+    assert stages_begun(world) == [
         "Stage 0 began with batch size 128.",
         "Batch 128 → 192: noise scale 610.",
         "Batch 192 → 12,000: noise scale too large to measure.",
         "Batch 12,000 → 128: noise scale -0.0625.",
         "Batch 128 → 16,000: noise scale 2e+12.",
-    ] == stages_begun(world)
+    ]
 
 
 def test_a_batch_at_its_maximum(measured_world: MakeWorld) -> None:
     """More is wanted, so the learning rate falls; the record keeps what was wanted."""
     world = grow(measured_world(), (100, 16_000, 20_000.0), (200, 32_000, 30_000.0))
 
-    assert "Batch stays at 16,000: noise scale 30,000." == stages_begun(world)[-1]
-    assert [None, None, 32_000] == [record.get("wanted") for record in world.status["history"]]
+    assert stages_begun(world)[-1] == "Batch stays at 16,000: noise scale 30,000."
+    assert [record.get("wanted") for record in world.status["history"]] == [None, None, 32_000]
     before = standing(world)
     assert before == standing(lose_report(world))
 
@@ -187,7 +187,7 @@ def test_what_is_measured_is_said_at_the_start(make_world: MakeWorld) -> None:
     message = f"The batch follows the noise scale, from 32 to 512; at most 1,350 updates. {NOT_KEPT}"
     assert message == world.status["conditions"][0]["message"]
     assert (message, "PlanMade") == (world.events[0].message, world.events[0].reason)
-    assert {"current": 32} == world.status["batch"]
+    assert world.status["batch"] == {"current": 32}
 
 
 @pytest.mark.fault("B17")
@@ -198,8 +198,8 @@ def test_a_decision_changes_no_child_but_the_number_of_workers(measured_world: M
 
     decision = world.report_decided(700, *DOUBLINGS).step()
 
-    assert [("Deployment", "digits-workers")] == [(m["kind"], m["metadata"]["name"]) for m in decision.apply]
-    assert () == decision.delete
+    assert [(m["kind"], m["metadata"]["name"]) for m in decision.apply] == [("Deployment", "digits-workers")]
+    assert decision.delete == ()
     after = copy.deepcopy(world.children)
     for children, count in ((before, 1), (after, 4)):
         deployment = children[Ref("Deployment", "digits-workers")]
@@ -228,8 +228,8 @@ def test_an_operator_that_restarts_goes_on(measured_world: MakeWorld) -> None:
 
     restarted.wait(10).report_decided(720, *DOUBLINGS).settle()
 
-    assert 4 == replicas(restarted)
-    assert ["Batch 8,192 → 16,000: noise scale 19,232."] == stages_begun(restarted)
+    assert replicas(restarted) == 4
+    assert stages_begun(restarted) == ["Batch 8,192 → 16,000: noise scale 19,232."]
 
 
 @pytest.mark.fault("B01")
@@ -263,14 +263,14 @@ def test_a_resumed_job_gets_the_workers_of_its_stage(measured_world: MakeWorld) 
     world.edit(suspend=True).settle()
     world.trainer["status"] = {}
     world.settle()
-    assert (None, 0) == (world.deployment, world.status["workers"]["requested"])
+    assert (world.deployment, world.status["workers"]["requested"]) == (None, 0)
     lose_report(world)
 
     world.edit(suspend=False).settle()
 
-    assert 4 == replicas(world)
+    assert replicas(world) == 4
     world.scheduler_ready().trainer_runs().report_decided(700, *DOUBLINGS, start=1).settle()
-    assert (4, 8) == (replicas(world), len(world.status["history"]))
+    assert (replicas(world), len(world.status["history"])) == (4, 8)
 
 
 @pytest.mark.fault("B09")
@@ -289,18 +289,19 @@ def test_a_trainer_that_fell_back_repeats_its_decisions(measured_world: MakeWorl
     """Its last checkpoint is older than the last two decisions; the same ones follow, or others."""
     world = grow(measured_world(), *DOUBLINGS)
     world.report_decided(550, *DOUBLINGS[:5], start=1).wait(6).settle()
-    assert 4 == replicas(world)  # they may soon be wanted again
+    assert replicas(world) == 4  # they may soon be wanted again
     world.wait(RELEASED).settle()
-    assert (5, 6, 1) == (world.status["stage"], world.status["stages"], replicas(world))
+    assert (world.status["stage"], world.status["stages"], replicas(world)) == (5, 6, 1)
     before = standing(world)
     assert before == standing(lose_report(world))
 
     grow(world, *DOUBLINGS[:6], start=1)
     grow(world, *DOUBLINGS[:6], (650, 12_000, 12_345.0), start=1)
 
-    assert [*range(8), 5, 6, 7] == [record["index"] for record in world.status["history"]]
-    assert ["Stage 5 began with batch size 4096.", "Batch 8,192 → 12,000: noise scale 12,345."] == [
-        stages_begun(world)[at] for at in (8, -1)
+    assert [record["index"] for record in world.status["history"]] == [*range(8), 5, 6, 7]
+    assert [stages_begun(world)[at] for at in (8, -1)] == [
+        "Stage 5 began with batch size 4096.",
+        "Batch 8,192 → 12,000: noise scale 12,345.",
     ]
     before = standing(world)
     assert before == standing(lose_report(world))
@@ -312,8 +313,8 @@ def test_stages_that_were_decided_otherwise_are_recorded_again(measured_world: M
 
     grow(world, DOUBLINGS[0], (150, 1024, 900.0), (300, 2048, 1999.5), start=1)
 
-    assert [0, 1, 2, 3, 2, 3] == [record["index"] for record in world.status["history"]]
-    assert [200, 300, 150, 300] == [record["firstUpdate"] for record in world.status["history"]][2:]
+    assert [record["index"] for record in world.status["history"]] == [0, 1, 2, 3, 2, 3]
+    assert [record["firstUpdate"] for record in world.status["history"]][2:] == [200, 300, 150, 300]
 
 
 @pytest.mark.parametrize("number", [MOST_HISTORY - 1, MOST_HISTORY, MOST_DECISIONS])
@@ -332,12 +333,12 @@ def test_a_decision_that_is_still_ahead(measured_world: MakeWorld) -> None:
     """A report may carry a decision before its update; the workers come ahead, as before a milestone."""
     world = measured_world()
     world.report_decided(80, (100, 16_000, 16_000.0)).wait(6).settle()
-    assert (0, 2, 1) == (*(world.status[k] for k in ("stage", "stages")), replicas(world))
-    assert {"current": 128, "next": 16_000, "nextAtEpoch": "0.256"} == world.status["batch"]
+    assert (*(world.status[k] for k in ("stage", "stages")), replicas(world)) == (0, 2, 1)
+    assert world.status["batch"] == {"current": 128, "next": 16_000, "nextAtEpoch": "0.256"}
 
     world.report_decided(90, (100, 16_000, 16_000.0)).wait(6).settle()
 
-    assert (0, 4) == (world.status["stage"], replicas(world))
+    assert (world.status["stage"], replicas(world)) == (0, 4)
 
 
 IMPLAUSIBLE: list[Any] = [
@@ -378,7 +379,7 @@ def test_decisions_that_end_the_training_within_its_warm_up(measured_world: Make
     rate = {"initial": "0.05", "warmup": {"initial": "0.01", "updates": 70_000}}
     world = grow(measured_world(learningRate=rate), *DOUBLINGS)
 
-    assert (7, 4) == (world.status["stage"], replicas(world))
+    assert (world.status["stage"], replicas(world)) == (7, 4)
 
 
 @pytest.mark.parametrize(
@@ -413,10 +414,10 @@ def test_a_stored_history_that_the_operator_did_not_write(measured_world: MakeWo
         del record["firstUpdate"]
 
     lose_report(world)
-    assert (0, 1) == (world.status["stage"], world.status["stages"])
+    assert (world.status["stage"], world.status["stages"]) == (0, 1)
 
     grow(world, *DOUBLINGS)
-    assert (7, 4) == (world.status["stage"], replicas(world))
+    assert (world.status["stage"], replicas(world)) == (7, 4)
 
 
 @pytest.mark.fault("B05")
@@ -431,7 +432,7 @@ def test_a_status_of_an_earlier_version_is_read(training_world: MakeWorld) -> No
     world.report(455).wait(6).settle()
 
     assert before == world.status["history"][:5]
-    assert [*range(6)] == [record["index"] for record in world.status["history"]]
+    assert [record["index"] for record in world.status["history"]] == [*range(6)]
 
 
 NUMBERS = st.one_of(st.integers(-10, 1000), st.integers(), st.floats(), st.none(), st.booleans(), st.text(max_size=3))

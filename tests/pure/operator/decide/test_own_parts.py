@@ -42,18 +42,18 @@ def test_both_have_what_the_spec_adds(make_world: MakeWorld, role: str) -> None:
     spec = pod(world, role)
     [container] = spec["containers"]
 
-    assert CLAIM == by("name", spec["volumes"])["data"]
+    assert by("name", spec["volumes"])["data"] == CLAIM
     assert {"batchgrowth", "tmp"} < by("name", spec["volumes"]).keys()
     assert OWN["volumeMounts"][0] == by("mountPath", container["volumeMounts"])["/data"]
     env = by("name", container["env"])
     assert OWN["env"] == [env[own["name"]] for own in OWN["env"]]
     assert OWN["envFrom"] == container["envFrom"]
-    assert {"requests": {"cpu": "2"}, "limits": {"memory": "256Mi"}} == container["resources"]
+    assert container["resources"] == {"requests": {"cpu": "2"}, "limits": {"memory": "256Mi"}}
 
 
 def test_the_scheduler_has_none_of_it(make_world: MakeWorld) -> None:
     plain, own = make_world(), make_world(**OWN, workload=with_source(make_world()))
-    assert 1 == len({str(world.settle() or world.cluster["spec"]) for world in (plain, own)})
+    assert len({str(world.settle() or world.cluster["spec"]) for world in (plain, own)}) == 1
 
 
 def test_the_template_takes_the_place_of_a_source_for_workers_alone(make_world: MakeWorld) -> None:
@@ -67,9 +67,9 @@ def test_the_template_takes_the_place_of_a_source_for_workers_alone(make_world: 
 
     worker, trainer = pod(world, "worker"), pod(world, "trainer")
 
-    assert {"name": "data", "emptyDir": {"sizeLimit": "1Gi"}} == by("name", worker["volumes"])["data"]
+    assert by("name", worker["volumes"])["data"] == {"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}
     assert {"name": "HF_HOME", "valueFrom": secret} == by("name", worker["containers"][0]["env"])["HF_HOME"]
-    assert CLAIM == by("name", trainer["volumes"])["data"]
+    assert by("name", trainer["volumes"])["data"] == CLAIM
 
 
 def test_the_store_s_secret_stays_with_the_trainer(make_world: MakeWorld) -> None:
@@ -79,7 +79,7 @@ def test_the_store_s_secret_stays_with_the_trainer(make_world: MakeWorld) -> Non
         role: [source["secretRef"]["name"] for source in pod(world, role)["containers"][0]["envFrom"]]
         for role in ("trainer", "worker")
     }
-    assert {"trainer": ["s3", "tokens"], "worker": ["tokens"]} == named
+    assert named == {"trainer": ["s3", "tokens"], "worker": ["tokens"]}
 
 
 def with_source(world: Any, **source: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_the_code_is_mounted_where_the_trainer_looks(make_world: MakeWorld, role
     mount = by("mountPath", spec["containers"][0]["volumeMounts"])["/etc/batchgrowth-source"]
 
     assert {"name": "digits-code", **source} == volume["configMap"]
-    assert ("batchgrowth-source", True) == (mount["name"], mount["readOnly"])
+    assert (mount["name"], mount["readOnly"]) == ("batchgrowth-source", True)
 
 
 def test_a_trainer_of_an_older_version_can_read_the_job(make_world: MakeWorld) -> None:
@@ -106,8 +106,8 @@ def test_a_trainer_of_an_older_version_can_read_the_job(make_world: MakeWorld) -
     world = make_world(**OWN, workload=with_source(make_world()))
     world.settle()
     told = json.loads(world.child("ConfigMap", names.plan("digits"))["data"]["job.json"])["spec"]
-    assert set() == told.keys() & OWN.keys()
-    assert {"configMap": "digits-code"} == told["workload"]["source"]
+    assert told.keys() & OWN.keys() == set()
+    assert told["workload"]["source"] == {"configMap": "digits-code"}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_change_recreates_the_trainer_and_rolls_the_workers(training_world: Ma
     assert world.decide().is_empty
 
     world.edit(**change)
-    assert TRAINER == world.step().delete
+    assert world.step().delete == TRAINER
     assert None is world.trainer
     world.settle()
 
@@ -137,15 +137,15 @@ def test_a_change_recreates_the_trainer_and_rolls_the_workers(training_world: Ma
 def test_added_parts_recreate_the_trainer(training_world: MakeWorld) -> None:
     world = training_world()
     world.edit(**OWN)
-    assert TRAINER == world.step().delete
+    assert world.step().delete == TRAINER
     world.settle()
-    assert CLAIM == by("name", pod(world, "trainer")["volumes"])["data"]
+    assert by("name", pod(world, "trainer")["volumes"])["data"] == CLAIM
 
 
 def test_a_forged_annotation_recreates_nothing(training_world: MakeWorld) -> None:
     world = training_world(**OWN)
     world.trainer["metadata"]["annotations"][names.INPUTS] = "forged"
-    assert () == world.step().delete
+    assert world.step().delete == ()
 
 
 def test_a_volume_that_pod_security_forbids_is_named_where_it_was_written(make_world: MakeWorld) -> None:
@@ -154,7 +154,7 @@ def test_a_volume_that_pod_security_forbids_is_named_where_it_was_written(make_w
     template = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/etc"}}]}}
     world = make_world(volumes=[root, nfs], workers={"maximum": 4, "template": template})
     world.settle()
-    assert ({}, ("False", "PodsNotAllowed")) == (world.children, world.condition("Accepted"))
+    assert (world.children, world.condition("Accepted")) == ({}, ("False", "PodsNotAllowed"))
 
     job = {key: world.job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": "digits"}}
     spec = read_manifest(str(job)).spec

@@ -29,9 +29,9 @@ def test_nothing_is_created(make_world: MakeWorld, suspend: bool) -> None:
 
     decision = world.step()
 
-    assert ("False", "PodsNotAllowed") == world.condition("Accepted")
-    assert ({}, "Rejected") == (world.children, world.status["phase"])
-    assert [("Warning", "PodsNotAllowed")] == [(event.type, event.reason) for event in decision.events]
+    assert world.condition("Accepted") == ("False", "PodsNotAllowed")
+    assert (world.children, world.status["phase"]) == ({}, "Rejected")
+    assert [(event.type, event.reason) for event in decision.events] == [("Warning", "PodsNotAllowed")]
     assert world.decide().is_empty
 
 
@@ -46,31 +46,31 @@ def test_the_condition_says_what_check_says(make_world: MakeWorld) -> None:
     job = {key: world.job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": "digits"}}
     spec = read_manifest(str(job)).spec
     faults = pod_faults(spec, written_pods(spec), PodLimits())
-    assert 10 == len(faults)
+    assert len(faults) == 10
     assert "\n".join(map(str, faults)).endswith(accepted(world).removeprefix("…"))
 
 
 def test_baseline_allows_what_restricted_does_not(make_world: MakeWorld) -> None:
     world = make_world(**workers(ROOT_USER))
     world.settle()
-    assert ("False", "PodsNotAllowed") == world.condition("Accepted")
+    assert world.condition("Accepted") == ("False", "PodsNotAllowed")
 
     world.defaults = BASELINE
     world.settle()
 
-    assert ("True", "PlanMade") == world.condition("Accepted")
-    assert 0 == world.deployment["spec"]["template"]["spec"]["securityContext"]["runAsUser"]
+    assert world.condition("Accepted") == ("True", "PlanMade")
+    assert world.deployment["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == 0
 
 
 def test_only_allowed_accounts(make_world: MakeWorld) -> None:
     world = make_world(serviceAccountName="admin")
     world.settle()
-    assert ({}, ("False", "PodsNotAllowed")) == (world.children, world.condition("Accepted"))
+    assert (world.children, world.condition("Accepted")) == ({}, ("False", "PodsNotAllowed"))
     assert 'spec.serviceAccountName: "admin"' in accepted(world)
 
     world.edit(serviceAccountName="reader").settle()
 
-    assert "reader" == world.deployment["spec"]["template"]["spec"]["serviceAccountName"]
+    assert world.deployment["spec"]["template"]["spec"]["serviceAccountName"] == "reader"
 
 
 @pytest.fixture
@@ -91,17 +91,17 @@ def test_a_running_job_whose_pods_are_refused_later_keeps_its_children(upgraded:
 
     assert before.keys() == upgraded.children.keys()
     assert before[Ref("Deployment", "digits-workers")] == upgraded.deployment
-    assert ("False", "PodsNotAllowed") == upgraded.condition("Accepted")
-    assert ("True", "UpdatesCommitted") == upgraded.condition("Training")
+    assert upgraded.condition("Accepted") == ("False", "PodsNotAllowed")
+    assert upgraded.condition("Training") == ("True", "UpdatesCommitted")
 
 
 def test_it_ends_like_any_other(upgraded: Any) -> None:
     upgraded.settle()
     upgraded.report(460).trainer_ends().settle()
 
-    assert ("Succeeded", ("True", "Finished")) == (upgraded.status["phase"], upgraded.condition("Succeeded"))
-    assert ("False", "PodsNotAllowed") == upgraded.condition("Accepted")
-    assert (None, None) == (upgraded.deployment, upgraded.cluster)
+    assert (upgraded.status["phase"], upgraded.condition("Succeeded")) == ("Succeeded", ("True", "Finished"))
+    assert upgraded.condition("Accepted") == ("False", "PodsNotAllowed")
+    assert (upgraded.deployment, upgraded.cluster) == (None, None)
 
 
 def test_it_can_be_suspended_and_then_creates_nothing(upgraded: Any) -> None:
@@ -110,7 +110,7 @@ def test_it_can_be_suspended_and_then_creates_nothing(upgraded: Any) -> None:
     upgraded.trainer["status"] = {}
 
     upgraded.settle()
-    assert (None, None) == (upgraded.deployment, upgraded.cluster)
+    assert (upgraded.deployment, upgraded.cluster) == (None, None)
     upgraded.edit(suspend=False).settle()
 
-    assert (None, "Rejected") == (upgraded.deployment, upgraded.status["phase"])
+    assert (upgraded.deployment, upgraded.status["phase"]) == (None, "Rejected")

@@ -45,10 +45,10 @@ def is_failed(world: Any) -> bool:
 
 def test_the_tenth_end_without_progress_fails_the_job(training_world: Any) -> None:
     world = ends(at_update_60(training_world), MOST_FRUITLESS_RETRIES - 1)
-    assert ("Unknown", "InProgress") == world.condition("Succeeded")
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
     ends(world, 1)
     assert is_failed(world)
-    assert "Failed" == world.status["phase"]
+    assert world.status["phase"] == "Failed"
     assert message(world, "Succeeded") == (
         "The trainer ended 10 times without getting past update 60; last: exit code 75: workers were lost, 9"
     )
@@ -59,14 +59,14 @@ def test_the_tenth_end_without_progress_fails_the_job(training_world: Any) -> No
 def test_a_full_disk_is_a_restart_with_its_cause_until_it_was_tried_too_often(training_world: Any) -> None:
     """The Job ignores these ends, so its own status counts none of them."""
     world = ends(at_update_60(training_world), 1, StorageError.exit_code, "/checkpoints: No space left on device")
-    assert ("Unknown", "InProgress") == world.condition("Succeeded")
+    assert world.condition("Succeeded") == ("Unknown", "InProgress")
     world.trainer["status"] = {"active": 1, "ready": 0}
     world.settle()
-    assert ("False", "TrainerRestarting") == world.condition("Training")
+    assert world.condition("Training") == ("False", "TrainerRestarting")
     assert "exit code 75: /checkpoints: No space left on device" in message(world, "Training")
     world.trainer["status"] = {"active": 1, "ready": 1}
     world.settle()
-    assert ("True", "UpdatesCommitted") == world.condition("Training")
+    assert world.condition("Training") == ("True", "UpdatesCommitted")
     ends(world, MOST_FRUITLESS_RETRIES - 1, StorageError.exit_code, "/checkpoints: No space left on device")
     assert is_failed(world)
     assert message(world, "Succeeded").endswith("last: exit code 75: /checkpoints: No space left on device")
@@ -137,13 +137,13 @@ def test_a_job_that_waits_to_make_its_next_pod_is_made_again(training_world: Any
 
     decision = world.step()
 
-    assert (TRAINER,) == decision.delete
-    assert {TRAINER: "Kubernetes backs off for long before its next pod"} == decision.recreated
+    assert decision.delete == (TRAINER,)
+    assert decision.recreated == {TRAINER: "Kubernetes backs off for long before its next pod"}
     assert TRAINER not in map(ref_of, decision.apply)
-    assert ("False", "TrainerRestarting") == world.condition("Training")
+    assert world.condition("Training") == ("False", "TrainerRestarting")
     world.settle()
     assert "status" not in world.trainer
-    assert 0 == world.status["restarts"]
+    assert world.status["restarts"] == 0
 
 
 def test_failures_that_count_go_on_counting(training_world: Any) -> None:
@@ -151,18 +151,18 @@ def test_failures_that_count_go_on_counting(training_world: Any) -> None:
     limit = world.trainer["spec"]["backoffLimit"]
     world.settle()
     assert limit - 2 == world.trainer["spec"]["backoffLimit"]
-    assert 2 == world.status["restarts"]
+    assert world.status["restarts"] == 2
 
     world.trainer_runs(failed=1)
     world.settle()
 
-    assert 3 == world.status["restarts"]
+    assert world.status["restarts"] == 3
     assert limit - 2 == world.trainer["spec"]["backoffLimit"]
     between_pods(world, failed=1).settle()
-    assert 0 == world.trainer["spec"]["backoffLimit"]
+    assert world.trainer["spec"]["backoffLimit"] == 0
     world.trainer["metadata"]["annotations"][names.RESTARTS_BEFORE] = "9" * 99
     world.settle()
-    assert 3 == world.status["restarts"]
+    assert world.status["restarts"] == 3
 
 
 def test_a_job_is_made_again_only_after_a_while(training_world: Any) -> None:
@@ -172,9 +172,9 @@ def test_a_job_is_made_again_only_after_a_while(training_world: Any) -> None:
 
     decision = world.step()
 
-    assert () == decision.delete
+    assert decision.delete == ()
     assert decision.requeue_after_seconds == pytest.approx(1)
-    assert (TRAINER,) == world.wait(1).step().delete
+    assert world.wait(1).step().delete == (TRAINER,)
 
 
 @pytest.mark.parametrize(
@@ -190,28 +190,28 @@ def test_a_job_is_made_again_only_after_a_while(training_world: Any) -> None:
     ids=lambda status: next(iter(status)),
 )
 def test_a_job_that_does_not_wait_is_left_alone(training_world: Any, status: Any) -> None:
-    assert () == between_pods(at_update_60(training_world), **status).step().delete
+    assert between_pods(at_update_60(training_world), **status).step().delete == ()
 
 
 def test_a_job_with_a_pod_that_may_work_is_left_alone(training_world: Any) -> None:
     world = between_pods(at_update_60(training_world))
     labels = names.labels("digits", "trainer")
     world.pods.append({"kind": "Pod", "metadata": {"name": "t", "labels": labels}, "status": {"phase": "Pending"}})
-    assert () == world.step().delete
+    assert world.step().delete == ()
 
 
 def test_a_job_whose_pods_count_fruitless_retries_is_left_alone(training_world: Any) -> None:
     world = ends(at_update_60(training_world), 1)
-    assert () == between_pods(world).step().delete
+    assert between_pods(world).step().delete == ()
     world.report(61, start=1)
-    assert (TRAINER,) == world.step().delete
+    assert world.step().delete == (TRAINER,)
 
 
 def test_a_suspended_job_and_one_that_never_reported_are_left_alone(training_world: Any, make_world: Any) -> None:
     assert TRAINER not in between_pods(at_update_60(training_world)).edit(suspend=True).step().delete
     world = make_world()
     world.settle()
-    assert () == between_pods(world).step().delete
+    assert between_pods(world).step().delete == ()
 
 
 def test_a_job_whose_pods_are_refused_is_left_alone(training_world: Any) -> None:
@@ -223,4 +223,4 @@ def test_a_job_whose_pods_are_refused_is_left_alone(training_world: Any) -> None
         "lastTimestamp": timestamp(world.now),
     }
     world.warnings.append(refusal)
-    assert () == world.step().delete
+    assert world.step().delete == ()

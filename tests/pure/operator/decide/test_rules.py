@@ -84,7 +84,7 @@ def test_refused_pods(make_world: MakeWorld, text: str, reason: str) -> None:
     world.settle()
 
     assert ("False", reason) == world.condition("ClusterReady")
-    assert "Warning" == world.events[-1].type
+    assert world.events[-1].type == "Warning"
 
 
 @pytest.mark.fault("B13")
@@ -110,11 +110,11 @@ def test_refused_writes(training_world: MakeWorld, failure: Failure, reason: str
 def test_an_unresponsive_dask_operator(make_world: MakeWorld) -> None:
     world = make_world()
     world.step()
-    assert ("False", "WaitingForScheduler") == world.condition("ClusterReady")
+    assert world.condition("ClusterReady") == ("False", "WaitingForScheduler")
 
     world.wait(20).step()
 
-    assert ("False", "DaskOperatorMissing") == world.condition("ClusterReady")
+    assert world.condition("ClusterReady") == ("False", "DaskOperatorMissing")
 
 
 @pytest.mark.fault("A17", "A20")
@@ -140,7 +140,7 @@ def test_how_a_trainer_failed(training_world: MakeWorld, code: int, reason: str)
 
     assert ("False", reason) == world.condition("Succeeded")
     assert message(world, "Succeeded").startswith("ValueError: no")
-    assert "Failed" == world.status["phase"]
+    assert world.status["phase"] == "Failed"
 
 
 @pytest.mark.fault("C05", "C24")
@@ -161,7 +161,7 @@ def test_what_killed_a_trainer(training_world: MakeWorld, reason: str, output: s
     world.settle()
 
     said = f"The trainer restarts from its last checkpoint: exit code 137: {words}"
-    assert ("False", "TrainerRestarting") == world.condition("Training")
+    assert world.condition("Training") == ("False", "TrainerRestarting")
     assert said == message(world, "Training")
 
 
@@ -187,16 +187,16 @@ def test_training_restarts(training_world: MakeWorld) -> None:
     world.trainer["status"] = {"active": 1, "failed": 1}
     world.settle()
 
-    assert ("False", "TrainerRestarting") == world.condition("Training")
-    assert ("Pending", 1) == (world.status["phase"], world.status["restarts"])
+    assert world.condition("Training") == ("False", "TrainerRestarting")
+    assert (world.status["phase"], world.status["restarts"]) == ("Pending", 1)
 
 
 def test_training_has_not_started(make_world: MakeWorld) -> None:
     world = make_world()
     world.settle()
 
-    assert ("False", "NotStarted") == world.condition("Training")
-    assert "The trainer has not committed an update yet." == message(world, "Training")
+    assert world.condition("Training") == ("False", "NotStarted")
+    assert message(world, "Training") == "The trainer has not committed an update yet."
 
 
 def test_a_trainer_that_never_comes_to_its_first_update(make_world: MakeWorld) -> None:
@@ -218,16 +218,16 @@ def test_degraded_after_a_while_and_healed(training_world: MakeWorld) -> None:
     world.report(431).settle()
     world.workers_ready().settle()
     world.workers_ready(3).settle()
-    assert ("False", "FullStrength") == world.condition("Degraded")
-    assert 10 == world.decide().requeue_after_seconds
+    assert world.condition("Degraded") == ("False", "FullStrength")
+    assert world.decide().requeue_after_seconds == 10
 
     world.pods = [pod("w", conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": "0/3 nodes"}])]
     world.wait(10).settle()
-    assert ("True", "TooFewWorkers") == world.condition("Degraded")
+    assert world.condition("Degraded") == ("True", "TooFewWorkers")
     assert "3 of 4 workers joined. w: 0/3 nodes. Add a node that fits" in message(world, "Degraded")
 
     world.workers_ready().settle()
-    assert ("False", "FullStrength") == world.condition("Degraded")
+    assert world.condition("Degraded") == ("False", "FullStrength")
 
 
 @pytest.mark.fault("C15")
@@ -235,12 +235,12 @@ def test_a_job_that_may_wait_is_degraded_later(training_world: MakeWorld) -> Non
     world = training_world(workers={"waitSeconds": 60})
     world.workers_ready(0).settle()
     world.wait(59).settle()
-    assert ("False", "FullStrength") == world.condition("Degraded")
+    assert world.condition("Degraded") == ("False", "FullStrength")
 
     world.wait(1).settle()
 
-    assert ("True", "TooFewWorkers") == world.condition("Degraded")
-    assert "0 of 1 worker joined." == message(world, "Degraded")
+    assert world.condition("Degraded") == ("True", "TooFewWorkers")
+    assert message(world, "Degraded") == "0 of 1 worker joined."
 
 
 @pytest.mark.parametrize(("setting", "what"), [({}, "may end with other last bits"), (REQUIRED, "Required refuses it")])
@@ -252,17 +252,17 @@ def test_a_worker_that_adds_differently_is_named_with_its_node(
     world.pods = [{**pod("w-1"), "spec": {"nodeName": "old-node"}}, {**pod("w-2"), "spec": {}}]
     reported = {"w-1": "AVX2 rather than AVX512", "w-2": "2 threads rather than 1 thread", "w-3": "the same"}
     world.report(30, differing=reported).settle()
-    assert ("True", "ArithmeticDiffers") == world.condition("Degraded")
+    assert world.condition("Degraded") == ("True", "ArithmeticDiffers")
     text = message(world, "Degraded")
     assert (
         "w-1 on node old-node (AVX2 rather than AVX512), w-2 (2 threads rather than 1 thread), w-3 (the same)" in text
     )
     assert what in text
-    assert ["Warning"] == [event.type for event in world.events if event.reason == "ArithmeticDiffers"]
+    assert [event.type for event in world.events if event.reason == "ArithmeticDiffers"] == ["Warning"]
     world.report(40).settle()
-    assert ("False", "FullStrength") == world.condition("Degraded")
+    assert world.condition("Degraded") == ("False", "FullStrength")
     world.report(50, differing=reported).edit(suspend=True).settle()
-    assert ("False", "FullStrength") == world.condition("Degraded"), "a suspended job has no workers"
+    assert world.condition("Degraded") == ("False", "FullStrength"), "a suspended job has no workers"
 
 
 def test_what_a_hostile_report_says_of_workers_fits_into_the_status(training_world: MakeWorld) -> None:
@@ -273,12 +273,12 @@ def test_what_a_hostile_report_says_of_workers_fits_into_the_status(training_wor
 
 def test_stalled(training_world: MakeWorld) -> None:
     world = training_world()
-    assert 120 == world.decide().requeue_after_seconds
+    assert world.decide().requeue_after_seconds == 120
     world.wait(120).settle()
-    assert (("True", "NoProgress"), "Stalled") == (world.condition("Stalled"), world.status["phase"])
+    assert (world.condition("Stalled"), world.status["phase"]) == (("True", "NoProgress"), "Stalled")
 
     world.report(11).settle()
-    assert ("False", "ProgressSeen") == world.condition("Stalled")
+    assert world.condition("Stalled") == ("False", "ProgressSeen")
 
 
 def test_a_stalled_job_says_what_its_trainer_waits_for(training_world: MakeWorld) -> None:
@@ -296,14 +296,14 @@ def test_slow_updates_are_not_stalled(training_world: MakeWorld) -> None:
 
     world.wait(600).settle()
 
-    assert ("False", "ProgressSeen") == world.condition("Stalled")
+    assert world.condition("Stalled") == ("False", "ProgressSeen")
 
 
 def test_workers_that_are_being_removed(training_world: MakeWorld) -> None:
     world = training_world()
     world.workers_ready(3).settle()
 
-    assert (("True", "ScalingDown"), "Resizing") == (world.condition("Resizing"), world.status["phase"])
+    assert (world.condition("Resizing"), world.status["phase"]) == (("True", "ScalingDown"), "Resizing")
 
 
 @pytest.mark.fault("A32")
@@ -364,7 +364,7 @@ def test_the_digest_of_the_weights(training_world: MakeWorld) -> None:
 
     world.report(460, weights_sha256="ab" * 32).wait(5).settle()
 
-    assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
+    assert world.status["trainerStatus"]["weightsSha256"] == "ab" * 32
 
 
 def done(message: str, code: int = 0) -> dict[str, Any]:
@@ -385,9 +385,9 @@ def test_the_last_report_outlives_its_config_map(training_world: MakeWorld) -> N
     world.pods = [done(at_the_end)]
     world.trainer_ends().wait(5).settle()
 
-    assert ("True", "Finished") == world.condition("Succeeded")
-    assert (460, 1) == (world.status["trainerStatus"]["update"], world.status["trainerStatus"]["start"])
-    assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
+    assert world.condition("Succeeded") == ("True", "Finished")
+    assert (world.status["trainerStatus"]["update"], world.status["trainerStatus"]["start"]) == (460, 1)
+    assert world.status["trainerStatus"]["weightsSha256"] == "ab" * 32
 
 
 def test_the_last_report_need_not_arrive(training_world: MakeWorld) -> None:
@@ -397,7 +397,7 @@ def test_the_last_report_need_not_arrive(training_world: MakeWorld) -> None:
     world.report(460, start=1).pods = [done(at_the_end)]
     world.trainer_ends().wait(5).settle()
 
-    assert "ab" * 32 == world.status["trainerStatus"]["weightsSha256"]
+    assert world.status["trainerStatus"]["weightsSha256"] == "ab" * 32
 
 
 @pytest.mark.parametrize(("message", "code"), [("all is well", 0), ("[]", 0), ("", 0), ("error", 3)])
@@ -407,7 +407,7 @@ def test_another_termination_message_is_no_report(training_world: MakeWorld, mes
     world.report(100).pods = [done(message, code)]
     world.trainer_ends().wait(5).settle()
 
-    assert 100 == world.status["trainerStatus"]["update"]
+    assert world.status["trainerStatus"]["update"] == 100
 
 
 def test_a_later_start_is_believed_before_an_ended_one(training_world: MakeWorld) -> None:
@@ -416,7 +416,7 @@ def test_a_later_start_is_believed_before_an_ended_one(training_world: MakeWorld
     world.report(20, start=2).pods = [done(at_the_end)]
     world.wait(5).settle()
 
-    assert (20, 2) == (world.status["trainerStatus"]["update"], world.status["trainerStatus"]["start"])
+    assert (world.status["trainerStatus"]["update"], world.status["trainerStatus"]["start"]) == (20, 2)
 
 
 def test_workers_and_pauses_by_stage(training_world: MakeWorld) -> None:
@@ -425,16 +425,16 @@ def test_workers_and_pauses_by_stage(training_world: MakeWorld) -> None:
     world.report(300, stage=1, crews={"0": 1, "1": 2}, pauses={"0": 0.02, "1": 0.0684}).settle()
     world.report(310, stage=1, start=1, crews={"1": 1}, pauses={"1": 0.03}).wait(5).settle()
 
-    assert [(1, "0.020"), (2, "0.068")] == [(r["workers"], r["pauseSeconds"]) for r in world.status["history"]]
+    assert [(r["workers"], r["pauseSeconds"]) for r in world.status["history"]] == [(1, "0.020"), (2, "0.068")]
 
 
 def test_the_next_batch(training_world: MakeWorld) -> None:
     world = training_world()
-    assert {"current": 32, "next": 64, "nextAtEpoch": "5"} == world.status["batch"]
+    assert world.status["batch"] == {"current": 32, "next": 64, "nextAtEpoch": "5"}
 
     world.report(459).settle()
 
-    assert {"current": 512} == world.status["batch"]
+    assert world.status["batch"] == {"current": 512}
 
 
 @pytest.mark.fault("B02")
@@ -442,8 +442,8 @@ def test_stages_between_two_passes_are_recorded(training_world: MakeWorld) -> No
     world = training_world()
     world.report(440).settle()
 
-    assert [0, 1, 2, 3, 4] == [record["index"] for record in world.status["history"]]
-    assert ["StageBegan"] * 5 == [event.reason for event in world.events if event.reason == "StageBegan"]
+    assert [record["index"] for record in world.status["history"]] == [0, 1, 2, 3, 4]
+    assert [event.reason for event in world.events if event.reason == "StageBegan"] == ["StageBegan"] * 5
 
 
 def test_a_trainer_that_lost_its_checkpoint_starts_over(training_world: MakeWorld) -> None:
@@ -452,8 +452,8 @@ def test_a_trainer_that_lost_its_checkpoint_starts_over(training_world: MakeWorl
     world.report(440).settle()
     world.report(5, start=1).wait(5).settle()
 
-    assert [0, 1, 2, 3, 4, 0] == [record["index"] for record in world.status["history"]]
-    assert 5 == world.status["trainerStatus"]["update"]
+    assert [record["index"] for record in world.status["history"]] == [0, 1, 2, 3, 4, 0]
+    assert world.status["trainerStatus"]["update"] == 5
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"update": 1}'])
@@ -466,7 +466,7 @@ def test_an_unreadable_report_is_ignored(training_world: MakeWorld, text: str) -
     world.settle()
 
     assert before["trainerStatus"] == world.status["trainerStatus"]
-    assert 2 == world.status["workers"]["desired"]
+    assert world.status["workers"]["desired"] == 2
 
 
 @pytest.mark.parametrize(
@@ -480,8 +480,8 @@ def test_outdated_and_foreign_reports_are_ignored(training_world: MakeWorld, rep
 
     world.report(**report).settle()
 
-    assert 4 == world.deployment["spec"]["replicas"]
-    assert 440 == world.status["trainerStatus"]["update"]
+    assert world.deployment["spec"]["replicas"] == 4
+    assert world.status["trainerStatus"]["update"] == 440
 
 
 def test_unreadable_fields_of_a_stored_status_are_ignored(training_world: MakeWorld) -> None:
@@ -491,7 +491,7 @@ def test_unreadable_fields_of_a_stored_status_are_ignored(training_world: MakeWo
 
     world.settle()
 
-    assert (0, "2026-11-20T10:00:00Z") == (world.status["stage"], world.status["startTime"])
+    assert (world.status["stage"], world.status["startTime"]) == (0, "2026-11-20T10:00:00Z")
 
 
 def test_reasons_are_documented(training_world: MakeWorld) -> None:
@@ -519,10 +519,10 @@ def test_fields_of_another_version_are_ignored_and_named(make_world: MakeWorld) 
     world.settle()
 
     accepted = next(one for one in world.status["conditions"] if one["type"] == "Accepted")
-    assert "True" == accepted["status"]
+    assert accepted["status"] == "True"
     assert accepted["message"].endswith(" ignores what it does not know: spec.workers.spot, spec.pruning.")
     handed_on = json.loads(world.child("ConfigMap", "digits-plan")["data"][names.JOB_KEY])
-    assert ("Magnitude", True) == (handed_on["spec"]["pruning"], handed_on["spec"]["workers"]["spot"])
+    assert (handed_on["spec"]["pruning"], handed_on["spec"]["workers"]["spot"]) == ("Magnitude", True)
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def test_the_claim_is_made_before_the_trainer_that_alone_mounts_it(make_world: M
     assert applied.index(CLAIM) < applied.index(JOB)
     claim = world.children[CLAIM]
     wanted = {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast"}
-    assert wanted | {"resources": {"requests": {"storage": "10Gi"}}} == claim["spec"]
+    assert claim["spec"] == wanted | {"resources": {"requests": {"storage": "10Gi"}}}
     assert names.labels("digits", "checkpoints") == claim["metadata"]["labels"]
-    assert [("digits", False)] == [(o["name"], o["blockOwnerDeletion"]) for o in claim["metadata"]["ownerReferences"]]
-    assert {"name": "", "persistentVolumeClaim": {"claimName": CLAIM.name}} == mounted(world)
+    assert [(o["name"], o["blockOwnerDeletion"]) for o in claim["metadata"]["ownerReferences"]] == [("digits", False)]
+    assert mounted(world) == {"name": "", "persistentVolumeClaim": {"claimName": CLAIM.name}}
     assert CLAIM.name not in json.dumps(world.deployment)
     world.settle()
     assert NOT_KEPT not in message(world, "Accepted")
@@ -51,7 +51,7 @@ def test_an_older_trainer_reads_the_name_of_the_claim(make_world: MakeWorld) -> 
     world = make_world(checkpoint=SIZED | {"everySeconds": 9})
     world.settle()
     job = json.loads(world.child("ConfigMap", "digits-plan")["data"][names.JOB_KEY])
-    assert {"volume": {"claimName": CLAIM.name}, "everySeconds": 9} == job["spec"]["checkpoint"]
+    assert job["spec"]["checkpoint"] == {"volume": {"claimName": CLAIM.name}, "everySeconds": 9}
 
 
 def test_a_job_that_waits_to_begin_has_no_claim(make_world: MakeWorld) -> None:
@@ -96,11 +96,11 @@ def test_a_place_that_comes_late_restarts_no_trainer(training_world: MakeWorld, 
     """It would lose what it has. Once it has ended, the next one has the place."""
     world = training_world().edit(checkpoint=kept)
     world.settle()
-    assert AWAITED == message(world, "Accepted").partition("updates. ")[2]
-    assert {"name": "", "emptyDir": {}} == mounted(world)
+    assert message(world, "Accepted").partition("updates. ")[2] == AWAITED
+    assert mounted(world) == {"name": "", "emptyDir": {}}
 
     world.edit(suspend=True).settle()
-    assert ("Unknown", "Discarding") == world.condition("Suspended")
+    assert world.condition("Suspended") == ("Unknown", "Discarding")
     world.trainer["status"] = {}
     world.settle()
     world.edit(suspend=False).settle()
@@ -113,7 +113,7 @@ def test_a_trainer_that_starts_over_begins_with_the_default(training_world: Make
     world = with_default(training_world(), "2Gi")
     del world.children[JOB]
     world.settle()
-    assert {"name": "", "persistentVolumeClaim": {"claimName": CLAIM.name}} == mounted(world)
+    assert mounted(world) == {"name": "", "persistentVolumeClaim": {"claimName": CLAIM.name}}
 
 
 def test_a_claim_that_is_gone_for_good_leaves_a_trainer_without(make_world: MakeWorld) -> None:
@@ -122,9 +122,9 @@ def test_a_claim_that_is_gone_for_good_leaves_a_trainer_without(make_world: Make
     world.settle()
     del with_default(world, "").children[CLAIM]
 
-    assert (JOB,) == world.step().delete
+    assert world.step().delete == (JOB,)
     world.settle()
-    assert {"name": "", "emptyDir": {}} == mounted(world)
+    assert mounted(world) == {"name": "", "emptyDir": {}}
 
 
 def test_a_deleted_claim_comes_back_once_it_is_gone(make_world: MakeWorld) -> None:
@@ -135,7 +135,7 @@ def test_a_deleted_claim_comes_back_once_it_is_gone(make_world: MakeWorld) -> No
     assert world.decide().is_empty
 
     del world.children[CLAIM]
-    assert [CLAIM] == [Ref(m["kind"], m["metadata"]["name"]) for m in world.step().apply]
+    assert [Ref(m["kind"], m["metadata"]["name"]) for m in world.step().apply] == [CLAIM]
 
 
 def test_a_claim_grows_and_nothing_else_of_it_changes(make_world: MakeWorld) -> None:
@@ -149,12 +149,12 @@ def test_a_claim_grows_and_nothing_else_of_it_changes(make_world: MakeWorld) -> 
     assert world.decide().is_empty
 
     world.edit(checkpoint={"volume": {"size": "20Gi"}}).settle()
-    assert {"requests": {"storage": "20Gi"}} == world.children[CLAIM]["spec"]["resources"]
-    assert () == world.decide().delete
+    assert world.children[CLAIM]["spec"]["resources"] == {"requests": {"storage": "20Gi"}}
+    assert world.decide().delete == ()
 
     world.edit(checkpoint={"volume": {"size": "5Gi", "storageClassName": "slow"}}).settle()
     spec = world.children[CLAIM]["spec"]
-    assert ("20Gi", "standard") == (spec["resources"]["requests"]["storage"], spec["storageClassName"])
+    assert (spec["resources"]["requests"]["storage"], spec["storageClassName"]) == ("20Gi", "standard")
     keeps = f"The claim {CLAIM.name} keeps its"
     said = f"{keeps} 20Gi, since claims do not shrink. {keeps} class, standard."
     assert message(world, "Accepted").endswith(said)
@@ -179,7 +179,7 @@ def test_a_suspended_job_says_what_is_lost(training_world: MakeWorld) -> None:
         world.settle()
         assert reasons == [*found, world.condition("Suspended")[1]]
     warnings = {event.reason: event.message for event in world.events if event.type == "Warning"}
-    assert f"The trainer stops, and update 433 is lost. {NOT_KEPT}" == warnings["Discarding"]
+    assert warnings["Discarding"] == f"The trainer stops, and update 433 is lost. {NOT_KEPT}"
     assert "Update 433 is lost: the training starts over when the job is resumed." in warnings["StateLost"]
 
 
@@ -219,12 +219,12 @@ def test_a_pod_that_waits_for_a_volume_needs_no_node(make_world: MakeWorld) -> N
     metadata = {"name": "t", "labels": names.labels("digits", "trainer")}
     world.pods = [{"kind": "Pod", "metadata": metadata, "status": {"phase": "Pending", "conditions": [unscheduled]}}]
     world.settle()
-    assert ("False", "VolumePending") == world.condition("Training")
+    assert world.condition("Training") == ("False", "VolumePending")
 
 
 def test_a_quota_that_the_claim_exceeds(make_world: MakeWorld) -> None:
     world = make_world(checkpoint=SIZED)
     world.failures = (Failure(CLAIM, 403, "digits-checkpoints is forbidden: exceeded quota: q"),)
     world.settle()
-    assert ("False", "QuotaExceeded") == world.condition("ClusterReady")
+    assert world.condition("ClusterReady") == ("False", "QuotaExceeded")
     assert message(world, "ClusterReady").endswith("Raise the quota, or give a smaller spec.checkpoint.volume.size.")

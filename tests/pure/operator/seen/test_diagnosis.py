@@ -137,14 +137,14 @@ def test_a_missing_pull_secret(make_world: MakeWorld) -> None:
     world.settle()
     world.pods = [pod("s", "scheduler", **container(state={"waiting": {"reason": "ErrImagePull", "message": "no"}}))]
     world.settle()
-    assert ("False", "ImagePullFailed") == world.condition("ClusterReady")
+    assert world.condition("ClusterReady") == ("False", "ImagePullFailed")
     assert world.pods == list(unexplained(world.observed(), Clock(world.now)))
 
     text = "Unable to retrieve some image pull secrets (registry); attempting to pull the image may not succeed."
     world.warnings = [event("s", "FailedToRetrieveImagePullSecret", text)]
     world.settle()
 
-    assert ("False", "ReferenceMissing") == world.condition("ClusterReady")
+    assert world.condition("ClusterReady") == ("False", "ReferenceMissing")
     assert message(world, "ClusterReady").endswith("Create the secret registry, or remove it from the job.")
 
 
@@ -167,13 +167,13 @@ def test_problems_of_the_trainer(waiting_world: Any, found: Any, reason: str) ->
     waiting_world.pods = [found]
     waiting_world.settle()
     assert ("False", reason) == waiting_world.condition("Training")
-    assert ("True", "AllWorkersJoined") == waiting_world.condition("ClusterReady")
-    assert "Warning" == next(e for e in waiting_world.events if e.reason == reason).type
+    assert waiting_world.condition("ClusterReady") == ("True", "AllWorkersJoined")
+    assert next(e for e in waiting_world.events if e.reason == reason).type == "Warning"
 
     waiting_world.pods = []
     waiting_world.trainer_runs().report(10).settle()
 
-    assert ("True", "UpdatesCommitted") == waiting_world.condition("Training")
+    assert waiting_world.condition("Training") == ("True", "UpdatesCommitted")
 
 
 def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
@@ -183,19 +183,19 @@ def test_a_trainer_whose_pod_is_refused(waiting_world: Any) -> None:
     assert waiting_world.decide().requeue_after_seconds == 8
     waiting_world.wait(8)
     [job] = unexplained(waiting_world.observed(), Clock(waiting_world.now))
-    assert "Job" == job["kind"]
+    assert job["kind"] == "Job"
 
     waiting_world.warnings = [event("digits-trainer", "FailedCreate", text.format(1), lastTimestamp=CREATED)]
     waiting_world.settle()
     before = message(waiting_world, "Training")
     waiting_world.warnings.append(event("digits-trainer", "FailedCreate", text.format(2), eventTime=CREATED))
 
-    assert ("False", "QuotaExceeded") == waiting_world.condition("Training")
+    assert waiting_world.condition("Training") == ("False", "QuotaExceeded")
     assert "pods digits-trainer-… is forbidden: exceeded quota: q. Raise the quota" in before
     assert waiting_world.decide().is_empty
-    assert 10 == waiting_world.decide().requeue_after_seconds
-    assert 30 == waiting_world.wait(112).decide().requeue_after_seconds
-    assert 60 == waiting_world.wait(1000).decide().requeue_after_seconds
+    assert waiting_world.decide().requeue_after_seconds == 10
+    assert waiting_world.wait(112).decide().requeue_after_seconds == 30
+    assert waiting_world.wait(1000).decide().requeue_after_seconds == 60
 
 
 def test_a_restart_is_reported_with_the_trainer_s_last_output(training_world: MakeWorld) -> None:
@@ -205,7 +205,7 @@ def test_a_restart_is_reported_with_the_trainer_s_last_output(training_world: Ma
         world.pods = [pod("t", "trainer", phase="Failed", containerStatuses=[{"state": {"terminated": ending}}])]
         world.trainer["status"] = {"active": 1, "failed": 1}
         world.settle()
-        assert ("False", "TrainerRestarting") == world.condition("Training")
+        assert world.condition("Training") == ("False", "TrainerRestarting")
         assert f"The trainer starts over, since nothing keeps its checkpoints: {cause}" == message(world, "Training")
 
 
@@ -213,13 +213,13 @@ def test_few_objects_count_as_unexplained_and_only_after_a_while(waiting_world: 
     waiting_world.trainer_runs().pods = [pod(f"w-{n}") for n in range(9)]
     waiting_world.pods[1]["metadata"]["deletionTimestamp"] = CREATED
     waiting_world.wait(5)
-    assert () == unexplained(waiting_world.observed(), Clock(waiting_world.now))
-    assert 3 == waiting_world.decide().requeue_after_seconds
+    assert unexplained(waiting_world.observed(), Clock(waiting_world.now)) == ()
+    assert waiting_world.decide().requeue_after_seconds == 3
 
     waiting_world.wait(3)
 
     found = unexplained(waiting_world.observed(), Clock(waiting_world.now))
-    assert ["w-0", "w-2", "w-3"] == [body["metadata"]["name"] for body in found]
+    assert [body["metadata"]["name"] for body in found] == ["w-0", "w-2", "w-3"]
     assert 3 == MOST_EVENT_READS
 
 
@@ -246,7 +246,7 @@ def test_a_terminating_dask_cluster_is_waited_for(waiting_world: Any) -> None:
     waiting_world.trainer_runs().cluster["metadata"]["deletionTimestamp"] = CREATED
     waiting_world.settle()
 
-    assert 20 == waiting_world.decide().requeue_after_seconds
+    assert waiting_world.decide().requeue_after_seconds == 20
 
 
 @pytest.mark.fault("B22")
@@ -260,25 +260,25 @@ def test_a_lost_part_of_the_scheduler_is_requested(training_world: MakeWorld, ki
     parts = copy.deepcopy(world.parts)
     del world.parts[Ref(kind, "digits-scheduler")]
     assert world.decide().apply == ()
-    assert 10 == world.decide().requeue_after_seconds
+    assert world.decide().requeue_after_seconds == 10
 
     world.wait(10).settle()
-    assert 20 == world.decide().requeue_after_seconds
+    assert world.decide().requeue_after_seconds == 20
     world.wait(19).settle()
     assert "Created" != world.cluster["status"]["phase"]
 
     world.wait(1).settle()
-    assert "Created" == world.cluster["status"]["phase"]
+    assert world.cluster["status"]["phase"] == "Created"
 
     assert world.decide().apply == (), "the phase is ours until the Dask operator changes it"
     world.cluster["status"]["phase"] = "Pending"
     world.wait(19).settle()
-    assert "Pending" == world.cluster["status"]["phase"], "the watch may report the new part later than the phase"
+    assert world.cluster["status"]["phase"] == "Pending", "the watch may report the new part later than the phase"
 
     world.parts = parts
     world.settle()
     assert names.PARTS_MISSING not in world.cluster["metadata"]["annotations"]
-    assert ("Pending", ()) == (world.cluster["status"]["phase"], world.decide().apply)
+    assert (world.cluster["status"]["phase"], world.decide().apply) == ("Pending", ())
 
 
 def test_a_part_that_comes_back_is_not_requested(training_world: MakeWorld) -> None:
@@ -310,7 +310,7 @@ def test_a_part_is_requested_though_the_clock_was_set_back(training_world: MakeW
     world.wait(-86_400).settle()
     assert "Created" != world.cluster["status"]["phase"]
     world.wait(20).settle()
-    assert "Created" == world.cluster["status"]["phase"]
+    assert world.cluster["status"]["phase"] == "Created"
 
 
 def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
@@ -321,7 +321,7 @@ def test_pods_of_the_scheduler_that_are_refused(waiting_world: Any) -> None:
     }
     waiting_world.settle()
 
-    assert ("False", "ReferenceMissing") == waiting_world.condition("ClusterReady")
+    assert waiting_world.condition("ClusterReady") == ("False", "ReferenceMissing")
 
 
 @pytest.mark.fault("B23", "C15")
@@ -340,7 +340,7 @@ def test_refused_worker_pods_are_retried(training_world: MakeWorld) -> None:
     for _ in range(9):
         world.wait(10)
         retries.add(retried_at())
-    assert ["2026-11-20T10:00:30Z", "2026-11-20T10:01:00Z", "2026-11-20T10:01:30Z"] == sorted(retries - {None})
+    assert sorted(retries - {None}) == ["2026-11-20T10:00:30Z", "2026-11-20T10:01:00Z", "2026-11-20T10:01:30Z"]
     assert world.decide().requeue_after_seconds <= NUDGE_SECONDS
 
     world.workers_ready()
@@ -359,11 +359,11 @@ def test_a_refused_scheduler_is_retried(waiting_world: Any) -> None:
 
     [manifest] = waiting_world.decide().apply
     assert ref == Ref(manifest["kind"], manifest["metadata"]["name"])
-    assert {"name", "namespace", "annotations"} == manifest["metadata"].keys()
+    assert manifest["metadata"].keys() == {"name", "namespace", "annotations"}
     assert "spec" not in manifest
 
     waiting_world.parts[ref]["metadata"]["annotations"] = manifest["metadata"]["annotations"]
-    assert () == waiting_world.decide().apply
+    assert waiting_world.decide().apply == ()
     assert waiting_world.decide().requeue_after_seconds <= NUDGE_SECONDS
 
 

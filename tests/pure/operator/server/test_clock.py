@@ -31,7 +31,7 @@ def test_it_follows_the_monotonic_clock(machine: SimpleNamespace) -> None:
     machine.wall += 86400
     machine.steady += 7
 
-    assert 7.0 == since_start(it)
+    assert since_start(it) == 7.0
 
 
 @pytest.mark.fault("B14")
@@ -58,7 +58,7 @@ def test_a_response_corrects_what_it_contradicts(
 
     it.correct(date, requested)
 
-    assert START + timedelta(seconds=expected) == it.now()
+    assert it.now() == START + timedelta(seconds=expected)
 
 
 def test_dates_without_fractions_do_not_turn_it_back(machine: SimpleNamespace) -> None:

@@ -31,8 +31,8 @@ def test_the_same_event_again_is_counted() -> None:
 
     again = job.event(60)
 
-    assert ("event-1", 2, "m") == (again.name, again.count, again.message)
-    assert (START, START + timedelta(seconds=60)) == (again.first, again.last)
+    assert (again.name, again.count, again.message) == ("event-1", 2, "m")
+    assert (again.first, again.last) == (START, START + timedelta(seconds=60))
 
 
 @pytest.mark.parametrize("seconds", [WINDOW_SECONDS, -1.0])
@@ -41,7 +41,7 @@ def test_an_event_long_after_is_another(seconds: float) -> None:
     job = Job()
     job.event(0)
 
-    assert ("event-2", 1) == ((later := job.event(seconds)).name, later.count)
+    assert ((later := job.event(seconds)).name, later.count) == ("event-2", 1)
 
 
 def test_the_window_counts_from_the_last_of_them() -> None:
@@ -49,7 +49,7 @@ def test_the_window_counts_from_the_last_of_them() -> None:
     for number in range(5):
         found = job.event(number * (WINDOW_SECONDS - 1))
 
-    assert 5 == found.count
+    assert found.count == 5
 
 
 @pytest.mark.fault("B29")
@@ -60,10 +60,10 @@ def test_many_similar_events_share_one() -> None:
 
     shared = [job.event(20 + number, f"pod {MOST_SIMILAR + number}") for number in range(5)]
 
-    assert 1 == len({id(series) for series in shared})
-    assert (5, f"{COMBINED}pod 14") == (shared[-1].count, shared[-1].message)
-    assert "pod 3" == job.event(30, "pod 3").message, "what has an event of its own keeps it"
-    assert "pod 1" == job.event(31, "pod 1", reason="AtTarget").message, "another reason is not similar"
+    assert len({id(series) for series in shared}) == 1
+    assert (shared[-1].count, shared[-1].message) == (5, f"{COMBINED}pod 14")
+    assert job.event(30, "pod 3").message == "pod 3", "what has an event of its own keeps it"
+    assert job.event(31, "pod 1", reason="AtTarget").message == "pod 1", "another reason is not similar"
 
 
 @pytest.mark.fault("B29")
@@ -71,12 +71,12 @@ def test_a_job_has_a_budget_of_events() -> None:
     """What is left out is counted by the next that is written; a reason that is new is always written."""
     job = Job()
     written = [job.event(0.1 * number) for number in range(100)]
-    assert BURST == sum(series is not None for series in written)
+    assert sum(series is not None for series in written) == BURST
 
-    assert "Finished" == job.event(11, "Finished", reason="Finished").message
+    assert job.event(11, "Finished", reason="Finished").message == "Finished"
     assert None is job.event(12, "Finished", reason="Finished")
 
-    assert 101 == job.event(REFILL_SECONDS + 11).count
+    assert job.event(REFILL_SECONDS + 11).count == 101
     assert None is job.event(REFILL_SECONDS + 12)
 
 
@@ -85,7 +85,7 @@ def test_another_job_of_the_same_name_starts_afresh() -> None:
     for _ in range(BURST):
         job.event(0)
 
-    assert 1 == job.event(1, uid="2").count
+    assert job.event(1, uid="2").count == 1
 
 
 def test_a_job_is_forgotten() -> None:
@@ -95,4 +95,4 @@ def test_a_job_is_forgotten() -> None:
     job.correlator.forget(KEY)
     job.correlator.forget(KEY)
 
-    assert {} == job.correlator._jobs
+    assert job.correlator._jobs == {}

@@ -42,7 +42,7 @@ def test_claims(found: Any, unchanged: float, expected: Any) -> None:
     wanted = claim(ME, found, unchanged, NOW)
 
     spec = wanted and wanted["spec"]
-    assert expected == (spec and (spec["holderIdentity"], spec["leaseTransitions"], spec["acquireTime"]))
+    assert (spec and (spec["holderIdentity"], spec["leaseTransitions"], spec["acquireTime"])) == expected
 
 
 @pytest.mark.fault("B04")
@@ -51,7 +51,7 @@ def test_a_claim_carries_the_observed_resource_version() -> None:
     wanted = claim(ME, held("", "7"), 0, NOW)
 
     assert wanted is not None
-    assert "7" == wanted["metadata"]["resourceVersion"]
+    assert wanted["metadata"]["resourceVersion"] == "7"
 
 
 class FakeApi:
@@ -86,8 +86,8 @@ def test_holding_and_losing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work begins once; failed requests do not end it, another holder in the lease does."""
     api = FakeApi("free", "mine", Refused(500, "no"), ConnectionRefusedError(), ValueError("odd"), "mine", "other")
 
-    assert ["began"] == attempt(api, monkeypatch)
-    assert [] == api.script
+    assert attempt(api, monkeypatch) == ["began"]
+    assert api.script == []
 
 
 def test_taking_over_an_expired_lease(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_taking_over_an_expired_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(api, "get_lease", short)
 
-    assert ["began"] == attempt(api, monkeypatch)
+    assert attempt(api, monkeypatch) == ["began"]
 
 
 def test_the_log_of_the_election(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -120,20 +120,20 @@ def test_the_log_of_the_election(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     monkeypatch.setattr(api, "get_lease", free)
     attempt(api, monkeypatch)
 
-    assert [
+    assert caplog.messages == [
         "me waits for the lease system/batchgrowth, which other holds",
         "me acquired the lease system/batchgrowth and leads",
         "the lease system/batchgrowth: nobody there; retrying",
         "another operator, other, took the lease system/batchgrowth",
         "me lost the lease system/batchgrowth and ends",
-    ] == caplog.messages
+    ]
 
 
 def test_a_lease_that_cannot_be_renewed_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "LOST_AFTER_SECONDS", 0.01)
     api = FakeApi("free", *[ConnectionRefusedError()] * 100_000)
 
-    assert ["began"] == attempt(api, monkeypatch)
+    assert attempt(api, monkeypatch) == ["began"]
 
 
 def test_a_request_that_hangs_is_over_before_the_tenure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +183,8 @@ def test_writes_that_hang_do_not_delay_a_renewal(monkeypatch: pytest.MonkeyPatch
             let_go.set()
 
     asyncio.run(asyncio.wait_for(lead(), 9))
-    assert 2 * MOST_CONCURRENT == len(hung)
-    assert [] == api.script
+    assert len(hung) == 2 * MOST_CONCURRENT
+    assert api.script == []
 
 
 def test_a_tenure_without_a_lease_never_ends() -> None:

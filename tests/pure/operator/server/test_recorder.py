@@ -90,11 +90,11 @@ def post(events: EventPoster) -> list[float]:
 
 def test_a_pass_makes_no_request_for_its_events(api: FakeApi, events: EventPoster) -> None:
     events.record(seen(), stage(1))
-    assert 0 == api.requests
+    assert api.requests == 0
 
-    assert [pytest.approx(PAUSE_SECONDS, abs=0.04)] == post(events)
+    assert post(events) == [pytest.approx(PAUSE_SECONDS, abs=0.04)]
 
-    assert [("digits", "Stage 1 began.", 1)] == api.shown()
+    assert api.shown() == [("digits", "Stage 1 began.", 1)]
 
 
 def test_jobs_take_turns_and_warnings_come_first(api: FakeApi, events: EventPoster) -> None:
@@ -105,7 +105,7 @@ def test_jobs_take_turns_and_warnings_come_first(api: FakeApi, events: EventPost
 
     post(events)
 
-    assert ["c", "a", "b", "a", "b"] == [job for job, _, _ in api.shown()]
+    assert [job for job, _, _ in api.shown()] == ["c", "a", "b", "a", "b"]
 
 
 @pytest.mark.fault("B29")
@@ -117,7 +117,7 @@ def test_what_waits_for_long_is_combined(api: FakeApi, events: EventPoster) -> N
 
     post(events)
 
-    assert 20 == api.requests
+    assert api.requests == 20
     assert {(f"job-{job}", f"{COMBINED}Stage 9 began.", 10) for job in range(20)} == set(api.shown())
 
 
@@ -127,7 +127,7 @@ def test_what_one_pass_says_is_not_combined(api: FakeApi, events: EventPoster) -
         events.record(seen(), stage(number))
     post(events)
 
-    assert [1] * (MOST_SIMILAR - 1) + [3] == [count for _, _, count in api.shown()]
+    assert [count for _, _, count in api.shown()] == [1] * (MOST_SIMILAR - 1) + [3]
 
 
 def test_the_same_event_is_counted_while_it_waits(api: FakeApi, events: EventPoster) -> None:
@@ -137,8 +137,8 @@ def test_the_same_event_is_counted_while_it_waits(api: FakeApi, events: EventPos
     events.record(seen(seconds=6), TROUBLE)
     post(events)
 
-    assert 2 == api.requests
-    assert [("digits", TROUBLE.message, 6)] == api.shown()
+    assert api.requests == 2
+    assert api.shown() == [("digits", TROUBLE.message, 6)]
 
 
 def test_a_job_of_the_same_name_has_its_own(api: FakeApi, events: EventPoster) -> None:
@@ -146,7 +146,7 @@ def test_a_job_of_the_same_name_has_its_own(api: FakeApi, events: EventPoster) -
     events.record(seen(seconds=9, uid="2"), stage(2))
     post(events)
 
-    assert ["Stage 1 began.", "Stage 2 began."] == [message for _, message, _ in api.shown()]
+    assert [message for _, message, _ in api.shown()] == ["Stage 1 began.", "Stage 2 began."]
 
 
 def test_a_job_s_budget_bounds_its_writes(api: FakeApi, events: EventPoster) -> None:
@@ -154,7 +154,7 @@ def test_a_job_s_budget_bounds_its_writes(api: FakeApi, events: EventPoster) -> 
         events.record(seen(), TROUBLE)
         post(events)
 
-    assert BURST == api.requests
+    assert api.requests == BURST
 
 
 def test_a_slow_api_server_is_asked_less_often(api: FakeApi, events: EventPoster) -> None:
@@ -172,8 +172,8 @@ def test_events_wait_for_an_api_server_that_does_not_answer(api: FakeApi, events
     for event in (TROUBLE, stage(1)):
         events.record(seen(), event)
 
-    assert [RETRY_SECONDS, RETRY_SECONDS] == post(events)[:2]
-    assert [("digits", TROUBLE.message, 1), ("digits", "Stage 1 began.", 1)] == api.shown()
+    assert post(events)[:2] == [RETRY_SECONDS, RETRY_SECONDS]
+    assert api.shown() == [("digits", TROUBLE.message, 1), ("digits", "Stage 1 began.", 1)]
 
 
 def test_the_api_server_may_be_away_for_long(api: FakeApi, events: EventPoster) -> None:
@@ -181,12 +181,12 @@ def test_the_api_server_may_be_away_for_long(api: FakeApi, events: EventPoster) 
     api.errors = [ConnectionError("down")] * (BURST + 5)
     events.record(seen(), TROUBLE)
     post(events)
-    assert [("digits", TROUBLE.message, 1)] == api.shown()
+    assert api.shown() == [("digits", TROUBLE.message, 1)]
 
     for number in range(BURST - 1):
         events.record(seen(), stage(number % MOST_SIMILAR))
         post(events)
-    assert BURST - 1 == sum(count for _, message, count in api.shown() if message != TROUBLE.message)
+    assert sum(count for _, message, count in api.shown() if message != TROUBLE.message) == BURST - 1
 
 
 @pytest.mark.parametrize("text", ["a" * 1024, "…" + "z" * 1023, "é" * 600, "…" + "語" * 1023])
@@ -209,7 +209,7 @@ def test_a_long_message_is_posted_and_counted(api: FakeApi, events: EventPoster)
         post(events)
 
     [(_, message, count)] = api.shown()
-    assert (2, True) == (count, len(message.encode()) <= MOST_BYTES)
+    assert (count, len(message.encode()) <= MOST_BYTES) == (2, True)
 
 
 def test_a_refused_event_is_dropped(api: FakeApi, events: EventPoster, caplog: pytest.LogCaptureFixture) -> None:
@@ -217,7 +217,7 @@ def test_a_refused_event_is_dropped(api: FakeApi, events: EventPoster, caplog: p
     events.record(seen(), TROUBLE)
     post(events)
 
-    assert (1, []) == (api.requests, api.shown())
+    assert (api.requests, api.shown()) == (1, [])
     assert "default/digits: cannot post the event Stalled: no" in caplog.text
 
 
@@ -226,13 +226,13 @@ def test_only_the_leader_posts(api: FakeApi) -> None:
     events = EventPoster(api, lambda: left[0])  # type: ignore[arg-type]
     assert None is events.post_next()
     events.record(seen(), TROUBLE)
-    assert RETRY_SECONDS == events.post_next()
-    assert 0 == api.requests
+    assert events.post_next() == RETRY_SECONDS
+    assert api.requests == 0
 
     left[0] = 12.0
     post(events)
 
-    assert 1 == api.requests
+    assert api.requests == 1
 
 
 @pytest.mark.parametrize("event", [stage(1), TROUBLE])
@@ -245,7 +245,7 @@ def test_what_waits_is_bounded(
         events.record(seen(job), event)
     post(events)
 
-    assert ["b", "c"] == [job for job, _, _ in api.shown()]
+    assert [job for job, _, _ in api.shown()] == ["b", "c"]
 
 
 def test_the_events_of_a_job_that_is_gone_are_forgotten(api: FakeApi, events: EventPoster) -> None:
@@ -255,7 +255,7 @@ def test_the_events_of_a_job_that_is_gone_are_forgotten(api: FakeApi, events: Ev
     events.forget(Key("default", "a"))
     post(events)
 
-    assert ["b", "b"] == [job for job, _, _ in api.shown()]
+    assert [job for job, _, _ in api.shown()] == ["b", "b"]
     assert {Key("default", "b")} == set(events.correlator._jobs)
 
 
@@ -270,7 +270,7 @@ def test_the_thread_posts_and_a_stop_posts_the_rest(api: FakeApi, events: EventP
 
     events.stop()
 
-    assert 31 == len(api.shown())
+    assert len(api.shown()) == 31
     assert events._thread is not None
     assert not events._thread.is_alive()
 
@@ -289,7 +289,7 @@ def test_an_error_that_nobody_expects_costs_its_event_alone(
 
     events.stop()
 
-    assert ["second"] == [job for job, _, _ in api.shown()]
+    assert [job for job, _, _ in api.shown()] == ["second"]
     assert "an event was not posted" in caplog.text
 
 
@@ -309,4 +309,4 @@ def test_a_stop_ends_in_time(api: FakeApi, events: EventPoster, monkeypatch: pyt
         assert each._thread is not None
         each._thread.join(5)
         assert not each._thread.is_alive()
-    assert 0 == api.requests
+    assert api.requests == 0

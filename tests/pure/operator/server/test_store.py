@@ -28,7 +28,7 @@ def child(version: int, kind: str = "Deployment", **fields: Any) -> dict[str, An
 
 def test_jobs_and_their_children() -> None:
     store = Store()
-    assert (KEY, KEY) == (store.update(job(1)), store.update(child(2)))
+    assert (store.update(job(1)), store.update(child(2))) == (KEY, KEY)
 
     assert job(1) == store.job(KEY)
     assert {Ref("Deployment", "digits-workers"): child(2)} == store.children(KEY)
@@ -43,7 +43,7 @@ def test_the_newest_wins_in_any_order(order: Any) -> None:
         store.update(child(version))
 
     [found] = store.children(KEY).values()
-    assert "3" == found["metadata"]["resourceVersion"]
+    assert found["metadata"]["resourceVersion"] == "3"
 
 
 @pytest.mark.fault("B08")
@@ -54,7 +54,7 @@ def test_a_deleted_object_stays_deleted_in_any_order(order: Any) -> None:
     for what, version in order:
         getattr(store, what)(child(version))
 
-    assert {} == store.children(KEY)
+    assert store.children(KEY) == {}
 
 
 @pytest.mark.fault("B08")
@@ -65,7 +65,7 @@ def test_a_recreated_object_is_stored_in_any_order(order: Any) -> None:
     for what, version in order:
         getattr(store, what)(child(version))
 
-    assert 1 == len(store.children(KEY))
+    assert len(store.children(KEY)) == 1
 
 
 def test_nothing_is_kept_of_a_deleted_job() -> None:
@@ -75,7 +75,7 @@ def test_nothing_is_kept_of_a_deleted_job() -> None:
     store.remove(child(3))
     store.remove(job(4))
 
-    assert ({}, {}) == (store._objects, store._gone)
+    assert (store._objects, store._gone) == ({}, {})
 
 
 def test_a_read_from_the_api_server_overrides_an_equal_version() -> None:
@@ -83,14 +83,14 @@ def test_a_read_from_the_api_server_overrides_an_equal_version() -> None:
     store.update(job(1))
     store.remove(child(5))
     store.refresh(KEY, child(5))
-    assert 1 == len(store.children(KEY))
+    assert len(store.children(KEY)) == 1
 
     store.refresh(KEY, child(4))
     [found] = store.children(KEY).values()
-    assert "5" == found["metadata"]["resourceVersion"]
+    assert found["metadata"]["resourceVersion"] == "5"
 
     store.discard(KEY, Ref("Deployment", "digits-workers"))
-    assert {} == store.children(KEY)
+    assert store.children(KEY) == {}
 
 
 def test_fields_that_no_decision_needs_are_not_kept() -> None:
@@ -105,9 +105,9 @@ def test_fields_that_no_decision_needs_are_not_kept() -> None:
 
     kept = store.children(KEY)
     pod = kept[Ref("Pod", "digits-workers")]
-    assert {"kind", "status", "metadata", "spec"} == pod.keys()
-    assert {"nodeName": "n-1"} == pod["spec"], "for the name of a node that adds differently"
-    assert {"name", "namespace", "labels", "resourceVersion"} == pod["metadata"].keys()
+    assert pod.keys() == {"kind", "status", "metadata", "spec"}
+    assert pod["spec"] == {"nodeName": "n-1"}, "for the name of a node that adds differently"
+    assert pod["metadata"].keys() == {"name", "namespace", "labels", "resourceVersion"}
     kept_of_the_container = {"name": "worker", "ready": True, "state": ending}
     assert {"phase": "Running", "containerStatuses": [kept_of_the_container]} == pod["status"]
     assert "managedFields" not in kept[Ref("Deployment", "digits-workers")]["metadata"]
@@ -139,7 +139,7 @@ def test_stored_objects_are_compressed() -> None:
     first["spec"]["containers"].clear()
 
     [second] = store.children(KEY).values()
-    assert 50 == len(second["spec"]["containers"])
+    assert len(second["spec"]["containers"]) == 50
 
 
 def test_an_object_without_a_label_belongs_to_no_job() -> None:
@@ -158,7 +158,7 @@ def test_paths(kind: str, path: str) -> None:
 
 
 def test_api_versions() -> None:
-    assert ("v1", "apps/v1") == (KINDS["Pod"].api_version, KINDS["Deployment"].api_version)
+    assert (KINDS["Pod"].api_version, KINDS["Deployment"].api_version) == ("v1", "apps/v1")
 
 
 @pytest.mark.fault("B26")
@@ -179,22 +179,22 @@ def test_what_came_and_went_in_a_living_job_is_forgotten(monkeypatch: pytest.Mon
         store.update(pod(number))
         store.remove(pod(number))
         store.update(response)
-        assert {} == store.children(KEY)
+        assert store.children(KEY) == {}
         assert len(store._gone[KEY]) <= TOMBSTONE_SECONDS
 
     now += TOMBSTONE_SECONDS - 0.1
     store.update(response)
-    assert ({}, 1) == (store.children(KEY), len(store._gone[KEY]))
+    assert (store.children(KEY), len(store._gone[KEY])) == ({}, 1)
     now += 0.1
     store.update(job(next(version)))
-    assert {} == store._gone[KEY]
+    assert store._gone[KEY] == {}
 
 
 @pytest.mark.parametrize(
     ("owners", "expected"), [([{"uid": "a"}, {"uid": "b"}], True), ([{"uid": "b"}], False), (None, False)]
 )
 def test_owners(owners: Any, expected: bool) -> None:
-    assert expected == is_owned_by({"metadata": {"ownerReferences": owners}}, "a")
+    assert is_owned_by({"metadata": {"ownerReferences": owners}}, "a") == expected
 
 
 @pytest.mark.fault("B09")
@@ -206,7 +206,7 @@ def test_an_object_that_changed_since_is_not_discarded() -> None:
     store.discard(*where, version=1)
     assert {where: 2} == store.versions("Deployment")
     store.discard(*where, version=2)
-    assert {} == store.versions("Deployment")
+    assert store.versions("Deployment") == {}
 
 
 def test_the_echo_of_a_write_after_which_nothing_follows() -> None:
@@ -215,7 +215,7 @@ def test_the_echo_of_a_write_after_which_nothing_follows() -> None:
     store.update(job(1))
     assert not store.is_concluded(job(1))
     store.update(job(5), is_concluded=True)
-    assert [False, True, False] == [store.is_concluded(job(version)) for version in (4, 5, 6)]
+    assert [store.is_concluded(job(version)) for version in (4, 5, 6)] == [False, True, False]
     assert not store.is_concluded(child(5))
 
     store.update(job(6))

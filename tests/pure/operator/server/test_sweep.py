@@ -56,8 +56,8 @@ def test_nothing_is_read_if_the_store_is_up_to_date() -> None:
     store, api = Store(), FakeApi([config_map(3)])
     store.update(config_map(3))
 
-    assert [] == swept(api, store)
-    assert [] == api.asked
+    assert swept(api, store) == []
+    assert api.asked == []
     assert [("ConfigMap", "", names.JOB_LABEL)] == api.swept
 
 
@@ -66,8 +66,8 @@ def test_a_deleted_object_is_discarded() -> None:
     store = Store()
     store.update(config_map(3))
 
-    assert [KEY] == swept(FakeApi(), store)
-    assert () == store.refs(KEY)
+    assert swept(FakeApi(), store) == [KEY]
+    assert store.refs(KEY) == ()
 
 
 @pytest.mark.fault("B06", "B07", "B08")
@@ -77,8 +77,8 @@ def test_a_newer_object_is_read(known: int | None) -> None:
     if known:
         store.update(config_map(known))
 
-    assert [KEY] == swept(FakeApi([config_map(4)]), store)
-    assert {(KEY, PLAN): 4} == store.versions("ConfigMap")
+    assert swept(FakeApi([config_map(4)]), store) == [KEY]
+    assert store.versions("ConfigMap") == {(KEY, PLAN): 4}
 
 
 def test_an_object_that_a_watch_reports_within_the_grace_time_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +95,8 @@ def test_an_object_that_a_watch_reports_within_the_grace_time_is_not_read(monkey
 
     monkeypatch.setattr(asyncio, "sleep", told)
 
-    assert [] == swept(api, store)
-    assert [] == api.asked
+    assert swept(api, store) == []
+    assert api.asked == []
 
 
 def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +105,15 @@ def test_an_object_that_lost_its_label_is_read(monkeypatch: pytest.MonkeyPatch) 
     store.update(config_map(3))
     monkeypatch.setattr(api, "listed", lambda *_: [])
 
-    assert [KEY] == swept(api, store)
-    assert {(KEY, PLAN): 5} == store.versions("ConfigMap")
+    assert swept(api, store) == [KEY]
+    assert store.versions("ConfigMap") == {(KEY, PLAN): 5}
 
 
 def test_other_namespaces_are_left_alone() -> None:
     store = Store()
     store.update(config_map(3, namespace="other"))
 
-    assert [] == swept(FakeApi(), store, "default")
+    assert swept(FakeApi(), store, "default") == []
     assert [Key("other", "digits")] == swept(FakeApi(), store, "other")
 
 
@@ -143,6 +143,6 @@ def test_all_kinds_are_swept_repeatedly(
     asyncio.run(asyncio.wait_for(scene(), 20))
 
     assert {(kind, place) for kind in JOBS | WATCHED for place in places} == {(k, p) for k, p, _ in api.swept}
-    assert {None} == {label for kind, _, label in api.swept if kind in JOBS}
+    assert {label for kind, _, label in api.swept if kind in JOBS} == {None}
     assert told in caplog.text
     assert ([] if fault else sorted(Key(place or "default", "digits") for place in places)) == sorted(woken)

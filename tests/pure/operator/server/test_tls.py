@@ -92,14 +92,14 @@ class Secrets:
 @pytest.fixture
 def secrets() -> Secrets:
     made = Secrets()
-    assert {"authority", "tls"} == made.look().keys()
-    assert {} == made.look()
+    assert made.look().keys() == {"authority", "tls"}
+    assert made.look() == {}
     return made
 
 
 def test_the_authority_s_key_is_in_a_secret_of_its_own(secrets: Secrets) -> None:
-    assert {"ca.crt", "tls.crt", "tls.key"} == (secrets.data["tls"] or {}).keys()
-    assert {"ca.crt", "ca.key"} == (secrets.data["authority"] or {}).keys()
+    assert (secrets.data["tls"] or {}).keys() == {"ca.crt", "tls.crt", "tls.key"}
+    assert (secrets.data["authority"] or {}).keys() == {"ca.crt", "ca.key"}
     assert (secrets.authority,) == secrets.trusted == (secrets.signer,)
 
 
@@ -108,12 +108,12 @@ def test_a_certificate_is_renewed_by_the_same_authority_when_a_third_of_its_life
     first, authority = secrets.certificate, secrets.authority
     assert first.not_valid_after_utc == NOW + CERTIFICATE_LIFE
     secrets.now += CERTIFICATE_LIFE - CERTIFICATE_RENEWED_BEFORE_END - SECOND
-    assert {} == secrets.look()
+    assert secrets.look() == {}
 
     secrets.now += SECOND
 
-    assert ["tls"] == [*secrets.look()]
-    assert {} == secrets.look()
+    assert [*secrets.look()] == ["tls"]
+    assert secrets.look() == {}
     assert first != secrets.certificate
     assert secrets.certificate.not_valid_after_utc == secrets.now + CERTIFICATE_LIFE
     assert (authority,) == secrets.trusted == (secrets.signer,)
@@ -137,7 +137,7 @@ def test_an_authority_s_successor_is_trusted_before_it_signs(secrets: Secrets) -
         if step == (False, True):
             signs_from = secrets.now
 
-    assert [(True, True), (False, True), (False, False)] == seen
+    assert seen == [(True, True), (False, True), (False, False)]
     assert signs_from - successor_from >= TRUSTED_BEFORE_SIGNING
     assert secrets.now == NOW + AUTHORITY_LIFE
     assert (secrets.authority,) == secrets.trusted
@@ -150,7 +150,7 @@ def test_a_successor_does_not_sign_on_its_first_day(secrets: Secrets) -> None:
     first = secrets.certificate
 
     secrets.now += TRUSTED_BEFORE_SIGNING - SECOND
-    assert {} == secrets.look()
+    assert secrets.look() == {}
     secrets.now += SECOND
     secrets.settle()
 
@@ -164,9 +164,9 @@ def test_a_deleted_authority_stays_trusted(secrets: Secrets) -> None:
     first, certificate = secrets.authority, secrets.certificate
     secrets.data["authority"] = None
 
-    assert ["authority"] == [*secrets.look()]
-    assert ["tls"] == [*secrets.look()]
-    assert {} == secrets.look()
+    assert [*secrets.look()] == ["authority"]
+    assert [*secrets.look()] == ["tls"]
+    assert secrets.look() == {}
 
     assert (secrets.authority, first) == secrets.trusted
     assert first != secrets.authority
@@ -178,7 +178,7 @@ def test_a_deleted_certificate_comes_back_from_the_same_authority(secrets: Secre
     first, certificate = secrets.authority, secrets.certificate
     secrets.data["tls"] = None
 
-    assert ["tls"] == [*secrets.look()]
+    assert [*secrets.look()] == ["tls"]
 
     assert (first,) == secrets.trusted == (secrets.signer,)
     assert certificate != secrets.certificate
@@ -251,9 +251,9 @@ def test_a_job_of_an_older_operator_keeps_its_authority_and_its_certificate() ->
     texts = dict(zip(("ca.crt", "ca.key", "tls.crt", "tls.key"), (*authority.pem, *certificate.pem), strict=True))
     secrets = Secrets(data={"authority": None, "tls": {key: encoded(text) for key, text in texts.items()}})
 
-    assert ["authority"] == [*secrets.look()]
-    assert ["tls"] == [*secrets.look()]
-    assert {} == secrets.look()
+    assert [*secrets.look()] == ["authority"]
+    assert [*secrets.look()] == ["tls"]
+    assert secrets.look() == {}
 
     assert authority.certificate == secrets.authority
     assert (authority.certificate,) == secrets.trusted
@@ -298,4 +298,4 @@ def test_python_s_ssl_loads_the_certificate(tmp_path: Path, secrets: Secrets) ->
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
     context.load_cert_chain(str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
 
-    assert 1 == len(context.get_ca_certs())
+    assert len(context.get_ca_certs()) == 1

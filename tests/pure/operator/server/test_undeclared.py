@@ -63,8 +63,8 @@ def test_the_rest_is_written(make_world: Any) -> None:
     decision, poster = Writes(status=dict(STATUS)), EventPoster(None)  # type: ignore[arg-type]
 
     old = OldCrd(".status.phase: field not declared in schema")
-    assert () == Writer(old, store, poster).carry_out(seen, decision)  # type: ignore[arg-type]
-    assert [2] == list(store.versions("BatchGrowthJob").values())
+    assert Writer(old, store, poster).carry_out(seen, decision) == ()  # type: ignore[arg-type]
+    assert list(store.versions("BatchGrowthJob").values()) == [2]
 
     [refused] = Writer(OldCrd("no such luck"), store, poster).carry_out(seen, decision)  # type: ignore[arg-type]
     assert Failure(Ref("BatchGrowthJob", "digits"), 500, "no such luck") == refused

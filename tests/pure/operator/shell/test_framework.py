@@ -109,7 +109,7 @@ def test_kopf_s_bodies_are_still_views() -> None:
 
     _strip(framework.kopf.Body(raw))
 
-    assert {"metadata": {"name": "x"}, "spec": {}, "data": None} == raw
+    assert raw == {"metadata": {"name": "x"}, "spec": {}, "data": None}
 
 
 def test_an_unused_client_library_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_scheduler_whose_own_tasks_are_cancelled_closes(monkeypatch: pytest.Mo
 
     asyncio.run(scene())
 
-    assert [True] == ended
+    assert ended == [True]
 
 
 def test_a_wait_for_a_pause_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,7 @@ def test_the_other_watches_end_before_the_error_of_one(monkeypatch: pytest.Monke
             insights.revised.notify_all()
         with pytest.raises(APIForbiddenError):
             await asyncio.wait_for(task, 10)
-        assert [JOBS] == ended
+        assert ended == [JOBS]
 
     monkeypatch.setattr(queueing, "watcher", watch)
     asyncio.run(scene())
@@ -318,8 +318,8 @@ def test_the_log_says_that_a_watch_broke_and_resumes(
     async def watched() -> list[Any]:
         return [event async for event in watching.infinite_watch(resource="pods")]
 
-    assert 6 == len(asyncio.run(watched()))
-    assert ["the watch of pods broke; it resumes after a new list"] * 2 == caplog.messages
+    assert len(asyncio.run(watched())) == 6
+    assert caplog.messages == ["the watch of pods broke; it resumes after a new list"] * 2
 
 
 def test_a_watch_ends_if_every_task_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +374,7 @@ def test_a_shutdown_during_the_refusal_of_the_watch_of_namespaces(monkeypatch: p
         done, _ = await asyncio.wait({task}, timeout=1)
         assert {task} == done
         assert task.cancelled()
-        assert {"default"} == insights.namespaces
+        assert insights.namespaces == {"default"}
 
     monkeypatch.setattr(fetching, "fetch_objs", refuse)
     monkeypatch.setattr(watching, "infinite_watch", refuse)
@@ -399,7 +399,7 @@ def test_a_refusal_of_the_watch_of_namespaces_alone(
             while "Not enough permissions to watch for namespaces" not in caplog.text:
                 await asyncio.sleep(0.01)
         assert not task.done()
-        assert {"default"} == insights.namespaces
+        assert insights.namespaces == {"default"}
 
     monkeypatch.setattr(fetching, "fetch_objs", refuse)
     monkeypatch.setattr(watching, "infinite_watch", refuse)

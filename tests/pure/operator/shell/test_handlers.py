@@ -47,10 +47,10 @@ def events() -> Events:
 
 
 def test_a_job_is_woken_by_what_happens_to_it_and_its_children(events: Events) -> None:
-    assert [KEY] == events.arrive(1)
-    assert [KEY] == events.arrive(2, "deployments")
-    assert [KEY] == events.arrive(3, "deployments", "DELETED")
-    assert [KEY] == events.arrive(4, kind="DELETED")
+    assert events.arrive(1) == [KEY]
+    assert events.arrive(2, "deployments") == [KEY]
+    assert events.arrive(3, "deployments", "DELETED") == [KEY]
+    assert events.arrive(4, kind="DELETED") == [KEY]
 
 
 def test_the_echo_of_written_progress_wakes_nobody(events: Events) -> None:
@@ -58,6 +58,6 @@ def test_the_echo_of_written_progress_wakes_nobody(events: Events) -> None:
     events.store.update(body(1, "batchgrowthjobs"))
     events.store.update(body(5, "batchgrowthjobs"), is_concluded=True)
 
-    assert [[KEY], [], [KEY]] == [[*events.arrive(version)] for version in (4, 5, 6)]
-    assert [KEY] == events.arrive(5, "deployments")
-    assert [KEY] == events.arrive(5, kind="DELETED")
+    assert [[*events.arrive(version)] for version in (4, 5, 6)] == [[KEY], [], [KEY]]
+    assert events.arrive(5, "deployments") == [KEY]
+    assert events.arrive(5, kind="DELETED") == [KEY]

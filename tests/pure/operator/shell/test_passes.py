@@ -146,8 +146,8 @@ def setting(make_world: Any) -> Setting:
 def test_one_pass_creates_everything_and_the_next_nothing(setting: Setting) -> None:
     assert PassResult(requeue_after_seconds=RESYNC_SECONDS) == setting.once()
     made = setting.api.writes()
-    assert [("apply", JOB)] == made[:1]
-    assert 12 == len([verb for verb, _ in made if verb == "apply"])
+    assert made[:1] == [("apply", JOB)]
+    assert len([verb for verb, _ in made if verb == "apply"]) == 12
 
     setting.once()
 
@@ -188,7 +188,7 @@ def test_a_job_of_the_operators_class_is_served(setting: Setting) -> None:
 
     asyncio.run(make_pass(KEY, ()))
 
-    assert 12 == len([verb for verb, _ in setting.api.writes() if verb == "apply"])
+    assert len([verb for verb, _ in setting.api.writes() if verb == "apply"]) == 12
 
 
 def test_a_deleted_job(setting: Setting) -> None:
@@ -197,7 +197,7 @@ def test_a_deleted_job(setting: Setting) -> None:
     )
 
     assert setting.once().gone
-    assert [] == setting.api.asked
+    assert setting.api.asked == []
 
 
 @pytest.mark.fault("A12")
@@ -236,11 +236,11 @@ def test_a_refusal_is_reported_by_the_next_pass(setting: Setting) -> None:
 
     assert setting.once(first.failures).failures == first.failures
     conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
-    assert "DaskOperatorMissing" == conditions["ClusterReady"]
+    assert conditions["ClusterReady"] == "DaskOperatorMissing"
 
     setting.api.refused.clear()
     healed = setting.once(first.failures)
-    assert ((), False) == (healed.failures, healed.backs_off)
+    assert (healed.failures, healed.backs_off) == ((), False)
 
 
 @pytest.mark.fault("B09")
@@ -251,8 +251,8 @@ def test_a_job_that_changed_since_is_observed_again(setting: Setting, code: int)
     outcome = setting.once()
 
     found = setting.metrics.registry.get_sample_value("batchgrowth_operator_reconciles_total", {"result": "outdated"})
-    assert (1, False) == (found, outcome.backs_off)
-    assert [("apply", JOB)] == setting.api.writes()
+    assert (found, outcome.backs_off) == (1, False)
+    assert setting.api.writes() == [("apply", JOB)]
 
 
 @pytest.mark.fault("B13")
@@ -265,15 +265,15 @@ def test_a_new_job_whose_status_cannot_be_written_gets_nothing(
     outcome = setting.once()
 
     assert (True, (Failure(JOB, 403, "forbidden: token=c4naryHunter2"),)) == (outcome.backs_off, outcome.failures)
-    assert {JOB} == set(setting.api.objects)
+    assert set(setting.api.objects) == {JOB}
     told = [(event["reason"], event["message"]) for event in setting.api.events.values()]
-    assert [("StatusRefused", "The API server refuses the job's status: forbidden: token=[redacted]")] == told
+    assert told == [("StatusRefused", "The API server refuses the job's status: forbidden: token=[redacted]")]
     assert "refuses BatchGrowthJob/digits: forbidden: token=[redacted]" in caplog.text
 
     setting.api.refused.clear()
-    assert () == setting.once(outcome.failures).failures
+    assert setting.once(outcome.failures).failures == ()
     conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
-    assert "WaitingForScheduler" == conditions["ClusterReady"], "a status that is stored is not refused"
+    assert conditions["ClusterReady"] == "WaitingForScheduler", "a status that is stored is not refused"
     assert {"StatusRefused", "PlanMade"} < {event["reason"] for event in setting.api.events.values()}
 
 
@@ -305,7 +305,7 @@ def test_a_status_that_cannot_be_written(setting: Setting) -> None:
     setting.once(outcome.failures)
     assert account in setting.api.objects
     [told] = [c for c in setting.api.objects[JOB]["status"]["conditions"] if c["type"] == "Suspended"]
-    assert ("True", "BySpec") == (told["status"], told["reason"])
+    assert (told["status"], told["reason"]) == ("True", "BySpec")
 
 
 @pytest.mark.fault("B13")
@@ -323,7 +323,7 @@ def test_an_object_that_cannot_be_deleted(setting: Setting) -> None:
     assert (True, (Failure(WORKERS, 403, "no deletion of Deployments today"),)) == (outcome.backs_off, failures)
     assert CLUSTER not in setting.api.objects
     conditions = {c["type"]: (c["reason"], c["message"]) for c in setting.api.objects[JOB]["status"]["conditions"]}
-    assert "Releasing" == conditions["Suspended"][0]
+    assert conditions["Suspended"][0] == "Releasing"
     refusal = "Deployment digits-workers: no deletion of Deployments today"
     assert ("ChildRefused", refusal) == conditions["ClusterReady"]
     assert {"BySpec", "ChildRefused"} < {event["reason"] for event in setting.api.events.values()}
@@ -332,7 +332,7 @@ def test_an_object_that_cannot_be_deleted(setting: Setting) -> None:
     setting.store.remove(setting.api.objects[WORKERS] | {"kind": WORKERS.kind})
     setting.once(setting.once(failures).failures)
     conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
-    assert ("BySpec", "Released") == (conditions["Suspended"], conditions["ClusterReady"])
+    assert (conditions["Suspended"], conditions["ClusterReady"]) == ("BySpec", "Released")
 
 
 @pytest.mark.fault("B13")
@@ -343,7 +343,7 @@ def test_a_job_is_not_deleted_after_a_refusal(setting: Setting) -> None:
     assert seen is not None
     for decision in (Writes(status={}, delete_job=True), Writes(delete=(PLAN,), delete_job=True)):
         setting.api.refused[JOB] = setting.api.undeletable[PLAN] = Refused(500, "no")
-        assert 1 == len(setting.writer.carry_out(seen, decision))
+        assert len(setting.writer.carry_out(seen, decision)) == 1
         assert ("delete", JOB) not in setting.api.asked
 
     setting.api.undeletable[JOB] = Refused(500, "not the job")
@@ -393,8 +393,8 @@ def test_a_write_that_fails_is_repeated(
     for _ in range(3):
         outcome = setting.once(failures)
         failures = outcome.failures
-    assert (False, ()) == (outcome.backs_off, outcome.failures)
-    assert 12 == len(setting.api.objects), "the job and its eleven children"
+    assert (outcome.backs_off, outcome.failures) == (False, ())
+    assert len(setting.api.objects) == 12, "the job and its eleven children"
     before = len(setting.api.writes())
     setting.once()
     assert before == len(setting.api.writes())
@@ -412,7 +412,7 @@ def test_an_error_of_our_own_is_logged_and_retried(
 def test_a_refused_event_does_not_stop_the_pass(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     setting.api.refused[Ref("Event", "PlanMade")] = Refused(403, "no")
 
-    assert () == setting.once().failures
+    assert setting.once().failures == ()
     assert "cannot post the event PlanMade" in caplog.text
 
 
@@ -449,7 +449,7 @@ def test_the_observer_forgets_a_deleted_job(setting: Setting) -> None:
     setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     assert None is asyncio.run(observer.observe(KEY, ()))
-    assert {} == observer._secrets_read
+    assert observer._secrets_read == {}
 
 
 def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
@@ -461,14 +461,14 @@ def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
     setting.api.asked.clear()
     del setting.api.objects[SECRET]
     asyncio.run(observer.observe(KEY, ()))
-    assert [] == setting.api.asked
+    assert setting.api.asked == []
 
     observer._secrets_read[KEY] -= RESYNC_SECONDS
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
     assert seen.credentials is not None
-    assert [("get", AUTHORITY), ("get", SECRET)] == setting.api.asked
+    assert setting.api.asked == [("get", AUTHORITY), ("get", SECRET)]
 
 
 def test_certificates_are_looked_at_once_for_each_time_that_they_are_read(
@@ -486,18 +486,18 @@ def test_certificates_are_looked_at_once_for_each_time_that_they_are_read(
         seen = asyncio.run(observer.observe(KEY, ()))
         assert seen is not None
         assert seen.credentials is None
-    assert ["digits"] == looked
+    assert looked == ["digits"]
 
     observer._secrets_read[KEY] -= RESYNC_SECONDS
     asyncio.run(observer.observe(KEY, ()))
-    assert ["digits", "digits"] == looked
+    assert looked == ["digits", "digits"]
 
 
 def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> None:
     """Secrets are not watched, and no new pod starts without its Secret."""
     observer = Observer(setting.api, setting.store)  # type: ignore[arg-type]
     asyncio.run(observer.observe(KEY, ()))
-    assert RESYNC_SECONDS == observer.resync_seconds(KEY)
+    assert observer.resync_seconds(KEY) == RESYNC_SECONDS
     setting.once()
     asyncio.run(observer.observe(KEY, ()))
     setting.api.asked.clear()
@@ -508,8 +508,8 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
 
     assert seen is not None
     assert seen.credentials is not None
-    assert [("get", AUTHORITY), ("get", SECRET)] == setting.api.asked
-    assert SECRET_SECONDS == observer.resync_seconds(KEY)
+    assert setting.api.asked == [("get", AUTHORITY), ("get", SECRET)]
+    assert observer.resync_seconds(KEY) == SECRET_SECONDS
 
 
 def test_the_age_of_a_report(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,11 +535,11 @@ def test_the_age_of_a_report(setting: Setting, monkeypatch: pytest.MonkeyPatch) 
             ready=ready,
         ).to_json()  # fmt: skip
 
-    assert [0.0, 0.0, 0.0] == [age(None), age(report(10, 1)), age("neither")]
-    assert 0.0 == age(report(11, 1))
+    assert [age(None), age(report(10, 1)), age("neither")] == [0.0, 0.0, 0.0]
+    assert age(report(11, 1)) == 0.0
     now += 7
-    assert 7.0 == age(report(11, 2))
-    assert 0.0 == age(report(12, 2))
+    assert age(report(11, 2)) == 7.0
+    assert age(report(12, 2)) == 0.0
 
 
 REPORT = Progress(
@@ -573,7 +573,7 @@ def test_that_a_forecast_s_look_comes_closer_is_no_news(setting: Setting) -> Non
         setting.store.update({**progress, "metadata": metadata, "data": {"progress.json": report.to_json()}})
         news.append(setting.observer.note_change(KEY, PROGRESS))
 
-    assert [True, False, True] == news
+    assert news == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -613,19 +613,19 @@ def test_news_in_a_report(
     now += 7
     seen = asyncio.run(setting.observer.observe(KEY, ()))
     assert seen is not None
-    assert 7.0 == seen.report_age_seconds
+    assert seen.report_age_seconds == 7.0
 
 
 def test_every_other_object_is_news(setting: Setting) -> None:
     """So is a ConfigMap of that name that is not the job's, and one that is gone."""
     setting.once()
     setting.observer.note_change(KEY, PROGRESS)
-    assert [True, True, False] == [setting.observer.note_change(KEY, ref) for ref in (PLAN, WORKERS, PROGRESS)]
+    assert [setting.observer.note_change(KEY, ref) for ref in (PLAN, WORKERS, PROGRESS)] == [True, True, False]
 
     progress = setting.api.objects[PROGRESS]
     metadata = progress["metadata"] | {"resourceVersion": "5000", "namespace": "default", "ownerReferences": []}
     setting.store.update({**progress, "metadata": metadata})
-    assert [True, True] == [setting.observer.note_change(KEY, PROGRESS) for _ in range(2)]
+    assert [setting.observer.note_change(KEY, PROGRESS) for _ in range(2)] == [True, True]
 
     setting.store.discard(KEY, PROGRESS)
     assert setting.observer.note_change(KEY, PROGRESS)
@@ -660,7 +660,7 @@ def test_a_pass_for_progress_alone_waits_and_is_part_of_any_other() -> None:
         queues.wake(Key("default", "another"))
         await asyncio.wait_for(until(4), 10)
         await queues.stop()
-        assert {} == queues._queues
+        assert queues._queues == {}
 
     asyncio.run(scene())
 
@@ -715,7 +715,7 @@ def test_the_ages_of_stored_times(
     now += times[1]
     clock.now = lambda: AT + timedelta(seconds=jump)
 
-    assert expected == [*ages, age(statuses[-1])]
+    assert [*ages, age(statuses[-1])] == expected
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 5.0), (100, 5.0), (1000, 50.0)])
@@ -730,7 +730,7 @@ def test_the_more_jobs_train_the_less_often_each_has_its_progress_written(jobs: 
         pace.settings(key, trains=False)
     for key in keys[jobs // 2 :]:
         pace.forget(key)
-    assert 5.0 == pace.settings(KEY, trains=False).report_seconds
+    assert pace.settings(KEY, trains=False).report_seconds == 5.0
 
 
 def starting(scheduled: str) -> dict[str, Any]:
@@ -793,8 +793,8 @@ def test_lost_secrets_come_back(setting: Setting, lost: tuple[Ref, ...]) -> None
     asyncio.run(make_pass(KEY, ()))
 
     assert made == setting.api.writes()
-    assert {"ca.crt", "ca.key"} == setting.api.objects[AUTHORITY]["data"].keys()
-    assert {"ca.crt", "tls.crt", "tls.key"} == setting.api.objects[SECRET]["data"].keys()
+    assert setting.api.objects[AUTHORITY]["data"].keys() == {"ca.crt", "ca.key"}
+    assert setting.api.objects[SECRET]["data"].keys() == {"ca.crt", "tls.crt", "tls.key"}
     assert (lost == (AUTHORITY,)) == (before["tls.crt"] == setting.api.objects[SECRET]["data"]["tls.crt"])
 
 
@@ -811,7 +811,7 @@ def test_a_certificate_that_is_refused_is_reported(setting: Setting) -> None:
     failures = asyncio.run(make_pass(KEY, ())).failures
     asyncio.run(make_pass(KEY, failures))
     conditions = {c["type"]: c for c in setting.api.objects[JOB]["status"]["conditions"]}
-    assert ("False", "ChildRefused") == (conditions["ClusterReady"]["status"], conditions["ClusterReady"]["reason"])
+    assert (conditions["ClusterReady"]["status"], conditions["ClusterReady"]["reason"]) == ("False", "ChildRefused")
     assert "Secret digits-tls: a webhook says no" in conditions["ClusterReady"]["message"]
 
 
@@ -832,16 +832,16 @@ def test_events_about_a_pending_pod_are_read(setting: Setting, caplog: pytest.Lo
         assert seen is not None
         return seen.warnings
 
-    assert ({"reason": "FailedMount"},) == warnings()
+    assert warnings() == ({"reason": "FailedMount"},)
     setting.api.happened["uid of w"].clear()
-    assert ({"reason": "FailedMount"},) == warnings()
+    assert warnings() == ({"reason": "FailedMount"},)
     observer._warned[KEY] = (observer._warned[KEY][0] - LONGEST_EVENT_AGE_SECONDS, observer._warned[KEY][1])
     setting.api.refused[Ref("Event", "")] = Refused(403, "no")
-    assert ({"reason": "FailedMount"},) == warnings()
+    assert warnings() == ({"reason": "FailedMount"},)
     assert "default/digits: cannot read events: no" in caplog.text
     observer._warned[KEY] = (observer._warned[KEY][0] - LONGEST_EVENT_AGE_SECONDS, observer._warned[KEY][1])
     del setting.api.refused[Ref("Event", "")]
-    assert () == warnings()
+    assert warnings() == ()
 
 
 def another(setting: Setting, key: Key, uid: str, version: int) -> dict[str, Any]:
@@ -885,20 +885,20 @@ def test_one_name_again_and_again(setting: Setting) -> None:
     for life in range(100):
         job, is_late = another(setting, KEY, f"life {life}", 10_000 * (life + 1)), life % 2 == 1
         if is_late:
-            assert (0, "is not this job's") == (
+            assert (
                 setting.once().failures[0].code,
                 str(setting.once().failures[0].message),
-            )
+            ) == (0, "is not this job's")
             assert {f"life {life - 1}"} == {o["metadata"]["ownerReferences"][0]["uid"] for o in children(setting)}
             collect(setting)
-        assert () == setting.once().failures
+        assert setting.once().failures == ()
         assert [f"life {life}"] * 11 == [o["metadata"]["ownerReferences"][0]["uid"] for o in children(setting)]
         for ref in [ref for ref in setting.store.refs(KEY) if ref.kind not in ("Secret", JOB.kind)]:
             setting.store.remove(setting.api.objects[ref] | {"kind": ref.kind})
         gone = setting.store.job(KEY) or job
         setting.store.remove(gone | {"kind": JOB.kind})
         assert setting.once().gone
-        assert ({}, {}) == (setting.store._objects, setting.store._gone)
+        assert (setting.store._objects, setting.store._gone) == ({}, {})
         if is_late:
             collect(setting)
 
@@ -951,7 +951,7 @@ def test_events_during_a_pass_cause_one_more(monkeypatch: pytest.MonkeyPatch) ->
     wake: Any = None
     asyncio.run(scene())
 
-    assert [KEY] * 3 == made
+    assert made == [KEY] * 3
 
 
 @pytest.mark.fault("C18")
@@ -1015,13 +1015,13 @@ def test_backing_off_and_the_end_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> 
         queues = Passes(make_pass)
         queues.wake(KEY)
         await asyncio.wait_for(task(queues), 10)
-        assert {} == queues._queues
+        assert queues._queues == {}
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     asyncio.run(scene())
 
     assert [(), failure, (), ()] == handed
-    assert [1.0, 2.0] == slept[:2]
+    assert slept[:2] == [1.0, 2.0]
     assert 0 <= slept[2] <= queue.DEBOUNCE_SECONDS
 
 
@@ -1048,7 +1048,7 @@ def test_an_unexpected_error_backs_off_and_the_queue_goes_on(
     monkeypatch.setattr(queue.asyncio, "sleep", sleep)
     asyncio.run(scene())
 
-    assert 1.0 == slept[0]
+    assert slept[0] == 1.0
     assert "default/digits: the pass ended with an unexpected error" in caplog.text
     assert None is next(outcomes, None), "there was another pass"
 
@@ -1074,7 +1074,7 @@ def test_passes_wait_for_the_lease() -> None:
         queues = Passes(make_pass, waits=True)
         queues.wake(KEY)
         await asyncio.sleep(0.01)
-        assert ([], {}) == (made, queues._queues)
+        assert (made, queues._queues) == ([], {})
 
         queues.begin([KEY])
         await asyncio.wait_for(task(queues), 10)
@@ -1082,7 +1082,7 @@ def test_passes_wait_for_the_lease() -> None:
 
     asyncio.run(scene())
 
-    assert [KEY] == made
+    assert made == [KEY]
 
 
 @pytest.mark.fault("B13")
@@ -1100,7 +1100,7 @@ def test_a_refused_object_holds_up_no_other_that_exists(setting: Setting) -> Non
 
     outcome = setting.once()
 
-    assert [(PLAN, 500)] == [(failure.ref, failure.code) for failure in outcome.failures]
+    assert [(failure.ref, failure.code) for failure in outcome.failures] == [(PLAN, 500)]
     assert outcome.backs_off
     trainer = Ref("Job", "digits-trainer")
     assert setting.api.objects[trainer]["spec"]["suspend"]
@@ -1130,7 +1130,7 @@ def test_nothing_is_written_once_another_operator_may_lead(setting: Setting, cap
         Observer(setting.api, setting.store), writer, ProgressRate(Defaults(image="a")), setting.metrics
     ).make_pass  # type: ignore[arg-type]
     assert asyncio.run(make_pass(KEY, ())).backs_off
-    assert 2 == len(setting.api.writes())
+    assert len(setting.api.writes()) == 2
     assert "the lease was not renewed in time" in caplog.text
 
 
@@ -1170,9 +1170,9 @@ def test_nothing_of_a_deleted_job_stays_in_memory(setting: Setting) -> None:
     asyncio.run(observer.observe(KEY, ()))
     for ref in [ref for ref in setting.store.refs(KEY) if ref.kind != "Secret"]:
         setting.store.remove(setting.api.objects[ref] | {"kind": ref.kind})
-    assert {SECRET, AUTHORITY} == set(setting.store.refs(KEY))
+    assert set(setting.store.refs(KEY)) == {SECRET, AUTHORITY}
     assert None is asyncio.run(observer.observe(KEY, ()))
-    assert ({}, {}) == (setting.store._objects, setting.store._gone)
+    assert (setting.store._objects, setting.store._gone) == ({}, {})
 
 
 # --- what others change again and again -------------------------------------------------------------------------------
@@ -1205,8 +1205,8 @@ def test_an_autoscaler_does_not_cost_a_write_per_pass(setting: Setting) -> None:
         setting.once()
 
     written = setting.api.writes()[before:]
-    assert [("apply", WORKERS)] * 5 == [write for write in written if write[1] == WORKERS]
-    assert 1 == written.count(("post", Ref("Event", "ChildRewritten")))
+    assert [write for write in written if write[1] == WORKERS] == [("apply", WORKERS)] * 5
+    assert written.count(("post", Ref("Event", "ChildRewritten"))) == 1
     [contested] = [c for c in setting.api.objects[JOB]["status"]["conditions"] if c["type"] == "Contested"]
     assert contested["message"].startswith("hpa changes spec.replicas of the Deployment digits-workers")
 
@@ -1221,22 +1221,22 @@ def test_a_refused_repair_is_no_fight(setting: Setting) -> None:
 
     for _ in range(8):
         failures = setting.once(failures).failures
-        assert [WORKERS] == [failure.ref for failure in failures]
+        assert [failure.ref for failure in failures] == [WORKERS]
 
     conditions = {c["type"]: c["reason"] for c in setting.api.objects[JOB]["status"]["conditions"]}
-    assert ("ChildRefused", "ChildrenKept") == (conditions["ClusterReady"], conditions["Contested"])
+    assert (conditions["ClusterReady"], conditions["Contested"]) == ("ChildRefused", "ChildrenKept")
 
 
 def test_a_fight_is_forgotten_with_its_job(setting: Setting) -> None:
     setting.once()
     rewrite(setting, 9)
     setting.once()
-    assert {WORKERS} == set(setting.observer._put_backs[KEY])
+    assert set(setting.observer._put_backs[KEY]) == {WORKERS}
 
     setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     assert setting.once().gone
-    assert {} == setting.observer._put_backs
+    assert setting.observer._put_backs == {}
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -1262,8 +1262,8 @@ def test_a_flapping_pod_makes_one_event_per_message(setting: Setting) -> None:
 
     made = {(e["reason"], e["message"]): e["count"] for e in setting.api.events.values()}
     assert len(made) == len(setting.api.events)
-    assert 5 == made["ScalingUp", "Requested 1 worker; 0 joined so far."]
-    assert 4 == made["AtTarget", "The requested worker has joined."]
+    assert made["ScalingUp", "Requested 1 worker; 0 joined so far."] == 5
+    assert made["AtTarget", "The requested worker has joined."] == 4
 
 
 @pytest.mark.fault("B29")
@@ -1298,17 +1298,17 @@ def test_an_event_that_expired_is_posted_again(setting: Setting) -> None:
     flap(setting, 1)
 
     [event] = setting.api.events.values()
-    assert ("AtTarget", 2) == (event["reason"], event["count"])
+    assert (event["reason"], event["count"]) == ("AtTarget", 2)
 
 
 def test_the_events_of_a_deleted_job_are_forgotten(setting: Setting) -> None:
     setting.once()
-    assert {KEY} == set(setting.writer.poster.correlator._jobs)
+    assert set(setting.writer.poster.correlator._jobs) == {KEY}
     setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
 
     setting.once()
 
-    assert {} == setting.writer.poster.correlator._jobs
+    assert setting.writer.poster.correlator._jobs == {}
 
 
 # --- the log, as someone on call reads it -----------------------------------------------------------------------------
@@ -1353,10 +1353,10 @@ def test_the_log_of_a_new_job(setting: Setting, lines: Callable[[], list[str]]) 
     assert told[0] == "default/digits: a new job"
     assert "default/digits: requests 1 worker instead of 0: Requested 1 worker; 0 joined so far." in told
     assert told[-1] == "default/digits: created Job/digits-trainer, which did not exist"
-    assert 11 == len([line for line in told if "created" in line])
+    assert len([line for line in told if "created" in line]) == 11
 
     setting.once()
-    assert [] == lines(), "a pass that does nothing has no line"
+    assert lines() == [], "a pass that does nothing has no line"
 
 
 def test_the_log_of_a_training(setting: Setting, lines: Callable[[], list[str]]) -> None:
@@ -1374,7 +1374,7 @@ def test_the_log_of_a_training(setting: Setting, lines: Callable[[], list[str]])
     changed(setting, PROGRESS, data={"progress.json": replace(REPORT, update=20).to_json()})
     setting.make_pass.__self__.rate._defaults = replace(setting.make_pass.__self__.rate._defaults, report_seconds=0.0)
     setting.once()
-    assert [] == lines()
+    assert lines() == []
 
 
 def test_the_log_of_a_job_that_is_taken_over_and_deleted(setting: Setting, lines: Callable[[], list[str]]) -> None:
@@ -1386,16 +1386,16 @@ def test_the_log_of_a_job_that_is_taken_over_and_deleted(setting: Setting, lines
     rate = ProgressRate(Defaults(image="example/trainer:1"))
     make_pass = Reconciler(observer, setting.writer, rate, setting.metrics).make_pass
     asyncio.run(make_pass(KEY, ()))
-    assert "default/digits, update 10: taken up in phase Training with 1 worker requested" == lines()[0]
+    assert lines()[0] == "default/digits, update 10: taken up in phase Training with 1 worker requested"
 
     changed(setting, JOB, spec=setting.api.objects[JOB]["spec"] | {"operatorClass": "gpu"})
     asyncio.run(make_pass(KEY, ()))
     asyncio.run(make_pass(KEY, ()))
-    assert ['default/digits: left to the operator of class "gpu"'] == lines()
+    assert lines() == ['default/digits: left to the operator of class "gpu"']
 
     setting.store.remove(setting.api.objects[JOB] | {"kind": JOB.kind})
     assert setting.once().gone
-    assert ["default/digits: the job is gone"] == lines()
+    assert lines() == ["default/digits: the job is gone"]
 
 
 def test_the_log_of_changed_children(setting: Setting, lines: Callable[[], list[str]]) -> None:
@@ -1405,8 +1405,8 @@ def test_the_log_of_changed_children(setting: Setting, lines: Callable[[], list[
     workers = setting.api.objects[WORKERS]["spec"]
     changed(setting, WORKERS, spec=workers | {"replicas": 9})
     setting.once()
-    assert ["default/digits: put back Deployment/digits-workers, which another process changed: spec.replicas"] == [
-        line for line in lines() if "Deployment" in line
+    assert [line for line in lines() if "Deployment" in line] == [
+        "default/digits: put back Deployment/digits-workers, which another process changed: spec.replicas"
     ]
 
     changed(setting, JOB, spec=setting.api.objects[JOB]["spec"] | {"suspend": True})
@@ -1496,13 +1496,13 @@ def test_the_lines_about_a_status() -> None:
         ],
     }
 
-    assert [
+    assert [*log_lines.changes(before, JobStatus.model_validate(after))] == [
         "requests 4 workers instead of 2",
         "4 workers joined within 2.5 s of the request",
         "restart 2 of the trainer",
         "Degraded is True, TooFewWorkers: why",
         "Accepted is False, SpecInvalid: why",
-    ] == [*log_lines.changes(before, JobStatus.model_validate(after))]
+    ]
 
 
 def test_the_log_of_retries(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1520,7 +1520,7 @@ def test_the_log_of_retries(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
     monkeypatch.setattr(queue, "backoff_seconds", lambda failures: failures / 1000)
     asyncio.run(scene())
 
-    assert [
+    assert caplog.messages == [
         "default/digits: attempt 1 failed; retries in 0.001 s",
         "default/digits: attempt 2 failed; retries in 0.002 s",
-    ] == caplog.messages
+    ]

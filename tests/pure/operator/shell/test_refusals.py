@@ -38,7 +38,7 @@ def test_a_missing_permission_is_named_with_a_remedy() -> None:
     ],
 )
 def test_other_responses_and_our_own_errors(error: Exception, expected: str | None) -> None:
-    assert expected == refusal_message(error)
+    assert refusal_message(error) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_other_responses_and_our_own_errors(error: Exception, expected: str | No
     ],
 )
 def test_a_refusal_is_logged_once(logged: logging.LogRecord, expected: bool) -> None:
-    assert expected == RefusalFilter().filter(logged)
+    assert RefusalFilter().filter(logged) == expected

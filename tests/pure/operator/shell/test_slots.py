@@ -61,14 +61,14 @@ def test_changes_go_before_what_is_due() -> None:
     async def play(hall: Hall) -> None:
         for key in (A, B, C):
             await hall.enter(key, patient=True)
-        assert [A, B] == hall.running, "one slot is kept for changes"
+        assert hall.running == [A, B], "one slot is kept for changes"
         await hall.enter(D)
         await hall.enter(E)
-        assert [A, B, D] == hall.running
+        assert hall.running == [A, B, D]
         await hall.end(A)
-        assert [B, D, E] == hall.running, "the change goes first, though it came last"
+        assert hall.running == [B, D, E], "the change goes first, though it came last"
         await hall.end(D)
-        assert [B, E, C] == hall.running
+        assert hall.running == [B, E, C]
 
     scene(play)
 
@@ -77,14 +77,14 @@ def test_one_slot_is_kept_for_what_is_due() -> None:
     async def play(hall: Hall) -> None:
         for key in (A, B, C):
             await hall.enter(key)
-        assert [A, B] == hall.running
+        assert hall.running == [A, B]
         await hall.enter(D, patient=True)
         await hall.enter(E, patient=True)
-        assert [A, B, D] == hall.running
+        assert hall.running == [A, B, D]
         await hall.end(D)
-        assert [A, B, E] == hall.running
+        assert hall.running == [A, B, E]
         await hall.end(A)
-        assert [B, E, C] == hall.running
+        assert hall.running == [B, E, C]
 
     scene(play)
 
@@ -95,13 +95,13 @@ def test_a_change_while_it_waits() -> None:
             await hall.enter(key, patient=True)
         hall.slots.hurry(C)
         await settled()
-        assert [A, B, C] == hall.running
+        assert hall.running == [A, B, C]
         hall.slots.hurry(A)  # which runs already
         hall.slots.hurry(D)  # which does not wait
         await hall.end(C)
-        assert [A, B] == hall.running
+        assert hall.running == [A, B]
         await hall.enter(C, patient=True)
-        assert [A, B] == hall.running, "A and B are still patient"
+        assert hall.running == [A, B], "A and B are still patient"
 
     scene(play)
 
@@ -110,14 +110,14 @@ def test_cancelled_passes_take_no_slot() -> None:
     async def play(hall: Hall) -> None:
         for key in (A, B, C, D):
             await hall.enter(key)
-        assert [A, B] == hall.running
+        assert hall.running == [A, B]
         await hall.cancel(C)
         await hall.cancel(A)
-        assert [B, D] == hall.running
+        assert hall.running == [B, D]
         await hall.enter(E)
         await hall.cancel(B, E)
         await hall.enter(C)
-        assert [D, C] == hall.running
+        assert hall.running == [D, C]
 
     scene(play)
 

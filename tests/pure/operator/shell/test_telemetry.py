@@ -23,29 +23,29 @@ def record(world: Any, telemetry: OperatorMetrics) -> None:
 def test_the_metrics_of_a_job_s_life(make_world: MakeWorld) -> None:
     world, telemetry = make_world(), OperatorMetrics()
     record(world, telemetry)
-    assert 1 == value(telemetry, "jobs", state="Pending")
-    assert 1 == value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True")
+    assert value(telemetry, "jobs", state="Pending") == 1
+    assert value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True") == 1
     assert None is value(telemetry, "repairs_total", kind="Deployment")
 
     world.wait(4).scheduler_ready().workers_ready().trainer_runs().report(10)
     record(world, telemetry)
-    assert (0, 1) == (value(telemetry, "jobs", state="Pending"), value(telemetry, "jobs", state="Training"))
-    assert 4 == value(telemetry, "workers_ready_duration_seconds_sum", direction="up")
+    assert (value(telemetry, "jobs", state="Pending"), value(telemetry, "jobs", state="Training")) == (0, 1)
+    assert value(telemetry, "workers_ready_duration_seconds_sum", direction="up") == 4
 
     record(world, telemetry)
-    assert 1 == value(telemetry, "status_writes_total", result="unchanged")
+    assert value(telemetry, "status_writes_total", result="unchanged") == 1
 
     world.deployment["spec"]["replicas"] = 9
     record(world, telemetry)
-    assert 1 == value(telemetry, "repairs_total", kind="Deployment")
+    assert value(telemetry, "repairs_total", kind="Deployment") == 1
 
     world.report(440)
     record(world, telemetry)
-    assert 1 == value(telemetry, "repairs_total", kind="Deployment"), "our own change is not a repair"
+    assert value(telemetry, "repairs_total", kind="Deployment") == 1, "our own change is not a repair"
 
     telemetry.forget_all()
     telemetry.forget(KEY)
-    assert 0 == value(telemetry, "jobs", state="Training")
+    assert value(telemetry, "jobs", state="Training") == 0
     assert None is value(telemetry, "job_condition", namespace="default", job="digits", type="Accepted", status="True")
 
 
@@ -54,16 +54,16 @@ def test_a_new_process_shows_jobs_that_are_never_written_again(training_world: M
     world = training_world()
     world.workers_ready().report(20).settle()
     world.trainer_ends("Failed").settle()
-    assert "Failed" == world.job["status"]["phase"]
+    assert world.job["status"]["phase"] == "Failed"
     assert world.job["status"]["workers"]["resizeSeconds"]
     telemetry = OperatorMetrics()
 
     record(world, telemetry)
 
-    assert 1 == value(telemetry, "status_writes_total", result="unchanged")
-    assert 1 == value(telemetry, "jobs", state="Failed")
+    assert value(telemetry, "status_writes_total", result="unchanged") == 1
+    assert value(telemetry, "jobs", state="Failed") == 1
     failed = {"namespace": "default", "job": "digits", "type": "Succeeded", "status": "False"}
-    assert 1 == value(telemetry, "job_condition", **failed)
+    assert value(telemetry, "job_condition", **failed) == 1
     observed = value(telemetry, "workers_ready_duration_seconds_count", direction="up")
     assert not observed, "the process before has observed that resize"
 
@@ -73,6 +73,6 @@ def test_requests_and_passes_are_counted() -> None:
     telemetry.request("get", "secrets", "200")
     telemetry.reconciled("done", 0.01)
 
-    assert 1 == value(telemetry, "api_requests_total", verb="get", resource="secrets", code="200")
-    assert 1 == value(telemetry, "reconciles_total", result="done")
-    assert 0.01 == value(telemetry, "reconcile_duration_seconds_sum")
+    assert value(telemetry, "api_requests_total", verb="get", resource="secrets", code="200") == 1
+    assert value(telemetry, "reconciles_total", result="done") == 1
+    assert value(telemetry, "reconcile_duration_seconds_sum") == 0.01

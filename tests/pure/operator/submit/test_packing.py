@@ -29,16 +29,16 @@ def test_what_is_code_and_what_is_not(tmp_path: Path) -> None:
 
     files = read_folder(folder, ["*.png", "layers/tab*"], folder / "job.yaml")
 
-    assert {"net.py": b"1", "layers/norm.py": b"2"} == files
+    assert files == {"net.py": b"1", "layers/norm.py": b"2"}
 
 
 def test_modules_of_a_folder_are_keys_of_their_names() -> None:
     code = packed("digits", {"net.py": b"import torch\n", "table.npy": b"\x93NUMPY\x00\xff"})
 
     assert {"configMap": code.config_map["metadata"]["name"]} == code.source
-    assert {"net.py": "import torch\n"} == code.config_map["data"]
-    assert b"\x93NUMPY\x00\xff" == base64.b64decode(code.config_map["binaryData"]["table.npy"])
-    assert (True, 2, 21) == (code.config_map["immutable"], code.num_files, code.num_bytes)
+    assert code.config_map["data"] == {"net.py": "import torch\n"}
+    assert base64.b64decode(code.config_map["binaryData"]["table.npy"]) == b"\x93NUMPY\x00\xff"
+    assert (code.config_map["immutable"], code.num_files, code.num_bytes) == (True, 2, 21)
 
 
 def test_modules_of_packages_keep_their_paths() -> None:
@@ -63,7 +63,7 @@ def test_the_name_is_that_of_the_content() -> None:
     )
     name = packed("x" * 44, files).source["configMap"]
     assert name == same
-    assert 3 == len({name, *others})
+    assert len({name, *others}) == 3
     assert re.match(OBJECT_NAME, name)
 
 

@@ -37,11 +37,11 @@ class FakeApi:
         return self.known
 
     def apply(self, manifest: Any, *, manager: str, force: bool, dry_run: bool) -> Any:
-        assert "batchgrowth-submit" == manager
+        assert manager == "batchgrowth-submit"
         if manifest["kind"] in self.refuse:
             raise self.refuse[manifest["kind"]]
         owners = [owner["uid"] for owner in manifest["metadata"].get("ownerReferences", ())]
-        assert "team" == manifest["metadata"]["namespace"]
+        assert manifest["metadata"]["namespace"] == "team"
         self.applied.append((manifest["kind"], dry_run, force, owners))
         return manifest | {"metadata": manifest["metadata"] | {"uid": "0000"}}
 
@@ -63,13 +63,14 @@ def test_the_code_is_there_before_the_job_and_then_belongs_to_it() -> None:
 
 def test_code_of_a_known_job_is_never_without_its_owner() -> None:
     known = {"metadata": {"name": "spiral", "uid": "1111"}}
-    assert [["1111"], ["0000"]] == [owners for kind, *_, owners in submitted(FakeApi(known)) if kind == "ConfigMap"]
+    assert [owners for kind, *_, owners in submitted(FakeApi(known)) if kind == "ConfigMap"] == [["1111"], ["0000"]]
 
 
 def test_a_job_without_code_is_applied_alone() -> None:
-    assert [("BatchGrowthJob", True, True, []), ("BatchGrowthJob", False, True, [])] == (
-        submitted(FakeApi(), None, force=True)
-    )
+    assert (submitted(FakeApi(), None, force=True)) == [
+        ("BatchGrowthJob", True, True, []),
+        ("BatchGrowthJob", False, True, []),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_refused_job_leaves_no_code_behind(where: str, why: Refused, told: str
     api = FakeApi(refuse={where: why})
     with pytest.raises(BatchGrowthError, match=told):
         submitted(api)
-    assert [] == api.applied
+    assert api.applied == []
 
 
 def test_code_that_is_refused_is_named() -> None:
@@ -119,7 +120,7 @@ def test_what_is_sent_is_what_was_written(path: Path) -> None:
 
 
 def test_the_source_is_the_code_unless_the_manifest_names_one() -> None:
-    assert CODE.source == manifest_of(spiral(), CODE)["spec"]["workload"]["source"]
+    assert manifest_of(spiral(), CODE)["spec"]["workload"]["source"] == CODE.source
     job = load_manifest(ROOT / "tests" / "corpus" / "good" / "own-pods.yaml")
     with pytest.raises(SpecError, match=r"spec\.workload\.source: .digits-code-0123456789.; remove it, or leave out"):
         manifest_of(job, CODE)
@@ -127,10 +128,10 @@ def test_the_source_is_the_code_unless_the_manifest_names_one() -> None:
 
 def test_the_namespace() -> None:
     written = spiral(namespace="red")
-    assert ["red", "red", "blue", "usual"] == [
+    assert [
         namespace_for(written, None, "usual"), namespace_for(written, "red", "usual"),
         namespace_for(spiral(), "blue", "usual"), namespace_for(spiral(), None, "usual"),
-    ]  # fmt: skip
+    ] == ["red", "red", "blue", "usual"]  # fmt: skip
     with pytest.raises(SpecError, match=r"metadata\.namespace: .red.; remove it, or leave out --namespace blue"):
         namespace_for(written, "blue", "usual")
 
@@ -143,7 +144,7 @@ def test_a_dry_run_prints_what_kubectl_can_apply(capsys: pytest.CaptureFixture[s
     assert {"spiral.py": (SPIRAL / "spiral.py").read_text()} == config_map["data"]
     assert config_map["metadata"]["name"] == job["spec"]["workload"]["source"]["configMap"]
     assert "\n    def right_side(" in printed, "code is printed as it was written"
-    assert ["team", "team"] == [each["metadata"]["namespace"] for each in (config_map, job)]
+    assert [each["metadata"]["namespace"] for each in (config_map, job)] == ["team", "team"]
 
 
 def test_code_without_the_entrypoint_s_module_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -174,8 +175,8 @@ def test_the_context_names_cluster_and_namespace(tmp_path: Path) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text(KUBECONFIG)
     [(one, red), (_, default)] = connect_as_user(file, None), connect_as_user(file, "two")
-    assert (True, "https://127.0.0.1:1") == (isinstance(one, Api), one.access().server)
-    assert ("red", "default") == (red, default)
+    assert (isinstance(one, Api), one.access().server) == (True, "https://127.0.0.1:1")
+    assert (red, default) == ("red", "default")
     with pytest.raises(BatchGrowthError, match=r"no cluster to submit to: .*three.*--context"):
         connect_as_user(file, "three")
 
