@@ -72,8 +72,8 @@ def test_the_condition_says_what_is_changed_by_whom_and_what_would_help(training
     assert (
         message(world)
         == "kube-controller-manager (scale) changes spec.replicas of the Deployment digits-workers again and again; "
-        "the operator puts it back ever less often. Remove the HorizontalPodAutoscaler from the Deployment; an autoscaler "
-        "of the job itself sets spec.workers.maximum."
+        "the operator puts it back ever less often. Remove the HorizontalPodAutoscaler from the Deployment; an "
+        "autoscaler of the job itself sets spec.workers.maximum."
     )
     assert {event.type for event in world.events if event.reason == "ChildRewritten"} == {"Warning"}
 
