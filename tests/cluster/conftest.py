@@ -277,7 +277,7 @@ def train(manifest: str, modules: tuple[Path, ...], folder: Path) -> str:
     for module in modules:
         shutil.copy(module, folder)
     command = [Path(sys.executable).parent / "batchgrowth", "run", "job.yaml", "--output-dir", "out"]
-    words = ["nice", "-n", "19", *command, "--workers", "1", "--no-plots"]
+    words = ["nice", "-n", "5", *command, "--workers", "1", "--no-plots"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stderr
     return str(json.loads((folder / "out" / "summary.json").read_text())["weightsSha256"])
