@@ -65,12 +65,20 @@ def is_here(item: pytest.Item) -> bool:
     return "/tests/cluster/" in item.path.as_posix()
 
 
+def place(item: pytest.Item) -> int:
+    """Return when a test starts: the longest ones, which have time limits of their own, before any that waits."""
+    if not is_here(item) or item.get_closest_marker("timeout"):
+        return 0
+    waiting = (name for name in ("alone", "operator") if item.get_closest_marker(name))
+    return {"alone": 3, "operator": 2}.get(next(waiting, ""), 1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip this tier if there is no cluster, and on a user's cluster the tests that need a local one.
 
-    The tests that are marked `alone` come last, so that they wait once for the end of the others.
+    Tests that may have to wait for others come last, because a process that waits runs no test.
     """
-    items.sort(key=lambda item: is_here(item) and item.get_closest_marker("alone") is not None)
+    items.sort(key=place)
     users = os.environ.get(KUBECONFIG)
     no_cluster = None if users else why_no_cluster()
     no_local = f"{KUBECONFIG} is set: needs the node, fake nodes or images of `python -m cluster`" if users else None
