@@ -1,0 +1,33 @@
+"""The lines of the operator's log about a status that changes."""
+
+from batchgrowth.contract.status import JobStatus, StageRecord, WorkersStatus
+from batchgrowth_operator.job.log_lines import changes
+
+
+def stage(index: int, batch_size: int) -> StageRecord:
+    return StageRecord.model_construct(index=index, batch_size=batch_size)
+
+
+def test_a_stage_has_one_line_when_it_begins() -> None:
+    first = JobStatus.model_construct(phase="Running", history=(stage(0, 32),), conditions=(), restarts=0, workers=None)
+    second = first.model_copy(update={"history": (stage(0, 32), stage(1, 64))})
+
+    assert list(changes(first, second)) == ["stage 1 began with batch size 64"]
+    assert list(changes(second, second)) == []
+
+
+def test_workers_that_are_requested_and_those_that_joined_each_have_a_line() -> None:
+    few = WorkersStatus(requested=1, ready=1)
+    before = JobStatus.model_construct(phase="Running", history=(), conditions=(), restarts=0, workers=few)
+    asked = before.model_copy(update={"workers": few.model_copy(update={"requested": 4})})
+    there = before.model_copy(update={"workers": WorkersStatus(requested=4, ready=4, resize_seconds="6.100")})
+
+    assert list(changes(before, asked)) == ["requests 4 workers instead of 1"]
+    assert list(changes(asked, there)) == ["4 workers joined within 6.100 s of the request"]
+
+
+def test_progress_alone_has_no_line() -> None:
+    before = JobStatus.model_construct(phase="Running", history=(), conditions=(), restarts=1, workers=None)
+
+    assert list(changes(before, before.model_copy(update={"restarts": 2}))) == ["restart 2 of the trainer"]
+    assert list(changes(before, before.model_copy())) == []
