@@ -18,8 +18,8 @@ REMEDY = {"metadata": {"finalizers": None}}
 MakeJob = Callable[..., RealJob]
 
 
-def long_job(epochs: int = 100, milestone: int = 80) -> Object:
-    """Digits with one worker for minutes, and with two after the milestone."""
+def long_job(epochs: int = 10_000, milestone: int = 9_999) -> Object:
+    """Digits with one worker, and with two after the milestone; by default it outlasts its test."""
     manifest = example_job(epochs=epochs, checkpoint={"everySeconds": 5})
     growth = {"type": "Geometric", "geometric": {"factor": "8", "everyEpochs": milestone}}
     manifest["spec"]["batch"] |= {"growth": growth, "maximum": 256}
@@ -78,7 +78,7 @@ def test_a_namespace_goes_while_a_job_trains(kubectl: Kubectl, job: MakeJob) -> 
 @pytest.mark.fault("B28")
 def test_a_job_outlives_the_release(reinstalled: Cluster, kubectl: Kubectl, job: MakeJob) -> None:
     """CRD and job survive an uninstall and training continues; the reinstalled operator adopts the job."""
-    digits = job(long_job())
+    digits = job(long_job(epochs=100, milestone=80))
     digits.reaches(1)
     uid, before = digits.get()["metadata"]["uid"], pods(digits)
 
