@@ -52,7 +52,7 @@ def test_a_secret_of_a_job_appears_nowhere_else(make_field: Callable[[], Field],
     events = ground.api._send("get", EVENTS, EVENTS.path(ground.namespace))["items"]
     told = json.dumps([ground.get(JOB)["status"], events]) + log.read_text() + metrics
     assert "WorkloadFailed" in {event["reason"] for event in events}
-    assert "applying" in log.read_text()
+    assert "created ConfigMap/digits-plan" in log.read_text()
     assert '"Succeeded"' in metrics
     assert CANARY not in told
     assert {ref for ref in CHILDREN if CANARY in json.dumps(ground.get(ref))} == {TRAINER, WORKERS, PLAN}

@@ -70,7 +70,7 @@ def test_one_that_cannot_be_reached_leaves_its_folder(pods: Any, digits_job: Any
     first.send_signal(signal.SIGSTOP)  # so that it does not finish while the second one starts
 
     second = trainers.start(2)
-    pods.until(lambda: 2 == pods.text().count("Run out-of-band function 'claim'"))
+    pods.until(lambda: 2 == pods.text().count("Run out-of-band function 'take'"))
     first.send_signal(signal.SIGCONT)
 
     assert Superseded.exit_code == first.wait(timeout=LONGEST)
