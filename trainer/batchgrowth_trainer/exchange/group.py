@@ -11,7 +11,6 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.connections import Door, Encryption, Grid, Mesh, Seat, connect_all, grid_of
 
-# --- The process group of one generation: members that exchange tensors pairwise until one of them leaves or dies ---
 # Pairwise on purpose: in a ring only the neighbours of a dead member notice its death, here every member does, at once.
 # In a grid, its row and column do; they leave the group, which the others notice in turn.
 # Forming a group takes milliseconds, and an update calls neither Dask nor Kubernetes.

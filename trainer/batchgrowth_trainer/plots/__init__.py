@@ -10,12 +10,8 @@ from batchgrowth_trainer.plots.interactive import write_html
 from batchgrowth_trainer.plots.still import write_png
 from batchgrowth_trainer.record.runs import read_run
 
-# --- Plots of runs: a PNG, and an interactive HTML page that needs no network ---
-
 __all__ = ["plot_runs"]
 
-
-# --- Plots runs, given their directories, into two files ---
 
 STEM = "plot"
 

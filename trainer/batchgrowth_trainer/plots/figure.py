@@ -1,4 +1,4 @@
-"""The lines of a plot, each with its x in epochs, updates and seconds."""
+"""The content of a figure of one or several runs: its lines, each with its x in epochs, updates and seconds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.runs import RecordedRun
-
-# --- The lines of a plot, each with its x in epochs, updates and seconds ---
 
 Numbers = npt.NDArray[np.float64]
 Row = HistoryRow | EvaluationRow

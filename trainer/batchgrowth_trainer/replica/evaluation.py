@@ -223,8 +223,6 @@ def _halves(row: Tensor, shapes: Chunk, examples: int) -> tuple[Tensor, Tensor]:
 
 # --- Evaluates a replica, and keeps what follows from it: the end of the training, and the best weights ---
 
-_UNWATCHED = nullcontext()
-
 
 def judged(
     replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED

@@ -13,7 +13,6 @@ from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 
-# --- The events of a run, and the sinks that receive them in the order in which they happen ---
 # The rows of the history are events as they are: HistoryRow (an update was committed), EvaluationRow and ResizeRow;
 # each is published once, even if a recovery repeats the update.
 
