@@ -21,9 +21,8 @@ from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.building import build_workload
 from batchgrowth_trainer.replica.data import example_order

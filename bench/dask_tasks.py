@@ -12,7 +12,7 @@ from time import perf_counter
 import numpy as np
 import torch
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.building import build_workload
 from batchgrowth_trainer.replica.devices import prepare_process

@@ -22,8 +22,7 @@ import typer
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.schedule.plan import BatchDecision, make_plan
-from batchgrowth.schedule.stages import Plan, Stage
+from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.spec import JobSpec
 from kubernetes import client, config, watch
 

@@ -37,8 +37,7 @@ import yaml
 from batchgrowth import names
 from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, Progress
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
+from batchgrowth.plan import Plan, make_plan
 from kubernetes import client, config, watch
 from prometheus_client.parser import text_string_to_metric_families
 from urllib3.exceptions import HTTPError

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
 
 from bench import ours

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 
 from bench import dask_tasks, ours
 from bench.baselines import Peers, Sample, sample_of

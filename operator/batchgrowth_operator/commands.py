@@ -12,7 +12,7 @@ from batchgrowth.cli import Set, check_pods
 from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 from batchgrowth.schema import STORAGE_SIZE, WORDS
 
 from batchgrowth_operator.settings import LeaseLock, Network, Rule, Settings

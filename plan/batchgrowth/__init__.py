@@ -16,9 +16,8 @@ from batchgrowth.errors import (
     WorkloadError,
 )
 from batchgrowth.manifest.reading import load_manifest, read_manifest
+from batchgrowth.plan import Plan, Stage, Step, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan, Stage, Step
 from batchgrowth.spec import BatchGrowthJob, JobSpec, mathematics
 
 __all__ = [

@@ -19,7 +19,7 @@ from batchgrowth.manifest.crd import crd_yaml
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, account_note, pod_faults, written_pods
 from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.measured.course import Course
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 from batchgrowth.spec import JobSpec
 from batchgrowth.tables import clock_note, exchange_note, gain_note, plan_table, plan_totals, shard_note
 

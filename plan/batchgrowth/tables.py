@@ -8,8 +8,7 @@ from rich.table import Table
 
 from batchgrowth.measured.course import Course
 from batchgrowth.measuring import Looks
-from batchgrowth.schedule.plan import BatchDecision, make_plan
-from batchgrowth.schedule.stages import Plan, Stage
+from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.spec import Growth, JobSpec
 
 MOST_ROWS = 40

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 from real_job import Reader, RealJob, accuracy, said, until, values_of
 
 from cluster import release

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from batchgrowth.schedule.plan import BatchDecision
+from batchgrowth.plan import BatchDecision
 from real_job import until
 
 from bench.growth import DECLARED, MEASURED, Api, manifest, namespace_of_its_own, play

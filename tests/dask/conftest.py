@@ -19,7 +19,7 @@ import psutil
 import pytest
 from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_operator.api.credentials import renewed
 from batchgrowth_operator.children.scheduler import RELOADS

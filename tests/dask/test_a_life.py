@@ -15,8 +15,8 @@ import pytest
 from batchgrowth.choices import EXCHANGES, INEXACT
 from batchgrowth.errors import Interrupted
 from batchgrowth.manifest.reading import load_manifest
+from batchgrowth.plan import Plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
 from batchgrowth_trainer.record.runs import read_run

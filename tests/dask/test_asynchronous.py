@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.sinks.events import Event, Stale
 from batchgrowth_trainer.training import Options, train

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.choices import GROWTH
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.exchange import connections
 from batchgrowth_trainer.record.history import HistoryRow

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.choices import REPEATABLE
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
 from batchgrowth_trainer.record.runs import read_run
 from batchgrowth_trainer.training import Options, train
 from dask_workers import workers

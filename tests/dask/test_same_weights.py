@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.manifest.reading import load_manifest, read_manifest
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.api import load
 from batchgrowth_trainer.record.runs import declared_manifest, read_run

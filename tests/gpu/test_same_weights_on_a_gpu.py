@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.choices import INEXACT, REPEATABLE
+from batchgrowth.plan import Plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.stages import Plan
 from dask_workers import workers
 
 Digest = Callable[..., str]

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.measured.course import Course, Measured
-from batchgrowth.schedule.plan import BatchDecision
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import BatchDecision, Step
 from batchgrowth_trainer.replica.rows import add_up, lay_out
 from batchgrowth_trainer.workload import Workload
 from torch import Tensor, nn

@@ -12,8 +12,8 @@ from batchgrowth.choices import GROWTH
 from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.measuring import Timing
+from batchgrowth.plan import MOST_DECISIONS, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import MOST_DECISIONS, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.record.runs import decisions_of, declared_manifest, recorded_course
 from batchgrowth_trainer.replica.data import example_order

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import small
 from batchgrowth.errors import CheckpointError, ClusterError, Interrupted, PortError, StorageError, WorkloadError
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 from batchgrowth_trainer import training
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record import checkpoint

@@ -16,8 +16,7 @@ from batchgrowth.cli import DaskLogLevelOption, LogFormatOption, LogLevelOption
 from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.errors import BatchGrowthError, Interrupted, PlanError
 from batchgrowth.manifest.reading import load_stored
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth.spec.pods import SOURCE_FOLDER
 from rich.console import Console

@@ -15,8 +15,7 @@ from batchgrowth.cli import DaskLogLevelOption, LogFormatOption, LogLevelOption
 from batchgrowth.contract.logs import DEFAULT_LOGS, LogFormat, LogLevel, Logs
 from batchgrowth.errors import DataError, Interrupted, WorkloadError
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from rich.console import Console
 

@@ -15,9 +15,8 @@ from typing import Any
 from batchgrowth.contract.logs import DEFAULT_LOGS, Logs
 from batchgrowth.errors import Interrupted, Superseded
 from batchgrowth.measured.judging import Judged, end_of
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import BatchGrowthJob, WatchedMetric, mathematics
 from distributed import Client
 from prometheus_client import CollectorRegistry

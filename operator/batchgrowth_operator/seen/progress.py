@@ -16,8 +16,7 @@ from batchgrowth.contract.progress import LARGEST_START, Progress
 from batchgrowth.contract.status import JobStatus, StageRecord
 from batchgrowth.manifest.reading import StoredJob, read_stored
 from batchgrowth.measuring import LARGEST_BATCH
-from batchgrowth.schedule.plan import MOST_DECISIONS, BatchDecision, make_plan
-from batchgrowth.schedule.stages import Plan
+from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, make_plan
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_operator.seen.observed import Observed, newest_report

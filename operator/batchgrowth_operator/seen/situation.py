@@ -7,8 +7,7 @@ from functools import cached_property
 from batchgrowth.contract.progress import Progress
 from batchgrowth.contract.status import Condition, FlappingCondition, JobStatus, RetriesStatus
 from batchgrowth.manifest.reading import StoredJob
-from batchgrowth.schedule.plan import BatchDecision
-from batchgrowth.schedule.stages import Plan, Stage
+from batchgrowth.plan import BatchDecision, Plan, Stage
 from batchgrowth.spec import JobSpec
 from pydantic import ValidationError
 

@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from batchgrowth.measured.forecast import Forecast
-from batchgrowth.schedule.plan import BatchDecision
+from batchgrowth.plan import BatchDecision
 
 LARGEST = 2**53
 """The largest number that a report may give for what an exchange did."""

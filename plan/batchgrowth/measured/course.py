@@ -17,9 +17,8 @@ from functools import cached_property
 from typing import Any
 
 from batchgrowth.measuring import LARGEST_BATCH, NOT_TIMED, Look, Looks, MeasuredRule, Signals, Timing, Timings
+from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, Step, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import MOST_DECISIONS, BatchDecision, make_plan
-from batchgrowth.schedule.stages import Plan, Step
 from batchgrowth.spec import JobSpec, LearningRate
 
 __all__ = ["BatchDecision", "Course", "Measured"]

@@ -12,8 +12,7 @@ from pydantic import ConfigDict, Field
 
 from batchgrowth.measured.course import Course
 from batchgrowth.measuring import LARGEST_BATCH
-from batchgrowth.schedule.plan import BatchDecision
-from batchgrowth.schedule.stages import Plan
+from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.spec.running import MOST_WORKERS
 
 LONGEST_SECONDS = 2.0**53

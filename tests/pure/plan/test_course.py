@@ -13,8 +13,8 @@ from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.measured.course import Course, Measured
 from batchgrowth.measured.forecast import Forecast, expected_plan, forecast_of
 from batchgrowth.measuring import Look, Timing
+from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth.spec import JobSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st

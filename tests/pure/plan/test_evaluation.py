@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from batchgrowth import Position, load_manifest, make_plan
-from batchgrowth.schedule.plan import evaluation_due
+from batchgrowth.plan import evaluation_due
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits.yaml"
 

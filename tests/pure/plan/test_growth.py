@@ -10,9 +10,8 @@ from batchgrowth.choices import GROWTH, LEARNING_RATES
 from batchgrowth.choices.growth_declared import ConstantRule, GeometricRule, LinearRule, MilestonesRule
 from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule
 from batchgrowth.extend import GrowthRule, Until
+from batchgrowth.plan import learning_rate, warmed_up
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import learning_rate
-from batchgrowth.schedule.stages import warmed_up
 from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
 from hypothesis import given
 from hypothesis import strategies as st

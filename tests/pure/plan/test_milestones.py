@@ -10,7 +10,7 @@ import pytest
 from batchgrowth import JobSpec, PlanError, Position, make_plan, mathematics
 from batchgrowth.choices.growth_declared import MOST_STEPS, Milestone, MilestonesBlock, MilestonesRule
 from batchgrowth.extend import Until
-from batchgrowth.schedule.plan import MOST_STAGES
+from batchgrowth.plan import MOST_STAGES
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

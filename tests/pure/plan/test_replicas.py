@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from batchgrowth.choices import EXCHANGES, INEXACT
 from batchgrowth.choices.exchanges import circles
+from batchgrowth.plan import make_plan, round_at, rounds_from
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import round_at, rounds_from
 from batchgrowth.shards import shard_bounds, shard_count
 from batchgrowth.spec import differences, mathematics
 from hypothesis import given

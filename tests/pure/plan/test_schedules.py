@@ -17,7 +17,7 @@ from batchgrowth.choices.schedules import half_wave
 from batchgrowth.exact_numbers import power, square_root
 from batchgrowth.extend import ScheduleRule
 from batchgrowth.measured.course import Course
-from batchgrowth.schedule.plan import schedule_of
+from batchgrowth.plan import schedule_of
 from batchgrowth.tables import plan_table, plan_totals
 from hypothesis import given
 from hypothesis import strategies as st

@@ -18,7 +18,7 @@ from batchgrowth.contract.progress import Exchanged
 from batchgrowth.contract.status import CONDITIONS, REASONS
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
-from batchgrowth.schedule.plan import BatchDecision
+from batchgrowth.plan import BatchDecision
 from batchgrowth.schema import structural_schema
 from batchgrowth.spec.job import LONGEST_JOB_NAME
 from pydantic import BaseModel

@@ -12,8 +12,8 @@ import pytest
 from batchgrowth.contract.lead import RELEASE_SLACK
 from batchgrowth.measured.course import Course
 from batchgrowth.measured.forecast import Forecast
+from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth_trainer.drivers import scaling as scaling_module
 from batchgrowth_trainer.drivers.run import RunState, RunTotals
 from batchgrowth_trainer.drivers.scaling import Scaling, shards_of

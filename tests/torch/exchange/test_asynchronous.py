@@ -12,8 +12,8 @@ import pytest
 import small
 import torch
 from batchgrowth.errors import Interrupted, WorkloadError
+from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers import hogwild
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost

@@ -13,7 +13,7 @@ import torch
 from batchgrowth.choices import EXCHANGES, REPEATABLE
 from batchgrowth.choices.exchanges import circles
 from batchgrowth.errors import WorkloadError
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import Step
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.exchange import logical_replicas, top_k
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost

@@ -18,8 +18,8 @@ import psutil
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth.plan import Plan, Step
 from batchgrowth.position import Position
-from batchgrowth.schedule.stages import Plan, Step
 from batchgrowth_trainer.blame import ReadFault
 from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.replica import loaders as module

@@ -9,7 +9,7 @@ import pytest
 import small
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import Step
 from batchgrowth.shards import merge_order
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.rows import add_up, lay_out

@@ -1,7 +1,7 @@
 """The live display in a cell of a notebook."""
 
+from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
 from batchgrowth_trainer.sinks.display import MOST_NOTES, Cell, Picture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.measured.judging import Judged
+from batchgrowth.plan import Plan, Stage
 from batchgrowth.position import Position
-from batchgrowth.schedule.stages import Plan, Stage
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.display import Lines, Live, make_display
 from batchgrowth_trainer.sinks.events import (

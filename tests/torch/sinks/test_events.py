@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.measured.course import Course
+from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
 from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow

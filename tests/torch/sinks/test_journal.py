@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
-from batchgrowth.schedule.stages import Plan
 from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import recorder
 from batchgrowth_trainer.sinks.events import BytesSent, Finished, Note, Recovered, Started, Stopped

@@ -18,8 +18,8 @@ from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING
 from batchgrowth.errors import CheckpointError, PlanError
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.names import LAST_START
+from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import BatchDecision, make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.__main__ import checked_plan
 from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow

@@ -10,7 +10,7 @@ import pytest
 from batchgrowth.contract.metrics import TRAINER
 from batchgrowth.errors import PortError
 from batchgrowth.measured.judging import Judged
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 from batchgrowth_trainer.__main__ import ANYWHERE
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.events import (

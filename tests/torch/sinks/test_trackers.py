@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import pytest
 from batchgrowth.errors import Interrupted, SpecError, Superseded
+from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import make_plan
 from batchgrowth.spec.job import TrackerName
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow
 from batchgrowth_trainer.record.runs import read_run

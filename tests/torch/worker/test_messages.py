@@ -7,8 +7,8 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from batchgrowth.plan import BatchDecision
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import BatchDecision
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.worker.messages import (
     EvaluationReport,

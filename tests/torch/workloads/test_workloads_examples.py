@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 from batchgrowth_trainer.loading import find_function, load_workload
 from batchgrowth_trainer.record.history import EVALUATION_HEADER, HISTORY_HEADER
 from batchgrowth_trainer.workload import fetch, predict

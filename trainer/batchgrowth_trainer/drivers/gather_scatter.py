@@ -17,7 +17,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import Step
 
 from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.building import build_replica

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import Lock
 
-from batchgrowth.schedule.stages import Step, round_at
+from batchgrowth.plan import Step, round_at
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.drivers.run import RunState

@@ -10,9 +10,8 @@ from batchgrowth.errors import CheckpointError, ClusterError
 from batchgrowth.measured.course import Course
 from batchgrowth.measured.forecast import expected_plan, forecast_of
 from batchgrowth.measured.judging import Judged
+from batchgrowth.plan import BatchDecision, Plan, evaluation_due
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import BatchDecision, evaluation_due
-from batchgrowth.schedule.stages import Plan
 
 from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, Saved

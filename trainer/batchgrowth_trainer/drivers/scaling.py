@@ -15,8 +15,8 @@ from typing import Protocol
 from batchgrowth.contract import lead
 from batchgrowth.contract.lead import Upcoming
 from batchgrowth.errors import ClusterError
+from batchgrowth.plan import Plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.stages import Plan
 
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.sinks.events import WorkersReady

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import Step
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_device_fault

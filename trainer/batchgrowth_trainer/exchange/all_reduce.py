@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import Step
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.compression import compression_in

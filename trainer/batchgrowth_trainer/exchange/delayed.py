@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import torch
-from batchgrowth.schedule.stages import Step, round_at
+from batchgrowth.plan import Step, round_at
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce, run_of

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Protocol, runtime_checkable
 
 import torch
-from batchgrowth.schedule.stages import Step, round_at
+from batchgrowth.plan import Step, round_at
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.group import Group, PeerLost

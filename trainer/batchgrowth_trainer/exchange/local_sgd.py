@@ -13,7 +13,7 @@ from math import sqrt
 import torch
 from batchgrowth.choices.exchanges import Outer
 from batchgrowth.exact_numbers import exact
-from batchgrowth.schedule.stages import Step, round_at
+from batchgrowth.plan import Step, round_at
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, islice
 
 import torch
-from batchgrowth.schedule.stages import Step, rounds_from
+from batchgrowth.plan import Step, rounds_from
 from batchgrowth.shards import shard_bounds
 from torch import Tensor
 

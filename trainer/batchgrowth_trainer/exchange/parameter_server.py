@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import Step
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import run_of

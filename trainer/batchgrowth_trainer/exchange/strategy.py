@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol
 
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import Step
 
 from batchgrowth_trainer.exchange.compression import compression_for
 from batchgrowth_trainer.exchange.group import Group

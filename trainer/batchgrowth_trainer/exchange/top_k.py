@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import Step
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.logical_replicas import Apart, State

@@ -10,7 +10,7 @@ import yaml
 from batchgrowth.errors import CheckpointError, DataError, Fault, SpecError
 from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth.measured.course import Course
-from batchgrowth.schedule.plan import BatchDecision
+from batchgrowth.plan import BatchDecision
 from batchgrowth.spec import BatchGrowthJob, differences, mathematics
 
 from batchgrowth_trainer.record.history import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from batchgrowth.schedule.stages import Plan, Step
+from batchgrowth.plan import Plan, Step
 from batchgrowth.shards import shard_bounds
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_any, wait_exponential
 from tenacity.stop import stop_base

@@ -6,8 +6,7 @@ import torch
 from batchgrowth.choices.growth_measured import CustomBlock, CustomRule
 from batchgrowth.measured.course import Course, Measured
 from batchgrowth.measuring import NOT_TIMED, Timing
-from batchgrowth.schedule.plan import MOST_DECISIONS, BatchDecision
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Step
 from batchgrowth.shards import busiest
 from batchgrowth.spec import JobSpec
 from torch import Tensor

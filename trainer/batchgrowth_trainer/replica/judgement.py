@@ -11,8 +11,8 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.measured.course import Course
 from batchgrowth.measured.judging import Judged, end_of
+from batchgrowth.plan import Plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec, WatchedMetric
 from torch import Tensor, nn
 

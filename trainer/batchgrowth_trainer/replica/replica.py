@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+from batchgrowth.plan import Plan, Step
 from batchgrowth.position import Position
-from batchgrowth.schedule.stages import Plan, Step
 from batchgrowth.shards import subtrees, tree_sum
 from batchgrowth.spec import Clipping, JobSpec
 from torch import Tensor, nn

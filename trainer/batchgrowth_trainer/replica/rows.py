@@ -13,8 +13,7 @@ from math import inf
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.measuring import NOT_TIMED, Timing
-from batchgrowth.schedule.plan import BatchDecision
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import BatchDecision, Step
 from batchgrowth.shards import merge_order, shard_runs, subtrees
 from torch import Tensor
 

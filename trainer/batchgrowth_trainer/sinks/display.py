@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from batchgrowth.errors import duration
+from batchgrowth.plan import Plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.stages import Plan
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as Screen
 from rich.progress_bar import ProgressBar

@@ -6,9 +6,8 @@ from typing import Protocol
 
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.measured.judging import Judged
+from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import BatchDecision
-from batchgrowth.schedule.stages import Plan
 from batchgrowth.spec import JobSpec
 
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow

@@ -18,9 +18,8 @@ from batchgrowth.contract.progress import LARGEST_START, LONGEST_PERIOD_SECONDS,
 from batchgrowth.errors import ClusterError, Interrupted, Superseded
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.names import LAST_START, PROGRESS_KEY, START_KEY
+from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import BatchDecision
-from batchgrowth.schedule.stages import Plan
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.storage import replace_file

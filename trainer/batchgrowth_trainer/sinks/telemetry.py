@@ -10,7 +10,7 @@ from wsgiref.simple_server import WSGIServer
 
 from batchgrowth.contract.metrics import TRAINER, Metric
 from batchgrowth.errors import PortError
-from batchgrowth.schedule.stages import Plan
+from batchgrowth.plan import Plan
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from batchgrowth_trainer.record.history import EvaluationRow, HistoryRow, ResizeRow

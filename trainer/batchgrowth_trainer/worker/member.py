@@ -10,9 +10,8 @@ from functools import partial
 import numpy as np
 import torch
 from batchgrowth.errors import BatchGrowthError
+from batchgrowth.plan import Step, evaluation_due
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import evaluation_due
-from batchgrowth.schedule.stages import Step
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.measured.judging import Judged
+from batchgrowth.plan import BatchDecision, Plan, Step
 from batchgrowth.position import Position
-from batchgrowth.schedule.plan import BatchDecision
-from batchgrowth.schedule.stages import Plan, Step
 from pydantic import Discriminator, TypeAdapter
 
 from batchgrowth_trainer.exchange.connections import Seat

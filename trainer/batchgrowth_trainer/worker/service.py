@@ -20,7 +20,7 @@ import distributed.comm.core
 import distributed.utils_comm
 import torch
 from batchgrowth.errors import ClusterError, Superseded
-from batchgrowth.schedule.stages import Step
+from batchgrowth.plan import Step
 from batchgrowth.spec import JobSpec
 from distributed import Worker, get_worker
 from distributed.core import error_message

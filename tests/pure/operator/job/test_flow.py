@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth.manifest.reading import read_stored
-from batchgrowth.schedule.plan import make_plan
+from batchgrowth.plan import make_plan
 from batchgrowth_operator.seen.observed import Failure, Ref
 
 MakeWorld = Any

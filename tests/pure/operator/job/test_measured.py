@@ -12,7 +12,7 @@ from batchgrowth import names
 from batchgrowth.contract.status import MOST_HISTORY, JobStatus
 from batchgrowth.measured.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
-from batchgrowth.schedule.plan import MOST_DECISIONS
+from batchgrowth.plan import MOST_DECISIONS
 from batchgrowth_operator.job.conditions import NOT_KEPT
 from batchgrowth_operator.job.events import measured_value
 from batchgrowth_operator.seen.observed import Ref

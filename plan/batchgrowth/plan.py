@@ -1,0 +1,412 @@
+"""The plan of a training: its stages, every update in them, and how the plan follows from the spec.
+
+A plan is made in closed form over stages, so a million epochs take no longer to plan than ten.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import islice
+from math import ceil
+from typing import Any
+
+from batchgrowth.choices.growth_declared import MilestonesRule
+from batchgrowth.choices.schedules import ConstantSchedule
+from batchgrowth.errors import Fault, PlanError
+from batchgrowth.exact_numbers import exact
+from batchgrowth.extend import GrowthRule, ScheduleRule
+from batchgrowth.measuring import Looks, Windows
+from batchgrowth.position import Epochs, Position
+from batchgrowth.shards import shard_count
+from batchgrowth.spec import JobSpec, LearningRate, Schedule, Warmup
+
+MOST_STAGES = 1000
+"""The most stages of a plan, which is stored in a Kubernetes object of bounded size."""
+
+MOST_DECISIONS = 256
+"""The most changes of the batch that a measured rule may decide; the batch then stays as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Consecutive updates with the same settings; the short last batch of an epoch belongs to its stage.
+
+    `wanted` is the batch size that the growth rule wants at the start of the stage (d), `batch_size` the one used.
+    `rate` is the learning rate by the rate rule alone, before rounding. `learning_rate` is the rate of the first update
+    and `learning_rate_to` the rate of the last; both include the schedule's factor, but not the warm-up.
+    """
+
+    index: int
+    first_update: int
+    updates: int
+    epoch_from: Fraction
+    epoch_to: Fraction
+    wanted: int
+    batch_size: int
+    rate: Fraction
+    learning_rate: float
+    learning_rate_to: float
+    workers: int
+    updates_per_epoch: int
+
+    @property
+    def epochs(self) -> range:
+        """The epochs of the stage's updates. The first and the last may be shared with the stages beside it."""
+        return range(int(self.epoch_from), ceil(self.epoch_to))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stage as `batchgrowth plan --output json` prints it."""
+        made: dict[str, Any] = {
+            "epochFrom": _number(self.epoch_from),
+            "epochTo": _number(self.epoch_to),
+            "batchSize": self.batch_size,
+            "learningRate": self.learning_rate,
+        }
+        if self.learning_rate_to != self.learning_rate:
+            made["learningRateTo"] = self.learning_rate_to
+        made["workers"] = self.workers
+        made["updatesPerEpoch"] = self.updates_per_epoch
+        made["updates"] = self.updates
+        return made
+
+
+def _number(number: Fraction) -> int | float:
+    return number.numerator if number.denominator == 1 else float(number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One update: where it starts and ends, how many examples and shards it has, and its learning rate."""
+
+    position: Position
+    after: Position
+    stage: int
+    examples: int
+    shards: int
+    batch_size: int
+    learning_rate: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every update of a training, known before it begins.
+
+    `replicas` is the number of logical replicas that share each batch. `ended_early` is True if an evaluation ended the
+    plan before its last epoch.
+    """
+
+    stages: tuple[Stage, ...]
+    examples_per_epoch: int
+    epochs: int
+    shard: int
+    replicas: int = 1
+    schedule: ScheduleRule = field(default_factory=ConstantSchedule)
+    warmup: Warmup | None = None
+    ended_early: bool = False
+    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _rates: dict[tuple[int, int], float] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """The learning rate of the last (stage, epoch) that was asked for: arithmetic with fractions is slow."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_starts", tuple(stage.first_update for stage in self.stages))
+
+    @property
+    def updates(self) -> int:
+        """Total number of updates."""
+        return self.stages[-1].first_update + self.stages[-1].updates
+
+    @property
+    def examples(self) -> int:
+        """Total number of examples used: each example once per epoch."""
+        return self.examples_per_epoch * self.epochs
+
+    def is_done(self, position: Position) -> bool:
+        """Return True if no update is left."""
+        return position.epoch >= self.epochs
+
+    def step_at(self, position: Position) -> Step:
+        """Return the next update at `position`. Raises IndexError if none is left."""
+        if position.epoch >= self.epochs:
+            raise IndexError(f"the plan ends after {self.epochs} epochs; there is no update at {position}")
+        stage = self.stage_at(position.update)
+        examples = min(stage.batch_size, self.examples_per_epoch - position.offset)
+        offset = position.offset + examples
+        if offset == self.examples_per_epoch:
+            after = Position(position.update + 1, position.epoch + 1, 0)
+        else:
+            after = Position(position.update + 1, position.epoch, offset)
+        return Step(
+            position=position,
+            after=after,
+            stage=stage.index,
+            examples=examples,
+            shards=shard_count(examples, self.shard, self.replicas),
+            batch_size=stage.batch_size,
+            learning_rate=self.learning_rate_at(position),
+            workers=stage.workers,
+        )
+
+    def stage_at(self, update: int) -> Stage:
+        """Return the stage of update number `update`, counted from 0; past the end, the last stage."""
+        return self.stages[bisect_right(self._starts, update) - 1]
+
+    def learning_rate_at(self, position: Position) -> float:
+        """Return the learning rate of the update at `position`; at the end of the plan, the rate of the last epoch."""
+        stage = self.stage_at(position.update)
+        epoch = min(position.epoch, self.epochs - 1)
+        rate = self._rates.get((stage.index, epoch))
+        if rate is None:
+            rate = float(stage.rate * self.schedule.factor(epoch))
+            self._rates.clear()
+            self._rates[stage.index, epoch] = rate
+        return warmed_up(self.warmup, position.update, rate)
+
+    def position_at(self, update: int) -> Position:
+        """Return the position after `update` updates."""
+        return self._position_after(self.stage_at(update), update, self.epochs)
+
+    def until(self, epoch: int) -> "Plan":
+        """Return the plan that ends after `epoch` epochs, which is before its own end."""
+        *before, last = (stage for stage in self.stages if stage.epoch_from < epoch)
+        end = self._position_after(last, self.updates, epoch)
+        cut = replace(
+            last,
+            updates=end.update - last.first_update,
+            epoch_to=Fraction(epoch),
+            learning_rate_to=float(last.rate * self.schedule.factor(epoch - 1)),
+        )
+        return replace(self, stages=(*before, cut), epochs=epoch, ended_early=True)
+
+    def _position_after(self, stage: Stage, update: int, epochs: int) -> Position:
+        """Return the position after `update` updates if `stage` went on for ever, at most after `epochs` epochs."""
+        epoch, part = divmod(stage.epoch_from, 1)
+        start = Position(stage.first_update, epoch, int(part * self.examples_per_epoch))
+        walk = Epochs(self.examples_per_epoch, epochs)
+        return walk.after_updates(start, stage.batch_size, update - stage.first_update)
+
+    def parts(self, batch_size: int) -> int:
+        """Return how many parts of a batch workers share: its shards, or the logical replicas if there are several."""
+        if self.replicas > 1:
+            return self.replicas
+        return shard_count(batch_size, self.shard)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as `batchgrowth plan --output json` prints it."""
+        return {
+            "stages": [stage.to_json() for stage in self.stages],
+            "updates": self.updates,
+            "examples": self.examples,
+        }
+
+
+def warmed_up(warmup: Warmup | None, update: int, learning_rate: float) -> float:
+    """Return the learning rate of update number `update`, counted from 0, during or after the warm-up."""
+    if warmup is None or update >= warmup.updates - 1:
+        return learning_rate
+    start = float(exact(warmup.initial))
+    return start + (learning_rate - start) * ((update + 1) / warmup.updates)
+
+
+# A round is the updates between two exchanges. After each round all logical replicas have the same weights, so workers
+# may join or leave there.
+
+
+def round_at(plan: Plan, position: Position, updates: int) -> tuple[Step, ...]:
+    """Return the next `updates` updates; fewer if the epoch ends before. Raises IndexError if none is left."""
+    steps = [plan.step_at(position)]
+    while len(steps) < updates and steps[-1].after.offset:
+        steps.append(plan.step_at(steps[-1].after))
+    return tuple(steps)
+
+
+def rounds_from(plan: Plan, position: Position, updates: int) -> Iterator[tuple[Step, ...]]:
+    """Yield the rounds from `position` to the end of the plan."""
+    while not plan.is_done(position):
+        steps = round_at(plan, position, updates)
+        yield steps
+        position = steps[-1].after
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDecision:
+    """The outcome of a look at update `update`: the batch size wanted from then on, and the measured value.
+
+    `asked` is the batch size that the rule asked for, before the bounds of Looks; NaN in a decision that was stored.
+    """
+
+    update: int
+    wanted: int
+    value: float
+    asked: float = field(default=math.nan, compare=False)
+
+
+def make_plan(spec: JobSpec, decisions: Sequence[BatchDecision] = ()) -> Plan:
+    """Return the plan that follows from the spec and, if its growth is measured, from the decisions taken so far.
+
+    Raises PlanError, naming the field and a remedy, if the plan has more than 1,000 stages, the learning rate falls
+    to 0, or the growth rule or the warm-up names an update past the end. A plan with decisions was checked when its
+    training began, so these errors are not raised for it.
+    """
+    schedule = schedule_of(spec.learning_rate, spec.epochs)
+    stages = tuple(islice(_stages(spec, _growth_rule(spec, schedule, decisions), schedule), MOST_STAGES + 1))
+    if len(stages) > MOST_STAGES:
+        raise PlanError(str(_too_many_stages(spec)))
+    plan = Plan(
+        stages=stages,
+        examples_per_epoch=spec.workload.examples,
+        epochs=spec.epochs,
+        shard=spec.shard,
+        replicas=spec.exchange.replicas,
+        schedule=schedule,
+        warmup=spec.learning_rate.warmup,
+    )
+    if not decisions:
+        _check(plan, spec)
+    return plan
+
+
+def schedule_of(rate: LearningRate, epochs: int) -> ScheduleRule:
+    """Return the schedule of a job of `epochs`."""
+    chosen = rate.schedule or Schedule()
+    schedule: ScheduleRule = chosen.entry.load()(chosen.settings, epochs)
+    return schedule
+
+
+def _growth_rule(spec: JobSpec, schedule: ScheduleRule, decisions: Sequence[BatchDecision]) -> GrowthRule:
+    """Return the spec's declared rule; for a measured one, milestones at the decisions taken so far."""
+    growth = spec.batch.growth
+    if growth.entry.quantity:
+        updates = tuple(one.update for one in decisions)
+        sizes = tuple(one.wanted for one in decisions)
+        return MilestonesRule(spec.batch.initial, updates, sizes, by_update=True)
+    rule: GrowthRule = growth.entry.load()(spec.batch.initial, growth.settings, schedule)
+    return rule
+
+
+def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator[Stage]:
+    examples = spec.workload.examples
+    epochs = Epochs(examples, spec.epochs)
+    growth = spec.batch.growth
+    only_grows = not growth.entry.quantity and not growth.entry.shrinks(growth.settings)
+    index = 0
+    start = Position()
+    while start.epoch < spec.epochs:
+        wanted = rule.wanted(start)
+        used = min(wanted, spec.batch.maximum)
+        rate = learning_rate(spec.learning_rate, spec.batch.initial, wanted, used)
+        if only_grows and used == spec.batch.maximum and not spec.learning_rate.entry.falls_past_maximum:
+            end = epochs.to_epoch(start, used, spec.epochs)  # the rule may want more, but nothing follows from that
+        else:
+            until = rule.until(start)
+            if until.update is not None:
+                end = epochs.after_updates(start, used, until.update - start.update)
+            else:
+                end = epochs.to_epoch(start, used, spec.epochs if until.epoch is None else until.epoch)
+        last_epoch = end.epoch if end.offset else end.epoch - 1
+        yield Stage(
+            index=index,
+            first_update=start.update,
+            updates=end.update - start.update,
+            epoch_from=start.epoch + Fraction(start.offset, examples),
+            epoch_to=end.epoch + Fraction(end.offset, examples),
+            wanted=wanted,
+            batch_size=used,
+            rate=rate,
+            learning_rate=float(rate * schedule.factor(start.epoch)),
+            learning_rate_to=float(rate * schedule.factor(last_epoch)),
+            workers=spec.workers.wanted(used),
+            updates_per_epoch=-(-examples // used),
+        )
+        index += 1
+        start = end
+
+
+def learning_rate(rate: LearningRate, initial: int, wanted: int, used: int) -> Fraction:
+    """Return the learning rate of a batch of `used` examples when `wanted` were wanted and `initial` at the start.
+
+    It stays a fraction until the last step: exact if it is rational, else far more precise than a float.
+    """
+    result: Fraction = rate.entry.load()(exact(rate.initial), initial, wanted, used)
+    return result
+
+
+def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int) -> bool:
+    """Return True if an epoch ends at `position` and is due for evaluation; epochs up to `evaluated` are done.
+
+    The last epoch is always evaluated.
+    """
+    if position.offset or position.epoch <= evaluated:
+        return False
+    return position.epoch % spec.evaluation.every_epochs == 0 or plan.is_done(position)
+
+
+def _check(plan: Plan, spec: JobSpec) -> None:
+    """Raise PlanError if a setting makes no sense in a plan of this length, or the learning rate falls to 0."""
+    vanished = next((stage for stage in plan.stages if stage.learning_rate_to == 0), None)
+    if vanished is not None:
+        raise PlanError(str(_vanished(vanished, plan, spec)))
+    growth = spec.batch.growth
+    last = growth.entry.last_update(growth.settings)
+    if last is not None:
+        path, update = last
+        if update >= plan.updates:
+            raise PlanError(
+                f"spec.batch.growth.{path}: update {update}; give updates below the {plan.updates} of the plan"
+            )
+    if growth.entry.quantity:
+        _check_looks("spec.batch.growth.looks", growth.looks or Looks(), plan)
+    rate = spec.learning_rate
+    if rate.entry.gain:
+        _check_looks(f"spec.learningRate.{rate.entry.block_name}", rate.settings, plan)
+    if rate.warmup is not None and rate.warmup.updates > plan.updates:
+        raise PlanError(
+            f"spec.learningRate.warmup.updates: {rate.warmup.updates}; "
+            f"give at most the {plan.updates} updates of the plan"
+        )
+
+
+def _check_looks(path: str, windows: Windows, plan: Plan) -> None:
+    """Raise PlanError if no look comes before the end."""
+    updates = windows.every_updates
+    epochs = windows.every_epochs
+    if updates is not None:
+        if updates >= plan.updates:
+            raise PlanError(f"{path}.everyUpdates: {updates}; give updates below the {plan.updates} of the plan")
+    elif (epochs or 1) >= plan.epochs:
+        given = f"{path}: a look {windows.when}" if epochs is None else f"{path}.everyEpochs: {epochs}"
+        raise PlanError(f"{given}; give epochs below spec.epochs, or everyUpdates below {plan.updates}")
+
+
+def _vanished(stage: Stage, plan: Plan, spec: JobSpec) -> Fault:
+    """Return which field makes the learning rate 0 in this stage: the rate rule, or else the schedule."""
+    schedule = spec.learning_rate.schedule
+    if schedule is None or float(stage.rate) == 0:
+        return Fault(
+            "spec.learningRate.rule",
+            f"{spec.learning_rate.rule} makes the learning rate 0 from epoch {float(stage.epoch_from):g} on",
+            "give a larger batch.maximum, a slower growth, or rule Constant",
+        )
+    first = bisect_left(stage.epochs, True, key=lambda epoch: float(stage.rate * plan.schedule.factor(epoch)) == 0)
+    return Fault(
+        "spec.learningRate.schedule",
+        f"{schedule.type} makes the learning rate 0 from epoch {stage.epochs[first]} on",
+        "give settings with which it falls more slowly or less far",
+    )
+
+
+def _too_many_stages(spec: JobSpec) -> Fault:
+    growth = spec.batch.growth
+    most_updates = spec.epochs * -(-spec.workload.examples // spec.batch.initial)
+    coarser = growth.entry.coarser(growth.settings, spec.epochs, most_updates, MOST_STAGES)
+    if coarser is None:
+        path = "spec.batch.growth"
+        given = growth.type
+        remedy = "give settings with fewer changes"
+    else:
+        path = f"spec.batch.growth.{coarser.field}"
+        given = coarser.given
+        remedy = f"{coarser.enough} is surely enough"
+    return Fault(path, f"{given} makes a plan of more than {MOST_STAGES} stages", remedy)

@@ -1,1 +1,0 @@
-"""The plan of a training: stages in closed form, and the steps in them. Pure."""
