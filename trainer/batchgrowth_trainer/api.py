@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from batchgrowth_trainer.building import trained_model
 from batchgrowth_trainer.loading import find_modules_in, load_workload
 from batchgrowth_trainer.plots import plot_runs
 from batchgrowth_trainer.record.functions import NAMED, changes, function_in, importable_name, is_function, packed
+from batchgrowth_trainer.record.history import HISTORY_COLUMNS
 from batchgrowth_trainer.record.output import CHECKPOINTS
 from batchgrowth_trainer.record.runs import JOB_FILE, evaluation_facts, read_run, read_summary, recorded_job
 from batchgrowth_trainer.replica.data import untouched_randomness
@@ -136,7 +137,8 @@ class Run:
         Raises DataError before the first update, ImportError without pandas.
         """
         with reported_in_python():
-            return _table(asdict(row) for row in read_run(self.folder).history)
+            history = read_run(self.folder).history
+            return _table({name: getattr(row, name) for name in HISTORY_COLUMNS} for row in history)
 
     @property
     def evaluations(self) -> "DataFrame":

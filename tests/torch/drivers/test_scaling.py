@@ -18,10 +18,8 @@ from batchgrowth_trainer.drivers import scaling as scaling_module
 from batchgrowth_trainer.drivers.run import RunState, RunTotals
 from batchgrowth_trainer.drivers.scaling import Scaling, shards_of
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
-from batchgrowth_trainer.record.history import History, ResizeRow
-from batchgrowth_trainer.replica.rows import Committed
+from batchgrowth_trainer.record.history import Committed, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.events import Event, Looked
-from batchgrowth_trainer.worker.messages import UpdateRow
 
 PLAN = (
     "batch={initial: 8, maximum: 32, shard: 4, growth: {type: Geometric, geometric: {factor: '2', everyEpochs: 1}}}",
@@ -172,7 +170,7 @@ class MeasuredRun:
     def update(self, outcome: BatchDecision | None = None) -> None:
         plan, position = self._run.plan, self._run.position
         committed = Committed(0.5, 0.1, stop=False, decision=outcome)
-        self._run.record_rows([UpdateRow.now(plan.step_at(position), plan, committed, 1, (1.0, 0.0, 0.0))])
+        self._run.record_rows([HistoryRow.now(plan.step_at(position), plan, committed, 1, (1.0, 0.0, 0.0))])
         self.wait(1)
 
     def wait(self, seconds: float) -> None:

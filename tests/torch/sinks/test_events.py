@@ -11,11 +11,9 @@ from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.checkpoint import CheckpointStore
-from batchgrowth_trainer.record.history import EvaluationRow, History, HistoryRow
-from batchgrowth_trainer.replica.rows import Committed
+from batchgrowth_trainer.record.history import Committed, EvaluationRow, History, HistoryRow
 from batchgrowth_trainer.sinks.events import CheckpointSaved, Event, Finished, Note, Started, Stopped
 from batchgrowth_trainer.training import Options, train
-from batchgrowth_trainer.worker.messages import UpdateRow
 
 
 class MadeUp:
@@ -63,9 +61,9 @@ def make_run(job: Any, tmp_path: Path, history: History, sink: Any) -> RunState:
     )  # fmt: skip
 
 
-def update(job: Any, number: int) -> UpdateRow:
+def update(job: Any, number: int) -> HistoryRow:
     plan = make_plan(job.spec)
-    return UpdateRow.now(
+    return HistoryRow.now(
         plan.step_at(plan.position_at(number - 1)), plan, Committed(0.5, 0.1, stop=False), 1, (0.1, 0.0, 0.0)
     )
 

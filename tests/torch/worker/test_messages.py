@@ -18,16 +18,15 @@ from batchgrowth_trainer.worker.messages import (
     Left,
     Message,
     RowsReport,
-    UpdateRow,
     decode,
     encode,
 )
 from batchgrowth_trainer.workers.registered import membership_plugin
 from distributed.protocol import dumps, loads
 
-ROW = UpdateRow(
+ROW = HistoryRow(
     update=7, epoch=1 / 3, stage=1, batch_size=16, learning_rate=0.1, loss=0.7, workers=2,
-    compute_seconds=1e-3, exchange_seconds=2e-4, wait_seconds=0.0, committed_at=1.7e9 + 1 / 7,
+    compute_seconds=1e-3, exchange_seconds=2e-4, wait_seconds=0.0, seconds=0.0, committed_at=1.7e9 + 1 / 7,
 )  # fmt: skip
 LOOKED = replace(ROW, decision=BatchDecision(7, 32, 610.5))
 MESSAGES = [
@@ -72,8 +71,3 @@ def test_the_scheduler_plugin_sends_what_the_driver_decodes() -> None:
     plugin.add_worker(scheduler, "a")
     plugin.remove_worker(scheduler, "a", stimulus_id="why")
     assert [("topic", Joined("a")), ("topic", Left("a"))] == sent
-
-
-def test_a_row_has_the_fields_of_the_history_in_its_order() -> None:
-    """All but the last two: the time of the commit becomes seconds since the run began; a decision has its own row."""
-    assert HistoryRow.__slots__[:-1] == UpdateRow.__slots__[:-2]

@@ -24,6 +24,7 @@ from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.drivers.single_process import evaluate_if_due
+from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Trained, pack_all
 from batchgrowth_trainer.replica.evaluation import trained_of
 from batchgrowth_trainer.replica.growth import Stopwatch
@@ -31,7 +32,7 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.rows import add_up, lay_out
 from batchgrowth_trainer.sinks.events import BackedUp, BytesSent
 from batchgrowth_trainer.worker import service
-from batchgrowth_trainer.worker.messages import Gradients, Left, UpdateRow
+from batchgrowth_trainer.worker.messages import Gradients, Left
 from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.arithmetics import STEPS
 from batchgrowth_trainer.workers.calls import WorkerRequest
@@ -384,7 +385,7 @@ class GatherScatterDriver:
         seconds = [copy.delay + answer.seconds for copy, answer in zip(first, answers, strict=True)]
         longest = max(seconds)
         times = longest, max(0.0, whole - longest), longest - min(seconds)
-        run.record_rows([UpdateRow.now(step, replica.plan, done, len(members), times)])
+        run.record_rows([HistoryRow.now(step, replica.plan, done, len(members), times)])
 
     def _request(
         self, gathering: Gathering, step: Step, rank: int, size: int, address: str, model: dict[str, PackedTensor]

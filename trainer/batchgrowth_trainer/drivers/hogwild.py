@@ -22,12 +22,11 @@ from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join
 from batchgrowth_trainer.drivers.single_process import Advance, train_here
+from batchgrowth_trainer.record.history import Committed, HistoryRow
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.optimizers import FlatOptimizer
 from batchgrowth_trainer.replica.replica import Replica, undone_by_errors
-from batchgrowth_trainer.replica.rows import Committed
-from batchgrowth_trainer.worker.messages import UpdateRow
 
 _UPDATES = 16  # of each thread in a round
 _LOOK_SECONDS = 0.1  # between two looks whether a stop is requested
@@ -54,9 +53,9 @@ class Hogwild:
             replica.moved_to(steps[len(rows) - 1].after)
         run.record_rows(rows)
 
-    def _round(self, run: RunState, left: deque[Step]) -> list[UpdateRow]:
+    def _round(self, run: RunState, left: deque[Step]) -> list[HistoryRow]:
         """Return the rows of the updates that were taken from `left`, in the plan's order."""
-        rows: list[UpdateRow] = []
+        rows: list[HistoryRow] = []
         working = {self._pool.submit(self._work, twin, left, rows) for twin in self._twins}
         try:
             _wait_for(working, run, left)
@@ -65,7 +64,7 @@ class Hogwild:
             wait(working)
         return sorted(rows, key=lambda row: row.update)
 
-    def _work(self, twin: Replica, left: deque[Step], rows: list[UpdateRow]) -> None:
+    def _work(self, twin: Replica, left: deque[Step], rows: list[HistoryRow]) -> None:
         """Make update after update in a thread of a round, while there is one."""
         replica = self._replica
         while True:
@@ -83,7 +82,7 @@ class Hogwild:
             done = Committed(taken.loss / step.examples, taken.learning_rate, stop=False)
             # A part of the seconds, so that those of all updates together are the time that has passed.
             seconds = (time.perf_counter() - began) / len(self._twins), 0.0, 0.0
-            rows.append(UpdateRow.now(step, replica.plan, done, 1, seconds))
+            rows.append(HistoryRow.now(step, replica.plan, done, 1, seconds))
 
 
 def _wait_for(working: set[Future[None]], run: RunState, left: deque[Step]) -> None:

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from batchgrowth.errors import CheckpointError, ClusterError
@@ -20,7 +19,6 @@ from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
 from batchgrowth_trainer.sinks import events
 from batchgrowth_trainer.sinks.recorder import Recorder
-from batchgrowth_trainer.worker.messages import UpdateRow
 from batchgrowth_trainer.workers.arithmetics import Arithmetics
 
 FAILING_SECONDS = 1800.0
@@ -30,7 +28,6 @@ RETRY_SECONDS = 60.0
 LEAST_FAILURES = 3
 """The fewest failures in a row that end a run, if its updates are longer than RETRY_SECONDS."""
 _MOST_FRUITLESS_RECOVERIES = 20  # in a row, without an update in between
-_SHARED = attrgetter(*HistoryRow.__slots__[:-1])  # what a history row takes from an update row
 
 
 @dataclass(slots=True)
@@ -203,21 +200,21 @@ class RunState:
         """Hand the event to every sink, the history's first."""
         events.publish(self._sinks, event)
 
-    def record_rows(self, rows: Sequence[UpdateRow]) -> None:
+    def record_rows(self, rows: Sequence[HistoryRow]) -> None:
         """Record committed updates; those that are in the history already are ignored. Raises CheckpointError."""
         for row in rows:
             if self._began is None:
                 self._began = row.committed_at - row.compute_seconds - row.exchange_seconds - row.wait_seconds
             seconds = self._since_began(row.committed_at)
             if row.update > self.reported:
-                self.publish(HistoryRow(*(*_SHARED(row), seconds)))
+                self.publish(replace(row, seconds=seconds))
                 if row.decision is not None:
                     self._take_decision(row, row.decision)
         self._waiting_for = ""
         if rows and rows[-1].update > self.position.update:
             self.reach(rows[-1].update)
 
-    def _take_decision(self, row: UpdateRow, decision: BatchDecision) -> None:
+    def _take_decision(self, row: HistoryRow, decision: BatchDecision) -> None:
         self._course = self._course.joined_by(decision)
         self._looks = (*self._looks[-1:], decision)
         self.expected = expected_plan(self._course, self._looks)

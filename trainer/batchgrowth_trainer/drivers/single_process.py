@@ -12,12 +12,12 @@ from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join
 from batchgrowth_trainer.exchange.compression import compression_in
+from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.evaluation import judged, trained_of
 from batchgrowth_trainer.replica.growth import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.sinks.events import Compressed
-from batchgrowth_trainer.worker.messages import UpdateRow
 from batchgrowth_trainer.workers.arithmetics import SHARDS
 
 Advance = Callable[[RunState, Replica], None]
@@ -54,7 +54,7 @@ def _update_after_update(replica: Replica) -> Iterator[Advance]:
         replica.rows.release(whole)  # not before: the total is one of these rows
         seconds = time.perf_counter() - began
         stopwatch.lap(step, 1, seconds)
-        run.record_rows([UpdateRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
+        run.record_rows([HistoryRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
         if compression is not None and compression.error is not None:
             run.publish(Compressed(compression.error))
 

@@ -11,8 +11,8 @@ from batchgrowth.plan import Step
 from batchgrowth_trainer.exchange.compression import compression_for
 from batchgrowth_trainer.exchange.group import Group
 from batchgrowth_trainer.exchange.turns import Staleness
+from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.rows import Committed
 
 
 @dataclass(frozen=True, slots=True)

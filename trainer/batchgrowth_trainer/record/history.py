@@ -8,6 +8,7 @@ caller, which decides whether training continues without a history.
 
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from batchgrowth.errors import CheckpointError
+from batchgrowth.plan import BatchDecision, Plan, Step
 from pydantic.alias_generators import to_camel
 
 from batchgrowth_trainer.record.storage import named, passes
@@ -164,11 +166,25 @@ EVALUATION_HEADER = ("update", "epoch", "seconds", "loss")
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryRow:
-    """One update: `update` and `epoch` count the updates and, as a fraction, the epochs done including this one.
+class Committed:
+    """The result of an update: mean loss per example, its learning rate, whether a member requested a stop after it,
+    and what a look at the measured quantity decided, None if none was due.
+    """
 
-    `loss` is the mean per example in this update's batch. Times are in seconds; `seconds` is the time since the run
-    began, including the time before a resume.
+    loss: float
+    learning_rate: float
+    stop: bool
+    decision: BatchDecision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """One committed update, from the member that sends it to the history, the metrics and the progress report.
+
+    `update` and `epoch` count the updates and, as a fraction, the epochs done including this one. `loss` is the mean
+    per example in this update's batch. Times are in seconds; `seconds` is the time since the run began, including the
+    time before a resume. The last two fields are no columns of the history: `committed_at` is the wall-clock time of
+    the commit, and `decision` what a look at the measured quantity decided after the update, None if none was due.
     """
 
     update: int
@@ -182,6 +198,33 @@ class HistoryRow:
     exchange_seconds: float
     wait_seconds: float
     seconds: float
+    committed_at: float = 0.0
+    decision: BatchDecision | None = None
+
+    @classmethod
+    def now(
+        cls, step: Step, plan: Plan, done: Committed, workers: int, seconds: tuple[float, float, float], ago: float = 0
+    ) -> Self:
+        """Return the row of a step committed now, or `ago` seconds ago; only the run knows when it began.
+
+        `seconds` are those of computing, of the exchange, and of waiting.
+        """
+        compute, exchange, wait = seconds
+        return cls(
+            update=step.after.update,
+            epoch=step.after.epoch + step.after.offset / plan.examples_per_epoch,
+            stage=step.stage,
+            batch_size=step.batch_size,
+            learning_rate=done.learning_rate,
+            loss=done.loss,
+            workers=workers,
+            compute_seconds=compute,
+            exchange_seconds=exchange,
+            wait_seconds=wait,
+            seconds=0.0,
+            committed_at=time.time() - ago,
+            decision=done.decision,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +276,10 @@ class ResizeRow:
         return cls(int(record["update"]), int(record["from"]), int(record["to"]), float(record["pauseSeconds"]))
 
 
-HISTORY_HEADER = tuple(to_camel(name) for name in HistoryRow.__slots__)
+HISTORY_COLUMNS = tuple(name for name in HistoryRow.__slots__ if name not in ("committed_at", "decision"))
+HISTORY_HEADER = tuple(to_camel(name) for name in HISTORY_COLUMNS)
 GROWTH_HEADER = tuple(to_camel(name) for name in GrowthRow.__slots__)
-_cells = attrgetter(*HistoryRow.__slots__)
+_cells = attrgetter(*HISTORY_COLUMNS)
 _growth_cells = attrgetter(*GrowthRow.__slots__)
 
 

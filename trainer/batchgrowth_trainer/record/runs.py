@@ -130,7 +130,7 @@ def _text(document: dict[str, Any]) -> str:
 # --- The rows and the summary of a run, for plots and comparisons ---
 
 SUMMARY_FILE = "summary.json"
-_COUNTS = frozenset({"update", "stage", "batchSize", "workers"})
+_COUNTS = [HISTORY_HEADER.index(name) for name in ("update", "stage", "batchSize", "workers")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +173,13 @@ def _read_history(path: Path) -> tuple[HistoryRow, ...]:
     header, *lines = whole_lines(path) or [""]
     if lines and tuple(header.rstrip("\n").split(",")) != HISTORY_HEADER:
         raise DataError(f"{path}: columns are {header.strip()!r}; expected {','.join(HISTORY_HEADER)}")
-    readers = [int if name in _COUNTS else float for name in HISTORY_HEADER]
-    return tuple(
-        HistoryRow(*(read(cell) for read, cell in zip(readers, line.split(","), strict=True)))  # type: ignore[arg-type]
-        for line in lines
-    )
+    rows = []
+    for line in lines:
+        cells: list[Any] = list(map(float, line.split(",")))
+        for column in _COUNTS:
+            cells[column] = int(cells[column])
+        rows.append(HistoryRow(*cells))
+    return tuple(rows)
 
 
 def _read_evaluations(path: Path) -> tuple[EvaluationRow, ...]:

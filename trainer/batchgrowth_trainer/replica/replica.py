@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.arithmetic import Arithmetic
+from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
 from batchgrowth_trainer.replica.compiled import Compiled
 from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, seed_generators, shard_seed
@@ -34,7 +35,6 @@ from batchgrowth_trainer.replica.optimizers import AnyOptimizer, average_of, opt
 from batchgrowth_trainer.replica.rows import (
     LOSS,
     SHARD_SQUARES,
-    Committed,
     Partial,
     Rows,
     Sums,

@@ -13,7 +13,7 @@ from math import inf
 import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.measuring import NOT_TIMED, Timing
-from batchgrowth.plan import BatchDecision, Step
+from batchgrowth.plan import Step
 from batchgrowth.shards import merge_order, shard_runs, subtrees
 from torch import Tensor
 
@@ -35,18 +35,6 @@ class Partial:
     of_parameters: list[Tensor]
     buffers: Tensor
     quantities: list[Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The result of an update: mean loss per example, its learning rate, whether a member requested a stop after it,
-    and what a look at the measured quantity decided, None if none was due.
-    """
-
-    loss: float
-    learning_rate: float
-    stop: bool
-    decision: BatchDecision | None = None
 
 
 def largest_shard(step: Step) -> int:

@@ -22,6 +22,7 @@ from batchgrowth_trainer.exchange.connections import Door, Encryption
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
+from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Snapshot, unpack
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import is_judged, judged
@@ -176,7 +177,7 @@ class Member:
         self.watchdog = Watchdog(spec.patience_seconds)
         self.replica.on_shard = self.watchdog.beat
         longest = spec.exchange.entry.longest_round(spec.exchange.settings)
-        self._rows: deque[messages.UpdateRow] = deque(maxlen=_KEPT_ROWS + longest)
+        self._rows: deque[HistoryRow] = deque(maxlen=_KEPT_ROWS + longest)
         self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
         self._idle_since: tuple[int, float] = (-1, 0.0)
         self._model: Mapping[str, PackedTensor] = {}
@@ -265,7 +266,7 @@ class Member:
         new = (evaluation for evaluation in evaluations if evaluation.position.epoch > evaluated)
         return (*((messages.RowsReport(rows, 0),) if rows else ()), *new)
 
-    def keep_row(self, row: messages.UpdateRow) -> None:
+    def keep_row(self, row: HistoryRow) -> None:
         """Keep an update's row for `unreported`."""
         self._rows.append(row)
         self.mark_idle()
@@ -279,7 +280,7 @@ class Member:
         """Start the clock of `pause`."""
         self._idle_since = (self.replica.position.update, time.perf_counter())
 
-    def rows_after(self, update: int) -> tuple[messages.UpdateRow, ...]:
+    def rows_after(self, update: int) -> tuple[HistoryRow, ...]:
         """Return the rows of later updates, as far as they are kept."""
         return tuple(row for row in tuple(self._rows) if row.update > update)
 
@@ -341,7 +342,7 @@ class _MemberGeneration:
         seconds = (done.compute_seconds / share, done.exchange_seconds / share, done.wait_seconds / share)
         for later, (step, committed) in zip(range(share - 1, -1, -1), done.done, strict=True):
             ago = later * sum(seconds)
-            row = messages.UpdateRow.now(step, self._replica.plan, committed, self._group.size, seconds, ago)
+            row = HistoryRow.now(step, self._replica.plan, committed, self._group.size, seconds, ago)
             self._member.keep_row(row)
         self._bytes += done.bytes_sent
         self._last = done

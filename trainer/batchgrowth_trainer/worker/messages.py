@@ -1,21 +1,19 @@
 """The messages between a member and its driver: frozen dataclasses, which Dask's events carry as plain data."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.measured.judging import Judged
-from batchgrowth.plan import BatchDecision, Plan, Step
 from batchgrowth.position import Position
 from pydantic import Discriminator, TypeAdapter
 
 from batchgrowth_trainer.exchange.connections import Seat
 from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.record.arithmetic import Arithmetic
-from batchgrowth_trainer.replica.rows import Committed
+from batchgrowth_trainer.record.history import HistoryRow
 
 COMPUTE = "batchgrowth_compute"
 """The operation of a worker's server that a driver's requests ask for."""
@@ -72,57 +70,11 @@ class Gradients:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRow:
-    """A committed update. `update` counts updates done after it, `epoch` the epochs, as a fraction.
-
-    `loss` is the mean per example; times are in seconds, `committed_at` since the Unix epoch. `decision` is the outcome
-    of a look at the measured quantity after the update, None if none was due.
-    """
-
-    update: int
-    epoch: float
-    stage: int
-    batch_size: int
-    learning_rate: float
-    loss: float
-    workers: int
-    compute_seconds: float
-    exchange_seconds: float
-    wait_seconds: float
-    committed_at: float
-    decision: BatchDecision | None = None
-
-    @classmethod
-    def now(
-        cls, step: Step, plan: Plan, done: Committed, workers: int, seconds: tuple[float, float, float], ago: float = 0
-    ) -> Self:
-        """Return the row of a step committed now, or `ago` seconds ago.
-
-        `seconds` are those of computing, of the exchange, and of waiting.
-        """
-        compute, exchange, wait = seconds
-        return cls(
-            update=step.after.update,
-            epoch=step.after.epoch + step.after.offset / plan.examples_per_epoch,
-            stage=step.stage,
-            batch_size=step.batch_size,
-            learning_rate=done.learning_rate,
-            loss=done.loss,
-            workers=workers,
-            compute_seconds=compute,
-            exchange_seconds=exchange,
-            wait_seconds=wait,
-            committed_at=time.time() - ago,
-            decision=done.decision,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class RowsReport:
     """Committed updates, the bytes that all members sent for them, and what the last Round says of its exchange."""
 
-    rows: tuple[UpdateRow, ...]
+    rows: tuple[HistoryRow, ...]
     bytes_sent: int
     distance: float | None = None
     staleness: Staleness | None = None
