@@ -19,10 +19,10 @@ from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import Leadership, hold
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.loop import watch
-from batchgrowth_operator.loop.framework import RefusalFilter, kopf, new_watches, refusal_message
+from batchgrowth_operator.loop.kopf_patches import RefusalFilter, kopf, new_watches, refusal_message
 from batchgrowth_operator.loop.metrics import OperatorMetrics
+from batchgrowth_operator.loop.one_pass import Reconciler
 from batchgrowth_operator.loop.queue import MOST_CONCURRENT, Passes, ProgressRate
-from batchgrowth_operator.loop.reconciler import Reconciler
 from batchgrowth_operator.seen.clock import backoff_seconds
 from batchgrowth_operator.settings import Defaults, Settings
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import dask
 import pytest
-from batchgrowth_operator.api.credentials import Pair, new_authority, new_certificate
+from batchgrowth_operator.certificates import Pair, new_authority, new_certificate
 from batchgrowth_trainer.worker import certificates
 from distributed import Client, Scheduler, Worker
 

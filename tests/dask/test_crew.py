@@ -16,7 +16,7 @@ from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.calls import Calls
 from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.health import WorkerRestarts
-from batchgrowth_trainer.workers.registered import Ended, Ready
+from batchgrowth_trainer.workers.membership import Ended, Ready
 
 
 @pytest.fixture

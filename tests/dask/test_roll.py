@@ -12,7 +12,7 @@ from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Joined, Left
 from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.crew import Crew
-from batchgrowth_trainer.workers.registered import Event
+from batchgrowth_trainer.workers.membership import Event
 from distributed import Client, LocalCluster, Worker
 
 MOMENTS = 60

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from batchgrowth_operator.api.credentials import CERTIFICATE_LIFE, Pair, new_authority, new_certificate
+from batchgrowth_operator.certificates import CERTIFICATE_LIFE, Pair, new_authority, new_certificate
 from distributed import Scheduler
 from distributed.comm import connect
 from distributed.security import Security

@@ -21,11 +21,11 @@ from batchgrowth_operator.children.writes import Writes
 from batchgrowth_operator.job.reconcile import reconcile
 from batchgrowth_operator.seen.clock import seconds_since
 from batchgrowth_operator.seen.observed import (
-    Credentials,
     Failure,
     Observed,
     PutBack,
     Ref,
+    TlsSecrets,
     active_since,
     ended_at,
     mark_of,
@@ -71,14 +71,14 @@ class World:
         if mark != self.report_seen[0]:
             self.report_seen = mark, self.now
         pem = {"ca.crt": "A", "tls.crt": "C", "tls.key": "D"}
-        issued = Credentials(authority={"ca.crt": "A", "ca.key": "B"}, tls=pem)
+        issued = TlsSecrets(authority={"ca.crt": "A", "ca.key": "B"}, tls=pem)
         return Observed(
             job=copy.deepcopy(self.job),
             now=self.now,
             children=copy.deepcopy(self.children),
             parts=copy.deepcopy(self.parts) if (self.cluster or {}).get("status") else {},  # the Dask operator's
             pods=tuple(copy.deepcopy(self.pods)),
-            credentials=None if secret in self.children else issued,
+            tls_secrets=None if secret in self.children else issued,
             failures=self.failures,
             warnings=tuple(copy.deepcopy(self.warnings)),
             put_backs=self.put_backs,

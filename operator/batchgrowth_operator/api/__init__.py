@@ -1,1 +1,1 @@
-"""Access to the API server: reads, writes, events, certificates and the lease. No other folder talks to it."""
+"""Access to the API server: reads, writes, events and the lease. No other folder talks to it."""

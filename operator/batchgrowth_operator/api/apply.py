@@ -97,7 +97,7 @@ class Writer:
         return None
 
     def _apply(self, seen: Observed, manifest: Manifest) -> list[Failure]:
-        """Create or change a child. Raises Outdated if a child of the job exists that was not observed."""
+        """Create or change a child by server-side apply. Raises Outdated if it exists and was not observed."""
         ref = ref_of(manifest)
         try:
             if ref not in seen.children and ref not in seen.parts:

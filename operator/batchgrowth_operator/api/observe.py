@@ -12,17 +12,17 @@ from typing import Any
 from batchgrowth import names
 from batchgrowth.spec import KIND
 
-from batchgrowth_operator.api import credentials
+from batchgrowth_operator import certificates
 from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.client import Api, Refused
 from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import (
-    Credentials,
     Failure,
     Object,
     Observed,
     PutBack,
     Ref,
+    TlsSecrets,
     active_since,
     ended_at,
     is_owned_by,
@@ -82,7 +82,7 @@ class Observer:
             children=children,
             parts=_parts(children.get(Ref("DaskCluster", names.cluster(key.name))), seen),
             pods=tuple(sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))),
-            credentials=self._renewed(key, now, children),
+            tls_secrets=self._renewed(key, now, children),
             failures=tuple(failure for failure in failures if failure.ref.kind != KIND),
             put_backs=self._put_backs.get(key, {}),
             report_age_seconds=self._age(key, "report", mark_of(children.get(_report_ref(key)))),
@@ -149,7 +149,7 @@ class Observer:
         age = self._age(key, what, stamp, seconds_since(stamp, now))
         return 0.0 if stamp is None else age
 
-    def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> Credentials | None:
+    def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> TlsSecrets | None:
         """Return what to write to the Secrets: looked at again only when they were read again or changed."""
         found = [children.get(ref) for ref in _secrets(key)]
         settled = (
@@ -158,7 +158,7 @@ class Observer:
         )
         if self._settled.get(key) == settled:
             return None
-        successor = credentials.renewed(key.name, key.namespace, now, *found)
+        successor = certificates.renewed(key.name, key.namespace, now, *found)
         if successor is None:
             self._settled[key] = settled
         return successor

@@ -12,7 +12,7 @@ from batchgrowth.spec.pods import OF_PODS
 from batchgrowth_operator.children.drift import digest, is_smaller
 from batchgrowth_operator.children.pods import METRICS_PORT
 from batchgrowth_operator.children.writes import Manifest
-from batchgrowth_operator.seen.observed import CLAIM, Credentials
+from batchgrowth_operator.seen.observed import CLAIM, TlsSecrets
 from batchgrowth_operator.seen.situation import Situation
 from batchgrowth_operator.seen.storage import class_of, size_of
 
@@ -99,9 +99,9 @@ def progress_config_map(s: Situation) -> Manifest:
     return owned(s, "progress", manifest)
 
 
-def secrets(s: Situation, credentials: Credentials) -> list[Manifest]:
+def secrets(s: Situation, content: TlsSecrets) -> list[Manifest]:
     """Return the Secrets that change, of the authority's key and of the certificates that pods mount."""
-    pem = {names.authority(s.seen.name): credentials.authority, names.tls(s.seen.name): credentials.tls}
+    pem = {names.authority(s.seen.name): content.authority, names.tls(s.seen.name): content.tls}
     return [
         owned(
             s,

@@ -1,4 +1,7 @@
-"""The Deployment of all worker pods, and the nudge by which Kubernetes retries the creation of refused ones."""
+"""The Deployment of all worker pods, and the nudge by which Kubernetes retries the creation of refused ones.
+
+How many replicas it has is computed in job/workforce.py.
+"""
 
 from datetime import UTC, datetime
 from typing import Any

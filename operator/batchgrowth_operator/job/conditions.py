@@ -7,7 +7,7 @@ from batchgrowth.contract.progress import Progress
 
 from batchgrowth_operator.children.drift import is_smaller
 from batchgrowth_operator.job.contention import Contention
-from batchgrowth_operator.job.workers import Workforce
+from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.observed import CLAIM, Object, is_owned_by
 from batchgrowth_operator.seen.outcome import (
     is_between_pods,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from batchgrowth.contract.status import FlappingCondition, FlappingStatus
 
 from batchgrowth_operator.job.conditions import Verdict
-from batchgrowth_operator.job.workers import Workforce
+from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import parse_timestamp, timestamp, timestamp_ms
 from batchgrowth_operator.seen.outcome import truncated
 from batchgrowth_operator.seen.situation import MOST_TURNS, Mode, Situation, condition, is_held, turns_of

@@ -1,4 +1,4 @@
-"""One pass: from the observed state to the writes. Pure and idempotent.
+"""What one pass writes, decided from what it observed. Pure and idempotent; loop/one_pass.py reads and writes.
 
 Level-triggered: nothing here asks what changed. Once the writes of a pass are carried out, the next has none.
 """
@@ -25,7 +25,7 @@ from batchgrowth_operator.children.writes import Manifest, Writes
 from batchgrowth_operator.job.contention import contention
 from batchgrowth_operator.job.events import events_between
 from batchgrowth_operator.job.status import differ_in_progress, next_status, rejected_status, throttled
-from batchgrowth_operator.job.workers import Workforce, workforce
+from batchgrowth_operator.job.workforce import Workforce, workforce
 from batchgrowth_operator.seen.clock import Clock
 from batchgrowth_operator.seen.observed import Object, Observed, Ref, annotations_of, is_terminating, ref_of
 from batchgrowth_operator.seen.outcome import has_lost_trainer, is_between_pods, num_retries, outcome_of
@@ -108,7 +108,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         delete=tuple(delete),
         recreated=recreated,
         in_background=frozenset(abandoned),
-        requeue_after_seconds=clock.due,
+        requeue_after_seconds=clock.due,  # read last: every rule above may have noted when it changes
         put_backs=fights.put_backs,
         is_conclusive=not (apply or delete) and differ_in_progress(status, s.previous),
     )
@@ -135,8 +135,8 @@ def _wanted(s: Situation, w: Workforce) -> list[Manifest]:
     wanted: list[Manifest] = []
     if s.mode is not Mode.OVER:
         wanted.append(plan_config_map(s))
-        if s.seen.credentials is not None:
-            wanted += secrets(s, s.seen.credentials)
+        if s.seen.tls_secrets is not None:
+            wanted += secrets(s, s.seen.tls_secrets)
         wanted.append(progress_config_map(s))
         wanted.append(service_account(s))
         wanted.append(progress_role(s))

@@ -26,7 +26,7 @@ from batchgrowth.spec.pods import CONTAINER
 from batchgrowth_operator.job.conditions import PODS_NOT_ALLOWED, RULES, Verdict, contested
 from batchgrowth_operator.job.contention import Contention
 from batchgrowth_operator.job.flapping import steadied
-from batchgrowth_operator.job.workers import Workforce
+from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import Clock, timestamp, timestamp_ms
 from batchgrowth_operator.seen.observed import Observed
 from batchgrowth_operator.seen.outcome import restarts_of, truncated

@@ -47,7 +47,7 @@ class PassResult:
 
 
 Pass = Callable[[Key, tuple[Failure, ...]], Awaitable[PassResult]]
-"""Runs a pass of that job; takes the writes that the last one was refused."""
+"""Runs a pass of that job; takes the writes that the last one was refused. It is `one_pass.Reconciler.make_pass`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -214,8 +214,8 @@ class ProgressRate:
         """The shortest time between two passes of one job for progress only."""
         return len(self._training) / MOST_PROGRESS_WRITES
 
-    def settings(self, key: Key, *, trains: bool) -> Defaults:
-        """Return the settings of the job's next pass, given whether it has a cluster now."""
+    def defaults_for(self, key: Key, *, trains: bool) -> Defaults:
+        """Count the job if it has a cluster now, and return what its next pass depends on."""
         if trains:
             self._training.add(key)
         else:

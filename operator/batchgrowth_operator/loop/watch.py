@@ -11,7 +11,7 @@ from batchgrowth_operator.api.cache import key_of
 from batchgrowth_operator.api.client import Access
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.api.server import JOBS, KINDS, WATCHED, Kind
-from batchgrowth_operator.loop.framework import kopf
+from batchgrowth_operator.loop.kopf_patches import kopf
 from batchgrowth_operator.loop.queue import Passes, ProgressRate
 from batchgrowth_operator.seen.observed import ref_of
 
@@ -91,7 +91,7 @@ def _watch(
             observer.store.remove(body)
             passes.wake(key)
         elif observer.store.is_concluded(body):
-            return  # the echo of our own write, see there
+            return  # the echo of our own write; see Store.is_concluded
         elif observer.note_change(key, ref_of(body)):
             passes.wake(key)
         else:

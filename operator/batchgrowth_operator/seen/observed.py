@@ -35,7 +35,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class TlsSecrets:
     """What to write to the Secret of the authority and to the one that pods mount: PEM texts by key.
 
     Empty for a Secret that stays as it is.
@@ -73,8 +73,8 @@ class Observed:
     """The objects that the job's DaskCluster owns."""
     pods: tuple[Object, ...] = ()
     """The pods with the job's label."""
-    credentials: Credentials | None = None
-    """Set if a Secret is missing or a certificate is due."""
+    tls_secrets: TlsSecrets | None = None
+    """What to write to the Secrets of TLS; None unless one is missing or a certificate is due."""
     failures: tuple[Failure, ...] = ()
     """The last pass's refused writes to children. A status that was refused is none of them."""
     warnings: tuple[Object, ...] = ()

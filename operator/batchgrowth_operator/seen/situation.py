@@ -120,7 +120,7 @@ class Situation:
     @cached_property
     def cluster_problem(self) -> Problem | None:
         """The first problem that keeps the scheduler or the workers from running; None if there is none."""
-        return cluster_problem(self.seen, self.clock)
+        return cluster_problem(self.seen, self.clock)  # notes in the clock when the answer changes
 
     @cached_property
     def joined(self) -> int:

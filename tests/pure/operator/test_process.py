@@ -13,7 +13,7 @@ import pytest
 from batchgrowth.contract.logs import LogFormat, LogLevel
 from batchgrowth_operator import process
 from batchgrowth_operator.api.leader import Leadership
-from batchgrowth_operator.loop.framework import Watches, kopf
+from batchgrowth_operator.loop.kopf_patches import Watches, kopf
 from batchgrowth_operator.settings import LeaseLock, Settings
 
 

@@ -18,7 +18,7 @@ from batchgrowth_trainer.sinks.events import Event as RunEvent
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.messages import Gradients, Left
-from batchgrowth_trainer.workers.registered import Ended, Event
+from batchgrowth_trainer.workers.membership import Ended, Event
 
 JOB = ("epochs=3", "batch={initial: 12, maximum: 24, shard: 4, growth: {type: Geometric, geometric: {factor: '2', "
        "everyEpochs: 1}}}")  # fmt: skip

@@ -14,7 +14,7 @@ from batchgrowth_trainer.drivers.gather_scatter import (
 )
 from batchgrowth_trainer.worker.messages import Left
 from batchgrowth_trainer.workers import health
-from batchgrowth_trainer.workers.registered import Ended
+from batchgrowth_trainer.workers.membership import Ended
 
 PATIENCE = 60.0
 

@@ -21,7 +21,7 @@ from batchgrowth_trainer.worker.messages import (
     decode,
     encode,
 )
-from batchgrowth_trainer.workers.registered import membership_plugin
+from batchgrowth_trainer.workers.membership import membership_plugin
 from distributed.protocol import dumps, loads
 
 ROW = HistoryRow(

@@ -16,7 +16,7 @@ from batchgrowth_trainer.worker.leave import Leave
 from batchgrowth_trainer.worker.messages import COMPUTE
 from batchgrowth_trainer.worker.service import listen
 from batchgrowth_trainer.workers.calls import Calls, WorkerRequest
-from batchgrowth_trainer.workers.registered import Ended
+from batchgrowth_trainer.workers.membership import Ended
 from distributed.protocol import deserialize, serialize
 from distributed.protocol.serialize import Serialize
 

@@ -38,7 +38,7 @@ from batchgrowth_trainer.workers.arithmetics import STEPS
 from batchgrowth_trainer.workers.calls import WorkerRequest
 from batchgrowth_trainer.workers.connection import SchedulerLost
 from batchgrowth_trainer.workers.crew import Crew
-from batchgrowth_trainer.workers.registered import Ended, Event
+from batchgrowth_trainer.workers.membership import Ended, Event
 
 TIMES_THE_MEDIAN = 2.0
 """A part is overdue after this many times what the median of the ended ones took per shard.

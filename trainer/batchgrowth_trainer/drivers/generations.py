@@ -38,7 +38,7 @@ from batchgrowth_trainer.worker.messages import (
 from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.calls import Asked
 from batchgrowth_trainer.workers.crew import Crew
-from batchgrowth_trainer.workers.registered import Ended, Event
+from batchgrowth_trainer.workers.membership import Ended, Event
 
 _TICK_SECONDS = 0.05
 _WATCH_SECONDS = 0.25  # between two looks at a generation that reports nothing; each look takes time from its members

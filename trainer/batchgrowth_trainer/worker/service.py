@@ -178,7 +178,7 @@ def compute_gradients(
 
 
 def listen(worker: Worker) -> None:
-    """Have the worker answer `crew.request`: its thread calls a function, behind what it already has to do.
+    """Have the worker answer `Calls.request`: its thread calls a function, behind what it already has to do.
 
     The answer is what the function returns, a dictionary with the error that it raises, or None if the worker closes:
     its threads are shut down, or it has abandoned the member that the function needs.

@@ -19,7 +19,7 @@ from batchgrowth_trainer.workers.arithmetics import Arithmetics
 from batchgrowth_trainer.workers.calls import Calls, WorkerRequest
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
 from batchgrowth_trainer.workers.health import Note, Pulse, Save, WorkerRestarts
-from batchgrowth_trainer.workers.registered import Ended, Event, Membership, Ready, Unready
+from batchgrowth_trainer.workers.membership import Ended, Event, Membership, Ready, Unready
 from batchgrowth_trainer.workers.takeover import Fence, Takeover
 
 _ANSWER_SECONDS = 5.0  # after which a scheduler that has not answered counts as unresponsive

@@ -1,4 +1,4 @@
-"""Which workers do not answer, and their restarts.
+"""Which workers do not answer though they are registered, and their restarts. A lost one is noticed in membership.py.
 
 All workers are asked at once, and those that may only be slow are given time. Under load every answer is late. So a
 worker counts as hung by what the others show: after a few of the round trips that were measured, if most of the others

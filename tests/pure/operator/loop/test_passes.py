@@ -15,7 +15,8 @@ from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.contract.status import JobStatus
 from batchgrowth.measured.forecast import Forecast
-from batchgrowth_operator.api import credentials, observe
+from batchgrowth_operator import certificates
+from batchgrowth_operator.api import observe
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Key, Store
 from batchgrowth_operator.api.client import Refused
@@ -24,10 +25,10 @@ from batchgrowth_operator.api.observe import RESYNC_SECONDS, SECRET_SECONDS, SET
 from batchgrowth_operator.api.server import ServerClock
 from batchgrowth_operator.children.writes import Writes
 from batchgrowth_operator.job import flapping, log_lines
-from batchgrowth_operator.loop import queue, reconciler
+from batchgrowth_operator.loop import one_pass, queue
 from batchgrowth_operator.loop.metrics import OperatorMetrics
+from batchgrowth_operator.loop.one_pass import Reconciler
 from batchgrowth_operator.loop.queue import Passes, PassResult, ProgressRate
-from batchgrowth_operator.loop.reconciler import Reconciler
 from batchgrowth_operator.seen import situation
 from batchgrowth_operator.seen.observed import Failure, Observed, Ref, ref_of
 from batchgrowth_operator.seen.problems import LONGEST_EVENT_AGE_SECONDS
@@ -222,7 +223,7 @@ def test_an_unobserved_object_of_the_job_causes_another_pass(setting: Setting) -
 
     result = setting.once()
 
-    assert (reconciler.OUTDATED_SECONDS, before) == (result.requeue_after_seconds, len(setting.api.writes()))
+    assert (one_pass.OUTDATED_SECONDS, before) == (result.requeue_after_seconds, len(setting.api.writes()))
     assert PLAN in setting.store.children(KEY)
 
 
@@ -467,7 +468,7 @@ def test_a_secret_is_read_again_regularly(setting: Setting) -> None:
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
-    assert seen.credentials is not None
+    assert seen.tls_secrets is not None
     assert setting.api.asked == [("get", AUTHORITY), ("get", SECRET)]
 
 
@@ -479,13 +480,13 @@ def test_certificates_are_looked_at_once_for_each_time_that_they_are_read(
     asyncio.run(observer.observe(KEY, ()))
     setting.once()
     looked: list[str] = []
-    renewed = credentials.renewed
-    monkeypatch.setattr(credentials, "renewed", lambda *given: (looked.append(given[0]), renewed(*given))[1])
+    renewed = certificates.renewed
+    monkeypatch.setattr(certificates, "renewed", lambda *given: (looked.append(given[0]), renewed(*given))[1])
 
     for _ in range(3):
         seen = asyncio.run(observer.observe(KEY, ()))
         assert seen is not None
-        assert seen.credentials is None
+        assert seen.tls_secrets is None
     assert looked == ["digits"]
 
     observer._secrets_read[KEY] -= RESYNC_SECONDS
@@ -507,7 +508,7 @@ def test_the_secret_of_a_job_with_a_cluster_is_read_often(setting: Setting) -> N
     seen = asyncio.run(observer.observe(KEY, ()))
 
     assert seen is not None
-    assert seen.credentials is not None
+    assert seen.tls_secrets is not None
     assert setting.api.asked == [("get", AUTHORITY), ("get", SECRET)]
     assert observer.resync_seconds(KEY) == SECRET_SECONDS
 
@@ -723,14 +724,14 @@ def test_the_more_jobs_train_the_less_often_each_has_its_progress_written(jobs: 
     pace = ProgressRate(Defaults(image="x"))
     keys = [Key("default", f"job-{number}") for number in range(jobs)]
     for key in keys:
-        pace.settings(key, trains=True)
+        pace.defaults_for(key, trains=True)
     assert jobs / 20 == pace.seconds_apart
-    assert seconds == pace.settings(keys[0], trains=True).report_seconds
+    assert seconds == pace.defaults_for(keys[0], trains=True).report_seconds
     for key in keys[: jobs // 2]:
-        pace.settings(key, trains=False)
+        pace.defaults_for(key, trains=False)
     for key in keys[jobs // 2 :]:
         pace.forget(key)
-    assert pace.settings(KEY, trains=False).report_seconds == 5.0
+    assert pace.defaults_for(KEY, trains=False).report_seconds == 5.0
 
 
 def starting(scheduled: str) -> dict[str, Any]:

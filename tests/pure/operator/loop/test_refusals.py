@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import pytest
-from batchgrowth_operator.loop.framework import RefusalFilter, refusal_message
+from batchgrowth_operator.loop.kopf_patches import RefusalFilter, refusal_message
 
 
 class Answer(Exception):

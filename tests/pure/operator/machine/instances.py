@@ -20,8 +20,8 @@ from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.api.server import JOBS, WATCHED
 from batchgrowth_operator.loop.metrics import OperatorMetrics
+from batchgrowth_operator.loop.one_pass import Reconciler
 from batchgrowth_operator.loop.queue import PassResult, ProgressRate
-from batchgrowth_operator.loop.reconciler import Reconciler
 from batchgrowth_operator.seen.observed import Ref, ref_of
 from batchgrowth_operator.settings import Defaults, LeaseLock
 from controllers import JOB

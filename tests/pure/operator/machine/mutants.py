@@ -16,7 +16,7 @@ from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.children import scheduler
 from batchgrowth_operator.job import reconcile as rec
 from batchgrowth_operator.job import status
-from batchgrowth_operator.loop import reconciler
+from batchgrowth_operator.loop import one_pass
 from batchgrowth_operator.seen import situation
 from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import Observed, annotations_of, is_owned_by
@@ -123,7 +123,7 @@ def a_refused_spec_deletes_the_children(patch: Patch) -> None:
         rejected = (decision.status or {}).get("phase") == "Rejected"
         return replace(decision, delete=tuple(seen.children)) if rejected else decision
 
-    patch.setattr(reconciler, "reconcile", decide)
+    patch.setattr(one_pass, "reconcile", decide)
 
 
 def the_lease_is_not_asked(patch: Patch) -> None:

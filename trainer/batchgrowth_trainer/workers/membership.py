@@ -1,4 +1,4 @@
-"""The workers that are registered with the scheduler: its own list, polled; events only speed up what polling finds."""
+"""Which workers have joined and which are lost: the scheduler's own list, polled, and its events, which come sooner."""
 
 import time
 from collections.abc import Callable
@@ -116,7 +116,7 @@ class Membership:
         self._calls.wait(self._client.scheduler.unregister_scheduler_plugin(name=topic), (), _CLOSE_SECONDS)
 
     def poll(self) -> None:
-        """WorkerRequest the list once a second, without waiting for it."""
+        """Ask for the list once a second, without waiting for the answer."""
         now = time.monotonic()
         if self.silence() == 0 and now - self._asked_at > _POLL_SECONDS:
             self._asked_at = now

@@ -45,24 +45,24 @@ class Reconciler:
         """
         began = time.monotonic()
         try:
-            result = "done"
-            outcome = await self._reconcile(key, failures)
+            label = "done"
+            result = await self._run(key, failures)
         except Outdated:
             log.debug("%s/%s: the job or a child changed during the pass, which starts over", *key)
-            result = "outdated"
-            outcome = PassResult(failures=failures, requeue_after_seconds=OUTDATED_SECONDS)
+            label = "outdated"
+            result = PassResult(failures=failures, requeue_after_seconds=OUTDATED_SECONDS)
         except (Refused, OSError) as error:
             log.warning("%s/%s: a request to the API server failed: %s", *key, error)
-            result = "refused"
-            outcome = PassResult(failures=failures, backs_off=True)
+            label = "refused"
+            result = PassResult(failures=failures, backs_off=True)
         except Exception:
             log.exception("%s/%s: the pass failed", *key)
-            result = "failed"
-            outcome = PassResult(failures=failures, backs_off=True)
-        self.metrics.reconciled(result, time.monotonic() - began)
-        return outcome
+            label = "failed"
+            result = PassResult(failures=failures, backs_off=True)
+        self.metrics.reconciled(label, time.monotonic() - began)
+        return result
 
-    async def _reconcile(self, key: Key, failures: tuple[Failure, ...]) -> PassResult:
+    async def _run(self, key: Key, failures: tuple[Failure, ...]) -> PassResult:
         seen = await self.observer.observe(key, failures)
         if seen is None:
             self._leave(key, "the job is gone")
@@ -76,7 +76,7 @@ class Reconciler:
             log.info("%s: %s", heading(seen), taken_up(stored_status(seen)))
 
         trains = seen.child("DaskCluster", names.cluster(key.name)) is not None
-        writes = reconcile(seen, self.rate.settings(key, trains=trains))
+        writes = reconcile(seen, self.rate.defaults_for(key, trains=trains))
         requeue = min(self.observer.resync_seconds(key), writes.requeue_after_seconds or math.inf)
         self.metrics.decided(key, seen, writes)
         if writes.is_empty:

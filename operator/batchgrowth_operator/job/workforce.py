@@ -1,8 +1,8 @@
-"""How many workers to request: those of the current stage, and ahead of a milestone those of the next one.
+"""How many workers to request, as replicas of their Deployment: those of the current stage, soon those of the next.
 
-Workers take time to start, so they are requested a lead time before their stage begins. They are kept if a later stage
-needs them again soon, so that an unsteady pace does not make pods come and go; if later stages are only forecast, for
-some start-up times after the last request.
+Workers take time to start, so they are requested a lead time before the milestone at which their stage begins. They are
+kept if a later stage needs them again soon, so that an unsteady pace does not make pods come and go; if later stages
+are only forecast, for some start-up times after the last request.
 """
 
 import math

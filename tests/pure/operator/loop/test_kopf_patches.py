@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from batchgrowth_operator.loop import framework
+from batchgrowth_operator.loop import kopf_patches
 from batchgrowth_operator.loop.watch import _strip
 from batchgrowth_operator.process import CHATTY
 from kopf._cogs.aiokits.aiotasks import Scheduler
@@ -32,7 +32,7 @@ REFUSED = APIForbiddenError({"message": "forbidden"}, status=403, headers={})
 
 
 def pristine(module: str) -> ModuleType:
-    """kopf's module as kopf ships it, without the framework's replacements."""
+    """kopf's module as kopf ships it, without our replacements."""
     spec = importlib.util.find_spec(module)
     assert spec is not None, module
     assert spec.loader is not None
@@ -63,7 +63,7 @@ def pristine(module: str) -> ModuleType:
     ],
 )
 def test_kopf_still_has_the_private_function(module: str, name: str, parameters: set[str]) -> None:
-    """A new version of kopf without it, or without a parameter that the framework uses, fails here by name."""
+    """A new version of kopf without it, or without a parameter that kopf_patches uses, fails here by name."""
     found: Any = pristine(module)
     for part in name.split("."):
         assert part in vars(found), f"{module}.{name}"
@@ -107,7 +107,7 @@ def test_kopf_s_bodies_are_still_views() -> None:
     """So that stripping a body frees the memory of the object that kopf keeps."""
     raw = {"metadata": {"name": "x", "annotations": {"a": "b"}}, "spec": {"a": 1}, "data": None}
 
-    _strip(framework.kopf.Body(raw))
+    _strip(kopf_patches.kopf.Body(raw))
 
     assert raw == {"metadata": {"name": "x"}, "spec": {}, "data": None}
 
@@ -117,10 +117,10 @@ def test_an_unused_client_library_is_not_loaded(monkeypatch: pytest.MonkeyPatch)
     for name in [name for name in sys.modules if name.partition(".")[0] in ("kopf", "kubernetes_asyncio")]:
         monkeypatch.delitem(sys.modules, name)
 
-    framework = _reload(monkeypatch)
+    kopf_patches = _reload(monkeypatch)
 
     assert "kubernetes_asyncio" not in sys.modules
-    assert callable(framework.kopf.operator)
+    assert callable(kopf_patches.kopf.operator)
 
 
 def test_a_loaded_client_library_stays_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +133,8 @@ def test_a_loaded_client_library_stays_loaded(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _reload(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.delitem(sys.modules, "batchgrowth_operator.loop.framework", raising=False)
-    return importlib.import_module("batchgrowth_operator.loop.framework")
+    monkeypatch.delitem(sys.modules, "batchgrowth_operator.loop.kopf_patches", raising=False)
+    return importlib.import_module("batchgrowth_operator.loop.kopf_patches")
 
 
 def test_a_scheduler_whose_own_tasks_are_cancelled_closes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,8 +178,8 @@ def test_a_wait_for_a_pause_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_passes_wait_until_all_objects_are_indexed_and_no_object_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are listed at once, pods late; no task of a job is left when the pods come, and only then may passes run."""
-    framework, objects, indexed, handled = _reload(monkeypatch), 200, [], []
-    registry, settings = framework.kopf.OperatorRegistry(), framework.kopf.OperatorSettings()
+    kopf_patches, objects, indexed, handled = _reload(monkeypatch), 200, [], []
+    registry, settings = kopf_patches.kopf.OperatorRegistry(), kopf_patches.kopf.OperatorSettings()
     settings.posting.enabled, settings.queueing.idle_timeout = False, 0.01
 
     async def list_then_wait(*, resource: Resource, **_: Any) -> AsyncIterator[Any]:
@@ -192,21 +192,21 @@ def test_passes_wait_until_all_objects_are_indexed_and_no_object_does(monkeypatc
 
     for resource in (PODS, JOBS):
         selector = (resource.group, resource.version, resource.plural) if resource.group else ("v1", "pods")
-        framework.kopf.index(*selector, registry=registry, id=f"i-{resource.plural}")(
+        kopf_patches.kopf.index(*selector, registry=registry, id=f"i-{resource.plural}")(
             lambda body, **_: indexed.append(body["metadata"]["uid"])
         )
-        framework.kopf.on.event(*selector, registry=registry, id=f"e-{resource.plural}")(
+        kopf_patches.kopf.on.event(*selector, registry=registry, id=f"e-{resource.plural}")(
             lambda body, **_: handled.append(body["metadata"]["uid"])
         )
     indexers = OperatorIndexers()
     indexers.ensure(registry._indexing.get_all_handlers())
     processor = partial(
         processing.process_resource_event, lifecycle=lifecycles.all_at_once, indexers=indexers, registry=registry,
-        settings=settings, memories=ResourceMemories(), memobase=framework.kopf.Memo(), event_queue=asyncio.Queue(),
+        settings=settings, memories=ResourceMemories(), memobase=kopf_patches.kopf.Memo(), event_queue=asyncio.Queue(),
     )  # fmt: skip
 
     async def scene() -> None:
-        watches, insights = framework.new_watches(), Insights()
+        watches, insights = kopf_patches.new_watches(), Insights()
         given = {"identity": "", "processor": processor, "operator_paused": ToggleSet(any)}
         orchestrating = asyncio.create_task(orchestration.orchestrator(insights=insights, settings=settings, **given))
         waiting = asyncio.create_task(watches.until_indexed())
@@ -242,7 +242,7 @@ def test_kinds_are_rediscovered(
     monkeypatch: pytest.MonkeyPatch, event: str | None, is_interrupted: bool, discoveries: int
 ) -> None:
     """After a CRD was added or removed, unless another event has arrived; not for CRDs that kopf has just listed."""
-    framework, discovered = _reload(monkeypatch), []
+    kopf_patches, discovered = _reload(monkeypatch), []
 
     async def discover(**given: Any) -> None:
         discovered.append(given["raw_event"]["type"])
@@ -255,8 +255,8 @@ def test_kinds_are_rediscovered(
             raw_event={"type": event, "object": {}}, stream_pressure=pressure
         )
 
-    monkeypatch.setattr(framework, "_discover_once", discover)
-    monkeypatch.setattr(framework, "REDISCOVERY_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr(kopf_patches, "_discover_once", discover)
+    monkeypatch.setattr(kopf_patches, "REDISCOVERY_SECONDS", (0.001, 0.001))
     asyncio.run(scene())
 
     assert [event] * discoveries == discovered
@@ -273,7 +273,7 @@ async def refuse(**_: Any) -> AsyncIterator[Any]:
 
 def test_the_other_watches_end_before_the_error_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kopf then closes its connections; a watch that is still there would ask for others in vain."""
-    framework, ended = _reload(monkeypatch), []
+    kopf_patches, ended = _reload(monkeypatch), []
 
     async def watch(*, resource: Resource, **_: Any) -> None:
         if resource == PODS:
@@ -287,7 +287,7 @@ def test_the_other_watches_end_before_the_error_of_one(monkeypatch: pytest.Monke
     async def scene() -> None:
         insights = Insights()
         given = {"identity": "", "processor": forever, "operator_paused": ToggleSet(any)}
-        running = orchestration.orchestrator(insights=insights, settings=framework.kopf.OperatorSettings(), **given)
+        running = orchestration.orchestrator(insights=insights, settings=kopf_patches.kopf.OperatorSettings(), **given)
         task = asyncio.create_task(running)
         await asyncio.sleep(0)
         async with insights.revised:
@@ -324,7 +324,7 @@ def test_the_log_says_that_a_watch_broke_and_resumes(
 
 def test_a_watch_ends_if_every_task_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Among them are those that kopf would have taken for a pause, after which a watch starts over."""
-    framework, asked = _reload(monkeypatch), []
+    kopf_patches, asked = _reload(monkeypatch), []
 
     async def list_none(**_: Any) -> AsyncIterator[Any]:
         yield [], "1"
@@ -334,7 +334,7 @@ def test_a_watch_ends_if_every_task_is_cancelled_at_once(monkeypatch: pytest.Mon
         await forever()
 
     async def watch() -> None:
-        given = {"settings": framework.kopf.OperatorSettings(), "resource": PODS, "namespace": "default"}
+        given = {"settings": kopf_patches.kopf.OperatorSettings(), "resource": PODS, "namespace": "default"}
         async for _ in watching.infinite_watch(operator_paused=ToggleSet(any), **given):
             pass
 
@@ -356,7 +356,7 @@ def test_a_watch_ends_if_every_task_is_cancelled_at_once(monkeypatch: pytest.Mon
 @pytest.mark.fault("B11")
 def test_a_shutdown_during_the_refusal_of_the_watch_of_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two watches are refused at once: the one ends the operator while the other is about to be done without."""
-    framework, ends = _reload(monkeypatch), asyncio.Event()
+    kopf_patches, ends = _reload(monkeypatch), asyncio.Event()
 
     async def deplete(**_: Any) -> None:
         ends.set()
@@ -366,7 +366,7 @@ def test_a_shutdown_during_the_refusal_of_the_watch_of_namespaces(monkeypatch: p
         insights = Insights()
         await insights.backbone.fill(resources=[NAMESPACES])
         observing = observation.namespace_observer(
-            clusterwide=False, namespaces=["default"], insights=insights, settings=framework.kopf.OperatorSettings()
+            clusterwide=False, namespaces=["default"], insights=insights, settings=kopf_patches.kopf.OperatorSettings()
         )
         task = asyncio.create_task(observing)
         await ends.wait()
@@ -386,13 +386,13 @@ def test_a_refusal_of_the_watch_of_namespaces_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The operator goes on with the namespaces that it was given."""
-    framework = _reload(monkeypatch)
+    kopf_patches = _reload(monkeypatch)
 
     async def scene() -> None:
         insights = Insights()
         await insights.backbone.fill(resources=[NAMESPACES])
         observing = observation.namespace_observer(
-            clusterwide=False, namespaces=["default"], insights=insights, settings=framework.kopf.OperatorSettings()
+            clusterwide=False, namespaces=["default"], insights=insights, settings=kopf_patches.kopf.OperatorSettings()
         )
         task = asyncio.create_task(observing)
         async with asyncio.timeout(10):

@@ -1,8 +1,9 @@
-"""The certificates of a job over time: an authority and a certificate, and their successors before they expire.
+"""The TLS certificates of a job's pods: an authority and a certificate, and their successors before they expire.
 
-Two Secrets: pods mount the one with the certificate and with every authority that they should trust; the key of the
-authority is in the other. What to do follows from the two and the clock alone. A successor of the authority is first
-only trusted; it signs when the next certificate is due, a day later or more, when every pod has reloaded.
+They are kept in two Secrets (children/config.py): pods mount the one with the certificate and with every authority that
+they should trust; the key of the authority is in the other. What to do follows from the two and the clock alone. A
+successor of the authority is first only trusted; it signs when the next certificate is due, a day later or more, when
+every pod has reloaded.
 """
 
 import base64
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from batchgrowth_operator.seen.observed import Credentials, Object
+from batchgrowth_operator.seen.observed import Object, TlsSecrets
 
 AUTHORITY_LIFE = timedelta(days=365)
 """Life of an authority."""
@@ -138,7 +139,7 @@ def _name(text: str) -> x509.Name:
 
 def renewed(
     job: str, namespace: str, now: datetime, authority: Object | None = None, tls: Object | None = None
-) -> Credentials | None:
+) -> TlsSecrets | None:
     """Return what must be written to the Secrets `authority` and `tls`, given their content; None if nothing."""
     kept = _pair(authority, CA, CA_KEY)
     mounted = _decoded(tls)
@@ -151,10 +152,10 @@ def renewed(
             signs = new_authority(job, now)
         written = dict(zip((CA, CA_KEY), signs.pem, strict=True))
         # Pods trust it from the next pass on, when it is sure to be kept.
-        return Credentials(authority=written, tls={} if tls else _mounted(job, namespace, now, signs, mounted))
+        return TlsSecrets(authority=written, tls={} if tls else _mounted(job, namespace, now, signs, mounted))
     wanted = _mounted(job, namespace, now, kept, mounted)
     is_there = all(mounted.get(name) == text.encode() for name, text in wanted.items())
-    return None if is_there and CA_KEY not in mounted else Credentials(tls=wanted)
+    return None if is_there and CA_KEY not in mounted else TlsSecrets(tls=wanted)
 
 
 def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapping[str, bytes]) -> Mapping[str, str]:

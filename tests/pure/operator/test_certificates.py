@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth_operator.api.credentials import (
+from batchgrowth_operator.certificates import (
     AUTHORITY_LIFE,
     AUTHORITY_RENEWED_BEFORE_END,
     CERTIFICATE_LIFE,
