@@ -14,11 +14,11 @@ from rich.console import Console
 
 from batchgrowth.choices import choices_help
 from batchgrowth.contract.logs import DASK_LEVEL_VARIABLE, FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
+from batchgrowth.course import Course
 from batchgrowth.errors import BatchGrowthError, PodLimitError, SpecError
 from batchgrowth.manifest.crd import crd_yaml
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, account_note, pod_faults, written_pods
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.measured.course import Course
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import JobSpec
 from batchgrowth.tables import clock_note, exchange_note, gain_note, plan_table, plan_totals, shard_note

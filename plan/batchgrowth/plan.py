@@ -333,16 +333,6 @@ def learning_rate(rate: LearningRate, initial: int, wanted: int, used: int) -> F
     return result
 
 
-def evaluation_due(spec: JobSpec, plan: Plan, position: Position, evaluated: int) -> bool:
-    """Return True if an epoch ends at `position` and is due for evaluation; epochs up to `evaluated` are done.
-
-    The last epoch is always evaluated.
-    """
-    if position.offset or position.epoch <= evaluated:
-        return False
-    return position.epoch % spec.evaluation.every_epochs == 0 or plan.is_done(position)
-
-
 def _check(plan: Plan, spec: JobSpec) -> None:
     """Raise PlanError if a setting makes no sense in a plan of this length, or the learning rate falls to 0."""
     vanished = next((stage for stage in plan.stages if stage.learning_rate_to == 0), None)

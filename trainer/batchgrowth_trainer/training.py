@@ -14,7 +14,7 @@ from typing import Any
 
 from batchgrowth.contract.logs import DEFAULT_LOGS, Logs
 from batchgrowth.errors import Interrupted, Superseded
-from batchgrowth.measured.judging import Judged, end_of
+from batchgrowth.evaluations import BestEvaluation, early_end
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob, WatchedMetric, mathematics
@@ -252,12 +252,12 @@ def summary_of(run: RunState, directory: Path, trained: Trained) -> dict[str, An
     if stop is not None:
         summary["stoppedEarly"] = None
         last = judged_in(trained.snapshot.tensors, STOP, stop)
-        if last is not None and end_of(run.spec, last) is not None:
+        if last is not None and early_end(run.spec, last) is not None:
             summary["stoppedEarly"] = {**_judged_json(stop, last), "afterEpoch": last.evaluated}
     return summary
 
 
-def _judged_json(watched: WatchedMetric, best: Judged) -> dict[str, Any]:
+def _judged_json(watched: WatchedMetric, best: BestEvaluation) -> dict[str, Any]:
     value = best.value if best.update else None
     return {"metric": watched.metric, "mode": watched.mode, "value": value, "update": best.update, "epoch": best.epoch}
 

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from batchgrowth.measured.forecast import Forecast
+from batchgrowth.forecast import Forecast
 from batchgrowth.plan import BatchDecision
 
 LARGEST = 2**53

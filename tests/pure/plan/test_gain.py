@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from batchgrowth import PlanError, make_plan
 from batchgrowth.choices.learning_rates import gain
+from batchgrowth.course import Course, Measured
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.measured.course import Course, Measured
 from batchgrowth.measuring import Signals, Timing
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec

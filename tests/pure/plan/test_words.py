@@ -16,7 +16,7 @@ from batchgrowth.contract import status
 from batchgrowth.contract.metrics import BY_NAME, METRICS
 from batchgrowth.contract.progress import Exchanged
 from batchgrowth.contract.status import CONDITIONS, REASONS
-from batchgrowth.measured.forecast import Forecast
+from batchgrowth.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.plan import BatchDecision
 from batchgrowth.schema import structural_schema

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from batchgrowth.measured.judging import Judged
+from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.plan import Plan, Stage
 from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
@@ -143,11 +143,11 @@ def test_a_log_has_a_line_for_each_look_that_changed_the_batch() -> None:
 @pytest.mark.parametrize(
     ("judged", "why"),
     [
-        (Judged(1, 0.5, 4, 1, 1), "in 1 evaluation, accuracy was not better than 0.5 of epoch 1"),
-        (Judged(1, misses=3), "in 3 evaluations, accuracy was not finite"),
+        (BestEvaluation(1, 0.5, 4, 1, 1), "in 1 evaluation, accuracy was not better than 0.5 of epoch 1"),
+        (BestEvaluation(1, misses=3), "in 3 evaluations, accuracy was not finite"),
     ],
 )
-def test_a_log_says_why_a_run_ends_early(small_job: Any, judged: Judged, why: str) -> None:
+def test_a_log_says_why_a_run_ends_early(small_job: Any, judged: BestEvaluation, why: str) -> None:
     """And that it is done, since nothing is left of it."""
     console = Console(file=io.StringIO())
     display = make_display(console)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Exchanged, Progress
 from batchgrowth.errors import CheckpointError, PlanError
-from batchgrowth.measured.forecast import Forecast
+from batchgrowth.forecast import Forecast
 from batchgrowth.names import LAST_START
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position

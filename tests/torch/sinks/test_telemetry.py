@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from batchgrowth.contract.metrics import TRAINER
 from batchgrowth.errors import PortError
-from batchgrowth.measured.judging import Judged
+from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer.__main__ import ANYWHERE
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
@@ -76,7 +76,7 @@ def test_a_run_that_ends_early_is_complete(small_job: Any) -> None:
     job = small_job("evaluation.stopEarly={metric: loss, mode: Minimize, patience: 1}")
     telemetry = filled(job)
     assert values(telemetry)["batchgrowth_progress_ratio"] < 1
-    telemetry.handle(EndedEarly(make_plan(job.spec).until(1), job.spec, Judged(1)))
+    telemetry.handle(EndedEarly(make_plan(job.spec).until(1), job.spec, BestEvaluation(1)))
     assert values(telemetry)["batchgrowth_progress_ratio"] == 1
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from batchgrowth.course import Course
 from batchgrowth.errors import CheckpointError, ClusterError
-from batchgrowth.measured.course import Course
-from batchgrowth.measured.forecast import expected_plan, forecast_of
-from batchgrowth.measured.judging import Judged
-from batchgrowth.plan import BatchDecision, Plan, evaluation_due
+from batchgrowth.evaluations import BestEvaluation, evaluation_due
+from batchgrowth.forecast import expected_plan, forecast_of
+from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.position import Position
 
 from batchgrowth_trainer.record import storage
@@ -241,7 +241,7 @@ class RunState:
         return self._history.last_update
 
     def record_evaluation(
-        self, position: Position, values: Mapping[str, float], at: float, end: Judged | None = None
+        self, position: Position, values: Mapping[str, float], at: float, end: BestEvaluation | None = None
     ) -> None:
         """Record an evaluation at wall-clock time `at`, empty without a test set; a repeated one is ignored.
 

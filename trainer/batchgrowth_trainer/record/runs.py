@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from batchgrowth.course import Course
 from batchgrowth.errors import CheckpointError, DataError, Fault, SpecError
 from batchgrowth.manifest.reading import load_manifest, read_manifest
-from batchgrowth.measured.course import Course
 from batchgrowth.plan import BatchDecision
 from batchgrowth.spec import BatchGrowthJob, differences, mathematics
 

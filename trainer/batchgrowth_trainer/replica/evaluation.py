@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth.plan import evaluation_due
+from batchgrowth.evaluations import evaluation_due
 from batchgrowth.shards import tree_sum
 from torch import Tensor
 

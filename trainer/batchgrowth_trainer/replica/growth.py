@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from batchgrowth.choices.growth_measured import CustomBlock, CustomRule
-from batchgrowth.measured.course import Course, Measured
+from batchgrowth.course import Course, Measured
 from batchgrowth.measuring import NOT_TIMED, Timing
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Step
 from batchgrowth.shards import busiest

@@ -8,9 +8,9 @@ from dataclasses import astuple
 from zlib import crc32
 
 import torch
+from batchgrowth.course import Course
 from batchgrowth.errors import WorkloadError
-from batchgrowth.measured.course import Course
-from batchgrowth.measured.judging import Judged, end_of
+from batchgrowth.evaluations import BestEvaluation, early_end
 from batchgrowth.plan import Plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec, WatchedMetric
@@ -27,7 +27,7 @@ RECORD = f"{BEST}record"
 class Judgement:
     """What the evaluations of a job amount to; `weights` are the live vectors that `best.NAME` keeps copies of.
 
-    `tensors()` has the records as float64 vectors: who asks, and the numbers of Judged.
+    `tensors()` has the records as float64 vectors: who asks, and the numbers of BestEvaluation.
     """
 
     def __init__(self, spec: JobSpec, weights: Mapping[str, Tensor], device: torch.device) -> None:
@@ -35,12 +35,12 @@ class Judgement:
         evaluation = spec.evaluation
         named = ((STOP, evaluation.stop_early), (RECORD, evaluation.keep_best))
         self._watched: dict[str, WatchedMetric] = {name: watched for name, watched in named if watched is not None}
-        self._records = {name: torch.zeros(1 + len(astuple(Judged())), dtype=torch.float64, device=device)
+        self._records = {name: torch.zeros(1 + len(astuple(BestEvaluation())), dtype=torch.float64, device=device)
                          for name in self._watched}  # fmt: skip
         self._best = {f"{BEST}{name}": torch.zeros_like(vector) for name, vector in weights.items()}
         if evaluation.keep_best is None:
             self._best = {}
-        self._judged = dict.fromkeys(self._watched, Judged())
+        self._judged = dict.fromkeys(self._watched, BestEvaluation())
         self._end: int | None = None
         self._write()
 
@@ -71,7 +71,7 @@ class Judgement:
         return bool(self._watched)
 
     @property
-    def end(self) -> Judged | None:
+    def end(self) -> BestEvaluation | None:
         """What ended the training early; None if nothing has."""
         return None if self._end is None else self._judged[STOP]
 
@@ -82,7 +82,7 @@ class Judgement:
     def synchronize(self) -> None:
         """Follow the vectors after they were written to; the best by another metric or mode is forgotten."""
         for name, watched in self._watched.items():
-            self._judged[name] = judged_in(self._records, name, watched) or Judged()
+            self._judged[name] = judged_in(self._records, name, watched) or BestEvaluation()
         self._write()
 
     def best_state_dict(self, model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
@@ -102,10 +102,10 @@ class Judgement:
         for name, watched in self._watched.items():
             numbers = (_mark(watched), *astuple(self._judged[name]))
             self._records[name].copy_(torch.tensor(numbers, dtype=torch.float64))
-        self._end = end_of(self._spec, self._judged[STOP]) if STOP in self._judged else None
+        self._end = early_end(self._spec, self._judged[STOP]) if STOP in self._judged else None
 
 
-def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric | None) -> Judged | None:
+def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric | None) -> BestEvaluation | None:
     """Return the record of that name in a replica's tensors, or in those of a checkpoint.
 
     None if it is of another metric.
@@ -113,7 +113,9 @@ def judged_in(tensors: Mapping[str, Tensor], name: str, watched: WatchedMetric |
     if watched is None or name not in tensors:
         return None
     mark, evaluated, value, update, epoch, misses = tensors[name].tolist()
-    return Judged(int(evaluated), value, int(update), int(epoch), int(misses)) if mark == _mark(watched) else None
+    if mark != _mark(watched):
+        return None
+    return BestEvaluation(int(evaluated), value, int(update), int(epoch), int(misses))
 
 
 def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Course:
@@ -122,7 +124,7 @@ def course_of(spec: JobSpec, tensors: Mapping[str, Tensor], plan: Plan) -> Cours
     `plan` is that of the spec alone.
     """
     judged = judged_in(tensors, STOP, spec.evaluation.stop_early)
-    return Course(spec, decisions_in(tensors), None if judged is None else end_of(spec, judged), plan)
+    return Course(spec, decisions_in(tensors), None if judged is None else early_end(spec, judged), plan)
 
 
 def check_metrics(spec: JobSpec, workload: Workload) -> None:

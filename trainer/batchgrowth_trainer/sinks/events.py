@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from batchgrowth.measured.forecast import Forecast
-from batchgrowth.measured.judging import Judged
+from batchgrowth.evaluations import BestEvaluation
+from batchgrowth.forecast import Forecast
 from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
@@ -47,7 +47,7 @@ class EndedEarly:
 
     plan: Plan
     spec: JobSpec
-    judged: Judged
+    judged: BestEvaluation
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from batchgrowth.contract.progress import LARGEST_START, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Exchanged, Progress
 from batchgrowth.errors import ClusterError, Interrupted, Superseded
-from batchgrowth.measured.forecast import Forecast
+from batchgrowth.forecast import Forecast
 from batchgrowth.names import LAST_START, PROGRESS_KEY, START_KEY
 from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.position import Position

@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 import torch
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth.plan import Step, evaluation_due
+from batchgrowth.evaluations import evaluation_due
+from batchgrowth.plan import Step
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from torch import Tensor

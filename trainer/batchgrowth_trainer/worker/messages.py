@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from batchgrowth.errors import BatchGrowthError
-from batchgrowth.measured.judging import Judged
+from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.position import Position
 from pydantic import Discriminator, TypeAdapter
 
@@ -92,7 +92,7 @@ class EvaluationReport:
     position: Position
     values: Mapping[str, float]
     evaluated_at: float
-    end: Judged | None = None
+    end: BestEvaluation | None = None
     kind: Literal["evaluation"] = "evaluation"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from batchgrowth import names
 from batchgrowth.contract.status import MOST_HISTORY, JobStatus
-from batchgrowth.measured.forecast import Forecast
+from batchgrowth.forecast import Forecast
 from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.plan import MOST_DECISIONS
 from batchgrowth_operator.job.conditions import NOT_KEPT

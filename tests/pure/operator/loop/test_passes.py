@@ -14,7 +14,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.contract.status import JobStatus
-from batchgrowth.measured.forecast import Forecast
+from batchgrowth.forecast import Forecast
 from batchgrowth_operator import certificates
 from batchgrowth_operator.api import observe
 from batchgrowth_operator.api.apply import Writer

@@ -1,4 +1,4 @@
-"""What evaluations say of a training: its best, and its early end."""
+"""When evaluations are due, which is the best, and when stopEarly ends a job."""
 
 import math
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from batchgrowth import Position, load_manifest, make_plan, mathematics
+from batchgrowth.course import Course
 from batchgrowth.errors import SpecError
-from batchgrowth.measured.course import Course
-from batchgrowth.measured.judging import Judged, end_of
+from batchgrowth.evaluations import BestEvaluation, early_end, evaluation_due
 from batchgrowth.spec.training import KeepBest, StopEarly, WatchedMetric
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +20,29 @@ BY_A_TENTH = StopEarly(metric="loss", mode="Minimize", patience=2, minimum_chang
 STOP = "evaluation.stopEarly={metric: loss, mode: Minimize, patience: 2}"
 
 
-def judged(values: list[float], watched: WatchedMetric) -> Judged:
+@pytest.mark.parametrize(
+    ("position", "evaluated", "due"),
+    [
+        (Position(0, 0), 0, False),
+        (Position(45, 1), 0, False),
+        (Position(135, 3), 0, True),
+        (Position(136, 3, 32), 0, False),
+        (Position(135, 3), 3, False),
+        (Position(458, 30), 27, True),
+        (Position(458, 30), 30, False),
+    ],
+)
+def test_evaluation_due(position: Position, evaluated: int, due: bool) -> None:
+    """At the end of every third epoch, and at the end of the last, once."""
+    spec = load_manifest(
+        DIGITS, ["evaluation.everyEpochs=4" if position.epoch == 30 else "evaluation.everyEpochs=3"]
+    ).spec
+    assert due == evaluation_due(spec, make_plan(spec), position, evaluated)
+
+
+def judged(values: list[float], watched: WatchedMetric) -> BestEvaluation:
     """After an evaluation at the end of each epoch, of ten updates."""
-    now = Judged()
+    now = BestEvaluation()
     for epoch, value in enumerate(values, 1):
         now = now.after(Position(10 * epoch, epoch), value, watched)
     return now
@@ -72,8 +92,8 @@ def spec(digits: str = "epochs=6", *more: str) -> Any:
 def test_the_early_end(values: list[float], end: int | None) -> None:
     """None at the last epoch, where training ends anyway."""
     job = spec("epochs=6", STOP)
-    assert end == end_of(job, judged(values, job.evaluation.stop_early))
-    assert None is end_of(spec(), judged(values, LESS))
+    assert end == early_end(job, judged(values, job.evaluation.stop_early))
+    assert None is early_end(spec(), judged(values, LESS))
 
 
 @given(epoch=st.integers(1, 11), every=st.integers(1, 4), growth=st.sampled_from(["epochs", "updates"]))
