@@ -16,7 +16,7 @@ from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
-from batchgrowth.measuring import LARGEST_BATCH, NOT_TIMED, Look, Looks, MeasuredRule, Signals, Timing, Timings
+from batchgrowth.looks import LARGEST_BATCH, NOT_TIMED, Look, Looks, MeasuredRule, Signals, Timing, Timings
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, Step, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec, LearningRate

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Literal, Protocol
 
 from batchgrowth.exact_numbers import SIXTY_DIGITS, exact, power, square_root
-from batchgrowth.measuring import LARGEST_BATCH, Look, MeasuredRule, Signals, Windows, ratio, two_shards
+from batchgrowth.looks import LARGEST_BATCH, Look, MeasuredRule, Signals, Windows, ratio, two_shards
 from batchgrowth.position import Position
 from batchgrowth.registry import Entry
 from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule

@@ -17,7 +17,7 @@ from batchgrowth.choices.schedules import ConstantSchedule
 from batchgrowth.errors import Fault, PlanError
 from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import GrowthRule, ScheduleRule
-from batchgrowth.measuring import Looks, Windows
+from batchgrowth.looks import Looks, Windows
 from batchgrowth.position import Epochs, Position
 from batchgrowth.shards import shard_count
 from batchgrowth.spec import JobSpec, LearningRate, Schedule, Warmup

@@ -10,8 +10,8 @@ import small
 import torch
 from batchgrowth.choices import GROWTH
 from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth.looks import Timing
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.measuring import Timing
 from batchgrowth.plan import MOST_DECISIONS, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob

@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from batchgrowth.contract.progress import LARGEST_START, Progress
 from batchgrowth.contract.status import JobStatus, StageRecord
+from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.manifest.reading import StoredJob, read_stored
-from batchgrowth.measuring import LARGEST_BATCH
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Plan, make_plan
 from batchgrowth.spec import JobSpec
 

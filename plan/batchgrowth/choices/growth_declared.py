@@ -12,7 +12,7 @@ from pydantic import Field
 
 from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import Coarser, GrowthEntry, ScheduleRule, Until
-from batchgrowth.measuring import LARGEST_BATCH
+from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.position import Position
 from batchgrowth.schema import DecimalText, Model, Rule
 

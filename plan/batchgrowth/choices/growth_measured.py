@@ -9,7 +9,7 @@ from pydantic import Field
 
 from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import MeasuredEntry
-from batchgrowth.measuring import Look, ratio, two_shards
+from batchgrowth.looks import Look, ratio, two_shards
 from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule
 from batchgrowth.shards import busiest
 

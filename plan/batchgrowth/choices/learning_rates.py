@@ -4,7 +4,7 @@ from fractions import Fraction
 
 from batchgrowth.exact_numbers import square_root
 from batchgrowth.extend import RateEntry
-from batchgrowth.measuring import Signals, Windows
+from batchgrowth.looks import Signals, Windows
 from batchgrowth.schema import Rule
 
 # --- Constant: lr = lr0 ---

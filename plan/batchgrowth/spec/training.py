@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 
 from batchgrowth.choices import GROWTH, LEARNING_RATES, OPTIMIZERS, SCHEDULES
 from batchgrowth.exact_numbers import exact
-from batchgrowth.measuring import LARGEST_BATCH, Looks
+from batchgrowth.looks import LARGEST_BATCH, Looks
 from batchgrowth.registry import Choice, choice_of
 from batchgrowth.schema import CONFIG_KEY, ENTRYPOINT, FILE_PATH, DecimalText, Model, ObjectName, Rule
 from batchgrowth.spec.pods import map_list, once

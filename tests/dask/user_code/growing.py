@@ -1,6 +1,6 @@
 """A growth of one's own."""
 
-from batchgrowth.measuring import Look
+from batchgrowth.looks import Look
 
 
 def by_least_loss(look: Look) -> float:

@@ -11,8 +11,8 @@ from batchgrowth.choices import GROWTH
 from batchgrowth.choices.growth_measured import CustomRule
 from batchgrowth.course import Course, Measured
 from batchgrowth.forecast import Forecast, expected_plan, forecast_of
+from batchgrowth.looks import Look, Timing
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.measuring import Look, Timing
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec

@@ -7,8 +7,8 @@ import pytest
 from batchgrowth import PlanError, make_plan
 from batchgrowth.choices.learning_rates import gain
 from batchgrowth.course import Course, Measured
+from batchgrowth.looks import Signals, Timing
 from batchgrowth.manifest.reading import read_manifest
-from batchgrowth.measuring import Signals, Timing
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec
 from batchgrowth.tables import gain_note, shard_note

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from batchgrowth.choices.growth_measured import GoodputRule, candidates
-from batchgrowth.measuring import Look, Signals, Timing, Timings
+from batchgrowth.looks import Look, Signals, Timing, Timings
 from batchgrowth.position import Position
 from hypothesis import given
 from hypothesis import strategies as st

@@ -15,7 +15,7 @@ from batchgrowth.choices.growth_declared import MOST_EPOCHS, InsteadOfDecayRule
 from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
 from batchgrowth.course import Course
 from batchgrowth.extend import ScheduleRule, Until
-from batchgrowth.measuring import LARGEST_BATCH
+from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.tables import plan_table, plan_totals
 from hypothesis import given
 from hypothesis import strategies as st

@@ -17,7 +17,7 @@ from batchgrowth.contract.metrics import BY_NAME, METRICS
 from batchgrowth.contract.progress import Exchanged
 from batchgrowth.contract.status import CONDITIONS, REASONS
 from batchgrowth.forecast import Forecast
-from batchgrowth.measuring import LARGEST_BATCH
+from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import BatchDecision
 from batchgrowth.schema import structural_schema
 from batchgrowth.spec.job import LONGEST_JOB_NAME

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from batchgrowth.measuring import Look
+from batchgrowth.looks import Look
 from batchgrowth_trainer.workload import Workload, correct
 from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset

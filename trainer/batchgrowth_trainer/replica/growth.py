@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from batchgrowth.choices.growth_measured import CustomBlock, CustomRule
 from batchgrowth.course import Course, Measured
-from batchgrowth.measuring import NOT_TIMED, Timing
+from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Step
 from batchgrowth.shards import busiest
 from batchgrowth.spec import JobSpec

@@ -12,7 +12,7 @@ from math import inf
 
 import torch
 from batchgrowth.errors import WorkloadError
-from batchgrowth.measuring import NOT_TIMED, Timing
+from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import Step
 from batchgrowth.shards import merge_order, shard_runs, subtrees
 from torch import Tensor

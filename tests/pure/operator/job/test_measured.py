@@ -11,7 +11,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth.contract.status import MOST_HISTORY, JobStatus
 from batchgrowth.forecast import Forecast
-from batchgrowth.measuring import LARGEST_BATCH
+from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import MOST_DECISIONS
 from batchgrowth_operator.job.conditions import NOT_KEPT
 from batchgrowth_operator.job.events import measured_value
