@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from batchgrowth.contract import lead
+from batchgrowth.contract import lead_time
 from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS
 from batchgrowth.contract.status import WorkersStatus
 from batchgrowth.errors import PodLimitError
@@ -62,7 +62,7 @@ def workforce(s: Situation) -> Workforce:
         placed = _times_of(s, "PodScheduled")
         if placed:  # the wait for a free node says nothing about a worker's start-up time
             startup_seconds = min(resize_seconds, seconds_since(max(placed), s.seen.now))
-        lead_seconds = lead.smoothed(known, startup_seconds)
+        lead_seconds = lead_time.smoothed(known, startup_seconds)
 
     # The numbers. A job that ends or pauses keeps its workers until its trainer has ended.
     bound = s.spec.workers.lead_seconds
@@ -74,7 +74,7 @@ def workforce(s: Situation) -> Workforce:
         # If later stages are only forecast, the age of the last request counts.
         request_age = seconds_since(previous.requested_time, s.seen.now) if s.quantity else math.inf
         before = min(previous.requested, s.spec.workers.maximum)
-        requested = lead.requested(desired, upcoming, before, lead_seconds, bound, request_age)
+        requested = lead_time.requested(desired, upcoming, before, lead_seconds, bound, request_age)
     elif s.cluster_policy is ClusterPolicy.KEEP and s.seen.workers is not None:
         requested = int(s.seen.workers["spec"].get("replicas", 0))
     requested_time = previous.requested_time
@@ -82,12 +82,12 @@ def workforce(s: Situation) -> Workforce:
         requested_time = timestamp_ms(s.seen.now)
 
     # When time alone changes the request: a later stage comes within the window, or spare workers are released.
-    window = lead.window(lead_seconds, bound)
+    window = lead_time.window(lead_seconds, bound)
     for stage in upcoming:
         if stage.workers > requested:
             s.clock.wake_in(stage.due_seconds - window)
     if requested > desired and s.quantity:
-        s.clock.passed(requested_time, lead.release_after(lead_seconds, bound))
+        s.clock.passed(requested_time, lead_time.release_after(lead_seconds, bound))
 
     template = worker_template(s)
     faults = pod_faults(s.spec, template, s.defaults.pods)
@@ -103,7 +103,7 @@ def workforce(s: Situation) -> Workforce:
     )
 
 
-def _upcoming(s: Situation) -> list[lead.Upcoming]:
+def _upcoming(s: Situation) -> list[lead_time.Upcoming]:
     """Return the later stages with the seconds until each begins at the current pace; none if the pace is unknown.
 
     They include the stage that is forecast. The time since the last report counts up to the length of one update or
@@ -116,7 +116,7 @@ def _upcoming(s: Situation) -> list[lead.Upcoming]:
     upcoming = []
     for stage in s.expected.stages[s.stage.index + 1 :]:
         begins_in = max(0.0, (stage.first_update - s.update) * pace - age)
-        upcoming.append(lead.Upcoming(stage.workers, begins_in))
+        upcoming.append(lead_time.Upcoming(stage.workers, begins_in))
     return upcoming
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth.contract.lead import RELEASE_SLACK
+from batchgrowth.contract.lead_time import RELEASE_SLACK
 from batchgrowth.course import Course
 from batchgrowth.forecast import Forecast
 from batchgrowth.plan import BatchDecision, make_plan

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchgrowth.contract import lead
-from batchgrowth.contract.lead import Upcoming
+from batchgrowth.contract import lead_time
+from batchgrowth.contract.lead_time import Upcoming
 from batchgrowth.errors import ClusterError
 from batchgrowth.plan import Plan
 from batchgrowth.position import Position
@@ -130,7 +130,7 @@ class Scaling:
         if ready != self._num_ready:
             run.publish(WorkersReady(ready))
         if ready > self._num_ready and self._asked_at and ready <= self._asked:
-            self._lead_seconds = lead.smoothed(self._lead_seconds, time.monotonic() - self._asked_at)
+            self._lead_seconds = lead_time.smoothed(self._lead_seconds, time.monotonic() - self._asked_at)
             log.debug("%s: %d workers are ready; one takes %.1f s", run.where, ready, self._lead_seconds)
         self._num_ready = ready
         if self._scaler is None:
@@ -141,7 +141,7 @@ class Scaling:
         if run.spec.batch.growth.entry.quantity:
             age_seconds = time.monotonic() - self._asked_at
         wanted = self.wanted()
-        count = lead.requested(wanted, self._upcoming(), self._asked, lead_seconds, age_seconds=age_seconds)
+        count = lead_time.requested(wanted, self._upcoming(), self._asked, lead_seconds, age_seconds=age_seconds)
         count = max(count, len(members))
         if count != self._asked:
             log.info(
@@ -225,7 +225,7 @@ class _SmoothedPace:
         if 0 <= self._examples <= examples:
             if examples == self._examples or now - self._at <= 0.1:
                 return
-            self.rate = lead.smoothed(self.rate or None, (examples - self._examples) / (now - self._at))
+            self.rate = lead_time.smoothed(self.rate or None, (examples - self._examples) / (now - self._at))
         self._examples = examples
         self._at = now
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from batchgrowth import names
-from batchgrowth.contract import lead
+from batchgrowth.contract import lead_time
 from batchgrowth_operator.api import apply, observe
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Store
@@ -60,7 +60,7 @@ def suspend_is_ignored(patch: Patch) -> None:
 
 
 def maximum_is_ignored(patch: Patch) -> None:
-    patch.setattr(lead, "requested", lambda current, *rest: current + 1)
+    patch.setattr(lead_time, "requested", lambda current, *rest: current + 1)
 
 
 def minimum_is_ignored(patch: Patch) -> None:

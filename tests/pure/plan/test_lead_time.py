@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from batchgrowth.contract.lead import Upcoming, requested, smoothed, window
+from batchgrowth.contract.lead_time import Upcoming, requested, smoothed, window
 from hypothesis import given
 from hypothesis import strategies as st
 
