@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
+from fractions import Fraction
 from typing import ClassVar, Protocol
 
 from pydantic import Field
 
-from batchgrowth.exact_numbers import exact
 from batchgrowth.position import Position
-from batchgrowth.schema import DecimalText, Model, Rule
+from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
 
 LARGEST_BATCH = 16_777_216
 """The largest batch size of a manifest, in examples."""
@@ -162,7 +162,7 @@ class Windows(Model):
         Rule(
             "smoothing",
             'give a decimal of at least 0 and less than 1, such as "0.5"',
-            lambda m: exact(m.smoothing) < 1,
+            lambda m: Fraction(m.smoothing) < 1,
             "double(self.smoothing) < 1.0",
         ),
     )
@@ -205,19 +205,14 @@ class Looks(Windows):
         Rule(
             "leastChange",
             'give a decimal from 1 to 1000, such as "1.25"',
-            lambda m: 1 <= exact(m.least_change) <= 1000,
+            lambda m: 1 <= Fraction(m.least_change) <= 1000,
             "double(self.leastChange) >= 1.0 && double(self.leastChange) <= 1000.0",
         ),
-        Rule(
-            "mostChange",
-            'give a decimal more than 1 and at most 1000, such as "2"',
-            lambda m: 1 < exact(m.most_change) <= 1000,
-            "double(self.mostChange) > 1.0 && double(self.mostChange) <= 1000.0",
-        ),
+        decimal_rule("mostChange", above=1, most=1000, example="2"),
         Rule(
             "mostChange",
             "give a decimal no smaller than leastChange",
-            lambda m: exact(m.least_change) <= exact(m.most_change),
+            lambda m: Fraction(m.least_change) <= Fraction(m.most_change),
             "double(self.leastChange) <= double(self.mostChange)",
         ),
     )

@@ -15,7 +15,6 @@ from typing import Any
 from batchgrowth.choices.growth_declared import MilestonesRule
 from batchgrowth.choices.schedules import ConstantSchedule
 from batchgrowth.errors import Fault, PlanError
-from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import GrowthRule, ScheduleRule
 from batchgrowth.looks import Looks, Windows
 from batchgrowth.position import Epochs, Position
@@ -206,7 +205,7 @@ def warmed_up(warmup: Warmup | None, update: int, learning_rate: float) -> float
     """Return the learning rate of update number `update`, counted from 0, during or after the warm-up."""
     if warmup is None or update >= warmup.updates - 1:
         return learning_rate
-    start = float(exact(warmup.initial))
+    start = float(warmup.initial)
     return start + (learning_rate - start) * ((update + 1) / warmup.updates)
 
 
@@ -329,7 +328,7 @@ def learning_rate(rate: LearningRate, initial: int, wanted: int, used: int) -> F
 
     It stays a fraction until the last step: exact if it is rational, else far more precise than a float.
     """
-    result: Fraction = rate.entry.load()(exact(rate.initial), initial, wanted, used)
+    result: Fraction = rate.entry.load()(Fraction(rate.initial), initial, wanted, used)
     return result
 
 

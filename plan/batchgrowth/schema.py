@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
@@ -25,6 +26,43 @@ class Rule:
     remedy: str
     holds: Callable[[Any], bool]
     cel: str | None
+
+
+def decimal_rule(
+    field: str,
+    *,
+    above: int | None = None,
+    below: int | None = None,
+    most: int | None = None,
+    example: str = "",
+    optional: bool = False,
+) -> Rule:
+    """Return the rule that a decimal of the manifest lies within these bounds; an optional one may be left out."""
+    words = []
+    conditions = []
+    for wording, comparison, bound in (("more than", ">", above), ("below", "<", below), ("at most", "<=", most)):
+        if bound is not None:
+            words.append(f"{wording} {bound}")
+            conditions.append(f"double(self.{field}) {comparison} {bound}.0")
+    remedy = "give a decimal " + " and ".join(words)
+    if words == [f"at most {most}"]:
+        remedy = f"give a decimal of at most {most}"
+    if example:
+        remedy += f', such as "{example}"'
+    cel = " && ".join(conditions)
+    if optional:
+        cel = f"!has(self.{field}) || {cel}"
+
+    def holds(model: "Model") -> bool:
+        text = model.value_at(field)
+        if optional and text is None:
+            return True
+        number = Fraction(text)  # a float could round a number to its bound
+        return (
+            (above is None or number > above) and (below is None or number < below) and (most is None or number <= most)
+        )
+
+    return Rule(field, remedy, holds, cel)
 
 
 def rules_in_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
@@ -62,7 +100,10 @@ class Model(BaseModel):
         """Return the value at a dotted camelCase path below this model; None if an optional block is absent."""
         value: Any = self
         for name in path.split("."):
-            value = getattr(value, to_snake(name), None)
+            attribute = to_snake(name)
+            if not hasattr(value, attribute):
+                attribute = name  # to_snake makes beta_1 of beta1
+            value = getattr(value, attribute, None)
         return value
 
 
@@ -107,7 +148,7 @@ WORDS = {
 }
 
 DecimalText = Annotated[str, StringConstraints(pattern=DECIMAL, min_length=1, max_length=22)]
-"""A number without rounding: floats do not survive a round trip through Kubernetes. `exact` gives its value."""
+"""A number without rounding: floats do not survive a round trip through Kubernetes. Fraction gives its value."""
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME, min_length=1, max_length=253)]
 StoreUri = Annotated[str, StringConstraints(pattern=STORE_URI, min_length=8, max_length=512)]
 """A bucket, or a container of Azure, and a prefix that no other job uses."""

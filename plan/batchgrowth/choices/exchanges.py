@@ -1,15 +1,14 @@
 """How gradients or weights move between workers, one entry each; the trainer has the drivers and strategies."""
 
+from fractions import Fraction
 from hashlib import sha256
 from math import ceil
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from batchgrowth.choices.optimizers import below_one
-from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import ExchangeEntry
-from batchgrowth.schema import DecimalText, Model, Rule
+from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
 
 # --- AllReduce: the workers add gradients among themselves, and each takes the step ---
 
@@ -204,17 +203,12 @@ class Outer(Model):
     nesterov: bool = Field(False, description="Nesterov's form of momentum; needs momentum. Default: false.")
 
     rules: ClassVar = (
-        Rule(
-            "learningRate",
-            'give a decimal more than 0 and at most 10, such as "0.7"',
-            lambda o: 0 < exact(o.learning_rate) <= 10,
-            "double(self.learningRate) > 0.0 && double(self.learningRate) <= 10.0",
-        ),
-        below_one("momentum", "momentum"),
+        decimal_rule("learningRate", above=0, most=10, example="0.7"),
+        decimal_rule("momentum", below=1),
         Rule(
             "nesterov",
             "give a momentum more than 0 with it, or leave it out",
-            lambda o: not o.nesterov or exact(o.momentum) > 0,
+            lambda o: not o.nesterov or Fraction(o.momentum) > 0,
             "!self.nesterov || double(self.momentum) > 0.0",
         ),
     )
@@ -269,14 +263,7 @@ class ElasticAveragingBlock(Model):
         'Default: "0.9".',
     )
 
-    rules: ClassVar = (
-        Rule(
-            "elasticity",
-            "give a decimal of at most 1",
-            lambda e: exact(e.elasticity) <= 1,
-            "double(self.elasticity) <= 1.0",
-        ),
-    )
+    rules: ClassVar = (decimal_rule("elasticity", most=1),)
 
 
 ELASTIC_AVERAGING = ExchangeEntry(
@@ -379,18 +366,11 @@ class TopKBlock(Model):
         'Default: "0.01".',
     )
 
-    rules: ClassVar = (
-        Rule(
-            "density",
-            'give a decimal more than 0 and at most 1, such as "0.01"',
-            lambda t: 0 < exact(t.density) <= 1,
-            "double(self.density) > 0.0 && double(self.density) <= 1.0",
-        ),
-    )
+    rules: ClassVar = (decimal_rule("density", above=0, most=1, example="0.01"),)
 
     def count(self, parameters: int) -> int:
         """Return how many changes a replica of a model with that many parameters sends."""
-        return max(1, ceil(exact(self.density) * parameters))
+        return max(1, ceil(Fraction(self.density) * parameters))
 
 
 TOP_K = ExchangeEntry(

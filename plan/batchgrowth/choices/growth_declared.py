@@ -10,11 +10,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import Coarser, GrowthEntry, ScheduleRule, Until
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.position import Position
-from batchgrowth.schema import DecimalText, Model, Rule
+from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
 
 # --- Constant: d = initial ---
 
@@ -61,14 +60,7 @@ class GeometricBlock(Model):
         ge=1, le=1_000_000, description="Epochs from one milestone to the next. Required. Example: 5."
     )
 
-    rules: ClassVar = (
-        Rule(
-            "factor",
-            'give a decimal more than 1 and at most 1000, such as "2"',
-            lambda g: 1 < exact(g.factor) <= 1000,
-            "double(self.factor) > 1.0 && double(self.factor) <= 1000.0",
-        ),
-    )
+    rules: ClassVar = (decimal_rule("factor", above=1, most=1000, example="2"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +122,7 @@ class LinearGrowthBlock(Model):
         "holds at most 1,000 stages, so a long job needs a larger number. Unit: updates. Default: 1.",
     )
 
-    rules: ClassVar = (
-        Rule(
-            "examplesPerUpdate",
-            'give a decimal more than 0 and at most 1000000, such as "0.25"',
-            lambda g: 0 < exact(g.examples_per_update) <= 1_000_000,
-            "double(self.examplesPerUpdate) > 0.0 && double(self.examplesPerUpdate) <= 1000000.0",
-        ),
-    )
+    rules: ClassVar = (decimal_rule("examplesPerUpdate", above=0, most=1_000_000, example="0.25"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +145,7 @@ class LinearRule:
 
 
 def _linear_rule(initial: int, block: LinearGrowthBlock, _schedule: ScheduleRule) -> LinearRule:
-    return LinearRule(initial, exact(block.examples_per_update), block.every_updates)
+    return LinearRule(initial, Fraction(block.examples_per_update), block.every_updates)
 
 
 def _coarser_linear(settings: LinearGrowthBlock, _epochs: int, updates: int, stages: int) -> Coarser:

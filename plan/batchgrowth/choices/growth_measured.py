@@ -7,10 +7,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import MeasuredEntry
 from batchgrowth.looks import Look, ratio, two_shards
-from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, decimal_rule
 from batchgrowth.shards import busiest
 
 # --- GradientNorm: d = B0 · |G(w0)|² / |G(w)|². AdaDamp's form for neural networks, Sievert and Shah, 2021 ---
@@ -80,14 +79,7 @@ class LossAndGradientBlock(Model):
         'and at most 1000000. Default: "5".',
     )
 
-    rules: ClassVar = (
-        Rule(
-            "lossWeight",
-            'give a decimal of at most 1000000, such as "5"',
-            lambda m: exact(m.loss_weight) <= 1_000_000,
-            "double(self.lossWeight) <= 1000000.0",
-        ),
-    )
+    rules: ClassVar = (decimal_rule("lossWeight", most=1_000_000, example="5"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +120,7 @@ class NoiseScaleBlock(Model):
         'in quotes, more than 0 and at most 1000. Default: "1".',
     )
 
-    rules: ClassVar = (
-        Rule(
-            "multiple",
-            'give a decimal more than 0 and at most 1000, such as "1"',
-            lambda n: 0 < exact(n.multiple) <= 1000,
-            "double(self.multiple) > 0.0 && double(self.multiple) <= 1000.0",
-        ),
-    )
+    rules: ClassVar = (decimal_rule("multiple", above=0, most=1000, example="1"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +165,7 @@ class GradientDiversityBlock(Model):
         'Default: "1".',
     )
 
-    rules: ClassVar = (
-        Rule(
-            "share",
-            'give a decimal more than 0 and at most 1000, such as "1"',
-            lambda d: 0 < exact(d.share) <= 1000,
-            "double(self.share) > 0.0 && double(self.share) <= 1000.0",
-        ),
-    )
+    rules: ClassVar = (decimal_rule("share", above=0, most=1000, example="1"),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from fractions import Fraction
 
-from batchgrowth.exact_numbers import square_root
-from batchgrowth.extend import RateEntry
+from batchgrowth.extend import RateEntry, square_root
 from batchgrowth.looks import Signals, Windows
 from batchgrowth.schema import Rule
 

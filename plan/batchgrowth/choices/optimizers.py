@@ -1,43 +1,16 @@
 """Optimizers, one entry each; the trainer has their arithmetic."""
 
 import json
+from fractions import Fraction
 from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
-from batchgrowth.exact_numbers import exact
 from batchgrowth.extend import OptimizerEntry
-from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule
+from batchgrowth.schema import ENTRYPOINT, DecimalText, Model, Rule, decimal_rule
 
-# --- Rules that several optimizers share ---
-
-
-def below_one(field: str, attribute: str) -> Rule:
-    """Return the rule that a decimal is below 1."""
-    return Rule(
-        field,
-        "give a decimal below 1",
-        lambda o: exact(getattr(o, attribute)) < 1,
-        f"double(self.{field}) < 1.0",
-    )
-
-
-def small(field: str, attribute: str, example: str) -> Rule:
-    """Return the rule that a decimal is more than 0 and at most 1."""
-    return Rule(
-        field,
-        f'give a decimal more than 0 and at most 1, such as "{example}"',
-        lambda o: 0 < exact(getattr(o, attribute)) <= 1,
-        f"double(self.{field}) > 0.0 && double(self.{field}) <= 1.0",
-    )
-
-
-WEIGHT_DECAY_AT_MOST_ONE = Rule(
-    "weightDecay",
-    "give a decimal of at most 1",
-    lambda o: exact(o.weight_decay) <= 1,
-    "double(self.weightDecay) <= 1.0",
-)
+WEIGHT_DECAY_AT_MOST_ONE = decimal_rule("weightDecay", most=1)
+"""The rule of every optimizer with weight decay."""
 
 
 # --- SGD: Sutskever et al., 2013 ---
@@ -55,12 +28,12 @@ class SGDBlock(Model):
     )
 
     rules: ClassVar = (
-        below_one("momentum", "momentum"),
+        decimal_rule("momentum", below=1),
         WEIGHT_DECAY_AT_MOST_ONE,
         Rule(
             "nesterov",
             "give a momentum more than 0 with it, or leave it out",
-            lambda o: not o.nesterov or exact(o.momentum) > 0,
+            lambda o: not o.nesterov or Fraction(o.momentum) > 0,
             "!self.nesterov || double(self.momentum) > 0.0",
         ),
     )
@@ -91,7 +64,7 @@ class AdagradBlock(Model):
         "0", description='L2 penalty added to the gradient: a decimal in quotes, at most 1. Default: "0".'
     )
 
-    rules: ClassVar = (small("epsilon", "epsilon", "0.0000000001"), WEIGHT_DECAY_AT_MOST_ONE)
+    rules: ClassVar = (decimal_rule("epsilon", above=0, most=1, example="0.0000000001"), WEIGHT_DECAY_AT_MOST_ONE)
 
 
 ADAGRAD = OptimizerEntry(
@@ -126,9 +99,9 @@ class RMSpropBlock(Model):
     )
 
     rules: ClassVar = (
-        below_one("alpha", "alpha"),
-        below_one("momentum", "momentum"),
-        small("epsilon", "epsilon", "0.00000001"),
+        decimal_rule("alpha", below=1),
+        decimal_rule("momentum", below=1),
+        decimal_rule("epsilon", above=0, most=1, example="0.00000001"),
         WEIGHT_DECAY_AT_MOST_ONE,
     )
 
@@ -167,9 +140,9 @@ class AdamBlock(Model):
     )
 
     rules: ClassVar = (
-        below_one("beta1", "beta1"),
-        below_one("beta2", "beta2"),
-        small("epsilon", "epsilon", "0.00000001"),
+        decimal_rule("beta1", below=1),
+        decimal_rule("beta2", below=1),
+        decimal_rule("epsilon", above=0, most=1, example="0.00000001"),
         WEIGHT_DECAY_AT_MOST_ONE,
     )
 
@@ -250,8 +223,8 @@ class LARSBlock(Model):
     )
 
     rules: ClassVar = (
-        below_one("momentum", "momentum"),
-        small("trustCoefficient", "trust_coefficient", "0.001"),
+        decimal_rule("momentum", below=1),
+        decimal_rule("trustCoefficient", above=0, most=1, example="0.001"),
         WEIGHT_DECAY_AT_MOST_ONE,
     )
 
@@ -289,7 +262,7 @@ class LBFGSBlock(Model):
     )
 
     rules: ClassVar = (
-        small("leastCurvature", "least_curvature", "0.0000000001"),
+        decimal_rule("leastCurvature", above=0, most=1, example="0.0000000001"),
         WEIGHT_DECAY_AT_MOST_ONE,
     )
 

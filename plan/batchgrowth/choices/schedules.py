@@ -8,9 +8,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from batchgrowth.exact_numbers import SIXTY_DIGITS, exact, power, square_root
-from batchgrowth.extend import ScheduleEntry
-from batchgrowth.schema import DecimalText, Model, Rule
+from batchgrowth.extend import SIXTY_DIGITS, ScheduleEntry, power, square_root
+from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
 
 # --- Constant: factor 1 ---
 
@@ -51,16 +50,6 @@ FallEpochs = Annotated[
 ]
 
 
-def below_one() -> Rule:
-    """Return the rule that finalFactor is below 1."""
-    return Rule(
-        "finalFactor",
-        'give a decimal below 1, such as "0.01"',
-        lambda block: exact(block.final_factor) < 1,
-        "double(self.finalFactor) < 1.0",
-    )
-
-
 def within_the_job(name: str) -> tuple[Rule, ...]:
     """Return the rules of JobSpec for the block `name`: the fall ends with the job or, above 0, before."""
     path = f"learningRate.schedule.{name}"
@@ -83,7 +72,7 @@ def within_the_job(name: str) -> tuple[Rule, ...]:
         Rule(
             f"{path}.finalFactor",
             "give a decimal above 0, or leave epochs out: the learning rate keeps this factor until the job ends",
-            lambda spec: epochs(spec) >= spec.epochs or exact(block(spec).final_factor) > 0,
+            lambda spec: epochs(spec) >= spec.epochs or Fraction(block(spec).final_factor) > 0,
             f"{absent} || self.{path}.epochs >= self.epochs || double(self.{path}.finalFactor) > 0.0",
         ),
     )
@@ -109,7 +98,7 @@ class CosineBlock(Model):
     final_factor: FinalFactor = "0"
     epochs: FallEpochs = None
 
-    rules: ClassVar = (below_one(),)
+    rules: ClassVar = (decimal_rule("finalFactor", below=1, example="0.01"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +133,7 @@ COSINE = ScheduleEntry(
     summary="falls along half a cosine wave",
     source="Loshchilov and Hutter, 2017",
     block=CosineBlock,
-    implementation=lambda block, epochs: CosineSchedule(exact(block.final_factor), block.epochs or epochs),
+    implementation=lambda block, epochs: CosineSchedule(Fraction(block.final_factor), block.epochs or epochs),
     example={"finalFactor": "0.01"},
     outer_rules={"JobSpec": within_the_job("cosine")},
 )
@@ -159,7 +148,7 @@ class LinearScheduleBlock(Model):
     final_factor: FinalFactor = "0"
     epochs: FallEpochs = None
 
-    rules: ClassVar = (below_one(),)
+    rules: ClassVar = (decimal_rule("finalFactor", below=1, example="0.01"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +168,7 @@ LINEAR = ScheduleEntry(
     summary="falls by the same amount each epoch",
     source="Li, Yumer and Ramanan, 2020",
     block=LinearScheduleBlock,
-    implementation=lambda block, epochs: LinearSchedule(exact(block.final_factor), block.epochs or epochs),
+    implementation=lambda block, epochs: LinearSchedule(Fraction(block.final_factor), block.epochs or epochs),
     example={"finalFactor": "0.1"},
     outer_rules={"JobSpec": within_the_job("linear")},
 )
@@ -198,13 +187,8 @@ class PolynomialBlock(Model):
     epochs: FallEpochs = None
 
     rules: ClassVar = (
-        Rule(
-            "power",
-            'give a decimal more than 0 and at most 10, such as "2"',
-            lambda p: 0 < exact(p.power) <= 10,
-            "double(self.power) > 0.0 && double(self.power) <= 10.0",
-        ),
-        below_one(),
+        decimal_rule("power", above=0, most=10, example="2"),
+        decimal_rule("finalFactor", below=1, example="0.01"),
     )
 
 
@@ -228,7 +212,7 @@ POLYNOMIAL = ScheduleEntry(
     source="Chen et al., 2018",
     block=PolynomialBlock,
     implementation=lambda block, epochs: PolynomialSchedule(
-        exact(block.power), exact(block.final_factor), block.epochs or epochs
+        Fraction(block.power), Fraction(block.final_factor), block.epochs or epochs
     ),
     example={"power": "2"},
     outer_rules={"JobSpec": within_the_job("polynomial")},
@@ -286,14 +270,7 @@ class StepBlock(Model):
         description="Epochs from one step to the next. Must be below spec.epochs. Required. Example: 30.",
     )
 
-    rules: ClassVar = (
-        Rule(
-            "factor",
-            'give a decimal more than 0 and below 1, such as "0.1"',
-            lambda s: 0 < exact(s.factor) < 1,
-            "double(self.factor) > 0.0 && double(self.factor) < 1.0",
-        ),
-    )
+    rules: ClassVar = (decimal_rule("factor", above=0, below=1, example="0.1"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +290,7 @@ STEP = ScheduleEntry(
     summary="multiplies by a factor every few epochs",
     source="He et al., 2016",
     block=StepBlock,
-    implementation=lambda block, _epochs: StepSchedule(exact(block.factor), block.every_epochs),
+    implementation=lambda block, _epochs: StepSchedule(Fraction(block.factor), block.every_epochs),
     example={"factor": "0.1", "everyEpochs": 3},
     outer_rules={
         "JobSpec": (

@@ -1,6 +1,5 @@
 """Everything a user may ask for, as frozen pydantic models; each field's sentence becomes the CRD's documentation."""
 
-from batchgrowth.exact_numbers import exact
 from batchgrowth.schema import Model, Rule
 from batchgrowth.spec.job import (
     API_VERSION,
@@ -33,5 +32,5 @@ __all__ = [
     "API_VERSION", "KIND", "MATHEMATICS", "UNWRITTEN", "Averaging", "Batch", "BatchGrowthJob", "Checkpoint",
     "Clipping", "Evaluation", "Exchange", "Growth", "JobSpec", "LearningRate", "Metadata", "Model", "Optimizer",
     "PullSecret", "Restarts", "Rule", "Schedule", "StopEarly", "Volume", "Warmup", "WatchedMetric", "Workers",
-    "Workload", "differences", "exact", "mathematics",
+    "Workload", "differences", "mathematics",
 ]  # fmt: skip

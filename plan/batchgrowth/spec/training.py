@@ -1,15 +1,15 @@
 """The parts of the spec that say what is trained: workload, batch, learning rate, optimizer, evaluation."""
 
 import re
+from fractions import Fraction
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
 from batchgrowth.choices import GROWTH, LEARNING_RATES, OPTIMIZERS, SCHEDULES
-from batchgrowth.exact_numbers import exact
 from batchgrowth.looks import LARGEST_BATCH, Looks
 from batchgrowth.registry import Choice, choice_of
-from batchgrowth.schema import CONFIG_KEY, ENTRYPOINT, FILE_PATH, DecimalText, Model, ObjectName, Rule
+from batchgrowth.schema import CONFIG_KEY, ENTRYPOINT, FILE_PATH, DecimalText, Model, ObjectName, Rule, decimal_rule
 from batchgrowth.spec.pods import map_list, once
 
 # --- `spec.batch`: how large a batch is and how it grows ---
@@ -174,16 +174,11 @@ class LearningRate(Choice):
     warmup: Warmup | None = Field(None, description="A ramp over the first updates. Default: none.")
 
     rules: ClassVar = (
-        Rule(
-            "initial",
-            'give a decimal more than 0 and at most 1000, such as "0.05"',
-            lambda r: 0 < exact(r.initial) <= 1000,
-            "double(self.initial) > 0.0 && double(self.initial) <= 1000.0",
-        ),
+        decimal_rule("initial", above=0, most=1000, example="0.05"),
         Rule(
             "warmup.initial",
             "give a decimal no larger than learningRate.initial",
-            lambda r: r.warmup is None or exact(r.warmup.initial) <= exact(r.initial),
+            lambda r: r.warmup is None or Fraction(r.warmup.initial) <= Fraction(r.initial),
             "!has(self.warmup) || double(self.warmup.initial) <= double(self.initial)",
         ),
     )
@@ -210,18 +205,8 @@ class Clipping(Model):
             lambda c: (c.norm is None) != (c.value is None),
             "has(self.norm) != has(self.value)",
         ),
-        Rule(
-            "norm",
-            'give a decimal more than 0, such as "1"',
-            lambda c: c.norm is None or exact(c.norm) > 0,
-            "!has(self.norm) || double(self.norm) > 0.0",
-        ),
-        Rule(
-            "value",
-            'give a decimal more than 0, such as "0.5"',
-            lambda c: c.value is None or exact(c.value) > 0,
-            "!has(self.value) || double(self.value) > 0.0",
-        ),
+        decimal_rule("norm", above=0, example="1", optional=True),
+        decimal_rule("value", above=0, example="0.5", optional=True),
     )
 
 
@@ -233,14 +218,7 @@ class Averaging(Model):
         'Required. Example: "0.999".'
     )
 
-    rules: ClassVar = (
-        Rule(
-            "decay",
-            'give a decimal more than 0 and below 1, such as "0.999"',
-            lambda a: 0 < exact(a.decay) < 1,
-            "double(self.decay) > 0.0 && double(self.decay) < 1.0",
-        ),
-    )
+    rules: ClassVar = (decimal_rule("decay", above=0, below=1, example="0.999"),)
 
 
 class WithoutDecay(Model):

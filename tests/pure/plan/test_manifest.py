@@ -41,6 +41,11 @@ def test_all_faults_at_once() -> None:
     ]
 
 
+def test_a_broken_rule_quotes_the_value_of_a_field_with_a_digit_in_its_name() -> None:
+    override = 'optimizer={type: Adam, adam: {beta2: "1.0"}}'
+    assert faults(DIGITS, override) == ['spec.optimizer.adam.beta2: "1.0"; give a decimal below 1']
+
+
 @pytest.mark.parametrize(
     ("text", "override", "path", "value"),
     [

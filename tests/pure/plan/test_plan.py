@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import JobSpec, Plan, PlanError, Position, load_manifest, make_plan
-from batchgrowth.exact_numbers import square_root
+from batchgrowth.extend import square_root
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 

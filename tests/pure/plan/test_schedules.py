@@ -15,8 +15,7 @@ from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan, 
 from batchgrowth.choices import SCHEDULES
 from batchgrowth.choices.schedules import half_wave
 from batchgrowth.course import Course
-from batchgrowth.exact_numbers import power, square_root
-from batchgrowth.extend import ScheduleRule
+from batchgrowth.extend import ScheduleRule, power, square_root
 from batchgrowth.plan import schedule_of
 from batchgrowth.tables import plan_table, plan_totals
 from hypothesis import given

@@ -1,7 +1,6 @@
 """ElasticAveraging: each logical replica moves towards the centre, and the centre towards their mean."""
 
 import torch
-from batchgrowth.exact_numbers import exact
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
@@ -17,7 +16,7 @@ class ElasticAveraging(Apart):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._part = float(exact(self.replica.spec.exchange.settings.elasticity))
+        self._part = float(self.replica.spec.exchange.settings.elasticity)
         self._reduction = Reduction(self.group)
         self._room = torch.empty_like(self.replica.parameters.vector.data)
 

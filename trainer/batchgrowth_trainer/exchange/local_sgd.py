@@ -12,7 +12,6 @@ from math import sqrt
 
 import torch
 from batchgrowth.choices.exchanges import Outer
-from batchgrowth.exact_numbers import exact
 from batchgrowth.plan import Step, round_at
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
@@ -150,8 +149,8 @@ class OuterOptimizer:
     """
 
     def __init__(self, settings: Outer, vector: Tensor, momentum: Tensor) -> None:
-        self._learning_rate = float(exact(settings.learning_rate))
-        self._keep = float(exact(settings.momentum))
+        self._learning_rate = float(settings.learning_rate)
+        self._keep = float(settings.momentum)
         self._nesterov = settings.nesterov
         self._vector = vector
         self._momentum = momentum
