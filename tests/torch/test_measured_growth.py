@@ -17,7 +17,7 @@ from batchgrowth.position import Position
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.record.runs import decisions_of, declared_manifest, recorded_course
 from batchgrowth_trainer.replica.data import example_order
-from batchgrowth_trainer.replica.growth import Growth, Stopwatch, decisions_in
+from batchgrowth_trainer.replica.growth import GrowthState, Stopwatch, decisions_in
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.rows import add_up, lay_out
 from batchgrowth_trainer.training import Options, train
@@ -217,7 +217,7 @@ def test_the_course_moves_with_the_state(measured_job: Any, make_replica: Any) -
 
 def test_a_declared_job_carries_no_course(small_job: Any, make_replica: Any) -> None:
     """Its state is the one that earlier checkpoints hold."""
-    assert Growth(small_job().spec, torch.device("cpu")).tensors() == {}
+    assert GrowthState(small_job().spec, torch.device("cpu")).tensors() == {}
     assert make_replica(small_job(), small.plain()).tensors().keys() == {"parameters", "optimizer.momentum_buffer"}
 
 
@@ -242,5 +242,5 @@ def test_a_faulty_rule_is_named_with_its_line(measured_job: Any, tmp_path: Path,
 
 
 def test_the_vector_has_room_for_every_decision(measured_job: Any) -> None:
-    vector = Growth(measured_job("LossRatio").spec, torch.device("cpu")).tensors()["growth.course"]
+    vector = GrowthState(measured_job("LossRatio").spec, torch.device("cpu")).tensors()["growth.course"]
     assert len(vector) >= 3 * MOST_DECISIONS + 1

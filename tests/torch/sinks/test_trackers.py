@@ -19,10 +19,10 @@ from batchgrowth_trainer.record.runs import read_run
 from batchgrowth_trainer.sinks.events import Event, Finished, Note, Started, Stopped
 from batchgrowth_trainer.sinks.trackers import tracking
 from batchgrowth_trainer.sinks.trackers.tracking import (
-    ENTRIES,
-    Entry,
+    TRACKERS,
     Point,
     Status,
+    TrackerLibrary,
     Tracking,
     Training,
     Value,
@@ -219,7 +219,7 @@ def test_a_server_that_is_away_stops_nothing(small_job: Any, tmp_path: Path, mon
 
 
 def test_every_name_of_the_manifest_has_a_tracker() -> None:
-    assert set(get_args(TrackerName)) == set(ENTRIES)
+    assert set(get_args(TrackerName)) == set(TRACKERS)
 
 
 def test_a_missing_library_is_refused_before_anything_is_created(
@@ -228,8 +228,8 @@ def test_a_missing_library_is_refused_before_anything_is_created(
     """Even if there is a folder of that name, which Python takes for a package."""
     (tmp_path / "here" / "no_such_tracker").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path / "here")
-    monkeypatch.setitem(ENTRIES, "MLflow", Entry("mlflow", "no_such_tracker", ""))
-    monkeypatch.setitem(ENTRIES, "WeightsAndBiases", Entry("wandb", "neither_this_one", ""))
+    monkeypatch.setitem(TRACKERS, "MLflow", TrackerLibrary("mlflow", "no_such_tracker", ""))
+    monkeypatch.setitem(TRACKERS, "WeightsAndBiases", TrackerLibrary("wandb", "neither_this_one", ""))
 
     with pytest.raises(SpecError) as refused:
         train(small_job("trackers=[MLflow, WeightsAndBiases]"), Options(output_dir=tmp_path / "run"))
@@ -430,7 +430,7 @@ def test_a_new_run_in_the_folder_is_a_new_one_for_the_tracker(
 ) -> None:
     """That of the earlier run is kept with it."""
     made: list[MadeUp] = []
-    monkeypatch.setattr(Entry, "load", lambda _: made.append(MadeUp()) or made[-1])
+    monkeypatch.setattr(TrackerLibrary, "load", lambda _: made.append(MadeUp()) or made[-1])
     for _ in range(2):
         train(small_job("trackers=[MLflow]"), Options(output_dir=tmp_path))
 

@@ -40,7 +40,7 @@ _OF_CREDENTIALS = ("169.254.169.254", "metadata.google.internal", "/token", "Cre
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredObject:
     """What a bucket lists of an object; `modified` is by the store's clock."""
 
     size: int
@@ -65,11 +65,11 @@ class Bucket:
         with _told(uri, "cannot be used"):
             return cls(from_url(uri.rstrip("/"), client_options=options, retry_config=_RETRIES), uri)
 
-    def entries(self, *folders: str) -> dict[str, Entry]:
+    def entries(self, *folders: str) -> dict[str, StoredObject]:
         """List the objects in these folders by name."""
         with _told(self.uri, "cannot be listed"):
             found = (meta for folder in folders for page in obstore.list(self._store, folder) for meta in page)
-            return {meta["path"]: Entry(meta["size"], meta["last_modified"]) for meta in found}
+            return {meta["path"]: StoredObject(meta["size"], meta["last_modified"]) for meta in found}
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object, whole or not at all."""
@@ -337,10 +337,10 @@ class RemoteCheckpoints:
             if data is not None:
                 self._bucket.put(name, data)
 
-    def _entries(self) -> dict[str, Entry]:
+    def _entries(self) -> dict[str, StoredObject]:
         return self._bucket.entries(_MANIFESTS, _STATES, _ROWS)
 
-    def _put_missing(self, entries: Mapping[str, Entry], name: str, data: bytes) -> None:
+    def _put_missing(self, entries: Mapping[str, StoredObject], name: str, data: bytes) -> None:
         if not _is_there(entries, name, len(data)):
             self._bucket.put(name, data)
 
@@ -436,5 +436,5 @@ def _parts(state: str, rows: Mapping[str, Iterable[Any]]) -> frozenset[str]:
     return frozenset({state, *(piece[2] for pieces in rows.values() for piece in pieces)})
 
 
-def _is_there(entries: Mapping[str, Entry], name: str, size: int) -> bool:
+def _is_there(entries: Mapping[str, StoredObject], name: str, size: int) -> bool:
     return name in entries and entries[name].size == size

@@ -1,4 +1,4 @@
-"""Times updates, for a growth that looks at a clock."""
+"""A job's growth as part of a replica's state, and the timing of updates for a growth that looks at a clock."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,8 +14,6 @@ from torch import Tensor
 from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.loading import find_function
 from batchgrowth_trainer.replica.rows import LOSS, SHARD_SQUARES, Sums, largest_shard
-
-# --- Times updates, for a growth that looks at a clock ---
 
 
 class Stopwatch:
@@ -45,7 +43,7 @@ _MOST_WAITING = 256
 _DECISIONS = _FIRST + _WIDTH * MOST_DECISIONS
 
 
-class Growth:
+class GrowthState:
     """A course, and its memory if it measures.
 
     `tensors()` has both in a vector, shape (length,), float64. The memory is written there only when the vector is

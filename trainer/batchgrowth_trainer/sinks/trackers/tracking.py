@@ -89,7 +89,7 @@ def _leaves(path: str, value: Any) -> list[tuple[str, Value]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TrackerLibrary:
     """A tracker: the extra and the package that it needs, and its class, "package.module:name"."""
 
     extra: str
@@ -102,19 +102,19 @@ class Entry:
         return made
 
 
-ENTRIES = {
-    "TensorBoard": Entry("tensorboard", "tensorboard", "tensor_board:TensorBoard"),
-    "MLflow": Entry("mlflow", "mlflow", "ml_flow:MLflow"),
-    "WeightsAndBiases": Entry("wandb", "wandb", "weights_and_biases:WeightsAndBiases"),
+TRACKERS = {
+    "TensorBoard": TrackerLibrary("tensorboard", "tensorboard", "tensor_board:TensorBoard"),
+    "MLflow": TrackerLibrary("mlflow", "mlflow", "ml_flow:MLflow"),
+    "WeightsAndBiases": TrackerLibrary("wandb", "wandb", "weights_and_biases:WeightsAndBiases"),
 }
 """The names that spec.trackers takes."""
 
 
 def check_installed(names: Sequence[str]) -> None:
     """Raise SpecError, which names the extra, if the library of one of these trackers is missing."""
-    missing = [name for name in names if not _is_there(ENTRIES[name].package)]
+    missing = [name for name in names if not _is_there(TRACKERS[name].package)]
     if missing:
-        raise SpecError([_fault(name, ENTRIES[name]) for name in missing])
+        raise SpecError([_fault(name, TRACKERS[name]) for name in missing])
 
 
 def _is_there(package: str) -> bool:
@@ -122,7 +122,7 @@ def _is_there(package: str) -> bool:
     return found is not None and found.origin is not None  # a folder `wandb` in the current one is a package too
 
 
-def _fault(name: str, entry: Entry) -> Fault:
+def _fault(name: str, entry: TrackerLibrary) -> Fault:
     given = f"{name} needs the package {entry.package}, which is not installed"
     remedy = (
         f"pip install 'batchgrowth[{entry.extra}]', use an image that has it (docs/trackers.md), or remove {name} here"
@@ -335,4 +335,4 @@ def tracking(job: BatchGrowthJob, folder: Path, note: Callable[[str], None]) -> 
     """Make a sink for each of spec.trackers."""
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     training = Training(name=job.metadata.name, folder=folder, spec=spec)
-    return tuple(Tracking(name, ENTRIES[name].load, training, note) for name in job.spec.trackers or ())
+    return tuple(Tracking(name, TRACKERS[name].load, training, note) for name in job.spec.trackers or ())
