@@ -93,7 +93,7 @@ def _train(job: BatchGrowthJob, scheduler: str, longest: float) -> Trained:
         options = Options(
             output_dir=Path(folder) / "run",
             scheduler=scheduler,
-            wanted=lambda _plan, _position: workers,
+            desired_workers=lambda _plan, _position: workers,
             paths=(str(ROOT),),
         )
         try:

@@ -66,8 +66,10 @@ def measure(job: BatchGrowthJob, scheduler: str) -> tuple[list[HistoryRow], int]
 
 
 def run(
-    job: BatchGrowthJob, scheduler: str, wanted: Callable[[Plan, Position], int], sinks: Sequence[Sink] = ()
+    job: BatchGrowthJob, scheduler: str, desired_workers: Callable[[Plan, Position], int], sinks: Sequence[Sink] = ()
 ) -> dict[str, Any]:
     """Return the summary of a run whose files are deleted."""
     with tempfile.TemporaryDirectory(prefix="batchgrowth-bench-") as folder:
-        return train(job, Options(output_dir=Path(folder) / "run", scheduler=scheduler, wanted=wanted), sinks)
+        return train(
+            job, Options(output_dir=Path(folder) / "run", scheduler=scheduler, desired_workers=desired_workers), sinks
+        )

@@ -49,12 +49,12 @@ def measure(pattern: Pattern, scheduler: str, resizes: int) -> Pauses:
     plan = make_plan(job.spec)
     assert len(plan.stages) == resizes + 1
 
-    def wanted(_plan: Plan, position: Position) -> int:
+    def desired_workers(_plan: Plan, position: Position) -> int:
         if plan.stage_at(position.update).index % 2:
             return pattern.least
         return pattern.most
 
-    summary = ours.run(job, scheduler, wanted)
+    summary = ours.run(job, scheduler, desired_workers)
     assert summary["recoveries"] == 0
     assert len(summary["resizes"]) == resizes
     assert all(r["pauseSeconds"] > 0 for r in summary["resizes"]), "a resize had no member of the old generation"

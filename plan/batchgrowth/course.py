@@ -183,7 +183,7 @@ class Course:
             wanted=wanted,
             largest=max(min(self.spec.batch.maximum, most), wanted),
             shard=self.spec.shard,
-            workers=self.spec.workers.wanted,
+            workers=self.spec.workers.desired,
             learning_rate=self.learning_rate(step, memory),
             timings=timings,
             memory=remembered[self._rule_begins : self._gain_begins],

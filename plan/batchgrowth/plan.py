@@ -316,7 +316,7 @@ def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator
             rate=rate,
             learning_rate=float(rate * schedule.factor(start.epoch)),
             learning_rate_to=float(rate * schedule.factor(last_epoch)),
-            workers=spec.workers.wanted(used),
+            workers=spec.workers.desired(used),
             updates_per_epoch=-(-examples // used),
         )
         index += 1

@@ -167,7 +167,7 @@ def test_a_life(
         job_of(name, chosen, f"workers={{waitSeconds: 240, maximum: 4, loaders: {number}}}") for number in loaders
     )
     folder = interrupted(before, (code,), tmp_path / "run")
-    train(after, Options(output_dir=folder, paths=(code,), wanted=by_epoch(2), resume=True))
+    train(after, Options(output_dir=folder, paths=(code,), desired_workers=by_epoch(2), resume=True))
     assert alone(name) == told(folder)
 
 
@@ -175,6 +175,11 @@ def interrupted(job: BatchGrowthJob, paths: tuple[str, ...], folder: Path) -> Pa
     """The folder of a run after its fate, which comes before the last epoch, however late the kill is noticed."""
     fate = Fate()
     with pytest.raises(Interrupted):
-        train(job, Options(output_dir=folder, paths=paths, wanted=by_epoch(1, 4, 4, 3, 2)), [fate], lambda: fate.stops)
+        train(
+            job,
+            Options(output_dir=folder, paths=paths, desired_workers=by_epoch(1, 4, 4, 3, 2)),
+            [fate],
+            lambda: fate.stops,
+        )
     assert {1, 4} < fate.sizes
     return folder

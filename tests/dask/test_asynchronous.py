@@ -44,13 +44,13 @@ def test_digits_by_downpour(digits_job: Any, tmp_path: Path) -> None:
     job = digits_job("exchange={type: Downpour, downpour: {maximumStaleness: 3}}", "workers.waitSeconds=60", *SOONER)
     watch, killed = Watch(), list[int]()
 
-    def wanted(_plan: Plan, position: Position) -> int:
+    def desired_workers(_plan: Plan, position: Position) -> int:
         if position.epoch >= 4 and watch.workers == 2 and not killed:
             killed.append(workers()[position.update % 2].pid)
             os.kill(killed[0], signal.SIGKILL)
         return 1 if position.epoch < 2 else 2
 
-    summary = train(job, Options(output_dir=tmp_path, wanted=wanted), [watch])
+    summary = train(job, Options(output_dir=tmp_path, desired_workers=desired_workers), [watch])
     assert summary["accuracy"] >= 0.95
     assert killed
     assert summary["recoveries"]

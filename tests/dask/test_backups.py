@@ -89,10 +89,10 @@ def sleeping(make_job: Any, folder: Path, more_arguments: str, *more: str) -> An
 def options(folder: Path, *counts: int) -> Options:
     """With these numbers of workers, epoch by epoch."""
 
-    def wanted(_plan: Plan, position: Position) -> int:
+    def desired_workers(_plan: Plan, position: Position) -> int:
         return counts[min(position.epoch, len(counts) - 1)]
 
-    return Options(output_dir=folder / "run", paths=(USER_CODE,), wanted=wanted)
+    return Options(output_dir=folder / "run", paths=(USER_CODE,), desired_workers=desired_workers)
 
 
 @pytest.mark.fault("C08")

@@ -48,7 +48,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
 
 
 def options(folder: Path, workers: int) -> Options:
-    return Options(output_dir=folder, paths=(USER_CODE,), wanted=lambda _plan, _position: workers)
+    return Options(output_dir=folder, paths=(USER_CODE,), desired_workers=lambda _plan, _position: workers)
 
 
 def updates(folder: Path) -> list[int]:
@@ -170,14 +170,14 @@ def test_a_worker_that_is_silent_for_a_moment_is_waited_for(digits_job: Any, tmp
     job = digits_job(*JOB, "exchange.type=AllReduce", "exchange.timeoutSeconds=60", "workers.waitSeconds=60")
     stopped = list[int]()
 
-    def wanted(_plan: Plan, position: Position) -> int:
+    def desired_workers(_plan: Plan, position: Position) -> int:
         if position.update > 20 and not stopped:
             stopped.append(random.Random(3).choice(workers()).pid)
             os.kill(stopped[0], signal.SIGSTOP)
             threading.Timer(3.0, os.kill, (stopped[0], signal.SIGCONT)).start()
         return 2
 
-    summary = train(job, Options(output_dir=tmp_path, paths=(USER_CODE,), wanted=wanted))
+    summary = train(job, Options(output_dir=tmp_path, paths=(USER_CODE,), desired_workers=desired_workers))
     assert stopped
     assert summary["recoveries"] == 0
     check(tmp_path, job, summary, expected)

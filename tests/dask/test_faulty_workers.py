@@ -40,7 +40,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, digits_weights: Callable[
 def trained(make_job: Any, folder: Path, fault: str, times: int, workers: int, *more: str) -> tuple[Any, list[str]]:
     arguments = f"workload.arguments={{fault: {fault}, folder: '{folder}', times: '{times}'}}"
     job = make_job(*JOB, "workload.entrypoint=passing:workload", arguments, *more)
-    options = Options(output_dir=folder / "run", paths=(USER_CODE,), wanted=lambda _plan, _position: workers)
+    options = Options(output_dir=folder / "run", paths=(USER_CODE,), desired_workers=lambda _plan, _position: workers)
     sink = Recoveries()
     return train(job, options, [sink]), sink.causes
 

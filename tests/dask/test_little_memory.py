@@ -25,7 +25,7 @@ def test_a_table_that_is_larger_than_the_memory_of_a_worker(tmp_path: Path) -> N
         "workers.waitSeconds=60",
     )  # fmt: skip
     paths = (USER_CODE, str(MEMMAP.folder))
-    summary = train(job, Options(output_dir=tmp_path / "run", paths=paths, wanted=lambda _plan, _position: 2))
+    summary = train(job, Options(output_dir=tmp_path / "run", paths=paths, desired_workers=lambda _plan, _position: 2))
     with (tmp_path / "run" / "history.csv").open() as history:
         assert {row["workers"] for row in csv.DictReader(history)} == {"2"}
     assert summary["recoveries"] == 0

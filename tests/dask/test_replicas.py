@@ -33,7 +33,7 @@ def test_digits_with_only_the_exchange_changed(digits_job: Any, tmp_path: Path, 
     sooner = () if name == "Delayed" else ("epochs=10", "batch.growth.geometric.everyEpochs=2")  # which takes longer
     job = digits_job(f"exchange.type={name}", "workers.waitSeconds=60", *sooner)
     alone = train(job, Options(output_dir=tmp_path / "alone", workers=1))
-    shared = train(job, Options(output_dir=tmp_path / "shared", wanted=coming_and_going))
+    shared = train(job, Options(output_dir=tmp_path / "shared", desired_workers=coming_and_going))
     history = read_run(tmp_path / "alone").history
     assert alone["weightsSha256"] == shared["weightsSha256"]
     assert alone["accuracy"] >= 0.95
@@ -58,7 +58,7 @@ def test_kill_9_between_exchanges(digits_job: Any, tmp_path: Path, name: str) ->
     # After so many updates, so many; one that has not begun to train is no loss, and may be chosen.
     moments, chosen = [(15, 1), (40, 2), (75, sys.maxsize)], random.Random(3)
 
-    def wanted(_plan: Plan, position: Position) -> int:
+    def desired_workers(_plan: Plan, position: Position) -> int:
         if moments and position.update >= moments[0][0]:
             _, most = moments.pop(0)
             there = workers()
@@ -66,7 +66,7 @@ def test_kill_9_between_exchanges(digits_job: Any, tmp_path: Path, name: str) ->
                 os.kill(worker.pid, signal.SIGKILL)
         return 3
 
-    shared = train(job, Options(output_dir=tmp_path / "shared", wanted=wanted, **options))
+    shared = train(job, Options(output_dir=tmp_path / "shared", desired_workers=desired_workers, **options))
     assert not moments
     assert shared["recoveries"]
     assert alone["weightsSha256"] == shared["weightsSha256"]

@@ -75,7 +75,7 @@ def test_any_schedule_of_workers(
     digits_job: Any, tmp_path: Path, reference: Reference, exchange: str, schedule: str
 ) -> None:
     job = digits_job(*SHORT, f"exchange.type={exchange}")
-    summary = train(job, Options(output_dir=tmp_path, wanted=by_epoch(SCHEDULES[schedule])))
+    summary = train(job, Options(output_dir=tmp_path, desired_workers=by_epoch(SCHEDULES[schedule])))
     assert reference(job) == summary["weightsSha256"]
     assert steps(SCHEDULES[schedule]) == followed(summary)
     assert summary["recoveries"] == 0
@@ -97,7 +97,9 @@ def test_compressed_gradients(digits_job: Any, tmp_path: Path) -> None:
     job = digits_job(*SHORT, "exchange={type: AllReduce, compression: Int8}")
     alone = digits_job(*SHORT, "exchange={type: SingleProcess, compression: Int8}")
     errors = Errors()
-    summary = train(job, Options(output_dir=tmp_path / "shared", wanted=by_epoch([2, 3, 1, 4, 4, 2])), [errors])
+    summary = train(
+        job, Options(output_dir=tmp_path / "shared", desired_workers=by_epoch([2, 3, 1, 4, 4, 2])), [errors]
+    )
     assert train(alone, Options(output_dir=tmp_path / "alone"))["weightsSha256"] == summary["weightsSha256"]
     assert followed(summary) == [2, 3, 1, 4, 2]
     assert errors.found
@@ -108,7 +110,7 @@ def test_lbfgs_on_whole_batches(tmp_path: Path, reference: Reference) -> None:
     """The example of docs/training.md: forty updates, of the whole data set each."""
     job = load_manifest(ROOT / "tests" / "corpus" / "good" / "lbfgs.yaml")
     for workers in (1, 2):
-        summary = train(job, Options(output_dir=tmp_path / str(workers), wanted=by_epoch([workers])))
+        summary = train(job, Options(output_dir=tmp_path / str(workers), desired_workers=by_epoch([workers])))
         assert reference(job) == summary["weightsSha256"]
         assert summary["updates"] == 40
         assert summary["accuracy"] >= 0.95
@@ -123,9 +125,9 @@ def test_an_early_end_and_the_best_weights(
     accuracy = "metric: accuracy, mode: Maximize"
     judged = (f"evaluation={{keepBest: {{{accuracy}}}, stopEarly: {{{accuracy}, patience: 1}}}}", "epochs=20")
     found = []
-    for each, wanted in (("SingleProcess", None), (exchange, by_epoch([2, 3, 1, 4, 4, 2]))):
+    for each, desired_workers in (("SingleProcess", None), (exchange, by_epoch([2, 3, 1, 4, 4, 2]))):
         job = digits_job(*SHORT, *more, *judged, f"exchange.type={each}")
-        summary = train(job, Options(output_dir=tmp_path / each, wanted=wanted))
+        summary = train(job, Options(output_dir=tmp_path / each, desired_workers=desired_workers))
         found.append({key: summary[key] for key in ("updates", "weightsSha256", "best", "stoppedEarly")})
     alone, together = found
     assert alone == together
@@ -170,7 +172,7 @@ def test_goodput_is_repeated_by_replay(digits_job: Any, tmp_path: Path, referenc
         "epochs=4", f"batch={{initial: 32, maximum: 256, shard: 16, {growth}}}", f"exchange.type={exchange}",
         "workers={examplesPerWorker: 64, maximum: 4, waitSeconds: 60}",
     )  # fmt: skip
-    summary = train(job, Options(output_dir=tmp_path, wanted=by_epoch([2])))
+    summary = train(job, Options(output_dir=tmp_path, desired_workers=by_epoch([2])))
     declared = read_manifest(declared_manifest(tmp_path))
     assert declared.spec.batch.growth.type == "Milestones", "the batch did not grow, so this test shows nothing"
     assert reference(declared) == summary["weightsSha256"]

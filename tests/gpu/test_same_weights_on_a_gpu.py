@@ -101,7 +101,7 @@ def test_kill_9(digest: Digest) -> None:
     )  # fmt: skip
     moments, chosen = [(10, 1), (40, 2)], random.Random(3)
 
-    def wanted(_plan: Plan, position: Position) -> int:
+    def desired_workers(_plan: Plan, position: Position) -> int:
         if moments and position.update >= moments[0][0]:
             _, most = moments.pop(0)
             there: list[Any] = workers()
@@ -109,5 +109,5 @@ def test_kill_9(digest: Digest) -> None:
                 os.kill(worker.pid, signal.SIGKILL)
         return 2
 
-    assert digest(1, *changes) == digest(2, *changes, wanted=wanted)
+    assert digest(1, *changes) == digest(2, *changes, desired_workers=desired_workers)
     assert not moments

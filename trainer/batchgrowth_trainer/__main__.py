@@ -91,7 +91,7 @@ def main(
                 fence.start = numbered(count_start, requested)
             options = Options(
                 output_dir=output_dir, scheduler=scheduler, resume=True, metrics_port=metrics_port,
-                metrics_host=ANYWHERE, wanted=shards_of, patient=True, fence=fence, logs=logs,
+                metrics_host=ANYWHERE, desired_workers=shards_of, patient=True, fence=fence, logs=logs,
                 checkpoint_uri=checkpoint_uri, paths=paths,
             )  # fmt: skip
             summary = train(manifest, options, sinks, requested, same_plan)

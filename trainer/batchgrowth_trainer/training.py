@@ -58,9 +58,9 @@ class Options:
     """Settings of a run beyond its manifest; none of them changes the weights.
 
     `workers` caps the plan's workers; `scheduler` is the address of an existing Dask cluster; `paths` precede sys.path
-    when the workload is imported; `wanted` replaces the plan's number of workers; `patient` waits without a limit for
-    workers and for the scheduler, reconnects to a lost one, and waits a while for another run to leave the folder;
-    `fence` ends the run if a later start takes over; `logs` applies to the workers of a local cluster;
+    when the workload is imported; `desired_workers` replaces the plan's number of workers; `patient` waits without a
+    limit for workers and for the scheduler, reconnects to a lost one, and waits a while for another run to leave the
+    folder; `fence` ends the run if a later start takes over; `logs` applies to the workers of a local cluster;
     `checkpoint_uri` is an object store for checkpoints and results, in place of the folder; `function` is the workload
     if it has no module, see `record.functions`, by default that of the run in the folder.
     """
@@ -72,7 +72,7 @@ class Options:
     metrics_port: int = 0
     metrics_host: str = LOOPBACK
     paths: tuple[str, ...] = ()
-    wanted: Callable[[Plan, Position], int] | None = None
+    desired_workers: Callable[[Plan, Position], int] | None = None
     patient: bool = False
     fence: Fence | None = None
     logs: Logs = DEFAULT_LOGS
@@ -157,7 +157,7 @@ def train(
             history=history,
             checkpoints=checkpoints,
             sinks=(telemetry, Journal(folder.path), LogLines(), *trackers, *sinks),
-            wanted=options.wanted or planned,
+            desired_workers=options.desired_workers or planned,
             stop_requested=is_stopped,
             saved=saved,
             check_held=folder.check_held,
@@ -169,6 +169,7 @@ def train(
         stack.push(lambda _kind, error, _trace: run.publish(Stopped(error)))
         run.note(f"metrics at {endpoint.url}; results go to {checkpoints.place}")
 
+        # The `train` of a module in drivers/, which the entry in choices/exchanges.py names.
         train_with: Callable[[RunState, Join], Trained] = spec.exchange.entry.load()
         while True:
             try:

@@ -151,7 +151,7 @@ class Workers(Model):
         ),
     )
 
-    def wanted(self, batch_size: int) -> int:
+    def desired(self, batch_size: int) -> int:
         """Return batch_size // examplesPerWorker, clamped to minimum and maximum."""
         return min(max(batch_size // self.examples_per_worker, self.minimum), self.maximum)
 

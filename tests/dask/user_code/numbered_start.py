@@ -16,7 +16,7 @@ if __name__ == "__main__":
         output_dir=Path(folder),
         scheduler=scheduler,
         resume=True,
-        wanted=shards_of,
+        desired_workers=shards_of,
         patient=True,
         fence=Fence(int(start)),
     )

@@ -165,4 +165,4 @@ def test_warmup() -> None:
 )
 def test_workers(batch_size: int, minimum: int, maximum: int, expected: int) -> None:
     workers = Workers(examples_per_worker=128, minimum=minimum, maximum=maximum)
-    assert workers.wanted(batch_size) == expected
+    assert workers.desired(batch_size) == expected

@@ -36,7 +36,7 @@ def run(small_job: Any, tmp_path: Path, seen: Seen) -> Any:
     with closing(History(tmp_path)) as history:
         yield RunState(
             Course(small_job().spec), history=history, checkpoints=CheckpointStore(tmp_path / "checkpoints", {}, 1),
-            sinks=[seen], wanted=lambda _plan, _position: 1, stop_requested=lambda: False,
+            sinks=[seen], desired_workers=lambda _plan, _position: 1, stop_requested=lambda: False,
         )  # fmt: skip
 
 

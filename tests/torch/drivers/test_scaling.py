@@ -53,7 +53,7 @@ def run(small_job: Any) -> Any:
     waits: list[str] = []
     return SimpleNamespace(
         spec=job.spec, where="run, update 0", plan=plan,
-        position=Position(), wanted=partial(shards_of, plan), stop_requested=lambda: False,
+        position=Position(), desired_workers=partial(shards_of, plan), stop_requested=lambda: False,
         publish=lambda event: None, wait_for=waits.append, waits=waits, totals=RunTotals(),
     )  # fmt: skip
 
@@ -105,8 +105,8 @@ def test_resizes_are_apart_while_more_workers_are_to_come(run: Any, monkeypatch:
     monkeypatch.setattr(scaling_module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
     scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
     run.position = run.plan.position_at(run.plan.stages[-1].first_update)
-    wanted = scaling.wanted()
-    names = [f"w{i}" for i in range(wanted)]
+    desired = scaling.desired_workers()
+    names = [f"w{i}" for i in range(desired)]
     joined(crew, *names[:2])
     members = scaling.gather(lambda _: None, {})
     run.totals.resizes += [ResizeRow(1, 1, 2, 3.0), ResizeRow(2, 2, 1, 30.0)]  # one has joined, then one was lost
@@ -153,7 +153,7 @@ class MeasuredRun:
         monkeypatch.setattr(scaling_module, "time", SimpleNamespace(monotonic=lambda: self._seconds))
         self._run = RunState(
             Course(job.spec), history=history, checkpoints=CheckpointStore(folder, {}, 1), sinks=[self],
-            wanted=lambda plan, position: plan.stage_at(position.update).workers, stop_requested=lambda: False,
+            desired_workers=lambda plan, position: plan.stage_at(position.update).workers, stop_requested=lambda: False,
         )  # fmt: skip
         self._scaling = Scaling(self._run, Crew(), self, 60)  # type: ignore[arg-type]
 

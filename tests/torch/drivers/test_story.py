@@ -24,7 +24,7 @@ def a_run(job: Any, folder: Path, saved: Saved | None = None) -> Iterator[RunSta
         history.truncate(saved.snapshot.position.update)
     try:
         yield RunState(
-            Course(job.spec), history=history, checkpoints=store, sinks=(), wanted=lambda _plan, _position: 1,
+            Course(job.spec), history=history, checkpoints=store, sinks=(), desired_workers=lambda _plan, _position: 1,
             stop_requested=lambda: False, saved=saved,
         )  # fmt: skip
     finally:

@@ -57,7 +57,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 def make_run(job: Any, tmp_path: Path, history: History, sink: Any) -> RunState:
     return RunState(
         Course(job.spec), history=history, checkpoints=CheckpointStore(tmp_path / "checkpoints", {}, 1), sinks=[sink],
-        wanted=lambda _plan, _position: 1, stop_requested=lambda: False,
+        desired_workers=lambda _plan, _position: 1, stop_requested=lambda: False,
     )  # fmt: skip
 
 

@@ -134,7 +134,7 @@ class Saves:
 class RunState:
     """The state of one run of the job `name`: the drivers decide which workers compute, and record here what happens.
 
-    `wanted` gives the number of workers at a position of a plan, `sinks` receive the run's events.
+    `desired_workers` gives the number of workers at a position of a plan, `sinks` receive the run's events.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class RunState:
         history: History,
         checkpoints: Checkpoints,
         sinks: Sequence[events.Sink],
-        wanted: Callable[[Plan, Position], int],
+        desired_workers: Callable[[Plan, Position], int],
         stop_requested: Callable[[], bool],
         saved: Saved | None = None,
         name: str = "a run",
@@ -155,7 +155,7 @@ class RunState:
         self.spec = course.spec
         self.stop_requested = stop_requested
         self._course = course
-        self._wanted = wanted
+        self._desired_workers = desired_workers
         self._check_held = check_held
         self._history = history
         self._checkpoints = checkpoints
@@ -192,9 +192,9 @@ class RunState:
         """Return the plan as decided so far."""
         return self._course.plan
 
-    def wanted(self, position: Position, plan: Plan | None = None) -> int:
+    def desired_workers(self, position: Position, plan: Plan | None = None) -> int:
         """Return the number of workers for that position of a plan; of the plan as decided so far by default."""
-        return self._wanted(plan or self.plan, position)
+        return self._desired_workers(plan or self.plan, position)
 
     def publish(self, event: events.Event) -> None:
         """Hand the event to every sink, the history's first."""

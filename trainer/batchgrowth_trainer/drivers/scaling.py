@@ -67,31 +67,31 @@ class Scaling:
         self._newcomers_since: float | None = None
         self._grouped_at = 0.0
 
-    def wanted(self) -> int:
+    def desired_workers(self) -> int:
         """Return how many workers the position should have, or can use if the cluster is scaled externally."""
-        return self._run.wanted(self._run.position)
+        return self._run.desired_workers(self._run.position)
 
     def ends_at(self, size: int) -> int:
         """Return the first update of the next stage that wants or allows another group size, or the plan's end."""
         run = self._run
-        present = run.wanted(run.position) if self._scaler else size
+        present = run.desired_workers(run.position) if self._scaler else size
         for stage in run.plan.stages[run.plan.stage_at(run.position.update).index + 1 :]:
-            wanted = run.wanted(run.plan.position_at(stage.first_update))
+            desired = run.desired_workers(run.plan.position_at(stage.first_update))
             if self._scaler is None:
-                wanted = min(wanted, len(self._crew.ready))
-            if wanted != present:
+                desired = min(desired, len(self._crew.ready))
+            if desired != present:
                 return stage.first_update
         return run.plan.updates
 
     def reason_to_regroup(self, members: Sequence[str]) -> str:
         """Return why the group should end, as a line; empty if it should go on."""
-        wanted = self.wanted()
-        if wanted < len(members):
-            return f"only {wanted} workers are wanted"
+        desired = self.desired_workers()
+        if desired < len(members):
+            return f"only {desired} workers are wanted"
         leaving = self._crew.leaving.intersection(members)
         if leaving:
             return f"worker {min(leaving)} is leaving"
-        usable = min(wanted, len(self._crew.ready))
+        usable = min(desired, len(self._crew.ready))
         if usable <= len(members):
             self._newcomers_since = None
             return ""
@@ -100,7 +100,7 @@ class Scaling:
         if self._newcomers_since is None:
             self._newcomers_since = now
         reason = f"{usable - len(members)} more workers are ready"
-        if wanted <= len(self._crew.ready):
+        if desired <= len(self._crew.ready):
             return reason
         if self._crew.is_preparing and now - self._newcomers_since <= _TOGETHER_SECONDS:
             return ""
@@ -140,13 +140,13 @@ class Scaling:
         age_seconds = math.inf
         if run.spec.batch.growth.entry.quantity:
             age_seconds = time.monotonic() - self._asked_at
-        wanted = self.wanted()
-        count = lead_time.requested(wanted, self._upcoming(), self._asked, lead_seconds, age_seconds=age_seconds)
+        desired = self.desired_workers()
+        count = lead_time.requested(desired, self._upcoming(), self._asked, lead_seconds, age_seconds=age_seconds)
         count = max(count, len(members))
         if count != self._asked:
             log.info(
                 "%s: asking for %d workers, after %d: the stage wants %d, %d train now",
-                *(run.where, count, self._asked, wanted, len(members)),
+                *(run.where, count, self._asked, desired, len(members)),
             )
             self._asked = count
             self._asked_at = self._repaired_at = time.monotonic()
@@ -166,10 +166,10 @@ class Scaling:
         done = _examples(run.position, plan)
         for stage in plan.stages[plan.stage_at(run.position.update).index + 1 :]:
             due_seconds = (float(stage.epoch_from) * plan.examples_per_epoch - done) / rate
-            yield Upcoming(run.wanted(plan.position_at(stage.first_update), plan), due_seconds)
+            yield Upcoming(run.desired_workers(plan.position_at(stage.first_update), plan), due_seconds)
 
     def gather(self, handle_events: Callable[[float], None], updates: Mapping[str, int]) -> list[str]:
-        """Return the members of the next generation, the most advanced by `updates` first: those wanted, or ready.
+        """Return the members of the next generation, the most advanced by `updates` first: those desired, or ready.
 
         `handle_events` handles events for up to some seconds. Waits for a first worker, and once per stage, up to
         workers.waitSeconds, for the others. Raises ClusterError if no worker becomes ready.
@@ -185,8 +185,8 @@ class Scaling:
             waited = time.monotonic() - began
             enough = 1
             if waited < patience:
-                enough = self.wanted()
-                if self._scaler is None:  # every worker that could have work is wanted, but not waited for
+                enough = self.desired_workers()
+                if self._scaler is None:  # every worker that could have work is desired, but not waited for
                     enough = min(enough, run.plan.stage_at(run.position.update).workers)
             if len(members) >= enough:
                 self._waited_in = stage
@@ -207,7 +207,7 @@ class Scaling:
 
     def team(self, updates: Mapping[str, int]) -> list[str]:
         """Return the ready workers, the most advanced by `updates` first, as many as wanted."""
-        return self._crew.in_order(updates)[: self.wanted()]
+        return self._crew.in_order(updates)[: self.desired_workers()]
 
 
 class _SmoothedPace:
