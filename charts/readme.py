@@ -10,7 +10,7 @@ from charts.values import Value
 HEAD = """\
 # batchgrowth
 
-Trains PyTorch models whose batch size grows by a plan, on a number of Dask workers that follows it.
+Trains PyTorch models with a batch size that grows during training, and adds Dask workers as it grows.
 The chart installs the operator, the CustomResourceDefinition `BatchGrowthJob`, roles for users and a Grafana dashboard.
 
 ```console

@@ -18,14 +18,14 @@ def alerts_page() -> str:
     tables = [f"## {_TITLES[group['name']]}\n\n{head}" + "".join(map(_row, group["rules"])) for group in groups]
     return (
         "# Alerts\n\n"
-        "A test lets each alert fire on its fault, and stay silent while a job trains as it should.\n"
-        "With the Prometheus operator: `--set alerts.enabled=true`, and `alerts.labels` with the labels that "
-        "Prometheus selects by.\n"
-        "With a plain Prometheus: [charts/prometheus.yaml](../charts/prometheus.yaml) loads them from "
+        "Tests show that each alert fires on its fault and stays silent while a job trains normally.\n"
+        "With the Prometheus operator, set `alerts.enabled=true` and put into `alerts.labels` the labels by which your "
+        "Prometheus selects rules.\n"
+        "Without it, [charts/prometheus.yaml](../charts/prometheus.yaml) loads the alerts from "
         "[alerts.yaml](../charts/batchgrowth/files/alerts.yaml).\n"
-        "The alerts of jobs have the labels `namespace` and `job`; those of trainers `namespace` and "
+        "An alert about a job has the labels `namespace` and `job`; one about a trainer has `namespace` and "
         "`batchgrowth_dev_job`.\n\n"
-        "Generated from that file by `make generate`.\n\n" + "\n".join(tables)
+        "`make generate` writes this page from that file.\n\n" + "\n".join(tables)
     )
 
 

@@ -93,12 +93,14 @@ def faults_page() -> str:
         for group, title in GROUPS.items()
     ]
     return (
-        "# Faults\n\nWhat can go wrong, what batchgrowth then does, and the files of the tests that show it, for "
-        f"{len(shown.keys() & rows.keys())} of {len(rows)} faults; the others say why no test does.\n"
-        '"Refused by both" means the API server and `batchgrowth check`. '
-        "The weights are the same after each fault that a job survives.\n"
-        "The first folder of a test is its [tier](../tests/README.md). A manifest of `tests/corpus/bad` is a test too. "
-        "`grep -rn 'fault(.*B18' tests` finds the functions.\n\n"
+        "# Faults\n\nWhat can go wrong, what batchgrowth then does, and which test files show it. Tests cover "
+        f"{len(shown.keys() & rows.keys())} of {len(rows)} faults; for each other fault the last column says why no "
+        "test does.\n"
+        'A manifest that is "refused" is refused by the API server and by `batchgrowth check`, unless the row '
+        "says otherwise. "
+        "A fault that a job survives does not change its weights.\n"
+        "A test's first folder is its [tier](../tests/README.md), and each manifest in `tests/corpus/bad` is a test "
+        "too. `grep -rn 'fault(.*B18' tests` finds the test functions of fault B18.\n\n"
         "Generated from `docs/faults.toml` and the marks of the tests by `make generate`.\n\n" + "\n".join(tables)
     )
 

@@ -40,9 +40,9 @@ def choices_page() -> str:
     head = "| name | what it does | settings | source |\n|---|---|---|---|\n"
     parts = [f"## `{choice.field_path}`\n\n{head}" + "".join(map(_entry_row, choice.values())) for choice in CHOICES]
     return (
-        "# Choices of the manifest\n\nThe names that each choosing field of `spec` takes; the first is the default.\n"
-        "Your own entries join these tables: [extending.md](extending.md).\n"
-        "Generated from the registries by `make generate`.\n\n" + "\n".join(parts)
+        "# Choices of the manifest\n\nSome fields of `spec` choose one of several methods. Each table lists the "
+        "methods of a field; the first is the default.\nYou can add methods of your own: "
+        "[extending.md](extending.md).\n`make generate` writes this page from the registries.\n\n" + "\n".join(parts)
     )
 
 
@@ -69,14 +69,15 @@ def conditions_page() -> str:
         for kind, meaning in CONDITIONS.items()
     ]
     return (
-        "# Conditions and events\n\nThe conditions that `kubectl describe bgj NAME` shows, and their reasons.\n"
-        "The message beside a reason names the missing or refused object and a remedy.\n"
-        "When a condition changes, an event has the same reason, except "
+        "# Conditions and events\n\n`kubectl describe bgj NAME` shows these conditions, each with one of its reasons.\n"
+        "The message beside the reason names the missing or refused object and a remedy.\n"
+        "A change of a condition is also an event with the same reason, except for "
         f"{', '.join(f'`{reason}`' for reason in sorted(QUIET))}. "
-        f"A new stage is the event `{STAGE_BEGAN}`, and a status that the API server refuses is `{STATUS_REFUSED}`.\n"
-        "A condition that turns bad for the fifth time, with less than ten minutes between two turns, stays bad until "
-        "five minutes without trouble, an edit of the spec or the job's end; its message says since when it flaps.\n"
-        "Generated from `batchgrowth.contract.status`.\n\n" + "\n".join(parts)
+        f"The event `{STAGE_BEGAN}` reports a new stage, and `{STATUS_REFUSED}` a status that the API server has "
+        "refused.\nA condition flaps if it turns bad five times, each time less than ten minutes after the last. It "
+        "then stays bad until there has been no trouble for five minutes, the spec is edited or the job ends; its "
+        "message says since when it flaps.\n"
+        "`make generate` writes this page from `batchgrowth.contract.status`.\n\n" + "\n".join(parts)
     )
 
 

@@ -14,7 +14,7 @@ from batchgrowth.schema import DecimalText, Model, Rule, decimal_rule
 
 ALL_REDUCE = ExchangeEntry(
     name="AllReduce",
-    summary="lets the workers add gradients among themselves, and each takes the step",
+    summary="lets the workers add gradients among themselves, and each worker then takes the same step",
     source="dask-pytorch-ddp's shape, made elastic",
     implementation="batchgrowth_trainer.drivers.generations:train",
     strategy="batchgrowth_trainer.exchange.all_reduce:AllReduce",
@@ -37,7 +37,7 @@ class GatherScatterBlock(Model):
 
 GATHER_SCATTER = ExchangeEntry(
     name="GatherScatter",
-    summary="has one server hold the model, gather gradients and scatter weights",
+    summary="has one server, which gathers the workers' gradients, steps, and scatters the weights",
     source="Sievert and Shah, 2021",
     block=GatherScatterBlock,
     implementation="batchgrowth_trainer.drivers.gather_scatter:train",
@@ -77,7 +77,7 @@ class ParameterServerBlock(Model):
 
 PARAMETER_SERVER = ExchangeEntry(
     name="ParameterServer",
-    summary="has servers add the gradients of a slice of the parameters each, step, and send the weights",
+    summary="gives each server a slice of the parameters: it adds their gradients, steps, and sends the weights",
     source="Dean et al., 2012; Li et al., 2014",
     block=ParameterServerBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
@@ -178,7 +178,7 @@ class DelayedBlock(Model):
 
 DELAYED = ExchangeEntry(
     name="Delayed",
-    summary="adds gradients while the next are computed, and uses them some updates later",
+    summary="adds gradients while the workers compute the next ones, and applies them some updates later",
     source="Langford, Smola and Zinkevich, 2009",
     block=DelayedBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
@@ -235,7 +235,7 @@ class LocalSGDBlock(Model):
 
 LOCAL_SGD = ExchangeEntry(
     name="LocalSGD",
-    summary="has a fixed number of logical replicas step by themselves and average now and then",
+    summary="lets a fixed number of logical replicas step by themselves, and averages them now and then",
     source="Stich, 2019; Lin et al., 2020; Douillard et al., 2023",
     block=LocalSGDBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
@@ -268,7 +268,7 @@ class ElasticAveragingBlock(Model):
 
 ELASTIC_AVERAGING = ExchangeEntry(
     name="ElasticAveraging",
-    summary="pulls a fixed number of logical replicas to a centre, and the centre to them",
+    summary="pulls a fixed number of logical replicas towards a centre, and the centre towards them",
     source="Zhang, Choromanska and LeCun, 2015",
     block=ElasticAveragingBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
@@ -336,7 +336,7 @@ def circles(graph: str, replicas: int, turn: int, seed: int) -> tuple[tuple[int,
 
 GOSSIP = ExchangeEntry(
     name="Gossip",
-    summary="has a fixed number of logical replicas average with their neighbours in a graph",
+    summary="averages each of a fixed number of logical replicas with its neighbours in a graph",
     source="Lian et al., 2017; Assran et al., 2019",
     block=GossipBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
@@ -375,7 +375,7 @@ class TopKBlock(Model):
 
 TOP_K = ExchangeEntry(
     name="TopK",
-    summary="has a fixed number of logical replicas send their largest changes alone, and the others later",
+    summary="lets a fixed number of logical replicas send only their largest changes, and the others later",
     source="Basu et al., 2019; Lin et al., 2018",
     block=TopKBlock,
     implementation="batchgrowth_trainer.drivers.generations:train",
@@ -409,7 +409,7 @@ class DownpourBlock(Model):
 
 DOWNPOUR = ExchangeEntry(
     name="Downpour",
-    summary="has workers push gradients to a server and fetch weights, each at its own pace, so weights differ from "
+    summary="lets each worker fetch weights from a server and push gradients at its own pace, so weights differ from "
     "run to run",
     source="Dean et al., 2012",
     block=DownpourBlock,
@@ -458,7 +458,7 @@ class HogwildBlock(Model):
 
 HOGWILD = ExchangeEntry(
     name="Hogwild",
-    summary="has threads of one process update the same weights without locks, so weights differ from run to run",
+    summary="lets threads of one process update the same weights without locks, so weights differ from run to run",
     source="Recht, Ré, Wright and Niu, 2011",
     block=HogwildBlock,
     implementation="batchgrowth_trainer.drivers.hogwild:train",

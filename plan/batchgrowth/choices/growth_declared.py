@@ -95,7 +95,7 @@ def _coarser_geometric(settings: GeometricBlock, epochs: int, _updates: int, sta
 
 GEOMETRIC = GrowthEntry(
     name="Geometric",
-    summary="multiplies every few epochs",
+    summary="multiplies the batch by a factor every few epochs",
     source="GeoDamp of Sievert and Shah, 2021",
     block=GeometricBlock,
     implementation=lambda initial, block, _schedule: GeometricRule(initial, Decimal(block.factor), block.every_epochs),
@@ -154,7 +154,7 @@ def _coarser_linear(settings: LinearGrowthBlock, _epochs: int, updates: int, sta
 
 LINEAR = GrowthEntry(
     name="Linear",
-    summary="adds a little with each update",
+    summary="adds some examples to the batch with each update",
     source="PadaDamp of Sievert and Shah, 2021",
     block=LinearGrowthBlock,
     implementation=_linear_rule,
@@ -305,7 +305,7 @@ def _last_update(block: MilestonesBlock) -> tuple[str, int] | None:
 
 MILESTONES = GrowthEntry(
     name="Milestones",
-    summary="follows a list",
+    summary="follows a list of batch sizes",
     source="Smith et al., 2017",
     block=MilestonesBlock,
     implementation=_milestones_rule,
@@ -400,7 +400,7 @@ RATE_RULES = {"SGD": ("Linear",), "Adam": ("SquareRoot",), "AdamW": ("SquareRoot
 
 INSTEAD_OF_DECAY = GrowthEntry(
     name="InsteadOfDecay",
-    summary="grows by as much as the schedule would have the learning rate fall",
+    summary="grows the batch instead of letting the schedule lower the learning rate",
     source="Smith et al., 2017; Seesaw, arXiv 2510.14717",
     block=InsteadOfDecayBlock,
     implementation=lambda initial, block, schedule: InsteadOfDecayRule(initial, block.every_epochs, schedule),

@@ -30,7 +30,7 @@ class GradientNormRule:
 
 GRADIENT_NORM = MeasuredEntry(
     name="GradientNorm",
-    summary="grows as the expected gradient shrinks",
+    summary="grows the batch as the expected gradient shrinks",
     source="AdaDampNN of Sievert and Shah, 2021",
     quantity="gradient ratio",
     needs_noise=True,
@@ -57,7 +57,7 @@ class LossRatioRule:
 
 LOSS_RATIO = MeasuredEntry(
     name="LossRatio",
-    summary="grows as the training loss falls",
+    summary="grows the batch as the training loss falls",
     source="AdaDamp of Sievert and Shah, 2021",
     quantity="loss ratio",
     implementation=lambda _: LossRatioRule(),
@@ -100,7 +100,7 @@ class LossAndGradientRule:
 
 LOSS_AND_GRADIENT = MeasuredEntry(
     name="LossAndGradient",
-    summary="grows as loss and gradient shrink together",
+    summary="grows the batch as loss and gradient shrink together",
     source="RadaDamp of Sievert, 2021",
     quantity="loss and gradient ratio",
     block=LossAndGradientBlock,
@@ -212,7 +212,7 @@ class CabsRule:
 
 CABS = MeasuredEntry(
     name="Cabs",
-    summary="couples the gradient's noise with learning rate and loss",
+    summary="computes the batch from the gradient's noise, the learning rate and the loss",
     source="Balles et al., 2017",
     quantity="coupled batch",
     needs_noise=True,
@@ -279,7 +279,7 @@ def efficiency(noise: float, initial: int, batch: int) -> float:
 
 GOODPUT = MeasuredEntry(
     name="Goodput",
-    summary="follows throughput times statistical efficiency, measured with a clock: only a replay repeats a run",
+    summary="maximizes throughput times statistical efficiency by a clock, so only a replay repeats a run",
     source="Pollux of Qiao et al., 2021",
     quantity="goodput",
     needs_noise=True,
@@ -332,7 +332,7 @@ class CustomRule:
 
 CUSTOM = MeasuredEntry(
     name="Custom",
-    summary="follows a function of your own",
+    summary="calls a function of your own",
     quantity="custom rule",
     needs_noise=True,
     block=CustomBlock,

@@ -10,7 +10,7 @@ from batchgrowth.schema import Rule
 
 CONSTANT = RateEntry(
     name="Constant",
-    summary="stays as it is",
+    summary="does not depend on the batch",
     implementation=lambda rate, _initial, _wanted, _used: rate,
 )
 
@@ -19,7 +19,7 @@ CONSTANT = RateEntry(
 
 DECAY_PAST_MAXIMUM = RateEntry(
     name="DecayPastMaximum",
-    summary="is initial · B / d, so that it falls as soon as more than batch.maximum is wanted",
+    summary="is initial · B / d: it falls as soon as the growth wants more than batch.maximum",
     source="Sievert and Shah, 2021",
     implementation=lambda rate, _initial, wanted, used: rate * used / wanted,
     falls_past_maximum=True,
@@ -73,7 +73,7 @@ def gain(signals: Signals, initial: int, used: int) -> float:
 
 ADA_SCALE = RateEntry(
     name="AdaScale",
-    summary="is initial · the gain of the batch over batch.initial, as training measures it",
+    summary="is initial · the gain of the larger batch, which training measures",
     source="Johnson et al., 2020",
     block=AdaScaleBlock,
     implementation=lambda rate, _initial, _wanted, _used: rate,

@@ -269,7 +269,7 @@ class LBFGSBlock(Model):
 
 LBFGS = OptimizerEntry(
     name="LBFGS",
-    summary="steps by the curvature that its last steps have shown, for batches of the whole data set",
+    summary="learns the curvature from its last steps, for batches of the whole data set",
     source="Dean et al., 2012; Nocedal and Wright, 2006",
     block=LBFGSBlock,
     implementation="batchgrowth_trainer.replica.lbfgs:maker",
@@ -326,7 +326,7 @@ def _value(text: str) -> object:
 
 TORCH = OptimizerEntry(
     name="Torch",
-    summary="is any subclass of torch.optim.Optimizer, of torch, of a package or of your own",
+    summary="is any subclass of torch.optim.Optimizer, from torch, a package or your own code",
     source="PyTorch, torch.optim",
     block=TorchBlock,
     implementation="batchgrowth_trainer.replica.torch_optimizer:maker",

@@ -31,7 +31,7 @@ TRAINER = (
     Metric(
         "batchgrowth_backups_total",
         "counter",
-        "Parts of updates that an idle worker of GatherScatter repeated, by the copy that came first: backup or "
+        "Parts of updates that an idle worker repeated with GatherScatter, by the copy that came first: backup or "
         "original.",
         labels=("first",),
     ),
@@ -51,8 +51,8 @@ TRAINER = (
     Metric(
         "batchgrowth_compression_error_ratio",
         "gauge",
-        "Part of its norm by which exchange.compression changed a sum of gradients, or that exchange TopK left for "
-        "later; 0 with neither.",
+        "Norm of the error that exchange.compression adds to a gradient sum, or of what TopK leaves for later, "
+        "relative to the norm of the sum; 0 with neither.",
         "ratio",
     ),
     Metric("batchgrowth_epochs", "gauge", "Epochs done, including the fraction of the current one."),
@@ -62,10 +62,10 @@ TRAINER = (
     Metric(
         "batchgrowth_growth_quantity",
         "gauge",
-        "What a measured growth rule saw at its last look; infinity if it does not exceed its noise.",
+        "Value that a measured growth rule measured at its last look; infinity if noise hides it.",
         labels=("quantity",),
     ),
-    Metric("batchgrowth_last_progress_timestamp_seconds", "gauge", "When the last update was committed.", "seconds"),
+    Metric("batchgrowth_last_progress_timestamp_seconds", "gauge", "Time of the last committed update.", "seconds"),
     Metric("batchgrowth_learning_rate", "gauge", "Learning rate of the last update."),
     Metric("batchgrowth_loss", "gauge", "Training loss of the last update, per example."),
     Metric("batchgrowth_progress_ratio", "gauge", "Share of the plan's updates that are done, from 0 to 1.", "ratio"),
@@ -73,12 +73,12 @@ TRAINER = (
     Metric(
         "batchgrowth_replica_distance",
         "gauge",
-        "Root mean square distance of the logical replicas from their mean; 0 if the exchange has none.",
+        "Root mean square distance of the logical replicas from their mean; 0 with an exchange without replicas.",
     ),
     Metric(
         "batchgrowth_resize_duration_seconds",
         "histogram",
-        "Pause of the training while the group of workers re-forms.",
+        "Time for which training pauses while workers join or leave.",
         "seconds",
         labels=("direction",),
         buckets=PAUSE_BUCKETS,
@@ -87,7 +87,7 @@ TRAINER = (
     Metric(
         "batchgrowth_staleness",
         "gauge",
-        "Updates made between the fetch of a gradient's weights and its push, in the last round of Downpour.",
+        "Updates that the Downpour server made between a worker's fetch and its push, in the last round.",
         labels=("statistic",),
     ),
     Metric(
@@ -112,7 +112,7 @@ OPERATOR = (
     Metric(
         "batchgrowth_operator_job_condition",
         "gauge",
-        "1 for the current status of a job's condition, 0 for the others.",
+        "1 for the status that a job's condition has now, 0 for its other statuses.",
         labels=("namespace", "job", "type", "status"),
     ),
     Metric("batchgrowth_operator_jobs", "gauge", "Jobs, by phase.", labels=("state",)),
