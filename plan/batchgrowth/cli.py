@@ -14,8 +14,8 @@ from rich.console import Console
 
 from batchgrowth.choices import choices_help
 from batchgrowth.contract.logs import DASK_LEVEL_VARIABLE, FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
-from batchgrowth.course import Course
 from batchgrowth.errors import BatchGrowthError, PodLimitError, SpecError
+from batchgrowth.growth import Course
 from batchgrowth.manifest.crd import crd_yaml
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, account_note, pod_faults, written_pods
 from batchgrowth.manifest.reading import load_manifest

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from batchgrowth.course import Course
+from batchgrowth.growth import Course
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.spec.running import MOST_WORKERS

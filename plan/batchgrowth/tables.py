@@ -6,7 +6,7 @@ from math import ceil
 
 from rich.table import Table
 
-from batchgrowth.course import Course
+from batchgrowth.growth import Course
 from batchgrowth.looks import Looks
 from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
 from batchgrowth.spec import Growth, JobSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth.course import Course, Measured
+from batchgrowth.growth import Course, Measured
 from batchgrowth.plan import BatchDecision, Step
 from batchgrowth_trainer.replica.rows import add_up, lay_out
 from batchgrowth_trainer.workload import Workload

@@ -1,4 +1,4 @@
-"""Finds the function that a manifest names, calls it, and checks the `Workload` that it returns."""
+"""Loads what a manifest names by an entrypoint: the workload, which is checked, and a growth rule of one's own."""
 
 import difflib
 import importlib
@@ -15,6 +15,7 @@ from typing import Any
 import dask
 import numpy as np
 import torch
+from batchgrowth.choices.growth_measured import CustomBlock, CustomRule
 from batchgrowth.errors import DataError, WorkloadError
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -52,6 +53,14 @@ def find_function(entrypoint: str, field: str = "workload.entrypoint") -> Callab
     if not callable(function):
         raise WorkloadError(f"{field}: {entrypoint} is a {type(function).__name__}; name a function")
     return function  # type: ignore[no-any-return]
+
+
+def custom_rule(settings: CustomBlock) -> CustomRule:
+    """Return the growth rule with the function that `batch.growth.custom` names. Raises WorkloadError if there is none.
+
+    The entry of Custom in choices/growth_measured.py names this function.
+    """
+    return CustomRule(find_function(settings.entrypoint, "batch.growth.custom.entrypoint"))
 
 
 def find_modules_in(folders: Iterable[str]) -> None:

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from batchgrowth.choices import exchanges, growth_declared, growth_measured, learning_rates, optimizers, schedules
+from batchgrowth.choices import exchanges, growth_declared, growth_measured, learning_rate_rules, optimizers, schedules
 from batchgrowth.extend import ExchangeEntry, GrowthEntry, OptimizerEntry, RateEntry, ScheduleEntry
 from batchgrowth.registry import Registry
 
 GROWTH = Registry("batch.growth.type", "Constant", GrowthEntry, growth_declared, growth_measured)
 """How the batch grows."""
 
-LEARNING_RATES = Registry("learningRate.rule", "DecayPastMaximum", RateEntry, learning_rates)
+LEARNING_RATES = Registry("learningRate.rule", "DecayPastMaximum", RateEntry, learning_rate_rules)
 """How the learning rate follows the batch."""
 
 SCHEDULES = Registry("learningRate.schedule.type", "Constant", ScheduleEntry, schedules)

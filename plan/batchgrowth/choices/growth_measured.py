@@ -1,4 +1,4 @@
-"""Rules by which the batch follows what training measures, one entry each."""
+"""Rules by which the batch follows what training measures, one entry each. batchgrowth/growth.py asks them."""
 
 import math
 from collections.abc import Callable
@@ -336,7 +336,7 @@ CUSTOM = MeasuredEntry(
     quantity="custom rule",
     needs_noise=True,
     block=CustomBlock,
-    implementation="batchgrowth_trainer.replica.growth:custom_rule",
+    implementation="batchgrowth_trainer.loading:custom_rule",
     example={"entrypoint": "my_rules:by_noise"},
     memory=lambda block: block.memory,
     outer_rules=two_shards("Custom"),

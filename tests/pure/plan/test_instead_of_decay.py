@@ -13,8 +13,8 @@ from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan
 from batchgrowth.choices import GROWTH, SCHEDULES
 from batchgrowth.choices.growth_declared import MOST_EPOCHS, InsteadOfDecayRule
 from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
-from batchgrowth.course import Course
 from batchgrowth.extend import ScheduleRule, Until
+from batchgrowth.growth import Course
 from batchgrowth.looks import LARGEST_BATCH
 from batchgrowth.tables import plan_table, plan_totals
 from hypothesis import given

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from batchgrowth.contract.lead_time import RELEASE_SLACK
-from batchgrowth.course import Course
 from batchgrowth.forecast import Forecast
+from batchgrowth.growth import Course
 from batchgrowth.plan import BatchDecision, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers import scaling as scaling_module

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from batchgrowth.course import Course
 from batchgrowth.errors import CheckpointError, ClusterError
 from batchgrowth.evaluations import BestEvaluation, evaluation_due
 from batchgrowth.forecast import expected_plan, forecast_of
+from batchgrowth.growth import Course
 from batchgrowth.plan import BatchDecision, Plan
 from batchgrowth.position import Position
 

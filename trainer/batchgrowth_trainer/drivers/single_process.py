@@ -15,7 +15,7 @@ from batchgrowth_trainer.exchange.compression import compression_in
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.evaluation import judged, trained_of
-from batchgrowth_trainer.replica.growth import Stopwatch
+from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.sinks.events import Compressed
 from batchgrowth_trainer.workers.arithmetics import SHARDS

@@ -19,7 +19,7 @@ from batchgrowth_trainer.exchange.all_reduce import run_of
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_scattered, bytes_sent, length_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.record.history import Committed
-from batchgrowth_trainer.replica.growth import Stopwatch
+from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.optimizers import FlatOptimizer
 from batchgrowth_trainer.replica.replica import Part, norms_of, undone_by_errors
 

@@ -8,16 +8,16 @@ from dataclasses import astuple
 from zlib import crc32
 
 import torch
-from batchgrowth.course import Course
 from batchgrowth.errors import WorkloadError
 from batchgrowth.evaluations import BestEvaluation, early_end
+from batchgrowth.growth import Course
 from batchgrowth.plan import Plan
 from batchgrowth.position import Position
 from batchgrowth.spec import JobSpec, WatchedMetric
 from torch import Tensor, nn
 
 from batchgrowth_trainer.record.snapshot import BEST
-from batchgrowth_trainer.replica.growth import decisions_in
+from batchgrowth_trainer.replica.growth_state import decisions_in
 from batchgrowth_trainer.workload import Workload
 
 STOP = "evaluation.stopEarly"

@@ -28,7 +28,7 @@ from batchgrowth_trainer.replica.compiled import Compiled
 from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, seed_generators, shard_seed
 from batchgrowth_trainer.replica.devices import autocast, to_device
 from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters, Start
-from batchgrowth_trainer.replica.growth import GrowthState
+from batchgrowth_trainer.replica.growth_state import GrowthState
 from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.optimizers import AnyOptimizer, average_of, optimizer_of, spared

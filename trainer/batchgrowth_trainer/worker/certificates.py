@@ -1,7 +1,8 @@
 """Certificates that change while a process runs: a preload of Dask's scheduler, worker and client that reloads them.
 
 Dask reads its files once. The kubelet replaces those of a pod when the job's Secret changes; from then on new
-connections use them, and those that exist stay. Imports no torch: the scheduler loads this too.
+connections use them, and those that exist stay. The operator makes and renews them, in its certificates.py. Imports no
+torch: the scheduler loads this too.
 """
 
 import asyncio

@@ -1,10 +1,12 @@
-"""A job's growth as part of a replica's state, and the timing of updates for a growth that looks at a clock."""
+"""A job's growth as part of a replica's state, and the stopwatch for a rule that looks at a clock.
+
+What an update decides is the plan's: batchgrowth/growth.py.
+"""
 
 from collections.abc import Iterable, Mapping
 
 import torch
-from batchgrowth.choices.growth_measured import CustomBlock, CustomRule
-from batchgrowth.course import Course, Measured
+from batchgrowth.growth import Course, Measured
 from batchgrowth.looks import NOT_TIMED, Timing
 from batchgrowth.plan import MOST_DECISIONS, BatchDecision, Step
 from batchgrowth.shards import busiest
@@ -12,7 +14,6 @@ from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
-from batchgrowth_trainer.loading import find_function
 from batchgrowth_trainer.replica.rows import LOSS, SHARD_SQUARES, Sums, largest_shard
 
 
@@ -121,11 +122,6 @@ class GrowthState:
         numbers = [number for one in decisions for number in (one.update, one.wanted, one.value)]
         self._vector[_COUNT] = len(numbers) // _WIDTH
         self._vector[_FIRST : _FIRST + len(numbers)] = torch.tensor(numbers, dtype=torch.float64)
-
-
-def custom_rule(settings: CustomBlock) -> CustomRule:
-    """Return the rule of Custom, with the function that its entrypoint names. Raises WorkloadError if there is none."""
-    return CustomRule(find_function(settings.entrypoint, "batch.growth.custom.entrypoint"))
 
 
 def decisions_in(tensors: Mapping[str, Tensor]) -> tuple[BatchDecision, ...]:

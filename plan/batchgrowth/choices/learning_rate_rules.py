@@ -1,4 +1,8 @@
-"""Rules by which the learning rate follows the batch, one entry each."""
+"""Rules by which the learning rate follows the batch, one entry each.
+
+The learning rate of an update is the rule's, times the schedule's factor, eased in by the warm-up
+(`Plan.learning_rate_at` in plan.py), times what the batch gains by AdaScale (`Course.learning_rate` in growth.py).
+"""
 
 from fractions import Fraction
 
