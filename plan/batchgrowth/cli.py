@@ -1,27 +1,31 @@
-"""The command line: `batchgrowth check | plan | crd`, and the commands of the trainer and the operator."""
+"""The command line: `batchgrowth check | plan | crd` and what they print; trainer and operator add their commands."""
 
 import json
+import math
 import pkgutil
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from fractions import Fraction
 from importlib.metadata import EntryPoint, entry_points
+from math import ceil
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from batchgrowth.choices import choices_help
 from batchgrowth.contract.logs import DASK_LEVEL_VARIABLE, FORMAT_VARIABLE, LEVEL_VARIABLE, LogFormat, LogLevel
 from batchgrowth.errors import BatchGrowthError, PodLimitError, SpecError
 from batchgrowth.growth import Course
+from batchgrowth.looks import Looks
 from batchgrowth.manifest.crd import crd_yaml
 from batchgrowth.manifest.pod_limits import PodLimits, PodSecurity, account_note, pod_faults, written_pods
 from batchgrowth.manifest.reading import load_manifest
-from batchgrowth.plan import make_plan
-from batchgrowth.spec import JobSpec
-from batchgrowth.tables import clock_note, exchange_note, gain_note, plan_table, plan_totals, shard_note
+from batchgrowth.plan import BatchDecision, Plan, Stage, make_plan
+from batchgrowth.spec import Growth, JobSpec
 
 COMMANDS = "batchgrowth.commands"
 """Entry-point group of the commands that the trainer and the operator bring."""
@@ -37,6 +41,9 @@ ROOMS = {
 """Command -> the part that brings it, which is also the extra that installs that part's libraries."""
 RECORDED = "batchgrowth_trainer.record.runs:recorded_course"
 """The trainer's function that reads a finished run: (folder, manifest or None, overrides) -> Course."""
+
+MOST_ROWS = 40
+"""The most stages that a table shows."""
 
 app = typer.Typer(
     name="batchgrowth",
@@ -112,8 +119,10 @@ def check(
 
 def check_pods(spec: JobSpec, standard: PodSecurity) -> None:
     """Raise PodLimitError if the pods of a job break the standard."""
-    if faults := pod_faults(spec, written_pods(spec), PodLimits(standard=standard, accounts=None)):
-        raise PodLimitError(faults)
+    limits = PodLimits(standard=standard, accounts=None)  # nobody knows here which accounts a cluster permits
+    broken = pod_faults(spec, written_pods(spec), limits)
+    if broken:
+        raise PodLimitError(broken)
 
 
 @app.command(epilog=choices_help())
@@ -124,7 +133,12 @@ def plan(
     set_: Set = None,
 ) -> None:
     """Print the plan of a manifest: its stages and totals."""
-    course = _course(file, run, set_ or ())
+    if run is not None:
+        course: Course = pkgutil.resolve_name(RECORDED)(run, file, set_ or ())
+    elif file is not None:
+        course = Course(load_manifest(file, set_ or ()).spec)
+    else:
+        raise typer.BadParameter("give a manifest, or --as with the output folder of a run")
     if output is Output.json:
         typer.echo(json.dumps(course.to_json(), indent=2))
         return
@@ -137,19 +151,157 @@ def plan(
             console.print(note, highlight=False)
 
 
-def _course(file: Path | None, run: Path | None, overrides: Sequence[str]) -> Course:
-    if run is not None:
-        recorded: Course = pkgutil.resolve_name(RECORDED)(run, file, overrides)
-        return recorded
-    if file is None:
-        raise typer.BadParameter("give a manifest, or --as with the output folder of a run")
-    return Course(load_manifest(file, overrides).spec)
-
-
 @app.command()
 def crd() -> None:
     """Print the CustomResourceDefinition."""
     typer.echo(crd_yaml(), nl=False)
+
+
+def plan_table(course: Course) -> Table:
+    """Return a table with a row per stage: epochs, batch, learning rate, workers, updates and share of the examples.
+
+    If stages were decided while training, a last column has the measured values that decided them. A long plan shows
+    its first and its last stages only.
+    """
+    plan = course.plan
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("stage", "epochs", "batch", "learning rate", "workers", "updates", "examples"):
+        table.add_column(name, justify="right")
+    if course.values:
+        table.add_column(course.quantity, justify="right")
+    hidden = len(plan.stages) - MOST_ROWS
+    for stage in plan.stages:
+        if hidden > 0 and stage.index == MOST_ROWS // 2:
+            table.add_row("…", f"{hidden} stages")
+        if hidden <= 0 or not MOST_ROWS // 2 <= stage.index < MOST_ROWS // 2 + hidden:
+            table.add_row(*_row(stage, course))
+    return table
+
+
+def _row(stage: Stage, course: Course) -> list[str]:
+    rate = f"{stage.learning_rate:g}"
+    last_rate = f"{stage.learning_rate_to:g}"
+    if last_rate != rate:
+        rate = f"{rate} → {last_rate}"
+    share = (stage.epoch_to - stage.epoch_from) / course.plan.epochs
+    row = [
+        str(stage.index),
+        f"{_epoch(stage.epoch_from)} – {_epoch(stage.epoch_to)}",
+        f"{stage.batch_size:,}",
+        rate,
+        str(stage.workers),
+        f"{stage.updates:,}",
+        f"{float(share):.1%}",
+    ]
+    if stage.index in course.values:
+        value = course.values[stage.index]
+        row.append(f"{value:.4g}" if math.isfinite(value) else "too large to measure")
+    return row
+
+
+def _epoch(epoch: Fraction) -> str:
+    if epoch.denominator == 1:
+        return f"{epoch.numerator:,}"
+    return f"{float(epoch):,.2f}"
+
+
+def plan_totals(course: Course, *, ran: bool = False) -> str:
+    """Return the total updates and examples, and how many updates the same job takes with a constant batch.
+
+    A measured job that has not run gets bounds instead: the most and the fewest updates.
+    """
+    if not course.is_measured:
+        return declared_totals(course.plan, course.spec)
+    if not ran:
+        plan = course.plan
+        batch = course.spec.batch
+        looks = batch.growth.looks or Looks()
+        # No plan has fewer updates than that of a first look which decides for the largest batch at once.
+        fewest = make_plan(course.spec, [BatchDecision(1, batch.maximum, 1.0)]).updates
+        return (
+            f"\nat most {plan.updates:,} and at least {fewest:,} updates for {plan.epochs:,} epochs of "
+            f"{plan.examples_per_epoch:,} examples; the batch grows from {batch.initial:,} to {batch.maximum:,} at "
+            f"most, as training measures its {course.quantity} {looks.when}"
+        )
+    if not course.decisions:
+        changes = f"the {course.quantity} has not changed the batch"
+    else:
+        times = f"{len(course.decisions)} times"
+        if len(course.decisions) == 1:
+            times = "once"
+        changes = f"the {course.quantity} changed the batch {times}, last at update {course.decisions[-1].update:,}"
+    return f"{declared_totals(course.plan, course.spec)}\n{changes}"
+
+
+def declared_totals(plan: Plan, spec: JobSpec) -> str:
+    """Return updates, examples, and the updates of a constant batch, for a plan that is known to its end."""
+    batch = spec.batch.model_copy(update={"maximum": spec.batch.initial, "growth": Growth()})
+    learning_rate = spec.learning_rate.model_copy(update={"schedule": None, "warmup": None})
+    constant = make_plan(spec.model_copy(update={"batch": batch, "learning_rate": learning_rate})).updates
+    examples = f"{plan.epochs:,} epochs of {plan.examples_per_epoch:,} examples"
+    total = f"\n{plan.updates:,} updates for {examples}"
+    if constant == plan.updates:
+        return f"{total}; the batch stays at {spec.batch.initial:,}"
+    ratio = constant / plan.updates
+    return f"{total}; a constant batch of {spec.batch.initial:,} takes {constant:,}, {ratio:.1f} times as many"
+
+
+def clock_note(spec: JobSpec) -> str:
+    """Return what a growth rule that looks at a clock means for a second run; empty for the other rules."""
+    if not spec.batch.growth.entry.looks_at_clock:
+        return ""
+    return (
+        f"note: {spec.batch.growth.type} looks at a clock, so another run may decide otherwise and end with other "
+        "weights. To repeat a run exactly, train what `batchgrowth manifest RUN` prints."
+    )
+
+
+def exchange_note(spec: JobSpec) -> str:
+    """Return what to expect of a second run if its weights will differ; empty if they will not."""
+    if spec.promise != "Nondeterministic":
+        return ""
+    if spec.exchange.entry.promise == "Nondeterministic":
+        whose = f"of exchange {spec.exchange.type}"
+    else:
+        whose = "that a GPU computes with deterministic: false"
+    return (
+        f"note: the weights {whose} differ from run to run, even on the same machine; the promise of equal weights "
+        "does not cover them."
+    )
+
+
+def gain_note(spec: JobSpec) -> str:
+    """Return how a measured gain changes the learning rates of the plan; empty without a gain."""
+    rate = spec.learning_rate
+    if not rate.entry.gain:
+        return ""
+    return (
+        f"note: {rate.rule} multiplies these learning rates by a gain between 1 and B / {spec.batch.initial:,}, for a "
+        f"batch of B, which training measures {rate.settings.when}."
+    )
+
+
+def shard_note(plan: Plan, spec: JobSpec) -> str:
+    """Return what a batch.shard below workers.examplesPerWorker costs; empty if it costs nothing.
+
+    A worker computes its shards one after another, each with a pass forward and backward.
+    """
+    if spec.batch.growth.entry.needs_noise or spec.learning_rate.entry.gain:
+        return ""  # the noise shows only between shards
+    fine = _passes(plan, plan.shard)
+    coarse = _passes(plan, spec.workers.examples_per_worker)
+    if fine <= coarse:
+        return ""
+    return (
+        f"note: batch.shard {plan.shard:,} is finer than the planned workers can use: each computes {fine:,} shards "
+        f"one after another, {fine / coarse:.1f} times as many as with shards of workers.examplesPerWorker, "
+        f"{spec.workers.examples_per_worker:,}. Small models train slower by almost that factor; leave batch.shard out."
+    )
+
+
+def _passes(plan: Plan, shard: int) -> int:
+    """Return how many shards the busiest worker computes over the whole plan."""
+    return sum(stage.updates * ceil(ceil(stage.batch_size / shard) / stage.workers) for stage in plan.stages)
 
 
 def add_command(entry: EntryPoint) -> None:

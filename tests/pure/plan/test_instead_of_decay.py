@@ -13,10 +13,10 @@ from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan
 from batchgrowth.choices import GROWTH, SCHEDULES
 from batchgrowth.choices.growth_declared import MOST_EPOCHS, InsteadOfDecayRule
 from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
+from batchgrowth.cli import plan_table, plan_totals
 from batchgrowth.extend import ScheduleRule, Until
 from batchgrowth.growth import Course
 from batchgrowth.looks import LARGEST_BATCH
-from batchgrowth.tables import plan_table, plan_totals
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console

@@ -14,10 +14,10 @@ import pytest
 from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan, mathematics
 from batchgrowth.choices import SCHEDULES
 from batchgrowth.choices.schedules import half_wave
+from batchgrowth.cli import plan_table, plan_totals
 from batchgrowth.extend import ScheduleRule, power, square_root
 from batchgrowth.growth import Course
 from batchgrowth.plan import schedule_of
-from batchgrowth.tables import plan_table, plan_totals
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
