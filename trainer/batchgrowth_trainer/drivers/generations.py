@@ -35,6 +35,7 @@ from batchgrowth_trainer.worker.messages import (
     Report,
     RowsReport,
 )
+from batchgrowth_trainer.worker.pause import longest_pause
 from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.calls import Asked
 from batchgrowth_trainer.workers.crew import Crew
@@ -96,12 +97,6 @@ class Generation:
         if gone:
             return f"{gone} of {len(self.members)} workers were lost"
         return next((outcome.lost for outcome in self.remaining.values() if outcome.lost), "")
-
-    def pause(self, otherwise: float) -> float | None:
-        """Return the longest pause of a member, in seconds, `otherwise` if all are newcomers; None until all began."""
-        if len(self.pauses) < len(self.members):
-            return None
-        return max((pause for pause in self.pauses.values() if pause is not None), default=otherwise)
 
 
 class GenerationsDriver:
@@ -329,11 +324,11 @@ class GenerationsDriver:
 
     def _record_resize(self, generation: Generation, update: int) -> None:
         """Record the resize, if it is one, with its longest pause once every member has begun."""
-        pause = generation.pause(time.monotonic() - self._ended_at)
-        if pause is None:
-            return
         size = len(generation.members)
+        if len(generation.pauses) < size:
+            return
         if self._size not in (0, size):
+            pause = longest_pause(generation.pauses.values(), otherwise=time.monotonic() - self._ended_at)
             self._run.record_resize(update, self._size, size, pause)
         self._size = size
 

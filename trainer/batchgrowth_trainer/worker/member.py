@@ -28,6 +28,7 @@ from batchgrowth_trainer.record.snapshot import PackedTensor, Snapshot, unpack
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.evaluation import is_judged, judged
 from batchgrowth_trainer.worker import messages
+from batchgrowth_trainer.worker.pause import PauseClock
 
 # --- Whether the thread that computes hangs: it has taken far longer for a shard than for any before it ---
 # The driver cannot tell: the process answers, and a worker that trains alone has no peers to give it up. Only this
@@ -180,7 +181,7 @@ class Member:
         longest = spec.exchange.entry.longest_round(spec.exchange.settings)
         self._rows: deque[HistoryRow] = deque(maxlen=_KEPT_ROWS + longest)
         self._evaluations: deque[messages.EvaluationReport] = deque(maxlen=_KEPT_EVALUATIONS)
-        self._idle_since: tuple[int, float] = (-1, 0.0)
+        self.pause_clock = PauseClock()
         self._model: Mapping[str, PackedTensor] = {}
 
     def train(self, order: messages.Order, send: Send, encryption: Encryption | None) -> messages.MemberOutcome:
@@ -270,25 +271,16 @@ class Member:
     def keep_row(self, row: HistoryRow) -> None:
         """Keep an update's row for `unreported`."""
         self._rows.append(row)
-        self.mark_idle()
+        self.pause_clock.start(self.replica.position.update)
 
     def keep_evaluation(self, evaluation: messages.EvaluationReport) -> None:
         """Keep an evaluation for `unreported`."""
         self._evaluations.append(evaluation)
-        self.mark_idle()
-
-    def mark_idle(self) -> None:
-        """Start the clock of `pause`."""
-        self._idle_since = (self.replica.position.update, time.perf_counter())
+        self.pause_clock.start(self.replica.position.update)
 
     def rows_after(self, update: int) -> tuple[HistoryRow, ...]:
         """Return the rows of later updates, as far as they are kept."""
         return tuple(row for row in tuple(self._rows) if row.update > update)
-
-    def pause(self) -> float | None:
-        """Seconds since this member last computed; None if it has not computed the update it stands at."""
-        update, since = self._idle_since
-        return time.perf_counter() - since if update == self.replica.position.update else None
 
 
 class _MemberGeneration:
@@ -313,7 +305,8 @@ class _MemberGeneration:
         replica = self._replica
         control = self._member.control
         began = replica.position.update
-        self._send(messages.GenerationBegan(self._order.generation, began, self._group.rank, self._member.pause()))
+        pause = self._member.pause_clock.seconds(began)
+        self._send(messages.GenerationBegan(self._order.generation, began, self._group.rank, pause))
         stop = False
         while True:
             self._evaluate_if_due()

@@ -1,0 +1,31 @@
+"""The pause at a resize: how long the members of a new generation have not computed when it begins.
+
+Each member measures its own and sends it to the driver with GenerationBegan; the longest is the pause of the resize.
+"""
+
+import time
+from collections.abc import Iterable
+
+
+class PauseClock:
+    """Measures how long a member has not computed."""
+
+    def __init__(self) -> None:
+        self._update = -1
+        self._since = 0.0
+
+    def start(self, update: int) -> None:
+        """Start over: the member has just computed `update`, or the evaluation after it."""
+        self._update = update
+        self._since = time.perf_counter()
+
+    def seconds(self, update: int) -> float | None:
+        """Return the seconds since the start; None if the member has its state, of `update`, from another member."""
+        if update != self._update:
+            return None
+        return time.perf_counter() - self._since
+
+
+def longest_pause(pauses: Iterable[float | None], otherwise: float) -> float:
+    """Return the longest of the members' pauses in seconds; `otherwise` if all of them are newcomers, without any."""
+    return max((pause for pause in pauses if pause is not None), default=otherwise)
