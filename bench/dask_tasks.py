@@ -15,8 +15,9 @@ from batchgrowth.manifest.reading import read_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.building import build_workload
+from batchgrowth_trainer.replica.data import fetch
 from batchgrowth_trainer.replica.devices import prepare_process
-from batchgrowth_trainer.workload import Workload, fetch
+from batchgrowth_trainer.workload import Workload
 from distributed import Client
 
 from bench.baselines import Sample, shares

@@ -1,7 +1,7 @@
 """Batches reach a GPU whole, from pinned memory, and while the process goes on."""
 
 import torch
-from batchgrowth_trainer.replica.devices import to_device
+from batchgrowth_trainer.replica.data import to_device
 
 
 def test_what_arrives_is_what_was_read() -> None:

@@ -4,30 +4,19 @@
 training loop makes on it for every shard.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from batchgrowth.errors import DataError, WorkloadError
+from batchgrowth.errors import WorkloadError
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from batchgrowth_trainer.blame import (
-    ReadFault,
-    advice_for,
-    is_of_the_device,
-    may_pass,
-    reason,
-    reported_as_workload_error,
     seen_at,
 )
 
 PerExample = Callable[[Any, Any], Tensor]
-Attempt = Callable[[Callable[[], Any]], Any]
-"""Calls a function that reads examples, perhaps more than once, and returns its result."""
 TrainingStep = Callable[[nn.Module, Any, Any], Tensor]
 Collate = Callable[[list[Any]], Any]
 """The examples of a shard -> their batch: (inputs, target), or a dictionary with one of TARGET_KEYS."""
@@ -74,7 +63,7 @@ class Workload:
 
     @property
     def test_sets(self) -> Mapping[str, Dataset]:
-        """The test sets by name; a single one has the name ""."""
+        """Return the test sets by name; a single one has the name ""."""
         if self.test is None:
             return {}
         return self.test if isinstance(self.test, Mapping) else {"": self.test}
@@ -104,104 +93,6 @@ class Workload:
                 f"and no_grad() on the way to it{seen_at(function)}"
             )
         return losses
-
-
-def at_once(read: Callable[[], Any]) -> Any:
-    """Read once: the default Attempt."""
-    return read()
-
-
-def fetch(
-    dataset: Dataset, indices: Tensor, attempt: Attempt = at_once, collate: Collate | None = None
-) -> tuple[Any, Any]:
-    """Return the inputs and targets at `indices` (int64, shape (N,)), collated along a first axis of N.
-
-    A `TensorDataset` is indexed once per tensor, another data set by `__getitems__` if it has it, else item by item.
-    If an example has more than two parts, the last is the target and the others are the inputs, as a tuple. If it is a
-    dictionary, the target is under one of TARGET_KEYS, and the inputs are the rest.
-    Raises DataError if an item cannot be read, a ReadFault if that may pass, and WorkloadError if it has no target.
-    """
-    if type(dataset) is TensorDataset and collate is None:
-        return _pair([tensor[indices] for tensor in dataset.tensors])
-    items = _items(dataset, indices.tolist(), attempt)
-    source = collate or getattr(dataset, "__getitem__", None)
-    return _pair(_collated(items, collate, source), source)
-
-
-def _pair(columns: Any, source: Any = None) -> tuple[Any, Any]:
-    """Split a batch that the function `source` made into its inputs and its target."""
-    if isinstance(columns, (list, tuple)) and len(columns) == 2:
-        return columns[0], columns[1]
-    if isinstance(columns, Mapping):
-        return _split(columns, source)
-    if not isinstance(columns, (list, tuple)):
-        raise WorkloadError(
-            f"a batch is a {type(columns).__name__}; let collate return (inputs, target){seen_at(source)}"
-        )
-    if len(columns) < 2:
-        raise WorkloadError(
-            f"workload.train: an example has {len(columns)} part; an (input, target) pair is needed "
-            f"(without a target, give None){seen_at(source)}"
-        )
-    return tuple(columns[:-1]), columns[-1]
-
-
-def _split(columns: Mapping[str, Any], source: Any) -> tuple[dict[str, Any], Any]:
-    at = next((key for key in TARGET_KEYS if key in columns), None)
-    if at is None:
-        raise WorkloadError(
-            f"an example is a dictionary of {', '.join(map(str, columns))}; add its target under one of "
-            f"{', '.join(TARGET_KEYS)}, or return an (input, target) pair{seen_at(source)}"
-        )
-    return {key: value for key, value in columns.items() if key != at}, columns[at]
-
-
-def _items(dataset: Dataset, indices: list[int], attempt: Attempt) -> list[Any]:
-    many = getattr(dataset, "__getitems__", None)
-    if many is not None:
-        return list(attempt(lambda: _read(many, indices, dataset, indices)))
-    if attempt is at_once:  # spares a call for each example
-        return [_read(dataset.__getitem__, index, dataset, (index,)) for index in indices]
-    return [attempt(partial(_read, dataset.__getitem__, index, dataset, (index,))) for index in indices]
-
-
-def _read(get: Callable[[Any], Any], key: Any, dataset: Dataset, indices: Sequence[int]) -> Any:
-    try:
-        return get(key)
-    except Exception as error:
-        which = f"example{'s' if len(indices) > 1 else ''} {_few(indices)} of {type(dataset).__name__}"
-        remedy = advice_for(error) or f"read it alone in Python to see the whole traceback: train[{indices[0]}]"
-        text = f"{which}: {reason(error)}; {remedy}"
-        passing = may_pass(error) or is_of_the_device(error)
-        raise (ReadFault(text, which) if passing else DataError(text)) from error
-
-
-def _collated(items: list[Any], own: Collate | None, source: Any) -> Any:
-    if own is not None:
-        with reported_as_workload_error(
-            "collate", "call it with a list of examples in Python to see the whole traceback"
-        ):
-            return own(items)
-    try:
-        columns = collate(items, collate_fn_map=_COLLATED)
-    except (TypeError, RuntimeError, KeyError, ValueError) as error:
-        raise WorkloadError(
-            f"examples cannot be put into one batch: {type(error).__name__}: {error}; return tensors, numbers or "
-            f"arrays of one shape, or give the workload a collate function{seen_at(source)}"
-        ) from error
-    if not isinstance(columns, (list, tuple, Mapping)):
-        raise WorkloadError(
-            f"an example is a {type(items[0]).__name__}; return an (input, target) pair{seen_at(source)}"
-        )
-    return columns
-
-
-def _collated_none(items: list[Any], **_: Any) -> None:
-    if any(item is not None for item in items):
-        raise TypeError("None is mixed with values")
-
-
-_COLLATED = {**default_collate_fn_map, type(None): _collated_none}
 
 
 def predict(model: nn.Module, inputs: Any) -> Any:
@@ -244,7 +135,3 @@ def _check_none_dropped(collate: Collate, target: Tensor, values: Tensor, exampl
 def correct(output: Tensor, target: Tensor) -> Tensor:
     """Return the accuracy metric: 1.0 if the largest class score of (N, C) is the target's, (N,), otherwise 0.0."""
     return (output.argmax(dim=1) == target).to(torch.float32)
-
-
-def _few(indices: Sequence[int]) -> str:
-    return ", ".join(map(str, indices[:4])) + (" …" if len(indices) > 4 else "")

@@ -11,7 +11,7 @@ from batchgrowth_trainer.exchange import compression as module
 from batchgrowth_trainer.exchange.compression import BLOCK, BFloat16, Coding, Int8, compression_in
 from batchgrowth_trainer.exchange.group import LoneGroup
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
-from batchgrowth_trainer.replica.rows import lay_out
+from batchgrowth_trainer.replica.flat import lay_out
 from hypothesis import example, given
 from hypothesis import strategies as st
 from threads import Fake, together

@@ -9,7 +9,7 @@ from batchgrowth.shards import tree_sum
 from batchgrowth_trainer.exchange.connections import LARGEST_MESH, TOKEN_BYTES, Door, grid_of, rows_for, seats
 from batchgrowth_trainer.exchange.group import TcpGroup
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.replica.rows import lay_out
+from batchgrowth_trainer.replica.flat import lay_out
 from torch import Tensor
 
 MEMBERS = 3 * LARGEST_MESH + 8

@@ -9,7 +9,7 @@ from batchgrowth_trainer.exchange import reduction
 from batchgrowth_trainer.exchange.connections import grid_of, rows_for
 from batchgrowth_trainer.exchange.group import LoneGroup, PeerLost, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_by_member, bytes_sent
-from batchgrowth_trainer.replica.rows import add_up, lay_out
+from batchgrowth_trainer.replica.flat import add_up, lay_out
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from threads import Fake, together

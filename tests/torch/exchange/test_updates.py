@@ -14,7 +14,7 @@ from batchgrowth_trainer.exchange import connections
 from batchgrowth_trainer.exchange.connections import Door, Encryption, Seat, seats
 from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.replica.rows import lay_out
+from batchgrowth_trainer.replica.flat import lay_out
 from distributed.security import Security
 from torch import Tensor
 

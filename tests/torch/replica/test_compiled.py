@@ -12,7 +12,7 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.building import build_workload
 from batchgrowth_trainer.replica import compiled
-from batchgrowth_trainer.replica.compiled import Compiled
+from batchgrowth_trainer.replica.devices import Compiled
 from batchgrowth_trainer.replica.replica import Replica
 
 BUILD = """

@@ -11,7 +11,8 @@ import pytest
 import torch
 from batchgrowth.contract.environment import worker_environment
 from batchgrowth.errors import WorkloadError
-from batchgrowth_trainer.replica.devices import make_device, prepare_process, to_device
+from batchgrowth_trainer.replica.data import to_device
+from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from torch import Tensor
 
 

@@ -11,8 +11,8 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from batchgrowth.shards import merge_order
+from batchgrowth_trainer.replica.flat import add_up, lay_out
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.rows import add_up, lay_out
 from batchgrowth_trainer.workload import Workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth.errors import DataError, WorkloadError
-from batchgrowth_trainer.workload import TARGET_KEYS, checked, correct, fetch, predict
+from batchgrowth_trainer.replica.data import fetch
+from batchgrowth_trainer.workload import TARGET_KEYS, checked, correct, predict
 from torch import Tensor, nn
 from torch.utils.data import Subset, TensorDataset
 

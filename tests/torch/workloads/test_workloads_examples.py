@@ -11,7 +11,8 @@ from batchgrowth.manifest.reading import load_manifest
 from batchgrowth.plan import make_plan
 from batchgrowth_trainer.loading import find_function, load_workload
 from batchgrowth_trainer.record.history import EVALUATION_HEADER, HISTORY_HEADER
-from batchgrowth_trainer.workload import fetch, predict
+from batchgrowth_trainer.replica.data import fetch
+from batchgrowth_trainer.workload import predict
 
 ROOT = Path(__file__).parents[3]
 SPIRAL = ROOT / "examples" / "spiral"

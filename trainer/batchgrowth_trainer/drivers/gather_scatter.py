@@ -27,9 +27,9 @@ from batchgrowth_trainer.drivers.single_process import evaluate_if_due
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Trained, pack_all
 from batchgrowth_trainer.replica.evaluation import trained_of
+from batchgrowth_trainer.replica.flat import add_up, lay_out
 from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.rows import add_up, lay_out
 from batchgrowth_trainer.sinks.events import BackedUp, BytesSent
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Gradients, Left

@@ -48,12 +48,12 @@ def _update_after_update(replica: Replica) -> Iterator[Advance]:
     def update(run: RunState, replica: Replica) -> None:
         step = replica.plan.step_at(replica.position)
         began = time.perf_counter()
-        whole = replica.partials(step, _all_shards(step), runs=_all_shards)
-        replica.tail.write_timing(whole[0].row, stopwatch.timing)
-        done = replica.commit(step, whole[0].row)
-        replica.rows.release(whole)  # not before: the total is one of these rows
+        [total] = replica.partials(step, (0, step.shards), runs=_all_shards)
+        replica.tail.write_timing(total.row, stopwatch.timing)
+        done = replica.commit(step, total.row)
         seconds = time.perf_counter() - began
         stopwatch.lap(step, 1, seconds)
+        replica.rows.release([total])  # not before `commit`, which reads and overwrites the row
         run.record_rows([HistoryRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
         if compression is not None and compression.error is not None:
             run.publish(Compressed(compression.error))
@@ -70,6 +70,8 @@ def evaluate_if_due(run: RunState, replica: Replica) -> bool:
     """Evaluate the replica at the end of an epoch, if that is due and not done; return whether it was."""
     judgement = replica.judgement
     position = replica.position
+    if position.offset:
+        return False  # in the middle of an epoch, as at most updates
     if not run.evaluation_due(position, judgement.known(position.epoch)):
         return False
     values = judged(replica, 0, 1, only_one)

@@ -16,9 +16,9 @@ from batchgrowth_trainer.exchange.group import PeerLost
 from batchgrowth_trainer.exchange.reduction import BucketSums, Reduction, bytes_sent, length_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.exchange.streaming import Stream, stream_of
+from batchgrowth_trainer.replica.flat import Partial, lay_out
 from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import ComputeShard
-from batchgrowth_trainer.replica.rows import Partial, lay_out
 
 
 class AllReduce:

@@ -11,8 +11,8 @@ import torch
 from batchgrowth.spec import JobSpec
 from torch import Tensor
 
+from batchgrowth_trainer.replica.flat import Partial
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.rows import Partial
 
 BLOCK = 1024
 """The numbers that share a scale."""

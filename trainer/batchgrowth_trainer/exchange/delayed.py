@@ -18,8 +18,8 @@ from batchgrowth_trainer.exchange.all_reduce import AllReduce, run_of
 from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.record.history import Committed
+from batchgrowth_trainer.replica.flat import Partial
 from batchgrowth_trainer.replica.replica import Replica, undone_by_errors
-from batchgrowth_trainer.replica.rows import Partial
 
 _UPDATES = 16  # in a round
 _ROWS = "pending.rows"

@@ -15,8 +15,8 @@ from torch import Tensor
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.replica.data import Request
+from batchgrowth_trainer.replica.flat import lay_out
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.rows import lay_out
 
 # --- The updates that a logical replica makes by itself, with its part of each batch ---
 

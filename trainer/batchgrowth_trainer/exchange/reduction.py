@@ -13,7 +13,7 @@ from torch import Tensor
 from batchgrowth_trainer.exchange.compression import Coding
 from batchgrowth_trainer.exchange.connections import Grid, grid_of
 from batchgrowth_trainer.exchange.group import Group
-from batchgrowth_trainer.replica.rows import Layout, add_parts, add_up, lay_out, lay_out_runs
+from batchgrowth_trainer.replica.flat import Layout, add_parts, add_up, lay_out, lay_out_runs
 
 # --- How a reduction cuts its rows: which are short, into how many slices a long one is cut, and where ---
 

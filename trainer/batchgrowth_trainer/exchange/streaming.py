@@ -13,9 +13,8 @@ from functools import partial
 from batchgrowth.shards import split, tree_sum
 from torch import Tensor
 
-from batchgrowth_trainer.replica.flat import FlatParameters
+from batchgrowth_trainer.replica.flat import FlatParameters, Partial
 from batchgrowth_trainer.replica.replica import ComputeShard, Replica
-from batchgrowth_trainer.replica.rows import Partial
 
 BUCKET = 1 << 18
 """The elements that a bucket has at least, 1 MiB; the last one may have fewer."""

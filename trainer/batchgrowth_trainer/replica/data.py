@@ -5,25 +5,38 @@ import logging
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.plan import Plan, Step
 from batchgrowth.shards import shard_bounds
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_any, wait_exponential
 from tenacity.stop import stop_base
 from torch import Tensor
 from torch.utils.data import TensorDataset
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from batchgrowth_trainer.blame import ReadFault
-from batchgrowth_trainer.workload import Dataset, Workload, fetch
+from batchgrowth_trainer.blame import (
+    ReadFault,
+    advice_for,
+    is_of_the_device,
+    may_pass,
+    reason,
+    reported_as_workload_error,
+    seen_at,
+)
+from batchgrowth_trainer.workload import TARGET_KEYS, Collate, Dataset, Workload
 
-# --- Every random number of a run, as a pure function of the job's seed and the purpose of the draw ---
-# The number of workers is not an argument, so no draw can depend on it.
+_LOG = logging.getLogger(__name__)
+
+# Each random number of a run is a pure function of the job's seed and the purpose of the draw. The number of workers is
+# not an argument, so no draw can depend on it.
 
 _MASK_31 = (1 << 31) - 1
 
@@ -87,16 +100,6 @@ def example_order(seed: int, epoch: int, examples: int) -> Tensor:
     return torch.randperm(examples, generator=generator)
 
 
-# --- Reads the examples of a shard; an example that cannot be read is read again, with the same random draws ---
-
-MOST_TRIES = 10  # of one example
-_RETRY_SECONDS = 30.0  # for one shard; half of the default of exchange.timeoutSeconds, after which peers give up
-_FIRST_WAIT_SECONDS = 0.1
-_LONGEST_WAIT_SECONDS = 5.0
-
-_LOG = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """The examples at `indices`, int64, shape (N,), drawn with a seed that only they have.
@@ -107,6 +110,61 @@ class Request:
     test: str | None
     indices: Tensor
     seed: int
+
+
+Runs = Callable[[Step], tuple[int, int]]
+"""An update -> the shards [lo, hi) of it that this process computes."""
+
+Ahead = Callable[[int], Iterator[Request]]
+"""A shard -> the requests for its examples, and for those that are read after them."""
+
+
+def none_known(_: Step) -> tuple[int, int]:
+    """No shards: nothing is read ahead of the present update."""
+    return 0, 0
+
+
+class Requests:
+    """The requests for the training examples of a job; `draws` is whether reading them may draw random numbers."""
+
+    def __init__(self, seed: int, *, draws: bool = True) -> None:
+        self._seed = seed
+        self._draws = draws
+        self._orders: dict[int, Tensor] = {}
+
+    def of(self, plan: Plan, step: Step, shard: int) -> Request:
+        """Return the request for one shard of an update."""
+        bounds = shard_bounds(step.examples, step.shards)
+        first = step.position.offset
+        order = self.order(step.position.epoch, plan.examples_per_epoch)
+        indices = order[first + bounds[shard] : first + bounds[shard + 1]]
+        return Request(None, indices, reading_seed(self._seed, step.position.update, shard) if self._draws else 0)
+
+    def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
+        """Yield the requests for these shards of an update, and for the `runs` of later ones, to the end of the plan.
+
+        With `none_known` they end after these shards: to plan each later update takes a second in a long job.
+        """
+        yield from (self.of(plan, step, shard) for shard in shards)
+        while runs is not none_known and not plan.is_done(step.after):
+            step = plan.step_at(step.after)
+            yield from (self.of(plan, step, shard) for shard in range(*runs(step)))
+
+    def order(self, epoch: int, examples: int) -> Tensor:
+        """Return the epoch's permutation of the examples.
+
+        The epoch before is kept too, since an update may still read it while later ones are read ahead.
+        """
+        if epoch not in self._orders:
+            kept = {known: order for known, order in self._orders.items() if known == epoch - 1}
+            self._orders = kept | {epoch: example_order(self._seed, epoch, examples)}
+        return self._orders[epoch]
+
+
+MOST_TRIES = 10  # of one example
+_RETRY_SECONDS = 30.0  # for one shard; half of the default of exchange.timeoutSeconds, after which peers give up
+_FIRST_WAIT_SECONDS = 0.1
+_LONGEST_WAIT_SECONDS = 5.0
 
 
 def read(workload: Workload, request: Request) -> tuple[Any, Any]:
@@ -165,52 +223,121 @@ class _stop_at(stop_base):  # noqa: N801
         return time.monotonic() + state.upcoming_sleep > self._ends
 
 
-# Which examples a shard has: the job's order of each epoch, cut into batches and shards. The same in every process.
-
-Runs = Callable[[Step], tuple[int, int]]
-"""An update -> the shards [lo, hi) of it that this process computes."""
-
-Ahead = Callable[[int], Iterator[Request]]
-"""A shard -> the requests for its examples, and for those that are read after them."""
+Attempt = Callable[[Callable[[], Any]], Any]
+"""Calls a function that reads examples, perhaps more than once, and returns its result."""
 
 
-def none_known(_: Step) -> tuple[int, int]:
-    """No shards: nothing is read ahead of the present update."""
-    return 0, 0
+def at_once(read: Callable[[], Any]) -> Any:
+    """Read once: the default Attempt."""
+    return read()
 
 
-class Requests:
-    """The requests for the training examples of a job; `draws` is whether reading them may draw random numbers."""
+def fetch(
+    dataset: Dataset, indices: Tensor, attempt: Attempt = at_once, collate: Collate | None = None
+) -> tuple[Any, Any]:
+    """Return the inputs and targets at `indices` (int64, shape (N,)), collated along a first axis of N.
 
-    def __init__(self, seed: int, *, draws: bool = True) -> None:
-        self._seed = seed
-        self._draws = draws
-        self._orders: dict[int, Tensor] = {}
+    A `TensorDataset` is indexed once per tensor, another data set by `__getitems__` if it has it, else item by item.
+    If an example has more than two parts, the last is the target and the others are the inputs, as a tuple. If it is a
+    dictionary, the target is under one of TARGET_KEYS, and the inputs are the rest.
+    Raises DataError if an item cannot be read, a ReadFault if that may pass, and WorkloadError if it has no target.
+    """
+    if type(dataset) is TensorDataset and collate is None:
+        return _pair([tensor[indices] for tensor in dataset.tensors])
+    many = getattr(dataset, "__getitems__", None)
+    numbers = indices.tolist()
+    if many is not None:
+        items = list(attempt(lambda: _read(many, numbers, dataset, numbers)))
+    elif attempt is at_once:  # spares a call for each example
+        items = [_read(dataset.__getitem__, number, dataset, (number,)) for number in numbers]
+    else:
+        items = [attempt(partial(_read, dataset.__getitem__, number, dataset, (number,))) for number in numbers]
+    source = collate or getattr(dataset, "__getitem__", None)
+    return _pair(_collated(items, collate, source), source)
 
-    def of(self, plan: Plan, step: Step, shard: int) -> Request:
-        """Return the request for one shard of an update."""
-        bounds = shard_bounds(step.examples, step.shards)
-        first = step.position.offset
-        order = self.order(step.position.epoch, plan.examples_per_epoch)
-        indices = order[first + bounds[shard] : first + bounds[shard + 1]]
-        return Request(None, indices, reading_seed(self._seed, step.position.update, shard) if self._draws else 0)
 
-    def coming(self, plan: Plan, step: Step, shards: range, runs: Runs) -> Iterator[Request]:
-        """Yield the requests for these shards of an update, and for the `runs` of later ones, to the end of the plan.
+def _pair(columns: Any, source: Any = None) -> tuple[Any, Any]:
+    """Split a batch that the function `source` made into its inputs and its target."""
+    if isinstance(columns, (list, tuple)) and len(columns) == 2:
+        return columns[0], columns[1]
+    if isinstance(columns, Mapping):
+        at = next((key for key in TARGET_KEYS if key in columns), None)
+        if at is None:
+            raise WorkloadError(
+                f"an example is a dictionary of {', '.join(map(str, columns))}; add its target under one of "
+                f"{', '.join(TARGET_KEYS)}, or return an (input, target) pair{seen_at(source)}"
+            )
+        return {key: value for key, value in columns.items() if key != at}, columns[at]
+    if not isinstance(columns, (list, tuple)):
+        raise WorkloadError(
+            f"a batch is a {type(columns).__name__}; let collate return (inputs, target){seen_at(source)}"
+        )
+    if len(columns) < 2:
+        raise WorkloadError(
+            f"workload.train: an example has {len(columns)} part; an (input, target) pair is needed "
+            f"(without a target, give None){seen_at(source)}"
+        )
+    return tuple(columns[:-1]), columns[-1]
 
-        With `none_known` they end after these shards: to plan each later update takes a second in a long job.
-        """
-        yield from (self.of(plan, step, shard) for shard in shards)
-        while runs is not none_known and not plan.is_done(step.after):
-            step = plan.step_at(step.after)
-            yield from (self.of(plan, step, shard) for shard in range(*runs(step)))
 
-    def order(self, epoch: int, examples: int) -> Tensor:
-        """Return the epoch's permutation of the examples.
+def _read(get: Callable[[Any], Any], key: Any, dataset: Dataset, indices: Sequence[int]) -> Any:
+    """Return `get(key)`, the examples at `indices`. Raises DataError, which is a ReadFault if the error may pass."""
+    try:
+        return get(key)
+    except Exception as error:
+        numbers = ", ".join(map(str, indices[:4])) + (" …" if len(indices) > 4 else "")
+        which = f"example{'s' if len(indices) > 1 else ''} {numbers} of {type(dataset).__name__}"
+        remedy = advice_for(error) or f"read it alone in Python to see the whole traceback: train[{indices[0]}]"
+        text = f"{which}: {reason(error)}; {remedy}"
+        passing = may_pass(error) or is_of_the_device(error)
+        raise (ReadFault(text, which) if passing else DataError(text)) from error
 
-        The epoch before is kept too, since an update may still read it while later ones are read ahead.
-        """
-        if epoch not in self._orders:
-            kept = {known: order for known, order in self._orders.items() if known == epoch - 1}
-            self._orders = kept | {epoch: example_order(self._seed, epoch, examples)}
-        return self._orders[epoch]
+
+def _collated(items: list[Any], own: Collate | None, source: Any) -> Any:
+    if own is not None:
+        with reported_as_workload_error(
+            "collate", "call it with a list of examples in Python to see the whole traceback"
+        ):
+            return own(items)
+    try:
+        columns = collate(items, collate_fn_map=_COLLATED)
+    except (TypeError, RuntimeError, KeyError, ValueError) as error:
+        raise WorkloadError(
+            f"examples cannot be put into one batch: {type(error).__name__}: {error}; return tensors, numbers or "
+            f"arrays of one shape, or give the workload a collate function{seen_at(source)}"
+        ) from error
+    if not isinstance(columns, (list, tuple, Mapping)):
+        raise WorkloadError(
+            f"an example is a {type(items[0]).__name__}; return an (input, target) pair{seen_at(source)}"
+        )
+    return columns
+
+
+def _collated_none(items: list[Any], **_: Any) -> None:
+    if any(item is not None for item in items):
+        raise TypeError("None is mixed with values")
+
+
+_COLLATED = {**default_collate_fn_map, type(None): _collated_none}
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Return `value` with every tensor, also those in tuples, lists and dicts, moved to `device`.
+
+    To a GPU a tensor is copied from pinned memory, so that the copy does not hold up the process.
+    """
+    if device.type == "cpu":
+        return value
+    if isinstance(value, Tensor):
+        # Torch keeps pinned memory until the copy has ended.
+        is_copied = device.type == "cuda" and value.device.type == "cpu" and value.layout is torch.strided
+        if is_copied and not value.is_pinned():
+            value = value.pin_memory()
+        return value.to(device, non_blocking=True)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(to_device(item, device) for item in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(to_device(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: to_device(item, device) for key, item in value.items()}
+    return value

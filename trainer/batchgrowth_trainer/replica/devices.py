@@ -2,13 +2,18 @@
 
 import ctypes
 import os
+import shutil
+import sysconfig
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import torch
 from batchgrowth.contract.environment import ARENAS, MMAPPED_CHUNKS, TRIM_THRESHOLD_BYTES
+from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import JobSpec
-from torch import Tensor
 
 from batchgrowth_trainer.blame import DeviceFault
 
@@ -62,25 +67,64 @@ def autocast(spec: JobSpec, device: torch.device) -> AbstractContextManager[obje
     return nullcontext()  # entering autocast takes several microseconds, even if it does nothing
 
 
-def to_device(value: Any, device: torch.device) -> Any:
-    """`value` with every tensor, also those in tuples, lists and dicts, moved to `device`.
-
-    To a GPU a tensor is copied from pinned memory, so that the copy does not hold up the process.
-    """
-    if device.type == "cpu":
-        return value
-    if isinstance(value, Tensor):
-        return _pinned(value, device).to(device, non_blocking=True)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(to_device(item, device) for item in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(to_device(item, device) for item in value)
-    if isinstance(value, dict):
-        return {key: to_device(item, device) for key, item in value.items()}
-    return value
+MOST_OTHER_REASONS = 64
+"""How often a function is compiled again beyond the sizes that a shard can have; torch then fell back in silence."""
 
 
-def _pinned(value: Tensor, device: torch.device) -> Tensor:
-    """`value` in pinned memory if it must be copied to a GPU; torch keeps that memory until the copy has ended."""
-    is_copied = device.type == "cuda" and value.device.type == "cpu" and value.layout is torch.strided
-    return value.pin_memory() if is_copied and not value.is_pinned() else value
+_LIMIT: ContextVar[int] = ContextVar("_LIMIT", default=0)  # like torch's settings, of which each task of Dask has own
+
+
+class Compiled:
+    """`function` compiled, without a fallback to the interpreter."""
+
+    def __init__(self, function: Callable[..., Any], spec: JobSpec, device: torch.device) -> None:
+        """Raise WorkloadError if this machine has no compiler for the device."""
+        if lacking := _lacking(device):
+            raise WorkloadError(
+                f"compile: true needs {lacking}, which this machine does not have. Install it, in pods by an image "
+                "FROM ours (docs/training.md), or remove compile from the spec."
+            )
+        self._most = spec.shard + MOST_OTHER_REASONS
+        options: dict[str, str | int | bool | Callable[..., Any]]
+        options = {"compile_threads": 1, "cpp.threads": spec.workers.threads, "deterministic": True}
+        self._call = torch.compile(function, dynamic=False, options=options)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what the function returns.
+
+        Raises WorkloadError if it must be compiled too often, and what it raises.
+        """
+        from torch._dynamo import config
+        from torch._dynamo.exc import FailOnRecompileLimitHit
+
+        if _LIMIT.get() != self._most:
+            config.recompile_limit = self._most
+            config.accumulated_recompile_limit = 2 * self._most
+            config.fail_on_recompile_limit_hit = True
+            _LIMIT.set(self._most)
+        try:
+            return self._call(*arguments)
+        except FailOnRecompileLimitHit as error:
+            raise WorkloadError(
+                f"compile: the workload was compiled {self._most} times, as something other than the number of "
+                "examples differs from shard to shard, such as the length of the longest. Pad to a few lengths, keep "
+                f"numbers that change in tensors, or remove compile from the spec. torch says: {error}"
+            ) from error
+
+
+def _lacking(device: torch.device) -> str:
+    """Return what is missing to compile for the device; empty if nothing is."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+    from torch.utils._triton import has_triton
+
+    if device.type == "cuda":
+        compilers = os.environ.get("CC", ""), "gcc", "clang"
+        has_compiler = any(shutil.which(name) for name in compilers if name)
+        return "" if has_triton() and has_compiler else "Triton and a C compiler (gcc; CC names another)"
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "a C++ compiler (g++; CXX names another)"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return "" if header.exists() else f"Python's headers (python3-dev; {header})"

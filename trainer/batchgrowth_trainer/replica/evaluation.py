@@ -14,10 +14,10 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
 from batchgrowth_trainer.record.snapshot import Trained
-from batchgrowth_trainer.replica.data import Request, draw_seed, seed_generators
-from batchgrowth_trainer.replica.devices import autocast, to_device
+from batchgrowth_trainer.replica.data import Request, draw_seed, seed_generators, to_device
+from batchgrowth_trainer.replica.devices import autocast
+from batchgrowth_trainer.replica.flat import Layout, lay_out
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.replica.rows import Layout, lay_out
 from batchgrowth_trainer.workload import Workload, checked, predict
 
 # --- The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members ---
@@ -93,7 +93,8 @@ def computed(replica: Replica, name: str, run: tuple[int, int]) -> dict[int, Chu
     with torch.no_grad(), replica.as_evaluated():
         for chunk in range(*run):
             chunks[chunk] = _chunk(replica, name, range(chunk, run[1]))
-            replica.on_shard()
+            if replica.on_shard is not None:
+                replica.on_shard()
             replica.buffers.restore(start)  # if a model writes buffers in eval mode, the next chunk must not see it
     replica.model.train()
     return chunks

@@ -1,24 +1,33 @@
-"""A model's parameters as views of one flat vector, and its buffers as views of one per dtype.
+"""The flat vectors of a replica: its parameters, its buffers, and the rows in which the sums of an update are made.
 
-An update then needs one broadcast, one checkpoint tensor and one optimizer step instead of a call per tensor.
+All parameters are views of one vector, and all buffers of one per dtype. So an update needs one broadcast, one
+checkpoint tensor and one optimizer step instead of a call per tensor.
+
+A row has L = `Rows.length` float32 numbers, in three parts:
+    gradient   of all parameters, `FlatParameters.length` numbers
+    change     of all buffers, `FlatBuffers.length` numbers
+    tail       the quantities, two numbers of timing if the growth looks at a clock, and a member's request to stop
+Rows are added along one fixed tree, so every number in them has the same bits for any number of members.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+from math import inf
 
 import torch
+from batchgrowth.errors import WorkloadError
+from batchgrowth.looks import NOT_TIMED, Timing
+from batchgrowth.plan import Step
+from batchgrowth.shards import merge_order, shard_runs, subtrees
 from torch import Tensor, nn
 
 from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
 
 _ALIGNMENT = 16  # elements (64 bytes of float32), so that kernels take the same code path for every view
-
-
-def _aligned(count: int) -> int:
-    return -(-count // _ALIGNMENT) * _ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,7 @@ class Span:
 
     @property
     def place(self) -> slice:
-        """The tensor's elements in the flat vector."""
+        """Return the tensor's elements in the flat vector."""
         return slice(self.start, self.start + torch.Size(self.shape).numel())
 
     def of(self, flat: Tensor) -> Tensor:
@@ -39,42 +48,14 @@ class Span:
         return flat[self.place].view(self.shape)
 
 
-def _lay_out(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int]:
+def _lay_out_spans(named: Sequence[tuple[str, Tensor]]) -> tuple[list[Span], int]:
+    """Return a span for each tensor, one behind the other, and the length of the vector that holds them."""
     spans = []
     end = 0
     for name, tensor in named:
         spans.append(Span(name, tuple(tensor.shape), end))
-        end += _aligned(tensor.numel())
+        end += -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
     return spans, end
-
-
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """A buffer's place in its module, for models that replace a buffer instead of writing into it."""
-
-    name: str
-    owner: nn.Module
-    key: str
-    view: Tensor
-
-    def copy_replacement(self) -> None:
-        """Copy a tensor that replaced the buffer into the view, and put the view back.
-
-        Raises WorkloadError if their shapes differ.
-        """
-        current = self.owner._buffers[self.key]
-        if current is not self.view and current is not None:
-            with reported_as_workload_error(
-                f"replacing the buffer model.{self.name}, of shape {tuple(self.view.shape)}, by one of shape "
-                f"{tuple(current.shape)}",
-                f"give it the same shape in every call of the model, and in __init__{seen_at(self.owner)}",
-            ):
-                self.view.copy_(current)
-            self.owner._buffers[self.key] = self.view
-
-    def put_back(self) -> None:
-        """Put the view back, without the value of a replacement."""
-        self.owner._buffers[self.key] = self.view
 
 
 class FlatParameters:
@@ -88,9 +69,9 @@ class FlatParameters:
     ) -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         last = [one for one in named if is_last(*one)]
-        self.spans, self.length = _lay_out([*(one for one in named if not is_last(*one)), *last])
+        self.spans, self.length = _lay_out_spans([*(one for one in named if not is_last(*one)), *last])
         self.last_from = self.spans[-len(last)].start if last else self.length
-        """Where those for which `is_last` is true begin; they lie behind the others."""
+        """The start of the parameters for which `is_last` is true; they lie behind the others."""
         self._starts = [*(span.start for span in self.spans), self.length]
         self.lengths = [end - start for start, end in pairwise(self._starts)]
         """The elements from each parameter to the next; those between two are 0."""
@@ -107,7 +88,7 @@ class FlatParameters:
             parameter.data = span.of(self.vector.data)
 
     def of_copy(self, model: nn.Module, *, shared: bool) -> "FlatParameters":
-        """Those of a copy of the model: views of the same vector if `shared`, else of a copy of it."""
+        """Return those of a copy of the model: views of the same vector if `shared`, else of a copy of it."""
         other = copy(self)
         if not shared:
             other.vector = nn.Parameter(self.vector.data.clone())
@@ -118,9 +99,10 @@ class FlatParameters:
         """Return views of `row`, one per trained parameter, for backward to accumulate into."""
         return [span.of(row) for _, span in self.members]
 
-    def places(self, cuts: Sequence[int]) -> list[slice]:
-        """Return the elements from each of these parameters, by number, to the next."""
-        return [slice(self._starts[lo], self._starts[hi]) for lo, hi in pairwise(cuts)]
+    def collect_into(self, views: list[Tensor]) -> None:
+        """Make the next backward accumulate into `views`, which must be zero."""
+        for (parameter, _), view in zip(self.members, views, strict=True):
+            parameter.grad = view
 
     def cuts(self, parts: int) -> list[int]:
         """Return the numbers of the parameters at which N parts of about equal length begin, and the number of all."""
@@ -128,19 +110,25 @@ class FlatParameters:
         starts = self._starts
         return [min(range(len(starts)), key=lambda number: abs(starts[number] - each)) for each in wanted]
 
-    def collect_into(self, views: list[Tensor]) -> None:
-        """Make the next backward accumulate into `views`, which must be zero."""
-        for (parameter, _), view in zip(self.members, views, strict=True):
-            parameter.grad = view
-
-
-_Home = tuple[str, Tensor, list[tuple[nn.Module, str]]]
-"""A buffer: its name, its tensor, and the (module, key) pairs that hold it."""
-_TINY = 1e-30  # the change that stands for "finite now, and 0": a change of 0 would mean "unchanged"
+    def places(self, cuts: Sequence[int]) -> list[slice]:
+        """Return the elements from each of these parameters, by number, to the next."""
+        return [slice(self._starts[lo], self._starts[hi]) for lo, hi in pairwise(cuts)]
 
 
 Start = dict[torch.dtype, Tensor]
 """Copies of the vectors of buffers, by dtype."""
+
+_TINY = 1e-30  # the change that stands for "finite now, and 0": a change of 0 would mean "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A place where a module holds a buffer; a model may replace the buffer there instead of writing into it."""
+
+    name: str
+    owner: nn.Module
+    key: str
+    view: Tensor
 
 
 class FlatBuffers:
@@ -150,44 +138,40 @@ class FlatBuffers:
         self.vectors: dict[torch.dtype, Tensor] = {}
         self.spans: dict[torch.dtype, list[Span]] = {}
         self._slots: list[_Slot] = []
-        homes: dict[int, _Home] = {}
-        for name, owner, key, tensor in _buffers(model):
-            homes.setdefault(id(tensor), (name, tensor, []))[2].append((owner, key))
-        for dtype in sorted({tensor.dtype for _, tensor, _ in homes.values()}, key=str):
-            self._adopt(dtype, [home for home in homes.values() if home[1].dtype is dtype], device)
+        tensors: dict[int, tuple[str, Tensor]] = {}
+        holders: dict[int, list[tuple[nn.Module, str]]] = {}  # two modules may share a buffer, which is copied once
+        for prefix, module in model.named_modules():
+            for key, tensor in module._buffers.items():
+                if tensor is not None:
+                    tensors.setdefault(id(tensor), (f"{prefix}.{key}" if prefix else key, tensor))
+                    holders.setdefault(id(tensor), []).append((module, key))
+        for dtype in sorted({tensor.dtype for _, tensor in tensors.values()}, key=str):
+            named = [(name, tensor) for name, tensor in tensors.values() if tensor.dtype is dtype]
+            spans, length = _lay_out_spans(named)
+            flat = torch.zeros(length, dtype=dtype, device=device)
+            for (_, tensor), span in zip(named, spans, strict=True):
+                view = span.of(flat)
+                view.copy_(tensor)
+                for owner, key in holders[id(tensor)]:
+                    owner._buffers[key] = view
+                    self._slots.append(_Slot(span.name, owner, key, view))
+            self.vectors[dtype] = flat
+            self.spans[dtype] = spans
         self.length = sum(v.numel() for v in self.vectors.values())
         self._unbounded = {dtype for dtype, flat in self.vectors.items() if not torch.isfinite(flat).all()}
-
-    def _adopt(self, dtype: torch.dtype, homes: list[_Home], device: torch.device) -> None:
-        spans, length = _lay_out([(name, tensor) for name, tensor, _ in homes])
-        flat = torch.zeros(length, dtype=dtype, device=device)
-        for (_, tensor, owners), span in zip(homes, spans, strict=True):
-            view = span.of(flat)
-            view.copy_(tensor)
-            for owner, key in owners:
-                owner._buffers[key] = view
-                self._slots.append(_Slot(span.name, owner, key, view))
-        self.vectors[dtype] = flat
-        self.spans[dtype] = spans
 
     def clone(self) -> Start:
         """Return a copy of every vector: the state each shard starts from."""
         return {dtype: flat.clone() for dtype, flat in self.vectors.items()}
 
-    def kept(self) -> AbstractContextManager[Start]:
-        """Return a copy of every vector, to which they are reset after the block.
-
-        An error inside it stays the one that is raised if a GPU has failed and so can reset nothing.
-        """
-        return self._kept() if self._slots else nullcontext({})
-
     @contextmanager
-    def _kept(self) -> Iterator[Start]:
+    def kept(self) -> Iterator[Start]:
+        """Return a copy of every vector, to which they are reset after the block."""
         start = self.clone()
         try:
             yield start
         except BaseException:
-            with suppress(torch.AcceleratorError):
+            with suppress(torch.AcceleratorError):  # a GPU that has failed resets nothing; its first error is raised
                 self.restore(start)
             raise
         self.restore(start)
@@ -195,18 +179,27 @@ class FlatBuffers:
     def restore(self, start: Start) -> None:
         """Reset the vectors to `start`, and put their views back into modules that replaced them."""
         for slot in self._slots:
-            slot.put_back()
+            slot.owner._buffers[slot.key] = slot.view
         for dtype, flat in self.vectors.items():
             flat.copy_(start[dtype])
 
     def change_since(self, start: Start, examples: int, out: Tensor) -> None:
         """Write (now - start) * examples into `out`, shape (length,); an unchanged buffer gives exact zeros.
 
-        Raises WorkloadError for a buffer that was replaced by one of another shape.
         A buffer that was infinite and is finite now, as an observer's minimum may be, counts as started from 0.
+        Raises WorkloadError for a buffer that was replaced by one of another shape.
         """
+        # Only what is in the vectors is averaged, so take over the values of buffers that the model has replaced.
         for slot in self._slots:
-            slot.copy_replacement()
+            current = slot.owner._buffers[slot.key]
+            if current is not slot.view and current is not None:
+                with reported_as_workload_error(
+                    f"replacing the buffer model.{slot.name}, of shape {tuple(slot.view.shape)}, by one of shape "
+                    f"{tuple(current.shape)}",
+                    f"give it the same shape in every call of the model, and in __init__{seen_at(slot.owner)}",
+                ):
+                    slot.view.copy_(current)
+                slot.owner._buffers[slot.key] = slot.view
         at = 0
         for dtype, flat in self.vectors.items():
             part = out[at : at + flat.numel()]
@@ -217,11 +210,6 @@ class FlatBuffers:
                 part.masked_fill_(flat == start[dtype], 0.0)
             part.mul_(examples)
             at += flat.numel()
-
-    def follow(self, sums: Tensor, examples: int) -> None:
-        """Advance by the mean of a change that was summed over these examples, the first of `sums`; overwrites it."""
-        if self.length:
-            self.advance(self.clone(), sums[: self.length].div_(examples))
 
     def advance(self, start: Start, mean_change: Tensor) -> None:
         """Set every vector to start + mean change; integers and flags are rounded."""
@@ -240,8 +228,219 @@ class FlatBuffers:
             at += flat.numel()
 
 
-def _buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
-    for prefix, module in model.named_modules():
-        for key, tensor in module._buffers.items():
-            if tensor is not None:
-                yield f"{prefix}.{key}" if prefix else key, module, key, tensor
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number in the tail of a row.
+
+    `write(place, summed loss, summed gradient, weight)` writes a shard's summand to its place, a scalar view of the
+    row; `weight` is the number of examples of the update's largest shard over that of this one.
+    """
+
+    name: str
+    write: Callable[[Tensor, Tensor, Tensor, float], object]
+
+
+def _write_loss(place: Tensor, loss: Tensor, _gradient: Tensor, _weight: float) -> None:
+    place.copy_(loss)
+
+
+def _write_square(place: Tensor, _loss: Tensor, gradient: Tensor, weight: float) -> None:
+    torch.dot(gradient, gradient, out=place)
+    if weight != 1:  # most shards have weight 1, and the product takes time
+        place.mul_(weight)
+
+
+LOSS = Quantity("loss", _write_loss)
+SHARD_SQUARES = Quantity("shard squares", _write_square)
+
+
+def largest_shard(step: Step) -> int:
+    """Return the number of examples of the update's largest shard; the others have at most one less."""
+    return -(-step.examples // step.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The numbers in the tail of a total: the quantities by name, the timing, and whether a stop was requested."""
+
+    by_name: Mapping[str, float]
+    timing: Timing
+    stop: bool
+
+
+class Tail:
+    """The last numbers of a row.
+
+    They are the quantities, then the timing of an earlier update if the growth looks at a clock, and last 1 if a member
+    requests a stop after the update.
+    """
+
+    def __init__(self, quantities: Sequence[Quantity], *, clock: bool) -> None:
+        self._timing = 2 if clock else 0
+        self.length = len(quantities) + self._timing + 1
+        self.quantities = tuple(quantities)
+
+    def places(self, row: Tensor) -> list[Tensor]:
+        """Return scalar views of the row, one per quantity."""
+        return list(row[-self.length :][: len(self.quantities)].unbind())
+
+    def write_timing(self, row: Tensor, timing: Timing) -> None:
+        """Write the timing, of which one member's is enough; do nothing if the growth does not look at a clock."""
+        if self._timing:
+            row[-3] = timing.seconds
+            row[-2] = timing.load
+
+    def request_stop(self, row: Tensor) -> None:
+        """Mark the row as that of a member that requests a stop."""
+        row[-1] = 1.0
+
+    def take_stop(self, total: Tensor) -> bool:
+        """Return whether a stop was requested, and take the request out of the total."""
+        requested = bool(total[-1] > 0)
+        total[-1] = 0.0
+        return requested
+
+    def read(self, total: Tensor, scalar: Tensor) -> tuple[Sums, float]:
+        """Return the sums at the end of a total, and the further scalar, all in one transfer from a GPU."""
+        if total.is_cpu:  # here reading each takes less time than putting them together
+            tail = total if total.numel() == self.length else total[-self.length :]
+            numbers = tail.tolist()
+            further = scalar.item()
+        else:
+            *numbers, further = torch.cat((total[-self.length :], scalar.view(1))).tolist()
+        by_name = {}
+        for at, quantity in enumerate(self.quantities):
+            by_name[quantity.name] = numbers[at]
+        timing = Timing(*numbers[-3:-1]) if self._timing else NOT_TIMED
+        return Sums(by_name, timing, numbers[-1] > 0), further
+
+
+@dataclass(slots=True)
+class Partial:
+    """The sum over the shards [lo, hi), a node of the fixed tree, in a row of shape (L,).
+
+    The other tensors are views of the row: the gradient, the gradient of each parameter, the change of the buffers, and
+    the places of the quantities. They are kept with the row, since making them takes as long as using them.
+    """
+
+    lo: int
+    hi: int
+    row: Tensor
+    gradient: Tensor
+    of_parameters: list[Tensor]
+    buffers: Tensor
+    quantities: list[Tensor]
+
+
+class Rows:
+    """The rows of a replica, on the parameters' device, kept from update to update."""
+
+    def __init__(self, parameters: FlatParameters, buffers: int, tail: Tail) -> None:
+        """`buffers` is the length of the buffers' part of a row."""
+        self.length = parameters.length + buffers + tail.length
+        self._parameters = parameters
+        self._buffers = slice(parameters.length, parameters.length + buffers)
+        self._tail = tail
+        self._free: list[Partial] = []
+
+    def blank(self, shard: int) -> Partial:
+        """Return zeros for the sum of one shard."""
+        if self._free:
+            kept = self._free.pop()
+            kept.lo = shard
+            kept.hi = shard + 1
+            kept.row.zero_()  # now, and not when it is released: the total of an update may still be read then
+            return kept
+        row = torch.zeros(self.length, device=self._parameters.vector.device)
+        return Partial(
+            lo=shard,
+            hi=shard + 1,
+            row=row,
+            gradient=row[: self._parameters.length],
+            of_parameters=self._parameters.gradient_views(row),
+            buffers=row[self._buffers],
+            quantities=self._tail.places(row),
+        )
+
+    def release(self, partials: Iterable[Partial]) -> None:
+        """Take rows back for the next update."""
+        self._free.extend(partials)
+
+    @property
+    def free(self) -> int:
+        """Return the number of rows that wait for an update."""
+        return len(self._free)
+
+
+def check_finite(step: Step, learning_rate: float, loss: float, norm: float) -> None:
+    """Raise WorkloadError if the summed loss of an update, or the norm of its gradient, is not finite."""
+    if abs(loss) < inf and norm < inf:
+        return
+    raise WorkloadError(
+        f"update {step.position.update + 1} (epoch {step.position.epoch + 1}, batch {step.batch_size}, learning rate "
+        f"{learning_rate:g}) is not finite: loss {loss / step.examples:g}, gradient norm {norm:g}. "
+        "The weights are unchanged; lower learningRate.initial, warm up, or look for a log or a division by zero "
+        "in the loss."
+    )
+
+
+# The fixed tree over all shards as a table, for members that hold the rows of its nodes.
+
+Quantize = Callable[[Tensor], None]
+"""Rounds the sum of a node in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`runs[m]` are member m's shards, `nodes[m]` the subtrees that cover them, `order` the in-place additions.
+
+    The additions end in the slots `sums`: one, unless the runs are only a part of all shards.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    nodes: tuple[tuple[tuple[int, int], ...], ...]
+    order: tuple[tuple[int, int], ...]
+    sums: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def lay_out(shards: int, members: int) -> Layout:
+    """Return the layout of an update of `shards` shards over `members` members."""
+    return lay_out_runs(shards, shard_runs(shards, members))
+
+
+def lay_out_runs(shards: int, runs: Sequence[tuple[int, int]]) -> Layout:
+    """Return the layout of adjacent runs, in order, of an update of `shards` shards."""
+    nodes = tuple(subtrees(lo, hi, shards) for lo, hi in runs)
+    slots = [node for some in nodes for node in some]
+    into = subtrees(runs[0][0], runs[-1][1], shards)
+    begins = {lo: slot for slot, (lo, _) in enumerate(slots)}
+    return Layout(tuple(runs), nodes, merge_order(slots, shards, into), tuple(begins[lo] for lo, _ in into))
+
+
+def add_up(
+    rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None = None, room: Tensor | None = None
+) -> Tensor:
+    """Return the total of all nodes' rows, given in order; overwrites the rows.
+
+    The total is in `room` if the last addition can write there, else in the first row.
+    """
+    if room is None or quantize is not None or not layout.order:
+        [total] = add_parts(rows, layout, quantize)
+        return total
+    *others, (left, right) = layout.order
+    for into, other in others:
+        rows[into].add_(rows[other])
+    return torch.add(rows[left], rows[right], out=room)
+
+
+def add_parts(rows: Sequence[Tensor], layout: Layout, quantize: Quantize | None = None) -> list[Tensor]:
+    """Return the sums of the nodes that the layout's runs cover; overwrites the rows, given in order.
+
+    Each sum is quantized, and is in one of the rows.
+    """
+    for left, right in layout.order:
+        rows[left].add_(rows[right])
+        if quantize is not None:
+            quantize(rows[left])
+    return [rows[slot] for slot in layout.sums]

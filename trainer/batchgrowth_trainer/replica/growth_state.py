@@ -14,7 +14,7 @@ from batchgrowth.spec import JobSpec
 from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error
-from batchgrowth_trainer.replica.rows import LOSS, SHARD_SQUARES, Sums, largest_shard
+from batchgrowth_trainer.replica.flat import LOSS, SHARD_SQUARES, Sums, largest_shard
 
 
 class Stopwatch:

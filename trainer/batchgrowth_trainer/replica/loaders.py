@@ -27,8 +27,8 @@ import torch
 from batchgrowth.errors import BatchGrowthError
 
 from batchgrowth_trainer.blame import FAULTS, ReadFault, workload_error
-from batchgrowth_trainer.replica.data import Request, is_indexed, read
-from batchgrowth_trainer.workload import Workload, fetch
+from batchgrowth_trainer.replica.data import Request, fetch, is_indexed, read
+from batchgrowth_trainer.workload import Workload
 
 Batch = tuple[Any, Any]
 Following = Callable[[], Iterator[Request]]

@@ -1,8 +1,10 @@
 """One copy of the model, and one update of it: the gradients of shards, their sums, and the optimizer's step.
 
-Every worker holds a replica, as does a run in one process. An exchange only assigns shards to workers and combines
-their partial sums: `partials`, then the exchange's total of all members' partials, then `commit`.
-Legend: L = length of a row (see rows.py), N = examples of a shard.
+Every worker holds a replica, as does a run in one process. An exchange only assigns shards to workers and adds up what
+they return. An update goes down this page: `partials` computes the rows of this member's shards and adds them along the
+tree; the exchange makes the total of all members' partials; `take_step` moves weights and buffers by the total; and
+`advance` moves the position. `commit` does the last two.
+Legend: L = length of a row (see flat.py), N = examples of a shard.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,29 +26,31 @@ from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
-from batchgrowth_trainer.replica.compiled import Compiled
-from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, seed_generators, shard_seed
-from batchgrowth_trainer.replica.devices import autocast, to_device
-from batchgrowth_trainer.replica.flat import FlatBuffers, FlatParameters, Start
-from batchgrowth_trainer.replica.growth_state import GrowthState
-from batchgrowth_trainer.replica.judgement import Judgement
-from batchgrowth_trainer.replica.loaders import Loaders
-from batchgrowth_trainer.replica.optimizers import AnyOptimizer, average_of, optimizer_of, spared
-from batchgrowth_trainer.replica.rows import (
+from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, seed_generators, shard_seed, to_device
+from batchgrowth_trainer.replica.devices import Compiled, autocast
+from batchgrowth_trainer.replica.flat import (
     LOSS,
     SHARD_SQUARES,
+    FlatBuffers,
+    FlatParameters,
     Partial,
     Rows,
+    Start,
     Sums,
     Tail,
     check_finite,
     largest_shard,
 )
+from batchgrowth_trainer.replica.growth_state import GrowthState
+from batchgrowth_trainer.replica.judgement import Judgement
+from batchgrowth_trainer.replica.loaders import Loaders
+from batchgrowth_trainer.replica.optimizers import AnyOptimizer, average_of, optimizer_of, spared
 from batchgrowth_trainer.workload import Workload
 
 SURELY_FINITE = 1e38
 """Below this square of a gradient, all norms are finite: in float32, the largest square is 3.4e38."""
-_EPSILON = 1e-6  # that of torch.nn.utils.clip_grad_norm_
+_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+_UNFOLLOWED = nullcontext()
 
 Follow = Callable[[Partial], AbstractContextManager[None]]
 """The sum of a shard that is being computed -> a context for its backward pass."""
@@ -113,7 +117,7 @@ class Replica:
         self.loaders = Loaders(workload, spec.workers.loaders, spec.workers.loaded_ahead)
         self.requests = Requests(spec.seed, draws=self.loaders.draws)
         self.arithmetic = Arithmetic()
-        self.on_shard: Callable[[], None] = _nothing
+        self.on_shard: Callable[[], object] | None = None
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
         self.on_node: Callable[[Partial], None] | None = None
         """Called with the sum at each node of the tree, a shard's own included, before it is used or sent."""
@@ -149,8 +153,6 @@ class Replica:
         twin.parameters = self.parameters.of_copy(model, shared=not own_weights)
         twin._compute_with(model)
         return twin
-
-    # --- the sums of an update ----------------------------------------------------------------------------------------
 
     def partials(
         self,
@@ -193,33 +195,26 @@ class Replica:
                 return add_up(nodes, compute)
             return [tree_sum(lo, hi, compute, self.add) for lo, hi in nodes]
 
-    def add(self, left: Partial, right: Partial) -> Partial:
-        """Return `left` with `right`, the subtree after it, added; `right` is released."""
-        left.row.add_(right.row)
-        left.hi = right.hi
-        if self.on_node is not None:
-            self.on_node(left)
-        self.rows.release((right,))
-        return left
-
     def _shard(self, step: Step, shard: int, start: Start, ahead: Ahead, follow: Follow | None) -> Partial:
-        """Compute a shard: read its examples, forward, backward, and what follows the gradient in its row."""
+        """Return the sum of one shard: read its examples, call the model, differentiate, and fill its row."""
         done = self.rows.blank(shard)
         request = self.requests.of(self.plan, step, shard)
         count = len(request.indices)
         if not count:
             return done
         self.parameters.collect_into(done.of_parameters)  # so that backward writes into the row
-        self.buffers.restore(start)
+        self.buffers.restore(start)  # every shard starts from the same buffers, whichever member computes it
         with reported_as_workload_error(f"update {step.position.update + 1}, shard {shard}"):
             inputs, target = to_device(self.loaders.read(request, partial(ahead, shard)), self.device)
+            # After reading, which another process may have done: dropout must not depend on how much reading drew.
             seed_generators(shard_seed(self.spec.seed, step.position.update, shard))
             losses = self.losses(inputs, target, count)
-            if follow is None:
-                loss = differentiate(losses)
-            else:
-                with follow(done):
-                    loss = differentiate(losses)
+            # To differentiate the losses themselves takes less time, but makes torch import sympy: 0.4 s, and tens of
+            # MiB of each process.
+            loss = (losses.float() if losses.dtype is torch.bfloat16 else losses).sum()
+            with _UNFOLLOWED if follow is None else follow(done):
+                loss.backward()  # type: ignore[no-untyped-call]
+            loss = loss.detach()
         weight = largest_shard(step) / count
         for place, quantity in zip(done.quantities, self.tail.quantities, strict=True):
             quantity.write(place, loss, done.gradient, weight)
@@ -227,7 +222,8 @@ class Replica:
             self.buffers.change_since(start, count, done.buffers)
         if self.on_node is not None:
             self.on_node(done)
-        self.on_shard()
+        if self.on_shard is not None:
+            self.on_shard()
         return done
 
     def losses(self, inputs: Any, target: Any, count: int) -> Tensor:
@@ -249,7 +245,14 @@ class Replica:
             norm.train()
         return losses
 
-    # --- the step of an update ----------------------------------------------------------------------------------------
+    def add(self, left: Partial, right: Partial) -> Partial:
+        """Return `left` with `right`, the subtree after it, added; `right` is released."""
+        left.row.add_(right.row)
+        left.hi = right.hi
+        if self.on_node is not None:
+            self.on_node(left)
+        self.rows.release((right,))
+        return left
 
     def commit(self, step: Step, total: Tensor) -> Committed:
         """Take the optimizer's step with `total`, the sum over all shards, and advance to the next update.
@@ -272,22 +275,28 @@ class Replica:
         its parameters. The position stays: `advance` follows, or `moved_to` after several steps.
         Raises WorkloadError if the loss or the gradient is not finite; the state is then unchanged.
         """
-        gradient.div_(examples)
+        learning_rate = self.growth.learning_rate(step)
+        gradient.div_(
+            examples
+        )  # in place: the total is a row of this process, which is blanked before it is used again
+        norms = None
         if part is not None:
-            sums, norm = self.tail.read(rest, norm_of_all(part.norms_of_all(gradient)))
+            norms = part.norms_of_all(gradient)
         elif self._needs_norm:
-            sums, norm = self.tail.read(rest, norm_of_all(norms_of(gradient, self.parameters.lengths)))
+            norms = norms_of(gradient, self.parameters.lengths)
         else:  # The square takes less time. No bits depend on the norm then, so it need only be finite.
             sums, square = self.tail.read(rest, torch.dot(gradient, gradient))
-            if square < SURELY_FINITE:
-                norm = square**0.5
-            else:
-                sums, norm = self.tail.read(rest, norm_of_all(norms_of(gradient, self.parameters.lengths)))
+            norm = square**0.5
+            if not square < SURELY_FINITE:
+                norms = norms_of(gradient, self.parameters.lengths)
+        if norms is not None:
+            sums, norm = self.tail.read(rest, torch.linalg.vector_norm(norms, dtype=torch.float64))
         loss = sums.by_name[LOSS.name]
-        learning_rate = self.growth.learning_rate(step)
+        # Before anything moves: an error then leaves the state as it was.
         check_finite(step, learning_rate, loss, norm)
         self.is_whole = False
-        self.buffers.follow(rest, examples)
+        if self.buffers.length:
+            self.buffers.advance(self.buffers.clone(), rest[: self.buffers.length].div_(examples))
         optimizer = self.optimizer if part is None else part.optimizer
         if optimizer is not None:
             clip(gradient, norm, self.spec.optimizer.clipping)
@@ -300,7 +309,7 @@ class Replica:
         """Advance the position past an update whose step is taken, and have the growth look at it."""
         decision = self.growth.after(step, taken.sums, taken.norm)
         if decision is not None:
-            self.follow_decisions()  # the next update may be larger
+            self.follow_decisions()  # before the position moves on: the next update may be larger
         self.position = step.after
         self.is_whole = True
         return Committed(taken.loss / step.examples, taken.learning_rate, taken.sums.stop, decision)
@@ -308,8 +317,6 @@ class Replica:
     def follow_decisions(self) -> None:
         """Renew `plan` after a decision: a batch that has grown, or an evaluation that ends the training early."""
         self.plan: Plan = self.judgement.shortened(self.growth.course.plan)
-
-    # --- the whole state ----------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state's live vectors, by name; `moved_to` follows a write into them."""
@@ -369,33 +376,12 @@ class Replica:
             return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
 
-def _nothing() -> None:
-    """Nobody watches the shards."""
-
-
-def differentiate(losses: Tensor) -> Tensor:
-    """Add the gradient of the sum of the losses to the parameters' own; return the sum, without a graph.
-
-    Differentiating the losses themselves takes less time, but makes torch import sympy: 0.4 s, and tens of MiB of each
-    process.
-    """
-    total = (losses.float() if losses.dtype is torch.bfloat16 else losses).sum()
-    total.backward()  # type: ignore[no-untyped-call]
-    return total.detach()
-
-
 def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the Euclidean norms of adjacent parameters' gradients, of these lengths, shape (number of parameters,).
 
     By parameters, so that members that have some of them each find the same bits together.
     """
     return torch.stack(torch._foreach_norm(gradient.split_with_sizes(list(lengths))))
-
-
-def norm_of_all(norms: Tensor) -> Tensor:
-    """Return the norm of all gradients together, a float64 scalar."""
-    norm: Tensor = torch.linalg.vector_norm(norms, dtype=torch.float64)
-    return norm
 
 
 def clip(gradient: Tensor, norm: float, clipping: Clipping | None) -> None:
