@@ -52,7 +52,7 @@ class Stage:
 
     @property
     def epochs(self) -> range:
-        """The epochs of the stage's updates. The first and the last may be shared with the stages beside it."""
+        """Return the epochs of the stage's updates; it may share the first and the last with the stages beside it."""
         return range(int(self.epoch_from), ceil(self.epoch_to))
 
     def to_json(self) -> dict[str, Any]:
@@ -106,6 +106,7 @@ class Plan:
     warmup: Warmup | None = None
     ended_early: bool = False
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The first update of each stage."""
     _rates: dict[tuple[int, int], float] = field(init=False, repr=False, compare=False, default_factory=dict)
     """The learning rate of the last (stage, epoch) that was asked for: arithmetic with fractions is slow."""
 
@@ -114,12 +115,12 @@ class Plan:
 
     @property
     def updates(self) -> int:
-        """Total number of updates."""
+        """Return the total number of updates."""
         return self.stages[-1].first_update + self.stages[-1].updates
 
     @property
     def examples(self) -> int:
-        """Total number of examples used: each example once per epoch."""
+        """Return the total number of examples used: each example once per epoch."""
         return self.examples_per_epoch * self.epochs
 
     def is_done(self, position: Position) -> bool:
@@ -246,11 +247,19 @@ def make_plan(spec: JobSpec, decisions: Sequence[BatchDecision] = ()) -> Plan:
     """Return the plan that follows from the spec and, if its growth is measured, from the decisions taken so far.
 
     Raises PlanError, naming the field and a remedy, if the plan has more than 1,000 stages, the learning rate falls
-    to 0, or the growth rule or the warm-up names an update past the end. A plan with decisions was checked when its
-    training began, so these errors are not raised for it.
+    to 0, or the growth rule or the warm-up names an update past the end.
     """
     schedule = schedule_of(spec.learning_rate, spec.epochs)
-    stages = tuple(islice(_stages(spec, _growth_rule(spec, schedule, decisions), schedule), MOST_STAGES + 1))
+    growth = spec.batch.growth
+    if growth.entry.quantity:
+        # What was measured has become decisions, so from here on a measured growth is a list of milestones.
+        updates = tuple(one.update for one in decisions)
+        sizes = tuple(one.wanted for one in decisions)
+        rule: GrowthRule = MilestonesRule(spec.batch.initial, updates, sizes, by_update=True)
+    else:
+        rule = growth.entry.load()(spec.batch.initial, growth.settings, schedule)
+    # The stages come one by one: a rule that changes at each of a billion updates is refused after the 1,001st.
+    stages = tuple(islice(_stages(spec, rule, schedule), MOST_STAGES + 1))
     if len(stages) > MOST_STAGES:
         raise PlanError(str(_too_many_stages(spec)))
     plan = Plan(
@@ -263,6 +272,7 @@ def make_plan(spec: JobSpec, decisions: Sequence[BatchDecision] = ()) -> Plan:
         warmup=spec.learning_rate.warmup,
     )
     if not decisions:
+        # A plan with decisions was checked without them when its training began; an error now would end that training.
         _check(plan, spec)
     return plan
 
@@ -274,18 +284,8 @@ def schedule_of(rate: LearningRate, epochs: int) -> ScheduleRule:
     return schedule
 
 
-def _growth_rule(spec: JobSpec, schedule: ScheduleRule, decisions: Sequence[BatchDecision]) -> GrowthRule:
-    """Return the spec's declared rule; for a measured one, milestones at the decisions taken so far."""
-    growth = spec.batch.growth
-    if growth.entry.quantity:
-        updates = tuple(one.update for one in decisions)
-        sizes = tuple(one.wanted for one in decisions)
-        return MilestonesRule(spec.batch.initial, updates, sizes, by_update=True)
-    rule: GrowthRule = growth.entry.load()(spec.batch.initial, growth.settings, schedule)
-    return rule
-
-
 def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator[Stage]:
+    """Yield the stages: the rule says which batch size is wanted at a position, and how long that answer holds."""
     examples = spec.workload.examples
     epochs = Epochs(examples, spec.epochs)
     growth = spec.batch.growth
@@ -297,14 +297,17 @@ def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator
         used = min(wanted, spec.batch.maximum)
         rate = learning_rate(spec.learning_rate, spec.batch.initial, wanted, used)
         if only_grows and used == spec.batch.maximum and not spec.learning_rate.entry.falls_past_maximum:
-            end = epochs.to_epoch(start, used, spec.epochs)  # the rule may want more, but nothing follows from that
+            # The rule may want ever more, but neither batch nor learning rate follow it, so this stage is the last.
+            end = epochs.to_epoch(start, used, spec.epochs)
         else:
             until = rule.until(start)
             if until.update is not None:
                 end = epochs.after_updates(start, used, until.update - start.update)
             else:
                 end = epochs.to_epoch(start, used, spec.epochs if until.epoch is None else until.epoch)
-        last_epoch = end.epoch if end.offset else end.epoch - 1
+        last_epoch = end.epoch
+        if end.offset == 0:
+            last_epoch -= 1  # the stage ends with an epoch, so its last update is in the epoch before
         yield Stage(
             index=index,
             first_update=start.update,
@@ -326,7 +329,7 @@ def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator
 def learning_rate(rate: LearningRate, initial: int, wanted: int, used: int) -> Fraction:
     """Return the learning rate of a batch of `used` examples when `wanted` were wanted and `initial` at the start.
 
-    It stays a fraction until the last step: exact if it is rational, else far more precise than a float.
+    The result is exact if it is rational, else far more precise than a float.
     """
     result: Fraction = rate.entry.load()(Fraction(rate.initial), initial, wanted, used)
     return result
@@ -358,19 +361,21 @@ def _check(plan: Plan, spec: JobSpec) -> None:
 
 
 def _check_looks(path: str, windows: Windows, plan: Plan) -> None:
-    """Raise PlanError if no look comes before the end."""
+    """Raise PlanError if training would end before its first look."""
     updates = windows.every_updates
     epochs = windows.every_epochs
     if updates is not None:
         if updates >= plan.updates:
             raise PlanError(f"{path}.everyUpdates: {updates}; give updates below the {plan.updates} of the plan")
     elif (epochs or 1) >= plan.epochs:
-        given = f"{path}: a look {windows.when}" if epochs is None else f"{path}.everyEpochs: {epochs}"
+        given = f"{path}.everyEpochs: {epochs}"
+        if epochs is None:
+            given = f"{path}: a look {windows.when}"
         raise PlanError(f"{given}; give epochs below spec.epochs, or everyUpdates below {plan.updates}")
 
 
 def _vanished(stage: Stage, plan: Plan, spec: JobSpec) -> Fault:
-    """Return which field makes the learning rate 0 in this stage: the rate rule, or else the schedule."""
+    """Return the fault that the learning rate is 0 in this stage, by its rule or else by its schedule."""
     schedule = spec.learning_rate.schedule
     if schedule is None or float(stage.rate) == 0:
         return Fault(
@@ -387,6 +392,7 @@ def _vanished(stage: Stage, plan: Plan, spec: JobSpec) -> Fault:
 
 
 def _too_many_stages(spec: JobSpec) -> Fault:
+    """Return the fault of a plan with more than 1,000 stages, and the setting of the growth that makes fewer."""
     growth = spec.batch.growth
     most_updates = spec.epochs * -(-spec.workload.examples // spec.batch.initial)
     coarser = growth.entry.coarser(growth.settings, spec.epochs, most_updates, MOST_STAGES)

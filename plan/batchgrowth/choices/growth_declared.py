@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, floor
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field
 
@@ -62,6 +62,10 @@ class GeometricBlock(Model):
 
     rules: ClassVar = (decimal_rule("factor", above=1, most=1000, example="2"),)
 
+    def coarser(self, epochs: int, updates: int, stages: int) -> Coarser:  # noqa: ARG002
+        """Return the everyEpochs with which a plan has at most `stages` stages."""
+        return Coarser("geometric.everyEpochs", self.every_epochs, -(-epochs // stages))
+
 
 @dataclass(frozen=True, slots=True)
 class GeometricRule:
@@ -89,10 +93,6 @@ class GeometricRule:
         return ceil(ROUNDING_UP.multiply(self.initial, ROUNDING_UP.power(self.factor, milestones)))
 
 
-def _coarser_geometric(settings: GeometricBlock, epochs: int, _updates: int, stages: int) -> Coarser:
-    return Coarser("geometric.everyEpochs", settings.every_epochs, -(-epochs // stages))
-
-
 GEOMETRIC = GrowthEntry(
     name="Geometric",
     summary="multiplies the batch by a factor every few epochs",
@@ -100,7 +100,7 @@ GEOMETRIC = GrowthEntry(
     block=GeometricBlock,
     implementation=lambda initial, block, _schedule: GeometricRule(initial, Decimal(block.factor), block.every_epochs),
     example={"factor": "2", "everyEpochs": 5},
-    coarser=_coarser_geometric,
+    coarser=GeometricBlock.coarser,
 )
 
 
@@ -124,6 +124,10 @@ class LinearGrowthBlock(Model):
 
     rules: ClassVar = (decimal_rule("examplesPerUpdate", above=0, most=1_000_000, example="0.25"),)
 
+    def coarser(self, epochs: int, updates: int, stages: int) -> Coarser:  # noqa: ARG002
+        """Return the everyUpdates with which a plan of at most `updates` updates has at most `stages` stages."""
+        return Coarser("linear.everyUpdates", self.every_updates, -(-updates // stages))
+
 
 @dataclass(frozen=True, slots=True)
 class LinearRule:
@@ -144,22 +148,16 @@ class LinearRule:
         return Until(update=(floor(updates / self.every_updates) + 1) * self.every_updates)
 
 
-def _linear_rule(initial: int, block: LinearGrowthBlock, _schedule: ScheduleRule) -> LinearRule:
-    return LinearRule(initial, Fraction(block.examples_per_update), block.every_updates)
-
-
-def _coarser_linear(settings: LinearGrowthBlock, _epochs: int, updates: int, stages: int) -> Coarser:
-    return Coarser("linear.everyUpdates", settings.every_updates, -(-updates // stages))
-
-
 LINEAR = GrowthEntry(
     name="Linear",
     summary="adds some examples to the batch with each update",
     source="PadaDamp of Sievert and Shah, 2021",
     block=LinearGrowthBlock,
-    implementation=_linear_rule,
+    implementation=lambda initial, block, _schedule: LinearRule(
+        initial, Fraction(block.examples_per_update), block.every_updates
+    ),
     example={"examplesPerUpdate": "0.25", "everyUpdates": 10},
-    coarser=_coarser_linear,
+    coarser=LinearGrowthBlock.coarser,
 )
 
 
@@ -261,6 +259,17 @@ class MilestonesBlock(Model):
         ),
     )
 
+    def last_update(self) -> tuple[str, int] | None:
+        """Return the path of the steps and the last update that they name; None if they name epochs."""
+        last = self.steps[-1].update
+        if last is None:
+            return None
+        return "milestones.steps", last
+
+    def shrinks(self) -> bool:
+        """Return True if the batch becomes smaller at a step."""
+        return any(a.batch_size > b.batch_size for a, b in pairwise(self.steps))
+
 
 @dataclass(frozen=True, slots=True)
 class MilestonesRule:
@@ -274,10 +283,19 @@ class MilestonesRule:
     sizes: tuple[int, ...]
     by_update: bool = False
 
+    @classmethod
+    def of(cls, initial: int, block: MilestonesBlock, _schedule: ScheduleRule) -> Self:
+        """Return the rule that the block describes."""
+        at = tuple(step.at for step in block.steps)
+        sizes = tuple(step.batch_size for step in block.steps)
+        return cls(initial, at, sizes, by_update=block.steps[0].update is not None)
+
     def wanted(self, position: Position) -> int:
         """Return the size of the last milestone passed; the initial size before the first."""
         passed = self._passed(position)
-        return self.sizes[passed - 1] if passed else self.initial
+        if passed == 0:
+            return self.initial
+        return self.sizes[passed - 1]
 
     def until(self, position: Position) -> Until:
         """Return the next milestone; a condition that never comes after the last."""
@@ -292,25 +310,14 @@ class MilestonesRule:
         return bisect_right(self.at, position.update if self.by_update else position.epoch)
 
 
-def _milestones_rule(initial: int, block: MilestonesBlock, _schedule: ScheduleRule) -> MilestonesRule:
-    at = tuple(step.at for step in block.steps)
-    sizes = tuple(step.batch_size for step in block.steps)
-    return MilestonesRule(initial, at, sizes, by_update=block.steps[0].update is not None)
-
-
-def _last_update(block: MilestonesBlock) -> tuple[str, int] | None:
-    last = block.steps[-1].update
-    return None if last is None else ("milestones.steps", last)
-
-
 MILESTONES = GrowthEntry(
     name="Milestones",
     summary="follows a list of batch sizes",
     source="Smith et al., 2017",
     block=MilestonesBlock,
-    implementation=_milestones_rule,
-    last_update=_last_update,
-    shrinks=lambda block: any(a.batch_size > b.batch_size for a, b in pairwise(block.steps)),
+    implementation=MilestonesRule.of,
+    last_update=MilestonesBlock.last_update,
+    shrinks=MilestonesBlock.shrinks,
     example={"steps": [{"epoch": 1, "batchSize": 64}, {"epoch": 2, "batchSize": 256}]},
     outer_rules={
         "Batch": (
@@ -357,6 +364,10 @@ class InsteadOfDecayBlock(Model):
         "rate still follows the schedule in each epoch. Default: 1.",
     )
 
+    def coarser(self, epochs: int, updates: int, stages: int) -> Coarser:  # noqa: ARG002
+        """Return the everyEpochs with which a plan has at most `stages` stages."""
+        return Coarser("insteadOfDecay.everyEpochs", self.every_epochs, -(-epochs // stages))
+
 
 @dataclass(frozen=True, slots=True)
 class InsteadOfDecayRule:
@@ -391,10 +402,6 @@ class InsteadOfDecayRule:
         return min(ceil(self.initial / factor), LARGEST_BATCH)
 
 
-def _coarser_instead_of_decay(settings: InsteadOfDecayBlock, epochs: int, _updates: int, stages: int) -> Coarser:
-    return Coarser("insteadOfDecay.everyEpochs", settings.every_epochs, -(-epochs // stages))
-
-
 RATE_RULES = {"SGD": ("Linear",), "Adam": ("SquareRoot",), "AdamW": ("SquareRoot",)}
 """Optimizer -> the learning-rate rule under which a larger batch does what a smaller learning rate does."""
 
@@ -404,7 +411,7 @@ INSTEAD_OF_DECAY = GrowthEntry(
     source="Smith et al., 2017; Seesaw, arXiv 2510.14717",
     block=InsteadOfDecayBlock,
     implementation=lambda initial, block, schedule: InsteadOfDecayRule(initial, block.every_epochs, schedule),
-    coarser=_coarser_instead_of_decay,
+    coarser=InsteadOfDecayBlock.coarser,
     outer_rules={
         "JobSpec": (
             Rule(
