@@ -59,11 +59,11 @@ def test_required_holds_back_what_differs() -> None:
     admission = Admission(Arithmetics(required=True))
     admission.add("a", prepared("0"))
     admission.add("b", prepared("1", "AVX2"))
-    admission.settle(5)
+    admission.admit_held(5)
     assert list(admission.ready) == ["a"]
     assert "b" in admission
     admission.remove("a")
-    admission.settle(5)
+    admission.admit_held(5)
     assert list(admission.ready) == [], "what was trained has the arithmetic of the first"
     assert "workers.sameArithmetic: Required refuses it" in admission.refusal("b")
     admission.add("c", prepared("2"))
@@ -77,7 +77,7 @@ def test_before_the_first_update_another_worker_can_be_the_first() -> None:
         admission.add(name, prepared(name, instructions))
     assert list(admission.ready) == ["0"]
     admission.remove("0")
-    admission.settle(0)
+    admission.admit_held(0)
     assert list(admission.ready) == ["1", "3"]
     assert published.workers == {"2": "DEFAULT rather than AVX2"}
 

@@ -53,12 +53,12 @@ def test_workers_that_cannot_even_start_are_given_a_few_tries() -> None:
 def test_a_later_update_clears_a_worker_until_it_has_failed_too_often() -> None:
     suspects = Suspects()
     for update in range(MOST_FAULTS):
-        suspects.settle(update)
+        suspects.forget_before(update)
         assert not suspects.is_suspect("0")
         suspects.accuse("0", ECC, alone=False)
         assert suspects.is_suspect("0")
         assert not suspects.is_suspect("1")
-    suspects.settle(MOST_FAULTS)
+    suspects.forget_before(MOST_FAULTS)
     assert suspects.is_suspect("0")
     suspects.accuse("1", ECC, alone=False)  # at another update: no common cause
 

@@ -438,7 +438,7 @@ class GatherScatterDriver:
 
     def _handle_events(self, seconds: float) -> None:
         self._crew.drain_events(seconds, self._handle)
-        self._crew.settle(self._replica.position.update)
+        self._crew.admit_held(self._replica.position.update)
         self._late.watch()
 
     def _handle(self, event: Event) -> None:

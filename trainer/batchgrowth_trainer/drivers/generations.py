@@ -269,7 +269,7 @@ class GenerationsDriver:
         self._reason = lost or generation.stop_reason or "the last one reached the end of its order"
         log.debug("%s: generation %d ended: %s", run.where, generation.number, self._reason)
         states.release(self._crew.leaving | generation.errors.keys())
-        self._crew.settle(run.position.update)
+        self._crew.admit_held(run.position.update)
         for address, fault in generation.errors.items():
             assert isinstance(fault, WorkerFault)
             self._crew.leave_out(address, fault)
@@ -279,7 +279,7 @@ class GenerationsDriver:
 
     def _handle_events(self, seconds: float) -> None:
         self._crew.drain_events(seconds, self._handle)
-        self._crew.settle(self._run.position.update)
+        self._crew.admit_held(self._run.position.update)
 
     def _handle(self, event: Event) -> None:
         self._crew.follow(event)

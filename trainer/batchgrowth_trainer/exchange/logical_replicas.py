@@ -164,7 +164,7 @@ class Copies:
         weights = self.stacked()[_WEIGHTS].double()
         return float((weights - weights.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
-    def settle(self, turn: int) -> None:
+    def load_mean(self, turn: int) -> None:
         """Put the mean of all states into the model, after `turn` exchanges; what is not a weight becomes 0.
 
         So the model depends on the states alone, wherever they were trained.
@@ -247,10 +247,10 @@ class Apart(ABC):
         try:
             made = self._train_and_mix(periods, sums, stop_requested)
         except BaseException:
-            self._settle(self.copies.turn, before)
+            self._end_round(self.copies.turn, before)
             replica.is_whole = True
             raise
-        self._settle(self.copies.turn + made, self.centre)
+        self._end_round(self.copies.turn + made, self.centre)
         steps = tuple(step for period in periods[:made] for step in period)
         replica.moved_to(steps[-1].after)
         *losses, stop = sums.double().sum(dim=0).tolist()
@@ -308,9 +308,10 @@ class Apart(ABC):
         yield
         self.exchange_seconds += time.perf_counter() - began
 
-    def _settle(self, turn: int, centre: Tensor) -> None:
+    def _end_round(self, turn: int, centre: Tensor) -> None:
+        """Give the model the state that all processes share, after so many exchanges."""
         self.replica.is_whole = False
-        self.copies.settle(turn)
+        self.copies.load_mean(turn)
         if self.has_centre:
             self.replica.parameters.vector.data.copy_(centre)
 

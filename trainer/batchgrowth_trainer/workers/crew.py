@@ -200,10 +200,10 @@ class Crew:
         self._admission.accuse(worker, fault, alone=alone, was_ready=ready is not None)
         self.calls.notify(service.give_up, str(fault), worker=address)
 
-    def settle(self, update: int) -> None:
-        """Admit workers that were held back, now that training stands at `update`. See Admission.settle."""
+    def admit_held(self, update: int) -> None:
+        """Admit workers that were held back for a fault, now that training stands at `update`."""
         self._update = update
-        self._admission.settle(update)
+        self._admission.admit_held(update)
 
     def release_leaving(self, busy: Collection[str]) -> None:
         """Release the leaving workers that are not `busy` training, so that they exit."""
@@ -306,12 +306,12 @@ class Admission:
         """Note the fault, or raise it if it came before. See Suspects.accuse."""
         self._suspects.accuse(worker, fault, alone=alone, last=not (was_ready or self.ready))
 
-    def settle(self, update: int) -> None:
+    def admit_held(self, update: int) -> None:
         """Admit those that were held back, if that update is past their fault or there are no others.
 
         Before the first update, a worker that was refused takes the place of the first one, which is gone.
         """
-        self._suspects.settle(update)
+        self._suspects.forget_before(update)
         refused = [address for address in self._held if self.refusal(address)]
         if refused and not update and not self.ready:
             self.arithmetics.begin_with(self._held[refused[0]])
@@ -350,7 +350,7 @@ class Suspects:
         before.add(worker)
         self._faults[worker] += 1
 
-    def settle(self, update: int) -> None:
+    def forget_before(self, update: int) -> None:
         """Forget the faults at earlier updates: others have computed those."""
         if update > self._update:
             self._update = update
