@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import HistoryRow
-from batchgrowth_trainer.sinks.events import Event, Stale
+from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.training import Options, train
 from dask_workers import workers
 
@@ -28,12 +29,12 @@ class Watch:
     """A sink that keeps how stale gradients were, and how many workers made the last update."""
 
     def __init__(self) -> None:
-        self.seen: list[Stale] = []
+        self.seen: list[int] = []
         self.workers = 0
 
     def handle(self, event: Event) -> None:
-        if isinstance(event, Stale):
-            self.seen.append(event)
+        if isinstance(event, ExchangeFigures) and event.largest_staleness is not None:
+            self.seen.append(event.largest_staleness)
         elif isinstance(event, HistoryRow):
             self.workers = event.workers
 
@@ -54,7 +55,7 @@ def test_digits_by_downpour(digits_job: Any, tmp_path: Path) -> None:
     assert summary["accuracy"] >= 0.95
     assert killed
     assert summary["recoveries"]
-    assert 1 <= max(stale.largest for stale in watch.seen) <= 3
+    assert 1 <= max(watch.seen) <= 3
     with (tmp_path / "history.csv").open() as file:
         table = list(csv.DictReader(file))
     assert list(range(1, make_plan(job.spec).updates + 1)) == [int(row["update"]) for row in table]

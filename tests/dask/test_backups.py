@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import Interrupted
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import HistoryRow
-from batchgrowth_trainer.sinks.events import BackedUp, Event, Note, Recovered
+from batchgrowth_trainer.sinks.events import Event, Note, Recovered
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.workers import health
 from hunting import Hunter
@@ -56,7 +57,7 @@ class Watch:
                     file.write(".")
                 if event.update == self._updates:
                     (self._folder / "over").touch()
-            case BackedUp(first, second):
+            case ExchangeFigures(backups_first=first, backups_second=second):
                 self.first, self.second = self.first + first, self.second + second
             case Recovered():
                 self.causes.append(event.cause)

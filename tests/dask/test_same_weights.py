@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.manifest.reading import load_manifest, read_manifest
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
@@ -14,7 +15,7 @@ from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.api import load
 from batchgrowth_trainer.record.runs import declared_manifest, read_run
 from batchgrowth_trainer.record.snapshot import weights_sha256
-from batchgrowth_trainer.sinks.events import Compressed, Event
+from batchgrowth_trainer.sinks.events import Event
 from batchgrowth_trainer.training import Options, train
 
 ROOT = Path(__file__).parents[2]
@@ -88,8 +89,8 @@ class Errors:
         self.found = list[float]()
 
     def handle(self, event: Event) -> None:
-        if isinstance(event, Compressed):
-            self.found.append(event.error)
+        if isinstance(event, ExchangeFigures) and event.compression_error is not None:
+            self.found.append(event.compression_error)
 
 
 def test_compressed_gradients(digits_job: Any, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 from batchgrowth import names
-from batchgrowth.contract.progress import Exchanged
 from batchgrowth.contract.status import (
     CONDITIONS,
     MOST_HISTORY,
@@ -198,16 +197,10 @@ def _trainer_status(s: Situation) -> TrainerStatus | None:
         if 0 < len(name) <= LONGEST_METRIC_NAME and len(metrics) < MOST_METRICS:
             metrics.append(TrainerMetric(name=name, value=f"{value:.6g}"))
     exchange = None
-    done = report.exchanged
-    if done is not None and done != Exchanged():
+    figures = {} if report.exchanged is None else report.exchanged.known()
+    if figures:
         exchange = ExchangeStatus(
-            bytes_sent=done.bytes_sent or None,
-            compression_error=_decimal(done.compression_error),
-            replica_distance=_decimal(done.replica_distance),
-            largest_staleness=done.largest_staleness,
-            mean_staleness=_decimal(done.mean_staleness),
-            backups=done.backups or None,
-            backups_first=done.backups_first if done.backups else None,
+            **{name: value if isinstance(value, int) else _decimal(value) for name, value in figures.items()}
         )
     return TrainerStatus(
         progress_percentage=percentage,

@@ -4,7 +4,8 @@ They follow the conventions of Prometheus: base units, `_total` on counters, rat
 ages. The number of a label's values must not grow with the length of a training, as updates, epochs or losses would.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -17,7 +18,10 @@ RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: `name` without the suffixes that the exposition format adds; `unit` is a base unit or empty."""
+    """One metric: `name` without the suffixes that the exposition format adds; `unit` is a base unit or empty.
+
+    `figures` names the figures of an exchange that it shows, each by the value of its label, "" without labels.
+    """
 
     name: str
     kind: Kind
@@ -25,6 +29,7 @@ class Metric:
     unit: str = ""
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    figures: Mapping[str, str] = field(default_factory=dict)
 
 
 TRAINER = (
@@ -34,6 +39,7 @@ TRAINER = (
         "Parts of updates that an idle worker repeated with GatherScatter, by the copy that came first: backup or "
         "original.",
         labels=("first",),
+        figures={"backup": "backups_first", "original": "backups_second"},
     ),
     Metric("batchgrowth_batch_size", "gauge", "Batch size of the current stage.", "examples"),
     Metric(
@@ -54,11 +60,18 @@ TRAINER = (
         "Norm of the error that exchange.compression adds to a gradient sum, or of what TopK leaves for later, "
         "relative to the norm of the sum; 0 with neither.",
         "ratio",
+        figures={"": "compression_error"},
     ),
     Metric("batchgrowth_epochs", "gauge", "Epochs done, including the fraction of the current one."),
     Metric("batchgrowth_evaluation", "gauge", "Last value of each metric of the workload.", labels=("metric",)),
     Metric("batchgrowth_examples_total", "counter", "Examples used.", "examples"),
-    Metric("batchgrowth_exchange_bytes_total", "counter", "Bytes that the workers sent to each other.", "bytes"),
+    Metric(
+        "batchgrowth_exchange_bytes_total",
+        "counter",
+        "Bytes that the workers sent to each other.",
+        "bytes",
+        figures={"": "bytes_sent"},
+    ),
     Metric(
         "batchgrowth_growth_quantity",
         "gauge",
@@ -74,6 +87,7 @@ TRAINER = (
         "batchgrowth_replica_distance",
         "gauge",
         "Root mean square distance of the logical replicas from their mean; 0 with an exchange without replicas.",
+        figures={"": "replica_distance"},
     ),
     Metric(
         "batchgrowth_resize_duration_seconds",
@@ -89,6 +103,7 @@ TRAINER = (
         "gauge",
         "Updates that the Downpour server made between a worker's fetch and its push, in the last round.",
         labels=("statistic",),
+        figures={"largest": "largest_staleness", "mean": "mean_staleness"},
     ),
     Metric(
         "batchgrowth_update_duration_seconds",

@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import (
     AfterValidator,
     ConfigDict,
-    Field,
     GetPydanticSchema,
     TypeAdapter,
     ValidationError,
@@ -23,42 +22,16 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.forecast import Forecast
 from batchgrowth.plan import BatchDecision
 
-LARGEST = 2**53
-"""The largest number that a report may give for what an exchange did."""
 LARGEST_START = 2**53
 """The largest number of a start: older trainers used a time."""
 MOST_DIFFERING = 8
 """The most workers of another arithmetic that a report lists."""
 LONGEST_PERIOD_SECONDS = 10.0
 """Longest time between two reports of a trainer that commits updates, in seconds."""
-
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
-Amount = Annotated[float, Field(ge=0, le=LARGEST)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchanged:
-    """What the exchange did: totals since the start of the trainer, and the last values of some exchanges.
-
-    `bytes_sent` counts what the workers have sent each other. `backups` counts the parts of updates that were repeated;
-    in `backups_first` of them the backup came first. `replica_distance` is the root mean square distance of the logical
-    replicas from their mean. `compression_error` is the part of its norm by which a sum of gradients was changed, or
-    that was left for later. The staleness is in updates. None means that the exchange has no such value, or that it is
-    not known yet.
-    """
-
-    __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
-
-    bytes_sent: Count = 0
-    replica_distance: Amount | None = None
-    compression_error: Amount | None = None
-    largest_staleness: Count | None = None
-    mean_staleness: Amount | None = None
-    backups: Count = 0
-    backups_first: Count = 0
 
 
 def _within_floats(number: int) -> int:
@@ -100,7 +73,7 @@ class Progress:
     joined or left. `decisions` are those of a measured growth so far. `forecast` is what its next look will probably
     decide, if that is another batch. `ended_at_epoch` is the epoch after which stopEarly ended the training.
     `differing` are the workers that add differently than the job, by name, with the reason, at most MOST_DIFFERING.
-    `exchanged` is what the exchange did; None if the trainer is of an earlier version.
+    `exchanged` is what the exchange did since the trainer's start; None if the trainer is of an earlier version.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, allow_inf_nan=False)
@@ -128,7 +101,7 @@ class Progress:
     forecast: Annotated[Forecast | None, WrapValidator(_or_none)] = None
     ended_at_epoch: Whole | None = None
     differing: Mapping[str, str] = field(default_factory=dict)
-    exchanged: Annotated[Exchanged | None, WrapValidator(_or_none)] = None
+    exchanged: Annotated[ExchangeFigures | None, WrapValidator(_or_none)] = None
 
     @property
     def fraction(self) -> float:
@@ -155,7 +128,7 @@ class Progress:
         if forecast is not None and not report.update < forecast.update < report.updates:
             report = replace(report, forecast=None)
         exchanged = report.exchanged
-        if exchanged is not None and exchanged.backups_first > exchanged.backups:
+        if exchanged is not None and not exchanged.is_possible():
             report = replace(report, exchanged=None)
         return report
 
@@ -178,7 +151,7 @@ def _finite(value: Any) -> Any:
     """Return the value as JSON can hold it: null for a number that is not finite, no such entry in a mapping."""
     if isinstance(value, tuple):
         return [[one.update, one.wanted, _finite(one.value)] for one in value]
-    if isinstance(value, Forecast | Exchanged):
+    if isinstance(value, Forecast | ExchangeFigures):
         return {name: _finite(each) for name, each in asdict(value).items()}
     if isinstance(value, Mapping):
         return {name: each for name, each in value.items() if isinstance(each, str) or math.isfinite(each)}

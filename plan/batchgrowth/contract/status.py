@@ -1,9 +1,11 @@
 """The `status` of a BatchGrowthJob, and the types and reasons of its conditions and events."""
 
+from dataclasses import fields
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, create_model
 
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.schema import Model
 
 CONDITIONS = {
@@ -209,28 +211,17 @@ class TrainerMetric(Model):
     value: Decimal = Field(description="Last value, as a decimal string.")
 
 
-class ExchangeStatus(Model):
-    """What the exchange did since the trainer's start, or lately; absent is what the exchange does not have."""
+def _exchange_fields() -> dict[str, Any]:
+    """Return a field for each figure of an exchange: a count, or a decimal string for a float."""
+    found: dict[str, Any] = {}
+    for figure in fields(ExchangeFigures):
+        kind = Decimal if figure.type == float | None else LongCount
+        found[figure.name] = (kind | None, Field(None, description=figure.metadata["description"]))
+    return found
 
-    bytes_sent: LongCount | None = Field(
-        None, description="Bytes that the workers have sent each other since the trainer's start."
-    )
-    compression_error: Decimal | None = Field(
-        None,
-        description="Part of its norm by which exchange.compression changed a sum of gradients, or that exchange TopK "
-        "left for later.",
-    )
-    replica_distance: Decimal | None = Field(
-        None, description="Root mean square distance of the logical replicas from their mean."
-    )
-    largest_staleness: LongCount | None = Field(
-        None, description="Most updates made between the fetch of a gradient's weights and its push, in the last round."
-    )
-    mean_staleness: Decimal | None = Field(None, description="Their mean.")
-    backups: LongCount | None = Field(
-        None, description="Parts of updates that an idle worker repeated since the trainer's start."
-    )
-    backups_first: LongCount | None = Field(None, description="Those of them whose backup came first.")
+
+ExchangeStatus = create_model("ExchangeStatus", __base__=Model, **_exchange_fields())
+"""What the exchange did since the trainer's start, or lately; absent is what the exchange does not have."""
 
 
 class TrainerStatus(Model):

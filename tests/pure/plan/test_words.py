@@ -13,8 +13,8 @@ import batchgrowth
 import pytest
 from batchgrowth import JobStatus, Progress, names
 from batchgrowth.contract import status
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.metrics import BY_NAME, METRICS
-from batchgrowth.contract.progress import Exchanged
 from batchgrowth.contract.status import CONDITIONS, REASONS
 from batchgrowth.forecast import Forecast
 from batchgrowth.looks import LARGEST_BATCH
@@ -31,7 +31,7 @@ PROGRESS = Progress(
     decisions=(BatchDecision(4, 64, 61.5), BatchDecision(8, 128, -2.0)),
     forecast=Forecast(update=12, batch_size=256, workers=4, due_seconds=0.02),
     differing={"w-1": "AVX2 rather than AVX512"},
-    exchanged=Exchanged(
+    exchanged=ExchangeFigures(
         bytes_sent=10**12, replica_distance=0.5, compression_error=0.004, largest_staleness=3, mean_staleness=1.5,
         backups=5, backups_first=4,
     ),
@@ -224,6 +224,23 @@ def test_metrics_keep_the_conventions() -> None:
         assert sorted(metric.buckets) == list(metric.buckets)
         assert metric.unit in ("", "examples") or metric.unit in metric.name
         assert not {"update", "epoch", "loss", "uid"} & set(metric.labels)
+
+
+def test_every_figure_of_an_exchange_is_in_a_metric_and_in_the_status() -> None:
+    declared = {field.name for field in dataclasses.fields(ExchangeFigures)}
+    shown = {figure for metric in METRICS for figure in metric.figures.values()}
+    assert shown - {"backups_second"} == declared - {"backups"}  # their sum, which the two labels of a metric show
+    assert status.ExchangeStatus.model_fields.keys() == declared
+    for metric in METRICS:
+        assert bool(metric.labels) == ("" not in metric.figures) or not metric.figures
+
+
+def test_totals_of_an_exchange_are_added_and_newer_values_replace_older() -> None:
+    first = ExchangeFigures(bytes_sent=1000, replica_distance=0.5, compression_error=0.004)
+    second = ExchangeFigures(bytes_sent=500, replica_distance=0.25, mean_staleness=0.0)
+    both = ExchangeFigures(bytes_sent=1500, replica_distance=0.25, compression_error=0.004, mean_staleness=0.0)
+    assert first.then(second) == both
+    assert ExchangeFigures(backups=3, backups_first=1).backups_second == 2
 
 
 def test_unions_have_no_structural_schema() -> None:

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth_trainer.blame import DeviceFault
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers import gather_scatter
 from batchgrowth_trainer.drivers.gather_scatter import FIRST_REST, GatherScatterDriver
 from batchgrowth_trainer.record.snapshot import weights_sha256
-from batchgrowth_trainer.sinks.events import BackedUp
 from batchgrowth_trainer.sinks.events import Event as RunEvent
 from batchgrowth_trainer.training import Options, train
 from batchgrowth_trainer.worker.member import Member
@@ -192,10 +192,10 @@ class Seen:
     def __init__(self, job: Any) -> None:
         self.spec = job.spec
         self.workers, self.resizes, self.causes, self.notes = list[int](), list[Any](), list[str](), list[str]()
-        self.backups = list[BackedUp]()
+        self.backups = list[ExchangeFigures]()
 
     def publish(self, event: RunEvent) -> None:
-        if isinstance(event, BackedUp):
+        if isinstance(event, ExchangeFigures) and event.backups:
             self.backups.append(event)
 
     def record_rows(self, rows: Any) -> None:
@@ -262,7 +262,7 @@ def test_a_slow_worker_is_left_out_until_it_has_ended(trained: Any, expected: st
         assert seen.workers[update] == 2
     assert seen.workers[SLOW + 4] == 3
     assert ("a", 0) in asked_at(crew, SLOW + 4)
-    assert [BackedUp(1, 0)] == seen.backups
+    assert seen.backups == [ExchangeFigures(backups=1, backups_first=1)]
     assert (seen.causes, seen.resizes, seen.notes) == ([], [], [])
 
 

@@ -217,7 +217,7 @@ def test_workers_in_turn_are_a_single_process(small_job: Any, tmp_path: Path, me
 
     def run(group: Group) -> Replica:
         replica = replicas.pop()
-        assert all(one.staleness is not None and one.staleness.largest == 0 for one in rounds(replica, group))
+        assert all(one.figures.largest_staleness == 0 for one in rounds(replica, group))
         return replica
 
     replicas = [built(job) for _ in range(members)]
@@ -242,12 +242,13 @@ def test_all_members_have_one_state_after_a_round(small_job: Any) -> None:
     (done, first), *others = results
     updates = [step.position.update for one in done for step, _ in one.done]
     assert list(range(make_plan(job.spec).updates)) == updates
-    assert all(0 <= one.staleness.mean <= one.staleness.largest <= 4 for one in done if one.staleness)
-    assert any(one.staleness and one.staleness.largest for one in done)
+    staleness = [(one.figures.mean_staleness, one.figures.largest_staleness) for one in done]
+    assert all(mean is not None and largest is not None and 0 <= mean <= largest <= 4 for mean, largest in staleness)
+    assert any(largest for _, largest in staleness)
     for theirs, replica in others:
         assert [one.done for one in done] == [one.done for one in theirs]
         assert all(torch.equal(value, replica.tensors()[name]) for name, value in first.tensors().items())
-    assert sum(member.sent for member in members) == sum(one.bytes_sent for one in done)
+    assert sum(member.sent for member in members) == sum(one.figures.bytes_sent for one in done)
 
 
 @pytest.mark.parametrize("slow", [0, 1])
@@ -273,7 +274,7 @@ def test_a_slow_member_is_waited_for_at_the_bound_alone(small_job: Any, slow: in
 
     results, _ = together(3, run)
     assert enough.is_set()
-    assert bound == results[0].staleness.largest
+    assert bound == results[0].figures.largest_staleness
 
 
 def test_a_requested_stop_makes_the_round_short(small_job: Any) -> None:

@@ -95,7 +95,7 @@ def test_the_state_of_all_reduce(replica_of: Make, job: str, members: int, serve
     for theirs, rounds in results:
         assert updates == [update for each in rounds for update in each.done]
         assert same(state(alone), theirs)
-    assert sum(each.bytes_sent for each in results[0][1]) == sum(member.sent for member in threads)
+    assert sum(each.figures.bytes_sent for each in results[0][1]) == sum(member.sent for member in threads)
 
 
 def test_a_torch_class_has_one_server(replica_of: Make) -> None:

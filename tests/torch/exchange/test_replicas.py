@@ -142,7 +142,7 @@ def test_local_sgd_is_the_mean_of_local_steps(replica_of: Any, outer: dict[str, 
         seen.zero_()
     rounds = train(replica)
     assert [len(each.done) for each in rounds] == [3, 1] * 3
-    assert all(each.distance is not None and each.distance > 0 for each in rounds)
+    assert all(each.figures.replica_distance is not None and each.figures.replica_distance > 0 for each in rounds)
     book.same(weights(replica), centre.detach())
 
 
@@ -258,8 +258,9 @@ def test_top_k_is_the_papers(replica_of: Any) -> None:
     book.same(weights(replica), centre)
     for number, of_one in enumerate(unsent):
         book.same(replica.registered["replicas.residual"][number], of_one)
-    assert [pytest.approx(error, rel=1e-4) for error in numbers[1::2]] == [each.compression_error for each in rounds]
-    assert all(each.distance is None for each in rounds)
+    errors = [each.figures.compression_error for each in rounds]
+    assert errors == [pytest.approx(error, rel=1e-4) for error in numbers[1::2]]
+    assert all(each.figures.replica_distance is None for each in rounds)
 
 
 def test_top_k_loses_nothing(replica_of: Any) -> None:

@@ -166,7 +166,11 @@ def test_the_bytes_are_those_that_are_counted(replica_of: Callable[..., Replica]
     replicas = [replica_of(normed()) for _ in range(3)]
 
     def one_round(group: Fake) -> int:
-        return strategy_of(Setting(replicas[group.rank], group, nullcontext(), lambda: None)).round(bool).bytes_sent
+        return (
+            strategy_of(Setting(replicas[group.rank], group, nullcontext(), lambda: None))
+            .round(bool)
+            .figures.bytes_sent
+        )
 
     counted, members = together(3, one_round)
     assert [sum(member.sent for member in members)] * 3 == counted

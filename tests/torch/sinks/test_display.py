@@ -7,14 +7,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.plan import Plan, Stage
 from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.display import Lines, Live, make_display
 from batchgrowth_trainer.sinks.events import (
-    BackedUp,
-    BytesSent,
     CheckpointFailed,
     CheckpointSaved,
     EndedEarly,
@@ -22,9 +21,7 @@ from batchgrowth_trainer.sinks.events import (
     Looked,
     Note,
     Recovered,
-    ReplicasApart,
     Sink,
-    Stale,
     Started,
     Stopped,
     Waiting,
@@ -246,7 +243,7 @@ NOTES = [
     (CheckpointFailed("no room"), "checkpoint failed: no room"),
     (Waiting("a worker"), "waiting for a worker"),
 ]
-SILENT = [BytesSent(9), ReplicasApart(0.1), Stale(3, 1.5), BackedUp(1, 0), WorkersReady(2), CheckpointSaved(1, 0.1, 9),
+SILENT = [ExchangeFigures(bytes_sent=9, backups=1), WorkersReady(2), CheckpointSaved(1, 0.1, 9),
           Finished("5f")]  # fmt: skip
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import recorder
-from batchgrowth_trainer.sinks.events import BytesSent, Finished, Note, Recovered, Started, Stopped
+from batchgrowth_trainer.sinks.events import Finished, Note, Recovered, Started, Stopped
 from batchgrowth_trainer.sinks.recorder import Journal
 
 Job = Callable[..., Any]
@@ -32,7 +33,13 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def test_what_happened_and_when(tmp_path: Path, plan: Plan) -> None:
     written = Journal(tmp_path)
 
-    for event in (Started("job", plan, Position()), row(1), row(2), BytesSent(5), Recovered(2, "a worker was lost")):
+    for event in (
+        Started("job", plan, Position()),
+        row(1),
+        row(2),
+        ExchangeFigures(bytes_sent=5),
+        Recovered(2, "a worker was lost"),
+    ):
         written.handle(event)
     for event in (ResizeRow(2, 2, 1, 0.25), Stopped()):
         written.handle(event)

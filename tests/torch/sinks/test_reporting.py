@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Exchanged, Progress
+from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.progress import LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress
 from batchgrowth.errors import CheckpointError, PlanError
 from batchgrowth.forecast import Forecast
 from batchgrowth.names import LAST_START
@@ -26,12 +27,7 @@ from batchgrowth_trainer.record.history import GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks import progress
 from batchgrowth_trainer.sinks.events import (
     ArithmeticDiffers,
-    BackedUp,
-    BytesSent,
-    Compressed,
     Looked,
-    ReplicasApart,
-    Stale,
     Started,
     Stopped,
     Waiting,
@@ -141,12 +137,16 @@ def test_what_the_exchange_did_is_reported(small_job: MakeJob) -> None:
     plan, reports = make_plan(small_job().spec), list[Progress]()
     reporter = Reporter(lambda report: reports.append(Progress.from_json(report)))
     reporter.handle(Started("small", plan, Position()))
-    done = (BytesSent(1000), BytesSent(500), ReplicasApart(0.5), ReplicasApart(0.25), Compressed(0.004), Stale(3, 1.5))
-    for event in (*done, BackedUp(2, 1), BackedUp(0, 1)):
+    for event in (
+        ExchangeFigures(bytes_sent=1000, replica_distance=0.5, compression_error=0.004),
+        ExchangeFigures(bytes_sent=500, replica_distance=0.25, largest_staleness=3, mean_staleness=1.5),
+        ExchangeFigures(backups=3, backups_first=2),
+        ExchangeFigures(backups=1),
+    ):
         reporter.handle(event)
     reporter.handle(HistoryRow(1, 0.1, 0, 8, 0.05, 0.7, 2, 0.01, 0.0, 0.0, 1.0))
     reporter.handle(Stopped())
-    assert reports[-1].exchanged == Exchanged(
+    assert reports[-1].exchanged == ExchangeFigures(
         bytes_sent=1500, replica_distance=0.25, compression_error=0.004, largest_staleness=3, mean_staleness=1.5,
         backups=4, backups_first=2,
     )  # fmt: skip

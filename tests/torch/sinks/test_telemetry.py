@@ -7,6 +7,7 @@ import urllib.request
 from typing import Any
 
 import pytest
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.metrics import TRAINER
 from batchgrowth.errors import PortError
 from batchgrowth.evaluations import BestEvaluation
@@ -14,16 +15,11 @@ from batchgrowth.plan import make_plan
 from batchgrowth_trainer.__main__ import ANYWHERE
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 from batchgrowth_trainer.sinks.events import (
-    BackedUp,
-    BytesSent,
     CheckpointFailed,
     CheckpointSaved,
-    Compressed,
     EndedEarly,
     Looked,
     Recovered,
-    ReplicasApart,
-    Stale,
 )
 from batchgrowth_trainer.sinks.telemetry import LIVENESS_PATH, Endpoint, Telemetry
 from prometheus_client import CollectorRegistry
@@ -51,11 +47,8 @@ def filled(job: Any) -> Telemetry:
         ResizeRow(2, 2, 1, 0.02),
         Looked(GrowthRow(2, 0.5, 610.0, 192, 192), "noise scale", 128, make_plan(job.spec), ()),
         Recovered(2, "a worker was lost"),
-        BytesSent(1000),
-        ReplicasApart(0.5),
-        Compressed(0.004),
-        Stale(3, 1.5),
-        BackedUp(2, 1),
+        ExchangeFigures(bytes_sent=1000, replica_distance=0.5, largest_staleness=3, mean_staleness=1.5),
+        ExchangeFigures(compression_error=0.004, backups=3, backups_first=2),
         CheckpointSaved(2, 0.1, 500),
         CheckpointFailed("no room"),
     ):

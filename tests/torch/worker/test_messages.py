@@ -7,6 +7,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import BatchDecision
 from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import HistoryRow
@@ -30,9 +31,9 @@ ROW = HistoryRow(
 )  # fmt: skip
 LOOKED = replace(ROW, decision=BatchDecision(7, 32, 610.5))
 MESSAGES = [
-    RowsReport((ROW, LOOKED, replace(ROW, decision=BatchDecision(7, 32, float("inf")))), 1),
-    RowsReport((ROW, ROW), 1 << 40),
-    RowsReport((), 0),
+    RowsReport((ROW, LOOKED, replace(ROW, decision=BatchDecision(7, 32, float("inf"))))),
+    RowsReport((ROW, ROW), ExchangeFigures(bytes_sent=1 << 40, mean_staleness=1.5, replica_distance=float("inf"))),
+    RowsReport(()),
     EvaluationReport(Position(7, 1, 3), {"loss": float("inf"), "accuracy": 1 / 3}, 1.7e9),
     GenerationBegan(3, 7, 1, None),
     GenerationBegan(3, 7, 0, 0.25),

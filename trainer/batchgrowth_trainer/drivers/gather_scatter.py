@@ -17,6 +17,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step
 
 from batchgrowth_trainer.blame import WorkerFault
@@ -30,7 +31,6 @@ from batchgrowth_trainer.replica.evaluation import trained_of
 from batchgrowth_trainer.replica.flat import add_up, lay_out
 from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.sinks.events import BackedUp, BytesSent
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Gradients, Left
 from batchgrowth_trainer.workers import health
@@ -374,7 +374,8 @@ class GatherScatterDriver:
         first = gathering.first_copies()
         answers: list[Gradients] = [copy.request.result for copy in first]
         sent = len(gathering.asked) * sum(t.nbytes for t in replica.model_tensors().values())
-        run.publish(BytesSent(sent + sum(row.nbytes for answer in answers for row in answer.rows)))
+        sent += sum(row.nbytes for answer in answers for row in answer.rows)
+        run.publish(ExchangeFigures(bytes_sent=sent))
         rows = [torch.from_numpy(np.array(row)).to(replica.device) for answer in answers for row in answer.rows]
         replica.tail.write_timing(rows[0], self._stopwatch.timing)
         done = replica.commit(step, add_up(rows, layout))
@@ -434,7 +435,7 @@ class GatherScatterDriver:
             self._crew.leave_out(address, fault)
         if gathering.num_backups:
             first = sum(copy.is_backup for copy in gathering.first_copies())
-            self._run.publish(BackedUp(first, gathering.num_backups - first))
+            self._run.publish(ExchangeFigures(backups=gathering.num_backups, backups_first=first))
 
     def _handle_events(self, seconds: float) -> None:
         self._crew.drain_events(seconds, self._handle)

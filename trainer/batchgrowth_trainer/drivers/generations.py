@@ -23,7 +23,6 @@ from batchgrowth_trainer.drivers.scaling import Join, Scaling
 from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, seats
 from batchgrowth_trainer.exchange.group import Rendezvous
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Trained, pack_snapshot, unpack_snapshot, unpack_trained
-from batchgrowth_trainer.sinks.events import BytesSent, Compressed, ReplicasApart, Stale
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import (
     EvaluationReport,
@@ -314,13 +313,7 @@ class GenerationsDriver:
             self._run.record_evaluation(report.position, report.values, report.evaluated_at, report.end)
             return
         self._run.record_rows(report.rows)
-        self._run.publish(BytesSent(report.bytes_sent))
-        if report.distance is not None:
-            self._run.publish(ReplicasApart(report.distance))
-        if report.staleness is not None:
-            self._run.publish(Stale(report.staleness.largest, report.staleness.mean))
-        if report.compression_error is not None:
-            self._run.publish(Compressed(report.compression_error))
+        self._run.publish(report.figures)
 
     def _record_resize(self, generation: Generation, update: int) -> None:
         """Record the resize, if it is one, with its longest pause once every member has begun."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step
 from torch import Tensor
 
@@ -17,7 +18,6 @@ from batchgrowth_trainer.record.snapshot import Trained
 from batchgrowth_trainer.replica.evaluation import judged, trained_of
 from batchgrowth_trainer.replica.growth_state import Stopwatch
 from batchgrowth_trainer.replica.replica import Replica
-from batchgrowth_trainer.sinks.events import Compressed
 from batchgrowth_trainer.workers.arithmetics import SHARDS
 
 Advance = Callable[[RunState, Replica], None]
@@ -56,7 +56,7 @@ def _update_after_update(replica: Replica) -> Iterator[Advance]:
         replica.rows.release([total])  # not before `commit`, which reads and overwrites the row
         run.record_rows([HistoryRow.now(step, replica.plan, done, 1, (seconds, 0.0, 0.0))])
         if compression is not None and compression.error is not None:
-            run.publish(Compressed(compression.error))
+            run.publish(ExchangeFigures(compression_error=compression.error))
 
     yield update
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step
 from torch import Tensor
 
@@ -68,8 +69,10 @@ class AllReduce:
             compute_seconds=computed - began + now - exchanged,
             exchange_seconds=exchanged - computed - waited,
             wait_seconds=waited,
-            bytes_sent=0 if group.size == 1 else self._bytes_sent(step.shards),
-            compression_error=self._compression.error if self._compression else None,
+            figures=ExchangeFigures(
+                bytes_sent=0 if group.size == 1 else self._bytes_sent(step.shards),
+                compression_error=self._compression.error if self._compression else None,
+            ),
         )
 
     def _write_timing(self, partials: Sequence[Partial]) -> None:

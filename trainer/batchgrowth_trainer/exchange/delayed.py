@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import torch
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step, round_at
 from torch import Tensor
 
@@ -63,7 +64,8 @@ class Delayed:
         with undone_by_errors(replica), ThreadPoolExecutor(1, "exchange") as adding:
             done, sent = self._updates(waiting, adding, stop=stop_requested())
         waited = self._wait_seconds
-        return Round(tuple(done), self._stop, time.perf_counter() - began - waited, 0.0, waited, sent)
+        figures = ExchangeFigures(bytes_sent=sent)
+        return Round(tuple(done), self._stop, time.perf_counter() - began - waited, 0.0, waited, figures)
 
     def _updates(
         self, waiting: "Waiting", adding: ThreadPoolExecutor, *, stop: bool

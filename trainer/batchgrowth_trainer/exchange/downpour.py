@@ -16,13 +16,14 @@ from queue import SimpleQueue
 from typing import Protocol, runtime_checkable
 
 import torch
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step, round_at
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.group import Group, PeerLost
 from batchgrowth_trainer.exchange.logical_replicas import committed
 from batchgrowth_trainer.exchange.strategy import Round, Setting
-from batchgrowth_trainer.exchange.turns import Staleness, Turns
+from batchgrowth_trainer.exchange.turns import Turns
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.replica import undone_by_errors
 
@@ -76,8 +77,8 @@ class Downpour:
         replica.moved_to(steps[-1].after)
         done = committed(replica, steps, losses, stop=stop_asked > 0)
         waited = max(time.perf_counter() - began - self._compute_seconds, 0.0)
-        staleness = Staleness(int(largest), mean)
-        return Round(done, stop_asked > 0, self._compute_seconds, 0.0, waited, self._sent, staleness=staleness)
+        figures = ExchangeFigures(bytes_sent=self._sent, largest_staleness=int(largest), mean_staleness=mean)
+        return Round(done, stop_asked > 0, self._compute_seconds, 0.0, waited, figures)
 
     def _gradient(self, step: Step) -> Tensor:
         """Return the row of an update's whole batch; valid until the next call."""

@@ -12,6 +12,7 @@ from math import sqrt
 
 import torch
 from batchgrowth.choices.exchanges import Outer
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step, round_at
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
@@ -91,10 +92,12 @@ class LocalSGD:
             compute_seconds=computed - began + time.perf_counter() - exchanged,
             exchange_seconds=exchanged - computed - waited,
             wait_seconds=waited,
-            bytes_sent=bytes_sent(
-                self._local.replicas, self._group.size, self._length, rows=len(self._group.grid.rows)
+            figures=ExchangeFigures(
+                bytes_sent=bytes_sent(
+                    self._local.replicas, self._group.size, self._length, rows=len(self._group.grid.rows)
+                ),
+                replica_distance=sqrt(max(spread, 0.0)),
             ),
-            distance=sqrt(max(spread, 0.0)),
         )
 
     def _rows(self, steps: Sequence[Step]) -> list[Tensor]:

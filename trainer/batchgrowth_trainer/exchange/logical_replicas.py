@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain, islice
 
 import torch
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step, rounds_from
 from batchgrowth.shards import shard_bounds
 from torch import Tensor
@@ -261,9 +262,11 @@ class Apart(ABC):
             compute_seconds=time.perf_counter() - began - self.exchange_seconds,
             exchange_seconds=self.exchange_seconds - self.wait_seconds,
             wait_seconds=self.wait_seconds,
-            bytes_sent=self.bytes_sent,
-            distance=self.copies.distance(),
-            compression_error=self.compression_error,
+            figures=ExchangeFigures(
+                bytes_sent=self.bytes_sent,
+                replica_distance=self.copies.distance(),
+                compression_error=self.compression_error,
+            ),
         )
 
     def _periods(self) -> tuple[tuple[Step, ...], ...]:

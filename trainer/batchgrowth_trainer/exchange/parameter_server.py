@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 
 import torch
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from torch import Tensor
@@ -71,7 +72,7 @@ class ParameterServer:
             compute_seconds=time.perf_counter() - began - self._exchange_seconds,
             exchange_seconds=self._exchange_seconds - self._wait_seconds,
             wait_seconds=self._wait_seconds,
-            bytes_sent=sent,
+            figures=ExchangeFigures(bytes_sent=sent),
         )
 
     def _is_over(self, done: Sequence[tuple[Step, Committed]]) -> bool:

@@ -6,22 +6,20 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol
 
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step
 
 from batchgrowth_trainer.exchange.compression import compression_for
 from batchgrowth_trainer.exchange.group import Group
-from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.replica.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The updates that were committed, with the seconds of all of them together and the bytes that all members sent.
+    """The updates that were committed, with the seconds of all of them together and the figures of their exchange.
 
-    `stop` is whether a member requested a stop; `distance` the root mean square distance of the logical replicas from
-    their mean, None if they have the same weights; `staleness` that of the gradients, None if all updates wait for
-    theirs; `compression_error` the part of its norm by which this member lately changed what it sends.
+    `stop` is whether a member requested a stop.
     """
 
     done: tuple[tuple[Step, Committed], ...]
@@ -29,10 +27,7 @@ class Round:
     compute_seconds: float
     exchange_seconds: float
     wait_seconds: float
-    bytes_sent: int
-    distance: float | None = None
-    staleness: Staleness | None = None
-    compression_error: float | None = None
+    figures: ExchangeFigures
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,6 @@ an update begins: one begins only if it raises the bound of none under way, and 
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Staleness:
-    """The largest staleness of the gradients of a round, and the mean."""
-
-    largest: int
-    mean: float
-
-
 @dataclass(slots=True)
 class _Begun:
     """An update under way: its index, what was made at its fetch, and the most that its staleness can become."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.forecast import Forecast
 from batchgrowth.plan import BatchDecision, Plan
@@ -13,7 +14,8 @@ from batchgrowth.spec import JobSpec
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, HistoryRow, ResizeRow
 
 # The rows of the history are events as they are: HistoryRow (an update was committed), EvaluationRow and ResizeRow;
-# each is published once, even if a recovery repeats the update.
+# each is published once, even if a recovery repeats the update. So are the figures of an exchange, ExchangeFigures:
+# what it did since the event before.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,45 +77,6 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class BytesSent:
-    """All members together sent this many bytes, to each other or to the server and back."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicasApart:
-    """The root mean square distance of the logical replicas' weights from their mean, before they are averaged."""
-
-    distance: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """The updates made between the fetch of a gradient's weights and its push: the most in a round, and the mean."""
-
-    largest: int
-    mean: float
-
-
-@dataclass(frozen=True, slots=True)
-class Compressed:
-    """The part of its norm by which exchange.compression changed a sum of gradients, at a node that was measured, or
-    which exchange TopK left for later.
-    """
-
-    error: float
-
-
-@dataclass(frozen=True, slots=True)
-class BackedUp:
-    """Parts of a committed update that an idle worker repeated: how many backups came first, and how many did not."""
-
-    first: int
-    second: int
-
-
-@dataclass(frozen=True, slots=True)
 class WorkersReady:
     """This many workers could train now."""
 
@@ -159,12 +122,9 @@ class Stopped:
     error: BaseException | None = field(default=None, compare=False)
 
 
-Exchanged = BytesSent | ReplicasApart | Compressed | Stale | BackedUp
-"""What an exchange did lately."""
-
 Event = (
     HistoryRow | EvaluationRow | ResizeRow | Started | Looked | EndedEarly | Recovered | CheckpointSaved
-    | CheckpointFailed | Exchanged | WorkersReady | Waiting | ArithmeticDiffers | Note | Finished | Stopped
+    | CheckpointFailed | ExchangeFigures | WorkersReady | Waiting | ArithmeticDiffers | Note | Finished | Stopped
 )  # fmt: skip
 
 

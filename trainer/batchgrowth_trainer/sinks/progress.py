@@ -14,7 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from batchgrowth.contract.progress import LARGEST_START, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Exchanged, Progress
+from batchgrowth.contract.figures import ExchangeFigures
+from batchgrowth.contract.progress import LARGEST_START, LONGEST_PERIOD_SECONDS, MOST_DIFFERING, Progress
 from batchgrowth.errors import ClusterError, Interrupted, Superseded
 from batchgrowth.forecast import Forecast
 from batchgrowth.names import LAST_START, PROGRESS_KEY, START_KEY
@@ -223,7 +224,7 @@ class Reporter:
         self._number: int | None = None
         self._plan: Plan | None = None
         self._newest: Progress | None = None
-        self._exchanged = Exchanged()
+        self._exchanged = ExchangeFigures()
         self._pace = 0.0
         self._due = threading.Event()
         self._over = threading.Event()
@@ -249,8 +250,8 @@ class Reporter:
                 self._start(plan, position, decisions)
             case events.Stopped():
                 self._stop()
-            case events.BytesSent() | events.ReplicasApart() | events.Compressed() | events.Stale() | events.BackedUp():
-                self._exchanged = _after(self._exchanged, event)
+            case ExchangeFigures():
+                self._exchanged = self._exchanged.then(event)
             case _:
                 self._simple_change(event)
 
@@ -386,20 +387,6 @@ class Reporter:
 def period_seconds(running: float) -> float:
     """Return the time between two reports that only say progress, 1 s to 10 s, `running` seconds after the start."""
     return min(max(running / PERIODS, PERIOD_SECONDS), LONGEST_PERIOD_SECONDS)
-
-
-def _after(known: Exchanged, event: events.Exchanged) -> Exchanged:
-    match event:
-        case events.BytesSent(count):
-            return replace(known, bytes_sent=known.bytes_sent + count)
-        case events.ReplicasApart(distance):
-            return replace(known, replica_distance=distance)
-        case events.Compressed(error):
-            return replace(known, compression_error=error)
-        case events.Stale(largest, mean):
-            return replace(known, largest_staleness=largest, mean_staleness=mean)
-        case events.BackedUp(first, second):
-            return replace(known, backups=known.backups + first + second, backups_first=known.backups_first + first)
 
 
 def _end_of(plan: Plan) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIServer
 
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.metrics import TRAINER, Metric
 from batchgrowth.errors import PortError
 from batchgrowth.plan import Plan
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
 LIVENESS_PATH = "/livez"
+_OF_EXCHANGES = tuple(metric for metric in TRAINER if metric.figures)
 
 
 class Telemetry:
@@ -31,8 +33,8 @@ class Telemetry:
         self._plan = plan
         self._metrics: dict[str, Any] = {metric.name: _collector(metric, self.registry) for metric in TRAINER}
         self._epoch = epochs
-        self._stale(0, 0.0)
-        self._backed_up(0, 0)
+        # Each label has a value from the start, so that a query finds the series before its first event.
+        self._show(ExchangeFigures(largest_staleness=0, mean_staleness=0.0))
 
     def handle(self, event: events.Event) -> None:
         """See Sink."""
@@ -40,8 +42,8 @@ class Telemetry:
         match event:
             case HistoryRow():
                 self._row(event)
-            case events.BytesSent() | events.ReplicasApart() | events.Compressed() | events.Stale() | events.BackedUp():
-                self._exchange(event)
+            case ExchangeFigures():
+                self._show(event)
             case EvaluationRow():
                 for name, value in (("loss", event.loss), *event.metrics.items()):
                     metrics["batchgrowth_evaluation"].labels(name).set(value)
@@ -65,13 +67,19 @@ class Telemetry:
             case events.CheckpointFailed():
                 metrics["batchgrowth_checkpoint_failures_total"].inc()
 
-    def _stale(self, largest: int, mean: float) -> None:
-        self._metrics["batchgrowth_staleness"].labels("largest").set(largest)
-        self._metrics["batchgrowth_staleness"].labels("mean").set(mean)
-
-    def _backed_up(self, first: int, second: int) -> None:
-        self._metrics["batchgrowth_backups_total"].labels("backup").inc(first)
-        self._metrics["batchgrowth_backups_total"].labels("original").inc(second)
+    def _show(self, figures: ExchangeFigures) -> None:
+        for metric in _OF_EXCHANGES:
+            for label, name in metric.figures.items():
+                value = getattr(figures, name)
+                if value is None:
+                    continue
+                shown = self._metrics[metric.name]
+                if label:
+                    shown = shown.labels(label)
+                if metric.kind == "counter":
+                    shown.inc(value)
+                else:
+                    shown.set(value)
 
     def _row(self, row: HistoryRow) -> None:
         metrics = self._metrics
@@ -91,19 +99,6 @@ class Telemetry:
         spent.labels("compute").observe(row.compute_seconds)
         spent.labels("exchange").observe(row.exchange_seconds)
         spent.labels("wait").observe(row.wait_seconds)
-
-    def _exchange(self, event: events.Exchanged) -> None:
-        match event:
-            case events.BytesSent(count):
-                self._metrics["batchgrowth_exchange_bytes_total"].inc(count)
-            case events.ReplicasApart(distance):
-                self._metrics["batchgrowth_replica_distance"].set(distance)
-            case events.Compressed(error):
-                self._metrics["batchgrowth_compression_error_ratio"].set(error)
-            case events.Stale(largest, mean):
-                self._stale(largest, mean)
-            case events.BackedUp(first, second):
-                self._backed_up(first, second)
 
     def _resize(self, row: ResizeRow) -> None:
         direction = "up" if row.to_workers > row.from_workers else "down"

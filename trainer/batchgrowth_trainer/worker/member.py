@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.evaluations import evaluation_due
 from batchgrowth.plan import Step
@@ -266,7 +267,7 @@ class Member:
         rows = self.rows_after(reported)
         evaluations = tuple(self._evaluations)
         new = (evaluation for evaluation in evaluations if evaluation.position.epoch > evaluated)
-        return (*((messages.RowsReport(rows, 0),) if rows else ()), *new)
+        return (*((messages.RowsReport(rows),) if rows else ()), *new)
 
     def keep_row(self, row: HistoryRow) -> None:
         """Keep an update's row for `unreported`."""
@@ -297,8 +298,7 @@ class _MemberGeneration:
         self._reported = order.reported
         self._reported_at = time.perf_counter()
         self._evaluated = order.evaluated
-        self._last: Round | None = None
-        self._bytes = 0  # that all members together sent since the last report
+        self._figures = ExchangeFigures()  # since the last report
 
     def run(self) -> None:
         """Train round after round, to the end of the order or a stop, which the rounds carry to every member."""
@@ -338,19 +338,16 @@ class _MemberGeneration:
             ago = later * sum(seconds)
             row = HistoryRow.now(step, self._replica.plan, committed, self._group.size, seconds, ago)
             self._member.keep_row(row)
-        self._bytes += done.bytes_sent
-        self._last = done
+        self._figures = self._figures.then(done.figures)
 
     def _send_rows(self) -> None:
         if not self._reports:
             return
         rows = self._member.rows_after(self._reported)
         if rows:
-            last = self._last
-            seen = () if last is None else (last.distance, last.staleness, last.compression_error)
-            self._send(messages.RowsReport(rows, self._bytes, *seen))
+            self._send(messages.RowsReport(rows, self._figures))
             self._reported = rows[-1].update
-            self._bytes = 0
+            self._figures = ExchangeFigures()
         self._reported_at = time.perf_counter()
 
     def _evaluate_if_due(self) -> None:

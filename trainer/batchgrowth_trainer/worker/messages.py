@@ -1,17 +1,17 @@
 """The messages between a member and its driver: frozen dataclasses, which Dask's events carry as plain data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import BatchGrowthError
 from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.position import Position
 from pydantic import Discriminator, TypeAdapter
 
 from batchgrowth_trainer.exchange.connections import Seat
-from batchgrowth_trainer.exchange.turns import Staleness
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import HistoryRow
 
@@ -72,13 +72,10 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class RowsReport:
-    """Committed updates, the bytes that all members sent for them, and what the last Round says of its exchange."""
+    """Committed updates, and the figures of their exchange since the report before."""
 
     rows: tuple[HistoryRow, ...]
-    bytes_sent: int
-    distance: float | None = None
-    staleness: Staleness | None = None
-    compression_error: float | None = None
+    figures: ExchangeFigures = field(default_factory=ExchangeFigures)
     kind: Literal["rows"] = "rows"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth.contract.progress import Exchanged
+from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.contract.status import REASONS
 from batchgrowth_operator.job.conditions import NOT_KEPT
 from batchgrowth_operator.seen.observed import Failure, Ref
@@ -315,15 +315,15 @@ def test_workers_that_are_being_removed(training_world: MakeWorld) -> None:
         ({"metrics": {"accuracy": 0.97, "x" * 65: 1.0, "": 1.0}}, {"metrics": [{"name": "accuracy", "value": "0.97"}]}),
         ({"start": 3}, {"start": 3}),
         (
-            {"exchanged": Exchanged(bytes_sent=10**12, compression_error=1 / 3)},
+            {"exchanged": ExchangeFigures(bytes_sent=10**12, compression_error=1 / 3)},
             {"exchange": {"bytesSent": 10**12, "compressionError": "0.3333"}},
         ),
         (
-            {"exchanged": Exchanged(replica_distance=2.0**53, largest_staleness=0, mean_staleness=0.0)},
+            {"exchanged": ExchangeFigures(replica_distance=2.0**53, largest_staleness=0, mean_staleness=0.0)},
             {"exchange": {"replicaDistance": "9.007e+15", "largestStaleness": 0, "meanStaleness": "0"}},
         ),
         (
-            {"exchanged": Exchanged(backups=3)},
+            {"exchanged": ExchangeFigures(backups=3)},
             {"exchange": {"backups": 3, "backupsFirst": 0}},
         ),
         (
@@ -342,7 +342,7 @@ def test_progress_in_the_status(training_world: MakeWorld, values: dict[str, Any
 
 def test_an_exchange_that_has_done_nothing_is_not_in_the_status(training_world: MakeWorld) -> None:
     world = training_world()
-    world.report(20, exchanged=Exchanged()).wait(5).settle()
+    world.report(20, exchanged=ExchangeFigures()).wait(5).settle()
 
     assert "exchange" not in world.status["trainerStatus"]
 
