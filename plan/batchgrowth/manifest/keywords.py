@@ -31,7 +31,11 @@ def job_of(name: str, spec: Mapping[str, Any], base: BatchGrowthJob | None = Non
     try:
         return BatchGrowthJob.model_validate(document.tree)
     except ValidationError as error:
-        raise SpecError([_in_snake_case(fault) for fault in faults_of(error, document)]) from None
+        faults = []
+        for fault in faults_of(error, document):
+            path = fault.path.removeprefix("spec.").removeprefix("metadata.")
+            faults.append(Fault(_in_snake_case(path), fault.given, _in_snake_case(fault.remedy)))
+        raise SpecError(faults) from None
 
 
 def _without_empty(tree: dict[str, Any]) -> dict[str, Any]:
@@ -70,12 +74,9 @@ def _as_manifest(value: Any, path: KeyPath) -> Any:
     return value
 
 
-def _in_snake_case(fault: Fault) -> Fault:
-    def renamed(text: str) -> str:
-        return _CAMEL.sub(lambda found: to_snake(found[0]) if found[0] in _FIELDS else found[0], text)
-
-    path = fault.path.removeprefix("spec.").removeprefix("metadata.")
-    return Fault(renamed(path), fault.given, renamed(fault.remedy))
+def _in_snake_case(text: str) -> str:
+    """Return the text with the names of fields as Python's keywords spell them."""
+    return _CAMEL.sub(lambda found: to_snake(found[0]) if found[0] in _FIELDS else found[0], text)
 
 
 def _names_in(schema: Schema) -> set[str]:

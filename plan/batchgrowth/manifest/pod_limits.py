@@ -231,23 +231,18 @@ def _account_faults(spec: JobSpec, template: Mapping[str, Any], limits: PodLimit
     A pod that names no account has its namespace's default account.
     """
     account = spec.service_account_name
-    allowed = account is not None and (limits.accounts is None or account in limits.accounts)
-    if account is not None and not allowed:
+    if account is not None:
+        if limits.accounts is None or account in limits.accounts:
+            return
         yield Fault(ACCOUNT, _shown(account), f"remove it, or have an administrator add it to {VALUE}")
-    if not allowed:
-        remedy = f"remove it, or name an account in {ACCOUNT} that {VALUE} lists"
-        for path, value in _tokens(template):
-            yield Fault(f"{TEMPLATE}.{path}", value, remedy)
-
-
-def _tokens(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each place where the template mounts a service account's token, and what mounts it."""
+    remedy = f"remove it, or name an account in {ACCOUNT} that {VALUE} lists"
     automount = at(template, "spec.automountServiceAccountToken")
-    if automount is not False:
-        yield "spec.automountServiceAccountToken", _shown(automount)
+    if automount is not False:  # Kubernetes mounts the token unless the pod says false
+        yield Fault(f"{TEMPLATE}.spec.automountServiceAccountToken", _shown(automount), remedy)
     for volume in maps(at(template, "spec.volumes")):
         if any(source.get("serviceAccountToken") is not None for source in maps(at(volume, "projected.sources"))):
-            yield f"spec.volumes.{volume.get('name')}.projected", "a serviceAccountToken"
+            path = f"{TEMPLATE}.spec.volumes.{volume.get('name')}.projected"
+            yield Fault(path, "a serviceAccountToken", remedy)
 
 
 def _shown(value: Any) -> str:

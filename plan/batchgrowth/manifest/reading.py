@@ -66,8 +66,13 @@ def read_manifest(text: str | bytes, overrides: Sequence[str] = (), source: str 
 def read_stored(text: str | bytes, source: str = "") -> StoredJob:
     """Return the job that was stored. Raises SpecError for every fault but unknown fields."""
     document = _map_in(text, source)
+    paths: list[KeyPath] = []
+    try:
+        BatchGrowthJob.model_validate(document.tree)
+    except ValidationError as error:
+        paths = [found["loc"] for found in error.errors(include_url=False) if found["type"] == "extra_forbidden"]
     unknown: list[tuple[KeyPath, Any]] = []
-    for path in _unknown_in(document.tree):
+    for path in paths:
         parent = document.tree
         for key in path[:-1]:
             parent = parent[key]
@@ -92,7 +97,13 @@ def load_stored(path: Path) -> BatchGrowthJob:
     author = stored.job.metadata.annotations.get(VERSION_ANNOTATION, "an older version")
     given = f"not known to this trainer, {VERSION}"
     remedy = f"set spec.image to one of the operator's version, {author}"
-    faults = [Fault(name, given, remedy) for name in stored.unknown if not _affects_speed_only(name)]
+    mathematical = {name.partition(".")[0] for name in MATHEMATICS} - {"workers"}
+    faults = []
+    for name in stored.unknown:
+        _, block, *below = name.split(".")
+        # A field in a block that determines nothing of the weights affects speed only; a new block may be anything.
+        if not below or block in mathematical:
+            faults.append(Fault(name, given, remedy))
     if faults:
         raise SpecError(faults)
     return stored.job
@@ -116,22 +127,6 @@ def _map_in(text: str | bytes, source: str) -> Document:
     return document
 
 
-def _unknown_in(tree: dict[str, Any]) -> list[KeyPath]:
-    """Return the path of each unknown field."""
-    try:
-        BatchGrowthJob.model_validate(tree)
-    except ValidationError as error:
-        return [found["loc"] for found in error.errors(include_url=False) if found["type"] == "extra_forbidden"]
-    return []
-
-
-def _affects_speed_only(path: str) -> bool:
-    """Return True if an unknown field lies in a block whose other fields do not determine the weights."""
-    _, block, *below = path.split(".")
-    mathematical = {name.partition(".")[0] for name in MATHEMATICS} - {"workers"}
-    return bool(below) and block not in mathematical
-
-
 def _job_in(document: Document) -> BatchGrowthJob:
     try:
         job = BatchGrowthJob.model_validate(document.tree)
@@ -141,8 +136,6 @@ def _job_in(document: Document) -> BatchGrowthJob:
         raise SpecError(document.faults)
     return job
 
-
-# --- `--set path=value`: a change to the spec before it is validated ---
 
 _EXAMPLE = "give path=value with the path below spec, such as batch.maximum=640"
 
@@ -156,6 +149,7 @@ def override(document: Document, overrides: Sequence[str]) -> None:
 
 
 def _apply(document: Document, text: str) -> Fault | None:
+    """Change the document as one override says; return the fault of an override that cannot be applied."""
     name = f"--set {text}"
     dotted_path, separator, written = text.partition("=")
     parts = dotted_path.split(".")
@@ -204,9 +198,6 @@ def _holds(tree: Any, part: str | int) -> bool:
     if isinstance(tree, list):
         return isinstance(part, int) and part < len(tree)
     return isinstance(tree, dict) and part in tree
-
-
-# --- Pydantic's errors as faults that a person can act on: the field, what was given, and what would do ---
 
 
 @cache

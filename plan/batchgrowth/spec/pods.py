@@ -9,8 +9,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from batchgrowth import names
 from batchgrowth.schema import MOUNT_PATH, QUANTITY, VARIABLE, VOLUME_NAME, Model, ObjectName, Rule, rules_in_schema
 
-# --- `workers.template`, a user's overlay on the worker pods: its form, and the parts that the operator owns ---
-
 CONTAINER = "worker"
 """Name of the worker pods' main container."""
 MERGE_KEYS = {
@@ -98,19 +96,18 @@ def _shapeless(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
         if name == "labels" and not isinstance(value, dict | None):
             yield f"{path}.{name}", value
         elif name in MERGE_KEYS:
-            if not isinstance(value, list) or any(not _has_key(entry, MERGE_KEYS[name]) for entry in value):
+            key = MERGE_KEYS[name]
+            kind = int if key == "containerPort" else str
+            if not isinstance(value, list) or not all(
+                isinstance(entry, dict) and isinstance(entry.get(key), kind) for entry in value
+            ):
                 yield f"{path}.{name}", value
             elif name in ("containers", "initContainers"):
                 for entry in value:
                     yield from _shapeless(entry, f"{path}.{name}.{entry['name']}")
 
 
-def _has_key(entry: Any, key: str) -> bool:
-    kind = int if key == "containerPort" else str
-    return isinstance(entry, dict) and isinstance(entry.get(key), kind)
-
-
-# --- What a user adds to the pods of trainer and workers: volumes, environment and resources, in the form of a pod ---
+# From here on: what a user adds to the pods of trainer and workers alike, in the form of a pod.
 
 SOURCE_VOLUME = "batchgrowth-source"
 SOURCE_FOLDER = "/etc/batchgrowth-source"
@@ -139,13 +136,15 @@ def map_list(key: str) -> dict[str, Any]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
-def _is_text(value: Any) -> Any:
-    return str(value) if type(value) is int else value
+def _integer_as_text(value: Any) -> Any:
+    if type(value) is int:  # True is no amount, though it is an int
+        return str(value)
+    return value
 
 
 Quantity = Annotated[
     str,
-    BeforeValidator(_is_text),
+    BeforeValidator(_integer_as_text),
     StringConstraints(pattern=QUANTITY, min_length=1, max_length=32),
     WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": QUANTITY, "maxLength": 32}),
 ]
@@ -346,8 +345,6 @@ RULES = (
 )
 """Rules of JobSpec about these fields together."""
 
-
-# --- A user's pod template laid over the operator's template for workers ---
 
 OF_ONE_SOURCE = frozenset({"env", "volumes"})
 """Lists whose entries have a name and one source; the overlay's source replaces the other."""
