@@ -2,7 +2,7 @@
 
 The tree over S shards depends on S alone. Each level pairs neighbours and passes an odd last one up unchanged, so the
 nodes are the aligned blocks [k·2^j, min((k+1)·2^j, S)). A sum of floats along this tree has the same bits for every
-assignment of shards to workers.
+assignment of shards to workers. A shard's seed is the trainer's: replica/seeds.py.
 """
 
 from collections.abc import Callable, Sequence

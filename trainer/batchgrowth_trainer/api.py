@@ -26,7 +26,7 @@ from batchgrowth_trainer.record.functions import NAMED, changes, function_in, im
 from batchgrowth_trainer.record.history import HISTORY_COLUMNS
 from batchgrowth_trainer.record.output import CHECKPOINTS
 from batchgrowth_trainer.record.runs import JOB_FILE, evaluation_facts, read_run, read_summary, recorded_job
-from batchgrowth_trainer.replica.data import untouched_randomness
+from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.sinks.display import Cell, make_display
 from batchgrowth_trainer.sinks.events import Event, Note, Sink, publish
 from batchgrowth_trainer.training import interrupts

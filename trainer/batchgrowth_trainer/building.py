@@ -14,10 +14,10 @@ from batchgrowth_trainer.loading import load_workload
 from batchgrowth_trainer.record.functions import function_in, receive
 from batchgrowth_trainer.record.output import BEST_FILE, WEIGHTS_FILE
 from batchgrowth_trainer.record.runs import recorded_job
-from batchgrowth_trainer.replica.data import draw_seed, untouched_randomness
 from batchgrowth_trainer.replica.devices import make_device, prepare_process
 from batchgrowth_trainer.replica.judgement import check_metrics
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.seeds import draw_seed, untouched_randomness
 from batchgrowth_trainer.replica.trial import try_out
 from batchgrowth_trainer.workload import Workload
 

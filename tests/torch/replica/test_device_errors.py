@@ -8,9 +8,9 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth_trainer.blame import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.replica import trial
-from batchgrowth_trainer.replica.data import untouched_randomness
 from batchgrowth_trainer.replica.flat import FlatBuffers
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.seeds import untouched_randomness
 from batchgrowth_trainer.training import Options, train
 from torch import nn
 

@@ -1,17 +1,12 @@
-"""Which examples a shard has and how they are read, with every random draw a function of the job's seed."""
+"""Which examples a shard has, and how they are read."""
 
-import hashlib
 import logging
-import random
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from batchgrowth.errors import DataError, WorkloadError
 from batchgrowth.plan import Plan, Step
@@ -31,73 +26,10 @@ from batchgrowth_trainer.blame import (
     reported_as_workload_error,
     seen_at,
 )
+from batchgrowth_trainer.replica.seeds import example_order, generator_states, reading_seed, seed_generators
 from batchgrowth_trainer.workload import TARGET_KEYS, Collate, Dataset, Workload
 
 _LOG = logging.getLogger(__name__)
-
-# Each random number of a run is a pure function of the job's seed and the purpose of the draw. The number of workers is
-# not an argument, so no draw can depend on it.
-
-_MASK_31 = (1 << 31) - 1
-
-
-def draw_seed(seed: int, purpose: str, *parts: int) -> int:
-    """Return a 63-bit seed for one purpose, such as ("shard", update, shard); the same on every machine."""
-    key = struct.pack(f"<{len(parts) + 1}q", seed, *parts) + purpose.encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
-
-
-def seed_generators(value: int) -> None:
-    """Seed the global generators of torch, numpy and Python, which users' code draws from."""
-    torch.default_generator.manual_seed(value)  # torch.manual_seed records its caller, which takes 60 us
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(value)
-    np.random.seed(value & _MASK_31)
-    random.seed(value)
-
-
-def generator_states() -> Callable[[], None]:
-    """Return a function that sets the global generators back to their present states."""
-    torch_state = torch.get_rng_state()
-    numpy_state = np.random.get_state()
-    python_state = random.getstate()
-    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    cuda_states = torch.cuda.get_rng_state_all() if used else []
-
-    def restore() -> None:
-        torch.set_rng_state(torch_state)
-        with suppress(torch.AcceleratorError):  # of a GPU that has failed, whose own error is on its way
-            torch.cuda.set_rng_state_all(cuda_states)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-
-    return restore
-
-
-@contextmanager
-def untouched_randomness() -> Iterator[None]:
-    """Set the global generators back, at the end, to their states at the beginning."""
-    restore = generator_states()
-    try:
-        yield
-    finally:
-        restore()
-
-
-def shard_seed(seed: int, update: int, shard: int) -> int:
-    """Return the seed for one shard: its dropout and augmentation."""
-    return draw_seed(seed, "shard", update, shard)
-
-
-def reading_seed(seed: int, update: int, shard: int) -> int:
-    """Return the seed for reading the examples of one shard, which another process may do."""
-    return draw_seed(seed, "reading", update, shard)
-
-
-def example_order(seed: int, epoch: int, examples: int) -> Tensor:
-    """Return the epoch's permutation of the training examples, shape (examples,), int64."""
-    generator = torch.Generator().manual_seed(draw_seed(seed, "order", epoch))
-    return torch.randperm(examples, generator=generator)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from batchgrowth_trainer.blame import reported_as_workload_error, seen_at
 from batchgrowth_trainer.record.snapshot import Trained
-from batchgrowth_trainer.replica.data import Request, draw_seed, seed_generators, to_device
+from batchgrowth_trainer.replica.data import Request, to_device
 from batchgrowth_trainer.replica.devices import autocast
 from batchgrowth_trainer.replica.flat import Layout, lay_out
 from batchgrowth_trainer.replica.replica import Replica
+from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
 from batchgrowth_trainer.workload import Workload, checked, predict
 
 # --- The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members ---

@@ -26,7 +26,7 @@ from batchgrowth_trainer.blame import reported_as_workload_error
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.record.snapshot import Snapshot, from_replica_tensors
-from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, seed_generators, shard_seed, to_device
+from batchgrowth_trainer.replica.data import Ahead, Requests, Runs, none_known, to_device
 from batchgrowth_trainer.replica.devices import Compiled, autocast
 from batchgrowth_trainer.replica.flat import (
     LOSS,
@@ -45,6 +45,7 @@ from batchgrowth_trainer.replica.growth_state import GrowthState
 from batchgrowth_trainer.replica.judgement import Judgement
 from batchgrowth_trainer.replica.loaders import Loaders
 from batchgrowth_trainer.replica.optimizers import AnyOptimizer, average_of, optimizer_of, spared
+from batchgrowth_trainer.replica.seeds import seed_generators, shard_seed
 from batchgrowth_trainer.workload import Workload
 
 SURELY_FINITE = 1e38

@@ -1,0 +1,76 @@
+"""Every seed of a run: a shard's, an epoch's order of the examples, a model's first weights.
+
+Each random number is a pure function of the job's seed and the purpose of the draw. The number of workers is not an
+argument, so no draw can depend on it.
+"""
+
+import hashlib
+import random
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MASK_31 = (1 << 31) - 1
+
+
+def draw_seed(seed: int, purpose: str, *parts: int) -> int:
+    """Return a 63-bit seed for one purpose, such as ("shard", update, shard); the same on every machine."""
+    key = struct.pack(f"<{len(parts) + 1}q", seed, *parts) + purpose.encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 1
+
+
+def seed_generators(value: int) -> None:
+    """Seed the global generators of torch, numpy and Python, which users' code draws from."""
+    torch.default_generator.manual_seed(value)  # torch.manual_seed records its caller, which takes 60 us
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(value)
+    np.random.seed(value & _MASK_31)
+    random.seed(value)
+
+
+def generator_states() -> Callable[[], None]:
+    """Return a function that sets the global generators back to their present states."""
+    torch_state = torch.get_rng_state()
+    numpy_state = np.random.get_state()
+    python_state = random.getstate()
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda_states = torch.cuda.get_rng_state_all() if used else []
+
+    def restore() -> None:
+        torch.set_rng_state(torch_state)
+        with suppress(torch.AcceleratorError):  # of a GPU that has failed, whose own error is on its way
+            torch.cuda.set_rng_state_all(cuda_states)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+    return restore
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Set the global generators back, at the end, to their states at the beginning."""
+    restore = generator_states()
+    try:
+        yield
+    finally:
+        restore()
+
+
+def shard_seed(seed: int, update: int, shard: int) -> int:
+    """Return the seed for one shard: its dropout and augmentation."""
+    return draw_seed(seed, "shard", update, shard)
+
+
+def reading_seed(seed: int, update: int, shard: int) -> int:
+    """Return the seed for reading the examples of one shard, which another process may do."""
+    return draw_seed(seed, "reading", update, shard)
+
+
+def example_order(seed: int, epoch: int, examples: int) -> Tensor:
+    """Return the epoch's permutation of the training examples, shape (examples,), int64."""
+    generator = torch.Generator().manual_seed(draw_seed(seed, "order", epoch))
+    return torch.randperm(examples, generator=generator)
