@@ -100,32 +100,32 @@ class Course:
 
     @property
     def is_measured(self) -> bool:
-        """True if the batch follows what is measured."""
+        """Return True if the batch follows what is measured."""
         return bool(self._entry.quantity)
 
     @property
     def measures(self) -> bool:
-        """True if batch or learning rate follow what is measured."""
+        """Return True if the batch or the learning rate follows what is measured."""
         return self.is_measured or bool(self._gain.memory)
 
     @property
     def needs_noise(self) -> bool:
-        """True if the gradient's noise is measured: the squared norms of the shards' gradients."""
+        """Return True if the gradient's noise is measured: the squared norms of the shards' gradients."""
         return bool(self._entry.needs_noise or self._gain.memory)
 
     @property
     def looks_at_clock(self) -> bool:
-        """True if the duration of updates is measured, so that only a replay repeats a run."""
+        """Return True if the duration of updates is measured, so that only a replay repeats a run."""
         return bool(self._entry.looks_at_clock)
 
     @property
     def quantity(self) -> str:
-        """What the growth measures; empty if it is declared."""
+        """Return what the growth measures; an empty text if it is declared."""
         return str(self._entry.quantity)
 
     @cached_property
     def rule(self) -> MeasuredRule:
-        """The rule, loaded at its first use."""
+        """Return the rule, which is loaded at its first use."""
         rule: MeasuredRule = self._entry.load()(self.spec.batch.growth.settings)
         return rule
 
@@ -242,7 +242,7 @@ class Course:
 
     @cached_property
     def values(self) -> dict[int, float]:
-        """The measured values that decided stages, by the index of the stage."""
+        """Return the measured values that decided stages, by the index of the stage."""
         by_update = {one.update: one.value for one in self.decisions}
         return {one.index: by_update[one.first_update] for one in self.plan.stages if one.first_update in by_update}
 

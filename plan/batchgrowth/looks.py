@@ -175,7 +175,7 @@ class Windows(Model):
 
     @property
     def when(self) -> str:
-        """When looks are due, in words."""
+        """Return when looks are due, in words."""
         if self.every_updates:
             return f"every {self.every_updates:,} updates"
         if self.every_epochs is None or self.every_epochs == 1:

@@ -42,12 +42,12 @@ class Entry:
 
     @property
     def block_name(self) -> str:
-        """The field of the block in the manifest: AdamW's is adamW, SGD's is sgd, RMSprop's is rmsprop."""
+        """Return the field of the block in the manifest: adamW for AdamW, sgd for SGD, rmsprop for RMSprop."""
         return re.sub(r"^[A-Z]+", lambda letters: letters[0].lower(), self.name)
 
     @property
     def needs_block(self) -> bool:
-        """True if the block has a setting without a default."""
+        """Return True if the block has a setting without a default."""
         return self.block is not None and any(one.is_required() for one in self.block.model_fields.values())
 
     def load(self) -> Any:
@@ -83,12 +83,12 @@ class Registry(Mapping[str, AnyEntry]):
 
     @property
     def group(self) -> str:
-        """The entry-point group of third parties: batchgrowth.batch.growth.type, for example."""
+        """Return the entry-point group of third parties, such as batchgrowth.batch.growth.type."""
         return f"batchgrowth.{self.field_path}"
 
     @property
     def description(self) -> str:
-        """One sentence for the schema: what each entry does, and which is the default."""
+        """Return the schema's sentence about the field: what each entry does, and which is the default."""
         listed = "; ".join(f"{entry.name} {entry.summary}" for entry in self.values())
         return f"{listed}. Default: {self.default}."
 
@@ -119,12 +119,12 @@ class Choice(Model):
 
     @property
     def entry(self) -> Any:
-        """The entry that was chosen."""
+        """Return the entry that was chosen."""
         return self.registry[getattr(self, self.chooser)]
 
     @property
     def settings(self) -> Any:
-        """The block of the chosen entry; None if the entry has no settings."""
+        """Return the block of the chosen entry; None if the entry has no settings."""
         if self.entry.block is None:
             return None
         return getattr(self, to_snake(self.entry.block_name))

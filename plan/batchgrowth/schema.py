@@ -112,8 +112,6 @@ def summary_of(broken: list[tuple[str, Any, str]]) -> str:
     return "; ".join(f"{field}: {remedy}" for field, _, remedy in broken)
 
 
-# --- Patterns of the manifest's strings, and what each asks for in words ---
-
 DECIMAL = r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,12})?$"
 ENTRYPOINT = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -154,8 +152,8 @@ StoreUri = Annotated[str, StringConstraints(pattern=STORE_URI, min_length=8, max
 """A bucket, or a container of Azure, and a prefix that no other job uses."""
 
 
-# --- Pydantic's JSON schema as a Kubernetes structural schema ---
-# Kubernetes' form has no `$ref`, no unions with null, no titles, no `additionalProperties: false` and no `const`.
+# Kubernetes' structural schema is a narrower form of JSON schema: it has no `$ref`, no unions with null, no titles, no
+# `additionalProperties: false` and no `const`.
 
 _KEPT = (
     "description",
@@ -183,7 +181,12 @@ def structural_schema(model: type[BaseModel]) -> Schema:
 
 
 def _convert(node: Schema, defs: Schema) -> Schema:
-    node = _without_null(_written_out(node, defs), defs)
+    """Return the part of a JSON schema in Kubernetes' form."""
+    node = _inlined(node, defs)
+    branches = [branch for branch in node.get("anyOf", ()) if branch != {"type": "null"}]
+    if len(branches) == 1:
+        # `X or null` becomes X: an optional field of Kubernetes is absent, not null.
+        node = _inlined(branches[0], defs) | {key: value for key, value in node.items() if key != "anyOf"}
     if "anyOf" in node or "oneOf" in node:
         raise TypeError(f"a structural schema has no unions: {node}")
     result = {key: node[key] for key in _KEPT if key in node}
@@ -193,8 +196,8 @@ def _convert(node: Schema, defs: Schema) -> Schema:
     if node.get("type") == "integer":
         result["format"] = "int32" if node["maximum"] <= LARGEST_INT32 else "int64"
     if node.get("default") is not None:
-        # Written in full: an API server checks a default's rules before it fills in the defaults inside it.
-        result["default"] = _without_nothing(node["default"])
+        # The default is written in full, since an API server checks its rules before it fills in defaults inside it.
+        result["default"] = _without_nulls(node["default"])
     elif node.get("type") == "object" and "properties" not in node and "default" not in node:
         result["default"] = {}
     if "items" in node:
@@ -208,23 +211,15 @@ def _convert(node: Schema, defs: Schema) -> Schema:
     return result
 
 
-def _without_nothing(default: Any) -> Any:
+def _without_nulls(default: Any) -> Any:
     if not isinstance(default, dict):
         return default
-    return {name: _without_nothing(value) for name, value in default.items() if value is not None}
+    return {name: _without_nulls(value) for name, value in default.items() if value is not None}
 
 
-def _written_out(node: Schema, defs: Schema) -> Schema:
+def _inlined(node: Schema, defs: Schema) -> Schema:
     """Return the node with its reference inlined; keys beside the reference win."""
     if "$ref" not in node:
         return node
     target: Schema = defs[node["$ref"].removeprefix("#/$defs/")]
     return target | {key: value for key, value in node.items() if key != "$ref"}
-
-
-def _without_null(node: Schema, defs: Schema) -> Schema:
-    """Return `X or null` as X, since Kubernetes says null by an absent field."""
-    branches = [branch for branch in node.get("anyOf", ()) if branch != {"type": "null"}]
-    if len(branches) != 1:
-        return node
-    return _written_out(branches[0], defs) | {key: value for key, value in node.items() if key != "anyOf"}

@@ -202,7 +202,7 @@ class Milestone(Model):
 
     @property
     def at(self) -> int:
-        """The epoch or update."""
+        """Return the epoch or the update, whichever is given."""
         return self.epoch or self.update or 0
 
 

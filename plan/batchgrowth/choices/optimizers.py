@@ -312,7 +312,7 @@ class TorchBlock(Model):
 
     @property
     def values(self) -> dict[str, object]:
-        """The arguments as Python values."""
+        """Return the arguments as Python values."""
         return {name: _value(text) for name, text in self.arguments.items()}
 
 

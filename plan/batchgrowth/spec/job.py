@@ -270,7 +270,7 @@ class JobSpec(Model):
 
     @property
     def promise(self) -> Promise:
-        """What the weights depend on: as the exchange says, unless the kernels of a GPU need not be deterministic."""
+        """Return what the weights depend on: the exchange's promise, unless a GPU's kernels are nondeterministic."""
         if self.deterministic is False:
             return "Nondeterministic"
         promise: Promise = self.exchange.entry.promise
@@ -278,7 +278,7 @@ class JobSpec(Model):
 
     @property
     def patience_seconds(self) -> int:
-        """How long an exchange may hang. With compile, a member may still be compiling a shard of another size."""
+        """Return how long an exchange may hang; with compile, long enough to compile a shard of another size."""
         if self.compile:
             return max(self.exchange.patience_seconds, COMPILING_SECONDS)
         return self.exchange.patience_seconds
@@ -295,8 +295,6 @@ class BatchGrowthJob(Model):
         None, description="The operator's answer; present in files that kubectl wrote, and ignored."
     )
 
-
-# --- The part of a spec that determines the weights; the rest affects only speed ---
 
 MATHEMATICS = (
     "seed",

@@ -183,12 +183,12 @@ class PodVolume(Model):
 
     @property
     def sources(self) -> dict[str, Any]:
-        """All given fields besides the name."""
+        """Return all given fields besides the name."""
         return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
 
     @property
     def has_token(self) -> bool:
-        """True if a service account's token is projected into the volume."""
+        """Return True if a service account's token is projected into the volume."""
         projected = self.sources.get("projected")
         parts = projected.get("sources") if isinstance(projected, dict) else None
         if not isinstance(parts, list):

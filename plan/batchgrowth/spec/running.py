@@ -52,12 +52,12 @@ class Exchange(Choice):
 
     @property
     def replicas(self) -> int:
-        """The number of logical replicas; 1 if every worker holds the same weights after each update."""
+        """Return the number of logical replicas; 1 if every worker holds the same weights after each update."""
         return int(self.entry.replicas(self.settings))
 
     @property
     def patience_seconds(self) -> int:
-        """How long a worker may hear nothing from another: timeoutSeconds for each update between two exchanges."""
+        """Return how long a worker may hear nothing from another: timeoutSeconds for each update of a round."""
         return self.timeout_seconds * int(self.entry.longest_round(self.settings))
 
 
@@ -234,7 +234,7 @@ class Checkpoint(Model):
 
     @property
     def is_kept(self) -> bool:
-        """True if checkpoints outlive the trainer's pod."""
+        """Return True if checkpoints outlive the trainer's pod."""
         return self.volume is not None or self.uri is not None
 
 

@@ -12,8 +12,6 @@ from batchgrowth.registry import Choice, choice_of
 from batchgrowth.schema import CONFIG_KEY, ENTRYPOINT, FILE_PATH, DecimalText, Model, ObjectName, Rule, decimal_rule
 from batchgrowth.spec.pods import map_list, once
 
-# --- `spec.batch`: how large a batch is and how it grows ---
-
 _MEASURED = [name for name, entry in GROWTH.items() if entry.quantity]
 
 
@@ -73,9 +71,6 @@ class Batch(Model):
     )
 
 
-# --- `spec.evaluation`: how often a job is evaluated, and what follows; only `stopEarly` changes the weights ---
-
-
 class WatchedMetric(Model):
     """A metric of the evaluations, and which of its values are better."""
 
@@ -89,7 +84,7 @@ class WatchedMetric(Model):
 
     @property
     def least(self) -> float:
-        """The change above which a value counts as better."""
+        """Return the change above which a value counts as better."""
         return 0.0
 
 
@@ -111,7 +106,7 @@ class StopEarly(WatchedMetric):
 
     @property
     def least(self) -> float:
-        """The change above which a value counts as better: minimumChange."""
+        """Return minimumChange."""
         return float(self.minimum_change)
 
 
@@ -130,8 +125,6 @@ class Evaluation(Model):
         "everyEpochs. Default: never. Example: {metric: loss, mode: Minimize, patience: 5}.",
     )
 
-
-# --- `spec.learningRate` and `spec.optimizer`: what is done with a gradient ---
 
 NamePattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*-]+$", min_length=1, max_length=253)]
 """A shell pattern of parameter names of a torch module."""
@@ -254,8 +247,6 @@ class Optimizer(Choice):
         None, description="An average of the weights over the updates, to evaluate and export. Default: none."
     )
 
-
-# --- `spec.workload`: the user's code and data ---
 
 ARGUMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
