@@ -23,7 +23,11 @@ from batchgrowth_trainer.replica.replica import ComputeShard
 
 
 class AllReduce:
-    """See Strategy."""
+    """The strategy of AllReduce.
+
+    Whole rows are added at once. If the gradient is compressed, it is added apart from the rest of the row, and if it
+    is large, in buckets while the backward pass still computes.
+    """
 
     def __init__(self, setting: Setting) -> None:
         replica = setting.replica
@@ -45,7 +49,7 @@ class AllReduce:
         replica = self._replica
         group = self._group
         step = replica.plan.step_at(replica.position)
-        run = self._run_of(step)
+        run = self._run_of(step)  # the shards [lo, hi) of this member
         stop = stop_requested()
         began = time.perf_counter()
         if self.stream is None:
@@ -58,14 +62,14 @@ class AllReduce:
             partials, computed, waited = self._reduce_in_buckets(self.stream, step, run, stop=stop)
             total = self._room
         exchanged = time.perf_counter()
-        done = replica.commit(step, total)
+        committed = replica.commit(step, total)
         replica.rows.release(partials)  # not before: the total may be one of these rows
         now = time.perf_counter()
         if self._stopwatch:
             self._stopwatch.lap(step, group.size, now - began)
         return Round(
-            done=((step, done),),
-            stop=done.stop,
+            done=((step, committed),),
+            stop=committed.stop,
             compute_seconds=computed - began + now - exchanged,
             exchange_seconds=exchanged - computed - waited,
             wait_seconds=waited,

@@ -21,7 +21,7 @@ _MEASURE_SECONDS = 1.0  # between two nodes whose rounding is measured, which ta
 
 
 class Compression:
-    """Rounds the gradient in each node of the tree; see Replica.on_node.
+    """Rounds the gradient in each node of the tree; it is the replica's `round_node`.
 
     `error` is the norm of what rounding changed at the last node that was measured, divided by the norm of the
     gradient; None before the first.
@@ -57,9 +57,9 @@ def compression_for(spec: JobSpec) -> Compression | None:
 
 def compression_in(replica: Replica) -> Compression | None:
     """Return the compression of the replica's nodes; None if its job compresses nothing."""
-    on_node = replica.on_node
-    assert on_node is None or isinstance(on_node, Compression)
-    return on_node
+    compression = replica.round_node
+    assert compression is None or isinstance(compression, Compression)
+    return compression
 
 
 class Coding(Protocol):

@@ -31,7 +31,7 @@ _Sum = tuple[list[Partial], Future[Tensor]]
 
 
 class Delayed:
-    """See Strategy."""
+    """The strategy of Delayed."""
 
     @staticmethod
     def register(replica: Replica) -> None:

@@ -44,7 +44,7 @@ class Served(Group, Protocol):
 
 
 class Downpour:
-    """See Strategy."""
+    """The strategy of Downpour."""
 
     def __init__(self, setting: Setting) -> None:
         assert isinstance(setting.group, Served)

@@ -1,4 +1,7 @@
-"""ElasticAveraging: each logical replica moves towards the centre, and the centre towards their mean."""
+"""ElasticAveraging: each logical replica moves towards the centre, and the centre towards their mean.
+
+The replicas' states are in logical_replicas.py; the centre is the model's own weights.
+"""
 
 import torch
 from batchgrowth.shards import subtrees, tree_sum
@@ -10,7 +13,7 @@ from batchgrowth_trainer.exchange.strategy import Setting
 
 
 class ElasticAveraging(Apart):
-    """See Strategy. The distances to the centre are added along the fixed tree over the replicas."""
+    """The strategy of ElasticAveraging; it adds the distances to the centre along the fixed tree over the replicas."""
 
     has_centre = True
 

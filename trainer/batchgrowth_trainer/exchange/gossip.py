@@ -1,4 +1,7 @@
-"""Gossip: each logical replica takes the mean of its weights and those of its neighbours in a graph."""
+"""Gossip: each logical replica takes the mean of its weights and those of its neighbours in a graph.
+
+The replicas' states, weights and optimizer of each, are in logical_replicas.py.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +13,7 @@ from batchgrowth_trainer.exchange.logical_replicas import Apart, State
 
 
 class Gossip(Apart):
-    """See Strategy."""
+    """The strategy of Gossip."""
 
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """Send each of this member's replicas to the members with its neighbours, and take the means."""

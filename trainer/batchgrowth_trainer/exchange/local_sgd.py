@@ -28,7 +28,7 @@ _OUTER_MOMENTUM = "outer.momentum"
 
 
 class LocalSGD:
-    """See Strategy."""
+    """The strategy of LocalSGD."""
 
     @staticmethod
     def register(replica: Replica) -> None:

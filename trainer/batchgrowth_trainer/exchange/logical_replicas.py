@@ -1,4 +1,7 @@
-"""Logical replicas: they step by themselves, and now and then each moves towards others."""
+"""Logical replicas: each has a state of its own, steps by itself, and now and then moves towards others.
+
+The states of Gossip's, ElasticAveraging's and TopK's replicas are here, TopK's residuals (error feedback) among them.
+"""
 
 import time
 from abc import ABC, abstractmethod
@@ -99,8 +102,8 @@ State = dict[str, Tensor]
 def register_copies(replica: Replica) -> None:
     """Register R states, each made of the vectors of the one model, and the number of exchanges so far.
 
-    If the exchange keeps residuals, the weights are not among them, since all replicas have the same: what each has not
-    sent yet is, in a vector of their shape.
+    If the exchange keeps residuals, as TopK does for its error feedback, the weights are not among them, since all
+    replicas have the same: what each has not sent yet is, in a vector of their shape.
     """
     kept = _live(replica)
     if _WEIGHTS not in kept:

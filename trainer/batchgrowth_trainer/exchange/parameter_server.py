@@ -28,7 +28,7 @@ _UPDATES = 16  # in a round
 
 
 class ParameterServer:
-    """See Strategy."""
+    """The strategy of ParameterServer."""
 
     def __init__(self, setting: Setting) -> None:
         """Raise WorkloadError if there is more than one server, and the optimizer's parameters cannot be divided."""

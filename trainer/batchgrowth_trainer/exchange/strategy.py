@@ -60,14 +60,14 @@ class Strategy(Protocol):
 
 
 def strategy_of(setting: Setting) -> Strategy:
-    """Return the strategy of the job's exchange."""
+    """Return the strategy of the job's exchange: the class that its entry in choices/exchanges.py names."""
     strategy: Strategy = resolve_name(setting.replica.spec.exchange.entry.strategy)(setting)
     return strategy
 
 
 def prepare_exchange(replica: Replica) -> None:
     """Give the replica what its job's exchange keeps in it, and have its sums compressed if the job asks for that."""
-    replica.on_node = compression_for(replica.spec)
+    replica.round_node = compression_for(replica.spec)
     register = getattr(resolve_name(replica.spec.exchange.entry.strategy), "register", None)
     if register is not None:
         register(replica)

@@ -1,7 +1,8 @@
 """TopK: each logical replica sends its largest changes of weights alone, and keeps the others for a later exchange.
 
-What a replica has not sent yet, its residual, is added to its next changes, so nothing is lost. The changes that are
-sent are added to the weights in the order of the replicas; then all replicas have the same weights.
+What a replica has not sent yet, its residual, is added to its next changes, so nothing is lost: error feedback. The
+residuals are vectors of the replicas' states, in logical_replicas.py. The changes that are sent are added to the
+weights in the order of the replicas; then all replicas have the same weights.
 """
 
 import math
@@ -20,7 +21,7 @@ MOST_PARAMETERS = 2**31 - 1
 
 
 class TopK(Apart):
-    """See Strategy. In a message each replica has the places of its changes, and then the changes; a flag follows."""
+    """The strategy of TopK. A message has the places of each replica's changes, then the changes; a flag follows."""
 
     has_centre = True
     most_exchanges = 64

@@ -96,10 +96,9 @@ class Part:
 class Replica:
     """Parameters, buffers, optimizer state and data of one process.
 
-    `position` is that of the next update; everything else follows from (spec, position). `plan` is as decided so far.
-    `arithmetic` is that of the job's first shard, once it is computed. `is_whole` is false from the moment at which a
-    step begins to move the state until the position follows: if that fails, the state is of no update, and only other
-    states may be gone on from.
+    `position` is that of the next update; everything else follows from (spec, position). `arithmetic` is that of the
+    job's first shard, once it is computed. `is_whole` is false from the moment at which a step begins to move the state
+    until the position follows: if that fails, the state is of no update, and only other states may be gone on from.
     """
 
     def __init__(self, spec: JobSpec, workload: Workload, device: torch.device) -> None:
@@ -120,11 +119,16 @@ class Replica:
         self.arithmetic = Arithmetic()
         self.on_shard: Callable[[], object] | None = None
         """Called after each shard, or chunk of the test set, by the thread that computes it."""
-        self.on_node: Callable[[Partial], None] | None = None
-        """Called with the sum at each node of the tree, a shard's own included, before it is used or sent."""
+        self.round_node: Callable[[Partial], None] | None = None
+        """Rounds the sum at each node of the tree, a shard's own included, before it is used or sent.
+
+        Set by exchange.strategy.prepare_exchange if the job has an exchange.compression.
+        """
         self.registered: dict[str, Tensor] = {}
         self.position = Position()
         self.is_whole = True
+        self.plan: Plan
+        """The plan as decided so far."""
         self.follow_decisions()
 
     def _compute_with(self, model: nn.Module) -> None:
@@ -192,7 +196,7 @@ class Replica:
             def compute(shard: int, follow: Follow | None = None) -> Partial:
                 return self._shard(step, shard, start, ahead, follow)
 
-            if add_up is not None:
+            if add_up is not None:  # of exchange.streaming: it calls `compute`, and sends buckets meanwhile
                 return add_up(nodes, compute)
             return [tree_sum(lo, hi, compute, self.add) for lo, hi in nodes]
 
@@ -221,8 +225,8 @@ class Replica:
             quantity.write(place, loss, done.gradient, weight)
         if self.buffers.length:
             self.buffers.change_since(start, count, done.buffers)
-        if self.on_node is not None:
-            self.on_node(done)
+        if self.round_node is not None:
+            self.round_node(done)
         if self.on_shard is not None:
             self.on_shard()
         return done
@@ -250,8 +254,8 @@ class Replica:
         """Return `left` with `right`, the subtree after it, added; `right` is released."""
         left.row.add_(right.row)
         left.hi = right.hi
-        if self.on_node is not None:
-            self.on_node(left)
+        if self.round_node is not None:
+            self.round_node(left)
         self.rows.release((right,))
         return left
 
@@ -317,7 +321,7 @@ class Replica:
 
     def follow_decisions(self) -> None:
         """Renew `plan` after a decision: a batch that has grown, or an evaluation that ends the training early."""
-        self.plan: Plan = self.judgement.shortened(self.growth.course.plan)
+        self.plan = self.judgement.shortened(self.growth.course.plan)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state's live vectors, by name; `moved_to` follows a write into them."""
