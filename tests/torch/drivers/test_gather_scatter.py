@@ -75,7 +75,7 @@ class Crew:
         def work() -> Gradients:
             if self.story.is_faulty(update, worker):
                 raise DeviceFault(f"ECC error of {worker}")
-            return Gradients(self.members[worker].partial_rows(model, step, rank, size), 1.0)
+            return Gradients(self.members[worker].gradient_rows(model, step, rank, size), 1.0)
 
         self.tasks.append(Task(len(self.asked), worker, update, work))
         return self.tasks[-1]

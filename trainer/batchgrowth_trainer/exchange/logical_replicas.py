@@ -193,10 +193,9 @@ def _mean(table: Tensor) -> Tensor:
     return mean.to(table.dtype)
 
 
-# --- Logical replicas that stay apart: they step by themselves, and now and then each moves towards others ---
-# In a round there are several such exchanges, each of a part of the states. Then all members
-# swap all states, so that each has every replica's: a worker may join or leave there, and if one is lost, the others go
-# back to it. How often that is changes no bit.
+# In a round there are several exchanges, each of a part of the states. Then all members swap all states, so that each
+# has every replica's: a worker may join or leave there, and if one is lost, the others go back to it. How often that is
+# changes no bit.
 
 _ENOUGH_UPDATES = 1024
 """After that many updates no further exchange begins in a round: a member keeps the rows of a few thousand."""

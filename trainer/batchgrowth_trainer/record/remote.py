@@ -229,7 +229,7 @@ def grown(ends: Sequence[int], size: int) -> list[int]:
     return [*kept, *range(begin + LARGEST_BYTES, size, LARGEST_BYTES), size]
 
 
-# --- Checkpoints in an object store, without a lock: its objects never change, and none points at the newest ---
+# The objects of a run:
 #     checkpoints/update-N-DIGEST.json   a manifest, written last: with it a checkpoint is whole
 #     states/update-N-SHA256             the state after update N, the same bytes from any trainer
 #     rows/FILE/BEGIN-END-SHA256         a piece of history.csv, evaluations.csv or growth.csv

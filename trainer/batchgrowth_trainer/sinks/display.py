@@ -173,9 +173,6 @@ class _Pace:
         self._at = at
 
 
-# --- The display of a run: live on a terminal, plain lines elsewhere ---
-
-
 def make_display(console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Sink:
     """Make a live display if `console`, by default standard output, is a terminal; otherwise print plain lines."""
     shown = console or Console()

@@ -189,7 +189,6 @@ def _next_start(start: int) -> int:
     return min(start + 1, LARGEST_START)
 
 
-# --- Progress reports while a job trains: one small document, delivered to a file or to a ConfigMap ---
 # A thread of its own delivers the newest report and retries a failed one with the next; training never waits for it.
 
 PERIOD_SECONDS = 1.0

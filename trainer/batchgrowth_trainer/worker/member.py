@@ -1,4 +1,7 @@
-"""A member of the group, inside a Dask worker: it holds a replica and trains it, one generation after another."""
+"""A member of the group, inside a Dask worker, which trains a replica for a generation at a time.
+
+Watchdog finds a thread that hangs, Control has the driver's requests to a member that trains, Member is the member.
+"""
 
 import threading
 import time
@@ -160,7 +163,6 @@ class Control:
                 self._requests.popleft().set_result(snapshot)
 
 
-# --- A member of the group, inside a Dask worker: it holds a replica and trains it, one generation after another ---
 # Each generation is one long Dask task; inside an update there is nothing but the arithmetic and the group.
 
 _KEPT_ROWS = 4096  # and those of a long round: what a member keeps for the driver, in case that which reports dies
@@ -215,7 +217,7 @@ class Member:
         self.replica.loaders.close()
         self.door.close()
 
-    def partial_rows(
+    def gradient_rows(
         self, model: Mapping[str, PackedTensor] | None, step: Step, rank: int, size: int
     ) -> list[np.ndarray]:
         """Return the rows of this member's nodes of the update `step`, computed with the server's model.

@@ -173,7 +173,7 @@ def compute_gradients(
 ) -> messages.Gradients:
     """Return this member's rows of the update `step`, with the server's model; None stands for the last request's."""
     began = time.perf_counter()
-    rows = member_of(run_id).partial_rows(model, step, rank, size)
+    rows = member_of(run_id).gradient_rows(model, step, rank, size)
     return messages.Gradients(rows, time.perf_counter() - began)
 
 
