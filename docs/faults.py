@@ -101,7 +101,7 @@ def faults_page() -> str:
         "A fault that a job survives does not change its weights.\n"
         "A test's first folder is its [tier](../tests/README.md), and each manifest in `tests/corpus/bad` is a test "
         "too. `grep -rn 'fault(.*B18' tests` finds the test functions of fault B18.\n\n"
-        "Generated from `docs/faults.toml` and the marks of the tests by `make generate`.\n\n" + "\n".join(tables)
+        "`make generate` writes this page from `docs/faults.toml` and the marks of the tests.\n\n" + "\n".join(tables)
     )
 
 

@@ -86,7 +86,7 @@ def metrics_table() -> str:
     head = "| name | kind | labels | unit | meaning |\n|---|---|---|---|---|\n"
     rooms = (("Trainer", TRAINER), ("Operator", OPERATOR))
     tables = [f"## {room}\n\n{head}" + "\n".join(map(_metric_row, metrics)) + "\n" for room, metrics in rooms]
-    source = "Generated from `batchgrowth.contract.metrics`."
+    source = "`make generate` writes this page from `batchgrowth.contract.metrics`."
     return f"# Metrics\n\n{source}\n\n" + "\n".join(tables)
 
 
