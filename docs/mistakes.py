@@ -63,8 +63,8 @@ def mistakes_page() -> str:
         "Each error is one paragraph that names the file and line of your code, and the layer of torch if a layer "
         "raised; `--log-level debug` logs the whole traceback.\n"
         "See [exit-codes.md](exit-codes.md) for the exit codes, and [faults.md](faults.md) for faults of machines.\n\n"
-        "`make generate` writes this page from `docs/mistakes.toml`. `tests/torch/workloads/test_mistakes.py` makes each "
-        "mistake and reads its error; `tests/gpu/test_mistakes_on_a_gpu.py` does so for the mistakes that a GPU "
+        "`make generate` writes this page from `docs/mistakes.toml`. `tests/torch/workloads/test_mistakes.py` makes "
+        "each mistake and reads its error; `tests/gpu/test_mistakes_on_a_gpu.py` does so for the mistakes that a GPU "
         "reports.\n\n" + "\n".join(tables)
     )
 

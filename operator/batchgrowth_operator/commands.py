@@ -89,7 +89,7 @@ def operator(
         LogFormat, typer.Option(envvar="BATCHGROWTH_LOG_FORMAT", help="Text for people, JSON for collectors.")
     ] = LogFormat.text,
 ) -> None:
-    """Run the operator, which makes the cluster match the plans of its jobs."""
+    """Run the operator, which creates and resizes the objects of jobs as their plans say."""
     from batchgrowth_operator.process import run
 
     holder = identity or f"{socket.gethostname()}-{os.getpid()}"
@@ -117,7 +117,10 @@ def operator(
 def submit(
     file: Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)],
     code: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder with the workload's modules. Default: the image's.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The folder with the workload's modules. Default: the modules are in the image."
+        ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
@@ -125,20 +128,28 @@ def submit(
     ] = None,
     set_: Set = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Default: the manifest's, else that of the context.")
+        str | None,
+        typer.Option("--namespace", "-n", help="The job's namespace. Default: the manifest's, else the context's."),
     ] = None,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Default: KUBECONFIG, else ~/.kube/config.", show_default=False),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The kubeconfig. Default: KUBECONFIG, else ~/.kube/config.",
+            show_default=False,
+        ),
     ] = None,
-    context: Annotated[str | None, typer.Option(help="Default: the kubeconfig's current context.")] = None,
+    context: Annotated[str | None, typer.Option(help="The context. Default: the kubeconfig's current context.")] = None,
     pod_security: Annotated[
         PodSecurity, typer.Option(help="The Pod Security Standard of your cluster, which the pods must meet.")
     ] = PodSecurity.restricted,
     force_conflicts: Annotated[
-        bool, typer.Option("--force-conflicts", help="Take over fields that kubectl or others have set.")
+        bool, typer.Option("--force-conflicts", help="Overwrite fields that kubectl or others have set.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests, and ask no cluster.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the manifests without contacting a cluster.")
+    ] = False,
 ) -> None:
     """Check a job, pack its code into a ConfigMap, and apply both to a cluster."""
     from batchgrowth_operator import submit

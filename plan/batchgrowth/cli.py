@@ -47,19 +47,22 @@ MOST_ROWS = 40
 
 app = typer.Typer(
     name="batchgrowth",
-    help="Training whose batch grows by a plan, with workers that follow the batch.",
+    help="Train PyTorch models with a batch size that grows during training, and with workers that are added as it "
+    "grows.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 File = Annotated[
-    Path | None, typer.Argument(help="A BatchGrowthJob manifest. Default: that of RUN.", show_default=False)
+    Path | None, typer.Argument(help="A BatchGrowthJob manifest. Default: the manifest of RUN.", show_default=False)
 ]
 Run = Annotated[
     Path | None,
     typer.Option(
-        "--as", metavar="RUN", help="The output folder of a run: print the plan that it made of a measured job."
+        "--as",
+        metavar="RUN",
+        help="The output folder of a run of a measured job: print the plan that the run followed.",
     ),
 ]
 Files = Annotated[list[Path], typer.Argument(help="BatchGrowthJob manifests.", show_default=False)]
@@ -68,13 +71,15 @@ Set = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec, such as batch.maximum=640."),
 ]
 LogLevelOption = Annotated[
-    LogLevel, typer.Option(envvar=LEVEL_VARIABLE, case_sensitive=False, help="The least severe messages to log.")
+    LogLevel, typer.Option(envvar=LEVEL_VARIABLE, case_sensitive=False, help="The lowest level that is logged.")
 ]
 DaskLogLevelOption = Annotated[
-    LogLevel, typer.Option(envvar=DASK_LEVEL_VARIABLE, case_sensitive=False, help="The least severe messages of Dask.")
+    LogLevel,
+    typer.Option(envvar=DASK_LEVEL_VARIABLE, case_sensitive=False, help="The lowest level of Dask's own messages."),
 ]
 LogFormatOption = Annotated[
-    LogFormat, typer.Option(envvar=FORMAT_VARIABLE, case_sensitive=False, help="A line of text or JSON per message.")
+    LogFormat,
+    typer.Option(envvar=FORMAT_VARIABLE, case_sensitive=False, help="Log each message as a line of text or of JSON."),
 ]
 
 
@@ -93,7 +98,7 @@ def check(
         typer.Option(help="The Pod Security Standard of your cluster, which the workers' pods must meet."),
     ] = PodSecurity.restricted,
 ) -> None:
-    """Say whether manifests are good: exit 0, or 2 with one line per fault."""
+    """Check manifests: exit with 0 if they are valid, else with 2 and one line per error."""
     faults = False
     for file in files:
         prefix = f"{file}: " if len(files) > 1 else ""

@@ -27,10 +27,14 @@ ExchangeType = StrEnum("ExchangeType", {name: name for name in EXCHANGES})  # ty
 
 
 File = Annotated[Path, typer.Argument(help="A BatchGrowthJob manifest.", show_default=False)]
-Workers = Annotated[int | None, typer.Option(min=1, max=1000, help="The most workers to use. Default: the plan's.")]
-Scheduler = Annotated[str | None, typer.Option(help="Train on an existing Dask cluster. Default: one on this machine.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="The largest number of workers. Default: the plan's.")
+]
+Scheduler = Annotated[
+    str | None, typer.Option(help="The address of an existing Dask cluster. Default: start one on this machine.")
+]
 Exchange = Annotated[ExchangeType | None, typer.Option(help="How gradients move. Default: spec.exchange.type.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint in the output folder.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint in the output folder.")]
 OutputDir = Annotated[Path | None, typer.Option(help="The folder for results. Default: runs/NAME.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field below spec.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Override spec.seed.")]
@@ -79,9 +83,11 @@ def run(
 
 
 def init(
-    name: Annotated[Path, typer.Argument(metavar="NAME", help="A new folder, named as the job.", show_default=False)],
+    name: Annotated[
+        Path, typer.Argument(metavar="NAME", help="A new folder; its name becomes the job's.", show_default=False)
+    ],
 ) -> None:
-    """Write a workload and a manifest that train, to begin with."""
+    """Write a small workload and its manifest, to start from."""
     from batchgrowth_trainer.workloads.starting import begin
 
     code, manifest = begin(name)
@@ -102,7 +108,7 @@ def evaluate(
         list[Path] | None, typer.Option(help="A folder with the workload's modules. Default: the current one.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
-    best: Annotated[bool, typer.Option("--best", help="The weights that evaluation.keepBest kept.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Evaluate the weights that evaluation.keepBest kept.")] = False,
 ) -> None:
     """Evaluate the model of a run on its test set."""
     from batchgrowth_trainer.building import trained_replica
@@ -126,7 +132,7 @@ def evaluate(
 def manifest(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Output folder of a run.", show_default=False)],
 ) -> None:
-    """Print the manifest that repeats a run, with the batch sizes that a measured growth decided as milestones."""
+    """Print a manifest that repeats a run; the batch sizes that a measured rule decided become milestones."""
     from batchgrowth_trainer.record.runs import declared_manifest
 
     typer.echo(declared_manifest(run), nl=False)

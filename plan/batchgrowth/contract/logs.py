@@ -14,7 +14,7 @@ DASK_LEVEL_VARIABLE = "DASK_LOGGING__DISTRIBUTED"
 
 
 class LogLevel(StrEnum):
-    """The least severe messages to log."""
+    """The lowest level that is logged."""
 
     debug = "debug"
     info = "info"
