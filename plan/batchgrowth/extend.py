@@ -185,7 +185,7 @@ class ExchangeEntry(Entry):
     Nondeterministic: also on how fast each worker happens to be. The first two never depend on the number of workers.
     `replicas` is a function (settings) -> the number of logical replicas, between which each batch is divided.
     `keeps` is what each replica has of its own at the end of a round, besides buffers and the optimizer's state: its
-    Weights, or a Residual if all have the same weights. With Nothing they share one state.
+    Weights, or a Residual (error feedback) if all have the same weights. With Nothing they share one state.
     `all_connected` is True if any two members may exchange; otherwise more than 64 are connected as a grid.
     `longest_round` is a function (settings) -> the most updates from one message between workers to the next.
     """

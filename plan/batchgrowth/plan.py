@@ -295,7 +295,7 @@ def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator
     while start.epoch < spec.epochs:
         wanted = rule.wanted(start)
         used = min(wanted, spec.batch.maximum)
-        rate = learning_rate(spec.learning_rate, spec.batch.initial, wanted, used)
+        rate = rate_by_rule(spec.learning_rate, spec.batch.initial, wanted, used)
         if only_grows and used == spec.batch.maximum and not spec.learning_rate.entry.falls_past_maximum:
             # The rule may want ever more, but neither batch nor learning rate follow it, so this stage is the last.
             end = epochs.to_epoch(start, used, spec.epochs)
@@ -326,9 +326,10 @@ def _stages(spec: JobSpec, rule: GrowthRule, schedule: ScheduleRule) -> Iterator
         start = end
 
 
-def learning_rate(rate: LearningRate, initial: int, wanted: int, used: int) -> Fraction:
+def rate_by_rule(rate: LearningRate, initial: int, wanted: int, used: int) -> Fraction:
     """Return the learning rate of a batch of `used` examples when `wanted` were wanted and `initial` at the start.
 
+    `Plan.learning_rate_at` brings in the schedule and the warm-up, and `Course.learning_rate` the gain of AdaScale.
     The result is exact if it is rational, else far more precise than a float.
     """
     result: Fraction = rate.entry.load()(Fraction(rate.initial), initial, wanted, used)

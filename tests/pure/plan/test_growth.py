@@ -10,7 +10,7 @@ from batchgrowth.choices import GROWTH, LEARNING_RATES
 from batchgrowth.choices.growth_declared import ConstantRule, GeometricRule, LinearRule, MilestonesRule
 from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule
 from batchgrowth.extend import GrowthRule, Until
-from batchgrowth.plan import learning_rate, warmed_up
+from batchgrowth.plan import rate_by_rule, warmed_up
 from batchgrowth.position import Position
 from batchgrowth.spec import Batch, LearningRate, Warmup, Workers
 from hypothesis import given
@@ -123,9 +123,9 @@ def test_contract(name: str) -> None:
 def test_learning_rate_contract(name: str) -> None:
     """The initial batch has the initial rate, and only a rule that falls past the maximum sees what was wanted."""
     rate = LearningRate.model_validate({"initial": "0.05", "rule": name})
-    past = learning_rate(rate, 32, 1024, 512)
-    assert learning_rate(rate, 32, 32, 32) == Fraction("0.05")
-    assert rate.entry.falls_past_maximum == (past != learning_rate(rate, 32, 512, 512))
+    past = rate_by_rule(rate, 32, 1024, 512)
+    assert rate_by_rule(rate, 32, 32, 32) == Fraction("0.05")
+    assert rate.entry.falls_past_maximum == (past != rate_by_rule(rate, 32, 512, 512))
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,12 @@ def test_learning_rate_contract(name: str) -> None:
 )
 def test_learning_rate(rule: str, wanted: int, used: int, expected: Fraction) -> None:
     rate = LearningRate.model_validate({"initial": "0.05", "rule": rule})
-    assert learning_rate(rate, 32, wanted, used) == expected
+    assert rate_by_rule(rate, 32, wanted, used) == expected
 
 
 def test_an_irrational_learning_rate_is_precise_to_fifty_digits() -> None:
     rate = LearningRate.model_validate({"initial": "0.05", "rule": "SquareRoot"})
-    assert abs(learning_rate(rate, 32, 64, 64) ** 2 - Fraction("0.005")) < Fraction(1, 10**50)
+    assert abs(rate_by_rule(rate, 32, 64, 64) ** 2 - Fraction("0.005")) < Fraction(1, 10**50)
 
 
 def test_warmup() -> None:
