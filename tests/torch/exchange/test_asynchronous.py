@@ -248,7 +248,13 @@ def test_all_members_have_one_state_after_a_round(small_job: Any) -> None:
     for theirs, replica in others:
         assert [one.done for one in done] == [one.done for one in theirs]
         assert all(torch.equal(value, replica.tensors()[name]) for name, value in first.tensors().items())
-    assert sum(member.sent for member in members) == sum(one.figures.bytes_sent for one in done)
+
+    # A worker pushes rows; the server sends each its update and the weights, and at a round's end the state to both.
+    pushed = [divmod(member.bytes_sent, 4 * first.length) for member in members[1:]]
+    assert [0, 0] == [rest for _, rest in pushed]
+    ordered = sum(rows for rows, _ in pushed) * (16 + sum(v.nbytes for v in first.model_tensors().values()))
+    ends = sum(16 + 8 * (3 + len(one.done)) + sum(v.nbytes for v in first.tensors().values()) for one in done)
+    assert ordered + 2 * ends == members[0].bytes_sent
 
 
 @pytest.mark.parametrize("slow", [0, 1])

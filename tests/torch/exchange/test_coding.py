@@ -10,11 +10,11 @@ from batchgrowth_trainer.drivers.single_process import only_one
 from batchgrowth_trainer.exchange import compression as module
 from batchgrowth_trainer.exchange.compression import BLOCK, BFloat16, Coding, Int8, compression_in
 from batchgrowth_trainer.exchange.group import LoneGroup
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.replica.flat import lay_out
 from hypothesis import example, given
 from hypothesis import strategies as st
-from threads import Fake, together
+from threads import Fake, bytes_by_member, together
 from torch import Tensor
 
 CODINGS = [BFloat16(), Int8()]
@@ -92,8 +92,9 @@ def test_the_total_does_not_depend_on_the_members(
     expected = summed(rows, 0, shards, coding)
     totals, groups = together(members, act, grid_rows)
     assert all(torch.equal(expected, total) for total in totals)
-    plain = bytes_sent(shards, members, length, rows=grid_rows)
-    assert pytest.approx(plain * coding.width / 4, rel=0.02, abs=4 * shards * members) == sum(g.sent for g in groups)
+    plain = sum(bytes_by_member(shards, members, length, rows=grid_rows))
+    sent = sum(group.bytes_sent for group in groups)
+    assert pytest.approx(plain * coding.width / 4, rel=0.02, abs=4 * shards * members) == sent
 
 
 @pytest.mark.parametrize("compression", ["BFloat16", "Int8"])

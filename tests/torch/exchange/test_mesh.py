@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from batchgrowth_trainer.exchange import connections as mesh_module
-from batchgrowth_trainer.exchange.connections import Door, Encryption, Mesh, Seat, connect_all, seats
-from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, spread_state, swap_with_all
+from batchgrowth_trainer.exchange import group as group_module
+from batchgrowth_trainer.exchange.connections import Door, Encryption, Seat, connect_all, seats
+from batchgrowth_trainer.exchange.group import Mesh, PeerLost, TcpGroup, spread_state, swap_with_all
 from distributed.security import Security
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -96,7 +96,7 @@ def test_every_byte_arrives_at_its_receiver(certificate: Security) -> None:
             others = [peer for peer in range(size) if peer != rank]
             outgoing = {p: memoryview(filled(rank, p, counts[rank, p])) for p in others if (rank, p) in counts}
             landing = {p: bytearray(counts[p, rank]) for p in others if (p, rank) in counts}
-            found[rank].swap(outgoing, {p: memoryview(room) for p, room in landing.items()}, 10.0)
+            found[rank].swap_bytes(outgoing, {p: memoryview(room) for p, room in landing.items()}, 10.0)
             return landing
 
         for rank, landing in enumerate(together(size, act)):
@@ -117,9 +117,9 @@ def test_a_peer_that_has_gone_is_noticed_at_once(encryption: Encryption | None) 
     first, second, third = meshes(3, encryption=encryption)
     second.close()
     with pytest.raises(ConnectionError):
-        first.swap({}, {1: memoryview(bytearray(1)), 2: memoryview(bytearray(1))}, 60.0)
+        first.swap_bytes({}, {1: memoryview(bytearray(1)), 2: memoryview(bytearray(1))}, 60.0)
     with pytest.raises(OSError):  # a send may still succeed, into a buffer that is never read
-        third.swap({1: memoryview(bytes(MANY))}, {1: memoryview(bytearray(1))}, 60.0)
+        third.swap_bytes({1: memoryview(bytes(MANY))}, {1: memoryview(bytearray(1))}, 60.0)
     first.close()
     third.close()
 
@@ -130,11 +130,11 @@ def test_the_first_of_several_peers_is_known(encryption: Encryption | None) -> N
     assert first.arrived({1, 2}, 0.0) == []
     first.wake()
     assert first.arrived({1, 2}, 60.0) == []
-    third.swap({0: memoryview(b"ab")}, {}, 10.0)
+    third.swap_bytes({0: memoryview(b"ab")}, {}, 10.0)
     for letter in (b"a", b"b"):
         assert first.arrived({1, 2}, 60.0) == [2]
         room = bytearray(1)
-        first.swap({}, {2: memoryview(room)}, 10.0)
+        first.swap_bytes({}, {2: memoryview(room)}, 10.0)
         assert letter == room
     assert first.arrived({1, 2}, 0.0) == []
     second.close()
@@ -147,10 +147,10 @@ def test_what_was_sent_before_closing_still_arrives(encryption: Encryption | Non
     """In either direction: the one that dialled has never read."""
     for sender in (0, 1):
         both = meshes(2, encryption=encryption)
-        both[sender].swap({1 - sender: memoryview(b"the last sum")}, {}, 10.0)
+        both[sender].swap_bytes({1 - sender: memoryview(b"the last sum")}, {}, 10.0)
         both[sender].close()
         landing = bytearray(12)
-        both[1 - sender].swap({}, {sender: memoryview(landing)}, 10.0)
+        both[1 - sender].swap_bytes({}, {sender: memoryview(landing)}, 10.0)
         assert landing == b"the last sum"
         both[1 - sender].close()
 
@@ -159,7 +159,7 @@ def test_what_was_sent_before_closing_still_arrives(encryption: Encryption | Non
 def test_a_silent_peer_times_out(encryption: Encryption | None) -> None:
     first, second = meshes(2, encryption=encryption)
     with pytest.raises(TimeoutError, match=r"no answer from rank 1 within 0\.05 s"):
-        first.swap({}, {1: memoryview(bytearray(1))}, 0.05)
+        first.swap_bytes({}, {1: memoryview(bytearray(1))}, 0.05)
     first.close()
     second.close()
 
@@ -289,20 +289,20 @@ def test_a_member_that_waits_gives_up_when_the_generation_is_over(
     doors: list[Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before its patience ends: a peer hangs, and the state of the others is to be saved."""
-    monkeypatch.setattr(mesh_module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(group_module, "_LOOK_SECONDS", 0.01)
     places, looks = seats_at(doors), iter([False, False, True])
     peers = together(2, lambda rank: connect_all(places[rank], doors[rank], None, never, 10.0))
     first, second = Mesh(peers[0], lambda: next(looks)), Mesh(peers[1])
     with pytest.raises(ConnectionError, match="the driver has ended the generation"):
-        first.swap({}, {1: memoryview(bytearray(2))}, 600.0)
+        first.swap_bytes({}, {1: memoryview(bytearray(2))}, 600.0)
     first.close()
     second.close()
 
 
 def arrives(sender: Mesh, receiver: Mesh, rank: int, what: bytes = b"hi") -> None:
     landing = bytearray(len(what))
-    sender.swap({rank: memoryview(what)}, {}, 10.0)
-    receiver.swap({}, {1 - rank: memoryview(landing)}, 10.0)
+    sender.swap_bytes({rank: memoryview(what)}, {}, 10.0)
+    receiver.swap_bytes({}, {1 - rank: memoryview(landing)}, 10.0)
     assert what == landing
 
 

@@ -11,10 +11,12 @@ import torch
 from batchgrowth.errors import WorkloadError
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
+from batchgrowth_trainer.exchange.parameter_server import ParameterServer
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
+from batchgrowth_trainer.replica.flat import lay_out
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
-from threads import together
+from threads import Counting, together
 from torch import Tensor, nn
 
 MakeReplica = Callable[[BatchGrowthJob, Workload], Replica]
@@ -81,7 +83,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize(("members", "servers"), [(1, 2), (2, None), (2, 1), (3, 2), (3, 4), (5, 4), (5, None)])
 def test_the_state_of_all_reduce(replica_of: Make, job: str, members: int, servers: int | None) -> None:
-    """After each round of every member: four parameters, so a member may have none. The bytes are those sent."""
+    """After each round of every member: four parameters, so a member may have none."""
     alone = replica_of(JOBS[job], {"exchange": {"type": "AllReduce"}})
     updates = [update for each in train(alone) for update in each.done]
 
@@ -95,7 +97,22 @@ def test_the_state_of_all_reduce(replica_of: Make, job: str, members: int, serve
     for theirs, rounds in results:
         assert updates == [update for each in rounds for update in each.done]
         assert same(state(alone), theirs)
-    assert sum(each.figures.bytes_sent for each in results[0][1]) == sum(member.sent for member in threads)
+
+    # Of each update, all send their sums to the servers, these the weights to all, and all what follows the gradient
+    # and the norms to all; of each round, the servers send their part of the optimizer's state and the average to all.
+    weights, replica = alone.parameters.length, replica_of(JOBS[job], settings(servers))
+    strategy = strategy_of(Setting(replica, Counting(0, members), nullcontext(), lambda: None))
+    assert isinstance(strategy, ParameterServer)
+    owned = [place.stop - place.start for place in strategy.places]
+    numbers = 0
+    for step, _ in updates:
+        nodes = [len(each) for each in lay_out(step.shards, members).nodes]
+        numbers += sum(count * (weights - own) for count, own in zip(nodes, owned, strict=True))
+        numbers += (members - 1) * (weights + sum(nodes) * (alone.length - weights) + len(alone.parameters.spans))
+    average = [] if alone.average is None else [alone.average.vector]
+    kept = sum(vector.nbytes for vector in (*alone.optimizer.state.values(), *average))
+    sent = 4 * numbers + len(results[0][1]) * (members - 1) * kept
+    assert sent == sum(member.bytes_sent for member in threads)
 
 
 def test_a_torch_class_has_one_server(replica_of: Make) -> None:

@@ -21,7 +21,7 @@ from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
 from batchgrowth_trainer.exchange.streaming import Stream, buckets, stream_of
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.workload import Workload
-from threads import Fake, together
+from threads import Fake, bytes_by_member, together
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -162,18 +162,17 @@ def test_the_bits_of_one_member(
         assert all(torch.equal(alone[key], theirs[key]) for key in alone)
 
 
-def test_the_bytes_are_those_that_are_counted(replica_of: Callable[..., Replica]) -> None:
+def test_buckets_cost_the_bytes_of_their_parts_of_a_row(replica_of: Callable[..., Replica]) -> None:
     replicas = [replica_of(normed()) for _ in range(3)]
+    parameters, length = replicas[0].parameters, replicas[0].length
 
     def one_round(group: Fake) -> int:
-        return (
-            strategy_of(Setting(replicas[group.rank], group, nullcontext(), lambda: None))
-            .round(bool)
-            .figures.bytes_sent
-        )
+        return strategy_in(replicas[group.rank], group).round(bool).done[0][0].shards
 
-    counted, members = together(3, one_round)
-    assert [sum(member.sent for member in members)] * 3 == counted
+    [shards, *_], members = together(3, one_round)
+    parts = [*(place.stop - place.start for place in buckets(parameters)), length - parameters.length]
+    sent = [sum(each) for each in zip(*(bytes_by_member(shards, 3, part) for part in parts), strict=True)]
+    assert sent == [member.bytes_sent for member in members]
 
 
 def in_run(stream: Stream, replica: Replica, layer: nn.Module, shards: int) -> Iterator[str]:
@@ -316,20 +315,20 @@ def test_an_error_after_buckets_were_sent(replica_of: Callable[..., Replica]) ->
         """A peer that has no shard, and always answers."""
 
         def swap(self, outgoing: Any, incoming: Any) -> None:
-            self.sent += sum(tensor.nbytes for tensor in outgoing.values())
+            self.bytes_sent += sum(tensor.nbytes for tensor in outgoing.values())
             for tensor in incoming.values():
                 tensor.zero_()
 
     group = Silent(0, {}, 2)
     strategy = strategy_of(Setting(replica, group, nullcontext(), lambda: None))
     for _ in range(7):
-        group.sent = 0
+        group.bytes_sent = 0
         strategy.round(bool)
         before = {key: value.clone() for key, value in replica.tensors().items()}
-    whole, group.sent = group.sent, 0
+    whole, group.bytes_sent = group.bytes_sent, 0
     with pytest.raises(WorkloadError, match="no gradient"):
         strategy.round(bool)
-    assert 0 < group.sent < whole
+    assert 0 < group.bytes_sent < whole
     assert threads == threading.active_count()
     assert all(torch.equal(value, replica.tensors()[key]) for key, value in before.items())
 

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from batchgrowth_trainer.exchange.connections import grid_of
+from batchgrowth_trainer.exchange.reduction import Reduction
+from batchgrowth_trainer.replica.flat import lay_out
 from torch import Tensor
 
 
@@ -17,13 +20,13 @@ class Fake:
     likes_buckets = True
 
     def __init__(self, rank: int, queues: dict[tuple[int, int], queue.Queue[Tensor]], size: int, rows: int = 1) -> None:
-        self.rank, self.size, self._queues, self.sent = rank, size, queues, 0
+        self.rank, self.size, self._queues, self.bytes_sent = rank, size, queues, 0
         self.grid, self._woken = grid_of(size, rows), threading.Event()
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         for peer, tensor in outgoing.items():
             self._queues[self.rank, peer].put(tensor.clone())
-            self.sent += tensor.nbytes
+            self.bytes_sent += tensor.nbytes
         for peer, tensor in incoming.items():
             came = self._queues[peer, self.rank].get(timeout=3)
             assert came.numel() == tensor.numel()
@@ -44,6 +47,33 @@ class Fake:
 
     def close(self) -> None:
         """Does nothing."""
+
+
+class Counting:
+    """A member that counts what it sends, and receives nothing; its tensors may be of the device "meta"."""
+
+    likes_buckets = True
+
+    def __init__(self, rank: int, size: int, rows: int = 1) -> None:
+        self.rank, self.size, self.grid, self.bytes_sent = rank, size, grid_of(size, rows), 0
+
+    def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
+        assert set(outgoing) <= set(self.grid.peers(self.rank))
+        self.bytes_sent += sum(tensor.nbytes for tensor in outgoing.values())
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def bytes_by_member(shards: int, size: int, length: int, rows: int = 1, every: int = 1) -> list[int]:
+    """The bytes that each member, or one of `every`, sends in an all-reduce of rows of that length, in such a grid."""
+    counts, layout = [], lay_out(shards, size)
+    for rank in range(0, size, every):
+        member = Counting(rank, size, rows)
+        mine = [torch.empty(length, device="meta") for _ in layout.nodes[rank]]
+        Reduction(member)(mine, shards, torch.empty(length, device="meta"))
+        counts.append(member.bytes_sent)
+    return counts
 
 
 def in_threads(*acts: Callable[[], Any], on_error: Callable[[], Any] = lambda: None) -> list[Any]:

@@ -11,10 +11,11 @@ from batchgrowth.position import Position
 from batchgrowth_trainer.blame import DeviceFault
 from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, seats
 from batchgrowth_trainer.exchange.group import Group, PeerLost, spread_state
+from batchgrowth_trainer.exchange.strategy import Setting, Strategy, strategy_of
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.worker import member as of_member
 from batchgrowth_trainer.worker.member import Member
-from batchgrowth_trainer.worker.messages import EvaluationReport, MemberOutcome, Order
+from batchgrowth_trainer.worker.messages import EvaluationReport, MemberOutcome, Order, RowsReport
 from optimizers_of_ones_own import Failing
 from torch import Tensor
 
@@ -35,6 +36,12 @@ def members(job: Any, count: int) -> Iterator[list[Member]]:
 
 
 def generation(group: list[Member], number: int, until: int, evaluated: int) -> tuple[list[MemberOutcome], list[Any]]:
+    """The outcomes of one generation, each member in a thread of its own, and their reports of evaluations."""
+    outcomes, sent = messages_of(group, number, until, evaluated)
+    return outcomes, [one for one in sent if isinstance(one, EvaluationReport)]
+
+
+def messages_of(group: list[Member], number: int, until: int, evaluated: int) -> tuple[list[MemberOutcome], list[Any]]:
     """The outcomes of one generation, each member in a thread of its own, and what they sent."""
     places = seats([member.door.address for member in group], bytes([number]) * TOKEN_BYTES, 60, None)
     outcomes: dict[int, MemberOutcome] = {}
@@ -51,7 +58,7 @@ def generation(group: list[Member], number: int, until: int, evaluated: int) -> 
         thread.start()
     for thread in threads:
         thread.join()
-    return [outcomes[rank] for rank in range(len(group))], [one for one in sent if isinstance(one, EvaluationReport)]
+    return [outcomes[rank] for rank in range(len(group))], sent
 
 
 def before_the_evaluation(complete: Snapshot) -> Snapshot:
@@ -80,6 +87,29 @@ def test_what_follows_from_an_evaluation_goes_to_those_who_lack_it(small_job: An
         assert [MemberOutcome(12)] * 2 == outcomes
         assert not reports
         assert state(whole) == state(group[0]) == state(group[1])
+
+
+@pytest.mark.parametrize("exchange", ["AllReduce", "LocalSGD", "Gossip", "Downpour"])
+def test_each_member_reports_the_bytes_that_it_has_sent(
+    small_job: Any, exchange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte once since the generation began, whatever its exchange is; rank 0 alone reports the rows."""
+    formed, before = list[Group](), list[int]()
+
+    def kept(setting: Setting) -> Strategy:
+        formed.append(setting.group)
+        before.append(setting.group.bytes_sent)
+        return strategy_of(setting)
+
+    monkeypatch.setattr(of_member, "strategy_of", kept)
+    with members(small_job("workload.entrypoint=small:plain", f"exchange.type={exchange}"), 2) as group:
+        outcomes, sent = messages_of(group, 1, until=12, evaluated=0)
+        assert [MemberOutcome(12)] * 2 == outcomes
+        reports = [one for one in sent if isinstance(one, RowsReport)]
+        assert list(range(1, 13)) == [row.update for report in reports for row in report.rows]
+        sent_since = [one.bytes_sent - count for one, count in zip(formed, before, strict=True)]
+        assert min(sent_since) > 0
+        assert sum(sent_since) == sum(report.figures.bytes_sent for report in reports)
 
 
 def test_states_that_differ_from_run_to_run_become_one(small_job: Any) -> None:

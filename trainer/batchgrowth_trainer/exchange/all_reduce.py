@@ -14,7 +14,7 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.compression import compression_in
 from batchgrowth_trainer.exchange.group import PeerLost
-from batchgrowth_trainer.exchange.reduction import BucketSums, Reduction, bytes_sent, length_of
+from batchgrowth_trainer.exchange.reduction import BucketSums, Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.exchange.streaming import Stream, stream_of
 from batchgrowth_trainer.replica.flat import Partial, lay_out
@@ -73,10 +73,7 @@ class AllReduce:
             compute_seconds=computed - began + now - exchanged,
             exchange_seconds=exchanged - computed - waited,
             wait_seconds=waited,
-            figures=ExchangeFigures(
-                bytes_sent=0 if group.size == 1 else self._bytes_sent(step.shards),
-                compression_error=self._compression.error if self._compression else None,
-            ),
+            figures=ExchangeFigures(compression_error=self._compression.error if self._compression else None),
         )
 
     def _write_timing(self, partials: Sequence[Partial]) -> None:
@@ -117,18 +114,6 @@ class AllReduce:
         rest = self._room[self._weights :]
         waited += self._uncoded([node.row[self._weights :] for node in partials], step.shards, rest).put_into(rest)
         return partials, computed, min(waited, time.perf_counter() - computed)
-
-    def _bytes_sent(self, shards: int) -> int:
-        size = self._group.size
-        rows = len(self._group.grid.rows)
-        length = self._replica.length
-        if self.stream is not None:
-            lengths = [*map(length_of, self.stream.places), length - self._weights]
-            return sum(bytes_sent(shards, size, each, rows=rows) for each in lengths)
-        if self._compression is None:
-            return bytes_sent(shards, size, length, rows=rows)
-        coded = round(bytes_sent(shards, size, self._weights, rows=rows) * self._compression.coding.width / 4)
-        return coded + bytes_sent(shards, size, length - self._weights, rows=rows)
 
 
 def run_of(rank: int, size: int, step: Step) -> tuple[int, int]:

@@ -11,12 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import torch
-from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Step, round_at
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce, run_of
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.replica.flat import Partial
@@ -44,10 +43,9 @@ class Delayed:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._replica = setting.replica
-        self._group = setting.group
         self._at_once = AllReduce(setting)
-        self._reduction = Reduction(self._group)
-        self._run_of = partial(run_of, self._group.rank, self._group.size)
+        self._reduction = Reduction(setting.group)
+        self._run_of = partial(run_of, setting.group.rank, setting.group.size)
         self._room = torch.empty(self._replica.length, device=self._replica.device)
         self._wait_seconds = 0.0
         self._stop = False
@@ -62,19 +60,14 @@ class Delayed:
         self._wait_seconds = 0.0
         self._stop = False
         with undone_by_errors(replica), ThreadPoolExecutor(1, "exchange") as adding:
-            done, sent = self._updates(waiting, adding, stop=stop_requested())
+            done = self._updates(waiting, adding, stop=stop_requested())
         waited = self._wait_seconds
-        figures = ExchangeFigures(bytes_sent=sent)
-        return Round(tuple(done), self._stop, time.perf_counter() - began - waited, 0.0, waited, figures)
+        return Round(tuple(done), self._stop, time.perf_counter() - began - waited, 0.0, waited)
 
-    def _updates(
-        self, waiting: "Waiting", adding: ThreadPoolExecutor, *, stop: bool
-    ) -> tuple[list[tuple[Step, Committed]], int]:
-        """Make the updates of a round; return them, and the bytes that all members sent."""
+    def _updates(self, waiting: "Waiting", adding: ThreadPoolExecutor, *, stop: bool) -> list[tuple[Step, Committed]]:
+        """Make the updates of a round, and return them."""
         replica = self._replica
-        group = self._group
         done: list[tuple[Step, Committed]] = []
-        sent = 0
         under_way: deque[_Sum] = deque()
         last = round_at(replica.plan, replica.position, _UPDATES)[-1].after  # evaluations may be due at an epoch's end
         steps = self._coming(len(waiting))
@@ -85,7 +78,6 @@ class Delayed:
                     partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
                 rows = [node.row for node in partials]
                 under_way.append((partials, adding.submit(self._added, rows, step.shards)))
-                sent += bytes_sent(step.shards, group.size, replica.length, rows=len(group.grid.rows))
             if step is None or len(waiting) + len(under_way) > waiting.most:
                 if not waiting:
                     self._wait_for(under_way.popleft(), waiting)
@@ -94,7 +86,7 @@ class Delayed:
             self._setting.check()
         while under_way:
             self._wait_for(under_way.popleft(), waiting)
-        return done, sent
+        return done
 
     def _coming(self, ahead: int) -> Iterator[Step]:
         """Yield the updates of the plan whose gradients are not computed yet: those after the `ahead` that wait."""

@@ -57,14 +57,12 @@ class Downpour:
         self._model = list(self._replica.model_tensors().values())
         self._row = torch.empty(self._replica.length, device=self._replica.device)
         self._compute_seconds = 0.0
-        self._sent = 0
 
     def round(self, stop_requested: Callable[[], bool]) -> Round:
         """Sixteen updates for each member, or as many as are left of the epoch; one each if a stop is requested."""
         replica = self._replica
         began = time.perf_counter()
         self._compute_seconds = 0.0
-        self._sent = 0
         steps = round_at(replica.plan, replica.position, _UPDATES * self._group.size)
         with undone_by_errors(replica):
             if self._group.rank:
@@ -77,7 +75,7 @@ class Downpour:
         replica.moved_to(steps[-1].after)
         done = committed(replica, steps, losses, stop=stop_asked > 0)
         waited = max(time.perf_counter() - began - self._compute_seconds, 0.0)
-        figures = ExchangeFigures(bytes_sent=self._sent, largest_staleness=int(largest), mean_staleness=mean)
+        figures = ExchangeFigures(largest_staleness=int(largest), mean_staleness=mean)
         return Round(done, stop_asked > 0, self._compute_seconds, 0.0, waited, figures)
 
     def _gradient(self, step: Step) -> Tensor:
@@ -186,7 +184,6 @@ class Downpour:
         """Return the gradients that have come, with their ranks. Raises PeerLost."""
         for peer in self._group.arrived(under_way - {0}, _TICK_SECONDS):
             self._group.swap({}, {peer: self._row})
-            self._sent += self._row.nbytes
             yield peer, self._row
         while not pushed.empty():
             row = pushed.get()
@@ -209,4 +206,3 @@ class Downpour:
 
     def _send(self, peers: set[int], tensor: Tensor) -> None:
         self._group.swap(dict.fromkeys(peers, tensor), {})
-        self._sent += len(peers) * tensor.nbytes

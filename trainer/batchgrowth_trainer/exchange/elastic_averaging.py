@@ -8,7 +8,7 @@ from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.logical_replicas import Apart, State
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Setting
 
 
@@ -26,7 +26,6 @@ class ElasticAveraging(Apart):
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002
         """All distances are those before the pull."""
         replicas = self.local.replicas
-        group = self.group
         ways = {number: state["parameters"] - self.centre for number, state in states.items()}
         for number, way in ways.items():
             states[number]["parameters"].sub_(way, alpha=self._part / replicas)
@@ -34,5 +33,4 @@ class ElasticAveraging(Apart):
         reduced = self._reduction(rows, replicas, self._room)
         self.centre.add_(reduced.total, alpha=self._part / replicas)
         self.wait_seconds += reduced.wait_seconds
-        self.bytes_sent += bytes_sent(replicas, group.size, len(self._room), rows=len(group.grid.rows))
         return False

@@ -47,7 +47,6 @@ class Gossip(Apart):
             {peer: torch.cat(some) for peer, some in outgoing.items()},
             {peer: place.view(-1) for peer, place in landing.items()},
         )
-        self.bytes_sent += len(sent) * vector.nbytes
         return {number: landing[peer][at] for peer, numbers in coming.items() for at, number in enumerate(numbers)}
 
 

@@ -1,15 +1,17 @@
 """The process group of one generation: members that exchange tensors pairwise until one of them leaves or dies."""
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.connections import Door, Encryption, Grid, Mesh, Seat, connect_all, grid_of
+from batchgrowth_trainer.exchange.connections import Door, Encryption, Grid, Seat, connect_all, grid_of
 
 # Pairwise on purpose: in a ring only the neighbours of a dead member notice its death, here every member does, at once.
 # In a grid, its row and column do; they leave the group, which the others notice in turn.
@@ -22,6 +24,10 @@ c10d: Any = torch.distributed
 _CPU = torch.device("cpu")
 _FORMING_SECONDS = 10.0  # the longest that forming a group of a few may take; usually milliseconds, as all are idle
 _FORMING_SECONDS_EACH = 3.0  # for each member of a larger group, which may share its cores with all others
+_LARGEST_SEND = 1 << 28  # bytes; OpenSSL counts in 31 bits
+_MOST_WAKES = 4096
+_LOOK_SECONDS = 0.5  # between two checks that the generation is not over, while no byte moves
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class PeerLost(Exception):
@@ -36,6 +42,8 @@ class Group(Protocol):
     grid: Grid
     likes_buckets: bool
     """Whether several swaps, while others compute, are better than one. All members of a group agree."""
+    bytes_sent: int
+    """The bytes of the tensors that this member has sent."""
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """Send each tensor of `outgoing` to its peer and fill each of `incoming`, all at once. Raises PeerLost."""
@@ -51,6 +59,7 @@ class LoneGroup:
     size = 1
     grid = grid_of(1)
     likes_buckets = False
+    bytes_sent = 0
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         """Do nothing: there is no peer."""
@@ -69,7 +78,109 @@ class LoneGroup:
         """Do nothing."""
 
 
-class TcpGroup:
+# The thread that trains serves its connections itself. Gloo serves them in a second thread: if that wakes while the
+# training thread holds a connection's lock in a send, it polls until its time slice ends; if the two share a core, the
+# sender cannot go on and release the lock before. docs/benchmarks.md has the figures.
+
+
+class Mesh:
+    """Connections to peers, by rank, which do not block; not thread-safe.
+
+    A member that waits for its peers gives up as soon as `is_over()`.
+    """
+
+    def __init__(self, peers: Mapping[int, socket.socket], is_over: Callable[[], bool] = lambda: False) -> None:
+        self.bytes_sent = 0
+        self._peers = peers
+        self._is_over = is_over
+        self._news, self._wake = socket.socketpair()
+        self._news.setblocking(False)
+        self._wake.setblocking(False)
+
+    def arrived(self, peers: Iterable[int], seconds: float) -> list[int]:
+        """Those of the ranks that have sent something, or are gone; after `seconds` or a `wake` perhaps none."""
+        held = [peer for peer in peers if (pending := getattr(self._peers[peer], "pending", None)) and pending()]
+        if held:  # TLS may hold bytes that the kernel no longer has
+            return held
+        waiting = poll()
+        ranks = {self._peers[peer].fileno(): peer for peer in peers}
+        for number in (*ranks, self._news.fileno()):
+            waiting.register(number, POLLIN)
+        numbers = [number for number, _ in waiting.poll(seconds * 1e3)]
+        if self._news.fileno() in numbers:
+            self._news.recv(_MOST_WAKES)
+        return [ranks[number] for number in numbers if number in ranks]
+
+    def wake(self) -> None:
+        """End `arrived`, or the next call of it; from any thread."""
+        with suppress(BlockingIOError):
+            self._wake.send(b".")
+
+    def swap_bytes(
+        self, outgoing: Mapping[int, memoryview], incoming: Mapping[int, memoryview], seconds: float
+    ) -> None:
+        """Send to and receive from all these ranks at once.
+
+        Raises ConnectionError if a peer is gone or it is over, and TimeoutError if no byte moves for `seconds`.
+        """
+        sends = {peer: part for peer, part in outgoing.items() if part}
+        receives = {peer: part for peer, part in incoming.items() if part}
+        for peer in list(sends):
+            self._send(peer, sends)
+        for peer in list(receives):  # TLS may hold bytes that the kernel no longer has
+            self._receive(peer, receives)
+        while sends or receives:
+            self._poll(sends, receives, seconds)
+
+    def close(self) -> None:
+        """Close every connection; bytes sent before still arrive."""
+        for connection in (*self._peers.values(), self._news, self._wake):
+            connection.close()
+
+    def _poll(self, sends: dict[int, memoryview], receives: dict[int, memoryview], seconds: float) -> None:
+        waiting = poll()
+        ranks = {}
+        for peer in sends.keys() | receives.keys():
+            number = self._peers[peer].fileno()
+            ranks[number] = peer
+            waiting.register(number, (POLLIN if peer in receives else 0) | (POLLOUT if peer in sends else 0))
+        waited = 0.0
+        while not (events := waiting.poll(min(_LOOK_SECONDS, seconds - waited) * 1e3)):
+            waited += _LOOK_SECONDS
+            if self._is_over():
+                raise ConnectionError("the driver has ended the generation")
+            if waited >= seconds:
+                silent = ", ".join(str(peer) for peer in sorted(ranks.values()))
+                raise TimeoutError(f"no answer from rank {silent} within {seconds:g} s")
+        for number, what in events:
+            if ranks[number] in receives and what & (POLLIN | POLLHUP | POLLERR):
+                self._receive(ranks[number], receives)
+            if ranks[number] in sends and what & (POLLOUT | POLLHUP | POLLERR):
+                self._send(ranks[number], sends)
+
+    def _send(self, peer: int, sends: dict[int, memoryview]) -> None:
+        try:
+            while sends[peer]:
+                count = self._peers[peer].send(sends[peer][:_LARGEST_SEND])
+                self.bytes_sent += count
+                sends[peer] = sends[peer][count:]
+        except _NOT_NOW:
+            return
+        del sends[peer]
+
+    def _receive(self, peer: int, receives: dict[int, memoryview]) -> None:
+        try:
+            while receives[peer]:
+                count = self._peers[peer].recv_into(receives[peer])
+                if not count:
+                    raise ConnectionError(f"rank {peer} has closed its connection")
+                receives[peer] = receives[peer][count:]
+        except _NOT_NOW:
+            return
+        del receives[peer]
+
+
+class TcpGroup(Mesh):
     """Peers on CPUs. Tensors of another device are copied through the CPU."""
 
     likes_buckets = True
@@ -82,30 +193,19 @@ class TcpGroup:
         self.grid = seat.grid
         self._patience = seat.timeout_seconds
         with _peer_errors():
-            peers = connect_all(seat, door, encryption, is_over, _forming(seat).total_seconds())
-            self._mesh = Mesh(peers, is_over)
+            super().__init__(connect_all(seat, door, encryption, is_over, _forming(seat).total_seconds()), is_over)
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
-        """See Group. Raises PeerLost."""
         with _moved(outgoing, incoming, _CPU) as (sends, landing), _peer_errors():
-            self._mesh.swap(
+            self.swap_bytes(
                 {peer: tensor.numpy().data for peer, tensor in sends.items()},
                 {peer: tensor.numpy().data for peer, tensor in landing.items()},
                 self._patience,
             )
 
-    def arrived(self, peers: set[int], seconds: float) -> list[int]:
-        """See Mesh.arrived. Raises PeerLost."""
+    def arrived(self, peers: Iterable[int], seconds: float) -> list[int]:
         with _peer_errors():
-            return self._mesh.arrived(peers, seconds)
-
-    def wake(self) -> None:
-        """See Mesh.wake."""
-        self._mesh.wake()
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._mesh.close()
+            return super().arrived(peers, seconds)
 
 
 class NcclGroup:
@@ -121,6 +221,7 @@ class NcclGroup:
         self.rank = seat.rank
         self.size = seat.size
         self.grid = seat.grid
+        self.bytes_sent = 0
         self._device = torch.device("cuda", torch.cuda.current_device())
         options = c10d.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=seat.timeout_seconds)
@@ -128,13 +229,13 @@ class NcclGroup:
             self._group = c10d.ProcessGroupNCCL(_store(seat), seat.rank, seat.size, options)
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
-        """See Group. Raises PeerLost."""
         if not outgoing and not incoming:
             return
         with _moved(outgoing, incoming, self._device) as (sends, landing), _peer_errors():
             self._group._start_coalescing(self._device)
             for peer, sent in sends.items():
                 self._group.send([sent], peer, 0)
+                self.bytes_sent += sent.nbytes
             for peer, received in landing.items():
                 self._group.recv([received], peer, 0)
             self._group._end_coalescing(self._device).wait()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import AllReduce
 from batchgrowth_trainer.exchange.logical_replicas import LocalUpdates, committed
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_sent
+from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.replica.replica import Replica
 
@@ -40,7 +40,6 @@ class LocalSGD:
         replica = setting.replica
         self._setting = setting
         self._replica = replica
-        self._group = setting.group
         self._settings = replica.spec.exchange.settings
         self._of_gradients = AllReduce(setting)
         self._reduction = Reduction(setting.group)
@@ -51,8 +50,8 @@ class LocalSGD:
             self._outer = OuterOptimizer(self._settings.outer, replica.parameters.vector.data, momentum)
         self._parts = _Parts(replica.of_one())
         self._buffers = self._parts.length, self._parts.length + replica.buffers.length
-        self._length = self._buffers[1] + self._settings.every_updates + 2
-        self._room = torch.empty(self._length, device=replica.device)
+        length = self._buffers[1] + self._settings.every_updates + 2
+        self._room = torch.empty(length, device=replica.device)
         self._start = {name: vector.clone() for name, vector in replica.of_one().items()}
         self._buffers_at_start = replica.buffers.clone()
         self._free: list[Tensor] = []
@@ -92,12 +91,7 @@ class LocalSGD:
             compute_seconds=computed - began + time.perf_counter() - exchanged,
             exchange_seconds=exchanged - computed - waited,
             wait_seconds=waited,
-            figures=ExchangeFigures(
-                bytes_sent=bytes_sent(
-                    self._local.replicas, self._group.size, self._length, rows=len(self._group.grid.rows)
-                ),
-                replica_distance=sqrt(max(spread, 0.0)),
-            ),
+            figures=ExchangeFigures(replica_distance=sqrt(max(spread, 0.0))),
         )
 
     def _rows(self, steps: Sequence[Step]) -> list[Tensor]:

@@ -224,7 +224,6 @@ class Apart(ABC):
         self.centre = self.replica.parameters.vector.data.clone()
         self.exchange_seconds = 0.0
         self.wait_seconds = 0.0
-        self.bytes_sent = 0
         self.compression_error: float | None = None
 
     @abstractmethod
@@ -241,7 +240,6 @@ class Apart(ABC):
         began = time.perf_counter()
         self.exchange_seconds = 0.0
         self.wait_seconds = 0.0
-        self.bytes_sent = 0
         before = replica.parameters.vector.data.clone()
         self.centre.copy_(before)
         periods = self._periods()
@@ -264,11 +262,7 @@ class Apart(ABC):
             compute_seconds=time.perf_counter() - began - self.exchange_seconds,
             exchange_seconds=self.exchange_seconds - self.wait_seconds,
             wait_seconds=self.wait_seconds,
-            figures=ExchangeFigures(
-                bytes_sent=self.bytes_sent,
-                replica_distance=self.copies.distance(),
-                compression_error=self.compression_error,
-            ),
+            figures=ExchangeFigures(replica_distance=self.copies.distance(), compression_error=self.compression_error),
         )
 
     def _periods(self) -> tuple[tuple[Step, ...], ...]:
@@ -338,7 +332,6 @@ class Apart(ABC):
             mine = parts.pop(self.group.rank, None)
             others = [rank for rank in range(self.group.size) if rank != self.group.rank]
             self.swap({} if mine is None else dict.fromkeys(others, mine), parts)
-            self.bytes_sent += len(others) * table.nbytes
         self.copies.replace(whole)
 
     def swap(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:

@@ -11,13 +11,12 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.all_reduce import run_of
-from batchgrowth_trainer.exchange.reduction import Reduction, bytes_scattered, bytes_sent, length_of
+from batchgrowth_trainer.exchange.reduction import Reduction, length_of
 from batchgrowth_trainer.exchange.strategy import Round, Setting
 from batchgrowth_trainer.record.history import Committed
 from batchgrowth_trainer.replica.growth_state import Stopwatch
@@ -42,11 +41,11 @@ class ParameterServer:
         self._run_of = partial(run_of, group.rank, group.size)
         self._room = torch.empty(replica.length, device=replica.device)
         cuts = _cuts(setting)
-        self._places = replica.parameters.places(cuts)
+        self.places = replica.parameters.places(cuts)
         self._numbers = [slice(lo, hi) for lo, hi in pairwise(cuts)]  # of the parameters, by rank
         self._lengths = replica.parameters.lengths[self._numbers[group.rank]]
         self._norms = torch.zeros(len(replica.parameters.spans), device=replica.device)
-        place = self._places[group.rank]
+        place = self.places[group.rank]
         optimizer = replica.optimizer if self._lengths else None
         if isinstance(optimizer, FlatOptimizer):
             optimizer = optimizer.within(place)
@@ -65,14 +64,13 @@ class ParameterServer:
         with undone_by_errors(replica):
             while not self._is_over(done):
                 done.append(self._update(stop=stop_requested()))
-            sent = self._swap_state() + sum(self._bytes_sent(step.shards) for step, _ in done)
+            self._swap_state()
         return Round(
             done=tuple(done),
             stop=done[-1][1].stop,
             compute_seconds=time.perf_counter() - began - self._exchange_seconds,
             exchange_seconds=self._exchange_seconds - self._wait_seconds,
             wait_seconds=self._wait_seconds,
-            figures=ExchangeFigures(bytes_sent=sent),
         )
 
     def _is_over(self, done: Sequence[tuple[Step, Committed]]) -> bool:
@@ -95,7 +93,7 @@ class ParameterServer:
             replica.tail.write_timing(partials[0].row, self._stopwatch.timing)
         gradient, rest = self._added([node.row for node in partials], step.shards)
         taken = replica.take_step(step, gradient, rest, step.examples, self._part)
-        self._gather(replica.parameters.vector.data, self._places)
+        self._gather(replica.parameters.vector.data, self.places)
         done = replica.advance(step, taken)
         replica.rows.release(partials)  # not before: the totals may be in these rows
         self._stopwatch.lap(step, group.size, time.perf_counter() - began)
@@ -113,7 +111,7 @@ class ParameterServer:
         began = time.perf_counter()
         cut = self._replica.parameters.length
         room = self._room
-        gradient = self._gradients.reduce_scatter([row[:cut] for row in rows], shards, self._places, room[:cut])
+        gradient = self._gradients.reduce_scatter([row[:cut] for row in rows], shards, self.places, room[:cut])
         rest = self._rest([row[cut:] for row in rows], shards, room[cut:])
         self._exchange_seconds += time.perf_counter() - began
         self._wait_seconds += gradient.wait_seconds + rest.wait_seconds
@@ -124,17 +122,14 @@ class ParameterServer:
         self._gradients.all_gather(vector, spans)
         self._exchange_seconds += time.perf_counter() - began
 
-    def _swap_state(self) -> int:
-        """Give all members what each server has followed of the optimizer's state and the average; return the bytes."""
+    def _swap_state(self) -> None:
+        """Give all members what each server has followed of the optimizer's state and the average."""
         replica = self._replica
-        sent = 0
         kept = list(replica.optimizer.state.values())
         if replica.average is not None:
             kept.append(replica.average.vector)
         for vector in kept:
             self._gather(vector, self._spans_of(vector))
-            sent += (self._group.size - 1) * vector.nbytes
-        return sent
 
     def _spans_of(self, vector: Tensor) -> list[slice]:
         """Return each server's slice of a vector of the state.
@@ -143,15 +138,8 @@ class ParameterServer:
         """
         length = self._replica.parameters.length
         if len(vector) == length:
-            return self._places
-        return [slice(0, len(vector) if length_of(place) == length else 0) for place in self._places]
-
-    def _bytes_sent(self, shards: int) -> int:
-        """Return what all members send for an update: gradients and weights, what follows the gradient, and norms."""
-        replica = self._replica
-        size = self._group.size
-        rest = bytes_sent(shards, size, replica.length - replica.parameters.length)
-        return bytes_scattered(shards, self._places) + rest + (size - 1) * self._norms.nbytes
+            return self.places
+        return [slice(0, len(vector) if length_of(place) == length else 0) for place in self.places]
 
 
 def _cuts(setting: Setting) -> list[int]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from batchgrowth_trainer.exchange.compression import Coding
-from batchgrowth_trainer.exchange.connections import Grid, grid_of
+from batchgrowth_trainer.exchange.connections import Grid
 from batchgrowth_trainer.exchange.group import Group
 from batchgrowth_trainer.replica.flat import Layout, add_parts, add_up, lay_out, lay_out_runs
 
@@ -24,11 +24,6 @@ EMPTY = slice(0, 0)
 def length_of(span: slice) -> int:
     """Return the number of elements in a slice."""
     return int(span.stop - span.start)
-
-
-def is_straight(members: int, nbytes: int) -> bool:
-    """Return whether each member sends its rows to all others, as they are."""
-    return members == 2 or nbytes <= SHORT_BYTES
 
 
 def num_slices(grid: Grid, nbytes: int) -> int:
@@ -49,52 +44,6 @@ def lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
     runs = lay_out(shards, grid.size).runs
     rows = tuple(lay_out_runs(shards, runs[row.start : row.stop]) for row in grid.rows)
     return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
-
-
-# --- The bytes that a reduction sends, by member or by all of them together ---
-
-
-@lru_cache(maxsize=256)
-def bytes_sent(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> int:
-    """Return the bytes that all members together send in one reduction of rows of `length` items of `item` bytes."""
-    return sum(bytes_by_member(shards, members, length, item, rows))
-
-
-@lru_cache(maxsize=256)
-def bytes_by_member(shards: int, members: int, length: int, item: int = 4, rows: int = 1) -> tuple[int, ...]:
-    """Return the bytes that each member sends in one reduction, in a grid of `rows` rows."""
-    grid = grid_of(members, rows)
-    if grid.is_mesh:
-        return tuple(item * count for count in _sent_among(_counts(lay_out(shards, members)), length, item))
-    layouts, across = lay_out_grid(shards, grid)
-    slices = num_slices(grid, length * item)
-    columns = [_sent_among(_counts(across), length_of(span), item) for span in spans_of(length, slices)]
-    sent: list[int] = []
-    for number, layout in enumerate(layouts):
-        for place, count in enumerate(_sent_sliced(_counts(layout), spans_of(length, slices))):
-            sent.append(item * (count + (columns[place][number] if place < slices else 0)))
-    return tuple(sent)
-
-
-def bytes_scattered(shards: int, spans: Sequence[slice], item: int = 4) -> int:
-    """Return the bytes that all members send in one reduce-scatter and one all-gather of these slices, by rank."""
-    return item * sum(_sent_sliced(_counts(lay_out(shards, len(spans))), spans))
-
-
-def _sent_among(counts: list[int], length: int, item: int) -> list[int]:
-    if is_straight(len(counts), length * item):
-        return [count * (len(counts) - 1) * length for count in counts]
-    return _sent_sliced(counts, spans_of(length, len(counts)))
-
-
-def _sent_sliced(counts: list[int], spans: Sequence[slice]) -> list[int]:
-    """Return the items that each member sends: slices of its rows to their owners, and its own slice to all others."""
-    owned = [length_of(span) for span in spans] + [0] * (len(counts) - len(spans))
-    return [count * (sum(owned) - own) + own * (len(counts) - 1) for count, own in zip(counts, owned, strict=True)]
-
-
-def _counts(layout: Layout) -> list[int]:
-    return [len(nodes) for nodes in layout.nodes]
 
 
 # --- The all-reduce: partial sums of every member in, the same total out, with the bits of the fixed tree ---
@@ -158,7 +107,7 @@ class Reduction:
 
     def _among(self, ranks: Sequence[int], mine: Sequence[Tensor], layout: Layout, room: Tensor) -> Reduced:
         """Return the total of members that are all connected with each other."""
-        if not is_straight(len(ranks), room.nbytes):
+        if len(ranks) > 2 and room.nbytes > SHORT_BYTES:
             return self._sliced(ranks, len(ranks), mine, layout, room, _whole)
         outgoing = {}
         if mine:

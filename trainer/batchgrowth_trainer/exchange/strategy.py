@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from batchgrowth_trainer.replica.replica import Replica
 class Round:
     """The updates that were committed, with the seconds of all of them together and the figures of their exchange.
 
-    `stop` is whether a member requested a stop.
+    `stop` is whether a member requested a stop. The group counts the bytes that were sent.
     """
 
     done: tuple[tuple[Step, Committed], ...]
@@ -27,7 +27,7 @@ class Round:
     compute_seconds: float
     exchange_seconds: float
     wait_seconds: float
-    figures: ExchangeFigures
+    figures: ExchangeFigures = field(default_factory=ExchangeFigures)
 
 
 @dataclass(frozen=True, slots=True)

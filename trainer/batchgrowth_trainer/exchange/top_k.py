@@ -67,7 +67,6 @@ class TopK(Apart):
         for message in messages:
             for places, changes in message[:-1].view(-1, 2, self._count):
                 self.centre[places.long()] += changes.view(torch.float32)
-        self.bytes_sent += len(landing) * sum(message.nbytes for message in messages)
         if 0 < before < math.inf:
             left = 1 - _squares(changes.view(torch.float32) for _, changes in taken) / before
             self.compression_error = math.sqrt(max(left, 0.0))

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -299,8 +300,11 @@ class _MemberGeneration:
         self._reports = group.rank == 0
         self._reported = order.reported
         self._reported_at = time.perf_counter()
+        # All others together report as often as rank 0 does alone, so that a large group is no burden to its scheduler.
+        self._report_seconds = _REPORT_SECONDS * (1 if self._reports else group.size)
         self._evaluated = order.evaluated
         self._figures = ExchangeFigures()  # since the last report
+        self._bytes_reported = group.bytes_sent  # the newest state, which others get before, does not count
 
     def run(self) -> None:
         """Train round after round, to the end of the order or a stop, which the rounds carry to every member."""
@@ -320,10 +324,10 @@ class _MemberGeneration:
                 raise PeerLost("another driver has taken over")
             done = self._strategy.round(self._stop_requested)
             self._keep(done)
-            if self._reports and time.perf_counter() - self._reported_at > _REPORT_SECONDS:
-                self._send_rows()
+            if time.perf_counter() - self._reported_at > self._report_seconds:
+                self._report()
             stop = done.stop
-        self._send_rows()
+        self._report()
 
     def _check(self) -> None:
         if self._member.control.is_over(self._order.generation):
@@ -342,14 +346,21 @@ class _MemberGeneration:
             self._member.keep_row(row)
         self._figures = self._figures.then(done.figures)
 
-    def _send_rows(self) -> None:
-        if not self._reports:
-            return
-        rows = self._member.rows_after(self._reported)
-        if rows:
-            self._send(messages.RowsReport(rows, self._figures))
-            self._reported = rows[-1].update
+    def _report(self) -> None:
+        """Report the bytes that this member has sent; rank 0 reports the rows too, which are the same for all."""
+        sent = self._group.bytes_sent - self._bytes_reported
+        if self._reports:
+            rows = self._member.rows_after(self._reported)
+            figures = replace(self._figures, bytes_sent=sent)
             self._figures = ExchangeFigures()
+        else:
+            rows = ()
+            figures = ExchangeFigures(bytes_sent=sent)
+        if rows:
+            self._reported = rows[-1].update
+        if rows or sent:
+            self._send(messages.RowsReport(rows, figures))
+        self._bytes_reported += sent
         self._reported_at = time.perf_counter()
 
     def _evaluate_if_due(self) -> None:
@@ -365,7 +376,7 @@ class _MemberGeneration:
         report = messages.EvaluationReport(replica.position, values, time.time(), replica.judgement.end)
         self._member.keep_evaluation(report)
         if self._reports:
-            self._send_rows()
+            self._report()
             self._send(report)
 
     def _reduce(self, rows: Sequence[Tensor], shards: int, room: Tensor) -> Tensor:

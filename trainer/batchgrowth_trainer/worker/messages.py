@@ -72,7 +72,10 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class RowsReport:
-    """Committed updates, and the figures of their exchange since the report before."""
+    """Committed updates, and the figures of their exchange since the report before.
+
+    Every member reports the bytes that it has sent, rank 0 alone the rows and the other figures.
+    """
 
     rows: tuple[HistoryRow, ...]
     figures: ExchangeFigures = field(default_factory=ExchangeFigures)
