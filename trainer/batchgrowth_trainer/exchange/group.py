@@ -66,6 +66,7 @@ class LoneGroup:
         assert not outgoing
         assert not incoming
 
+    # `arrived` and `wake` are for Downpour alone, whose protocol Served has them.
     def arrived(self, peers: set[int], seconds: float) -> list[int]:  # noqa: ARG002
         """None: there is no peer."""
         assert not peers

@@ -46,7 +46,6 @@ def lay_out_grid(shards: int, grid: Grid) -> tuple[tuple[Layout, ...], Layout]:
     return rows, lay_out_runs(shards, [(runs[row[0]][0], runs[row[-1]][1]) for row in grid.rows])
 
 
-# --- The all-reduce: partial sums of every member in, the same total out, with the bits of the fixed tree ---
 # Short rows, or those of two members, are sent to every member, and each adds them up: one round trip.
 # Long rows are cut into one slice per member: each sends the others their slices, adds up its own along the tree, and
 # sends the result to all: the bytes of a ring, 2 (P-1)/P of a row per member, and the same total for every P, since an

@@ -297,11 +297,11 @@ class _MemberGeneration:
         self._group = group
         self._send = send
         self._strategy = strategy_of(Setting(self._replica, group, member.watchdog, self._check))
-        self._reports = group.rank == 0
+        self._is_reporter = group.rank == 0
         self._reported = order.reported
         self._reported_at = time.perf_counter()
         # All others together report as often as rank 0 does alone, so that a large group is no burden to its scheduler.
-        self._report_seconds = _REPORT_SECONDS * (1 if self._reports else group.size)
+        self._report_seconds = _REPORT_SECONDS * (1 if self._is_reporter else group.size)
         self._evaluated = order.evaluated
         self._figures = ExchangeFigures()  # since the last report
         self._bytes_reported = group.bytes_sent  # the newest state, which others get before, does not count
@@ -334,7 +334,7 @@ class _MemberGeneration:
             raise PeerLost("the driver has ended the generation")
 
     def _stop_requested(self) -> bool:
-        return self._reports and self._member.control.stop_requested(self._order.generation)
+        return self._is_reporter and self._member.control.stop_requested(self._order.generation)
 
     def _keep(self, done: Round) -> None:
         """Keep the rows of a round's updates, as if these took equal times."""
@@ -349,7 +349,7 @@ class _MemberGeneration:
     def _report(self) -> None:
         """Report the bytes that this member has sent; rank 0 reports the rows too, which are the same for all."""
         sent = self._group.bytes_sent - self._bytes_reported
-        if self._reports:
+        if self._is_reporter:
             rows = self._member.rows_after(self._reported)
             figures = replace(self._figures, bytes_sent=sent)
             self._figures = ExchangeFigures()
@@ -375,7 +375,7 @@ class _MemberGeneration:
         self._evaluated = replica.position.epoch
         report = messages.EvaluationReport(replica.position, values, time.time(), replica.judgement.end)
         self._member.keep_evaluation(report)
-        if self._reports:
+        if self._is_reporter:
             self._report()
             self._send(report)
 
