@@ -134,7 +134,7 @@ def test_connections_that_no_policy_admits(kubectl: Kubectl, namespace: str, str
         asked = [threads.submit(pod.reaches, every) for pod in (*pods.values(), trainer, own["worker"][0])]
         stranger, neighbour, of_the_trainer, of_a_worker = (each.result() for each in asked)
 
-    assert len(inside) >= 5, "the scheduler, and of each worker at least its server and its door"
+    assert len(inside) >= 5, "the scheduler, and of each worker at least its server and its listener"
     assert {*outside, api} == stranger == neighbour
     assert {*inside, metrics, api} == of_the_trainer == of_a_worker
     assert [metrics] == [each for each in (*inside, metrics) if from_here(each)]

@@ -119,6 +119,6 @@ def test_a_thousand_workers_regroup() -> None:
         members = list(orders)
         for rank, (address, order) in enumerate(orders.items()):
             assert (rank, len(members)) == (order.seat.rank, order.seat.size)
-            assert all(EVERYONE[members[peer]].door == door for peer, door in order.seat.doors.items())
-            assert all(rank in orders[members[peer]].seat.doors for peer in order.seat.doors), address
+            assert all(EVERYONE[members[peer]].listens_at == address for peer, address in order.seat.addresses.items())
+            assert all(rank in orders[members[peer]].seat.addresses for peer in order.seat.addresses), address
         assert 2e6 > sum(len(pickle.dumps(order)) for order in orders.values())

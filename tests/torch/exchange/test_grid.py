@@ -64,15 +64,15 @@ def test_one_member_s_state_for_all_of_the_others(size: int, most: int) -> None:
     assert most >= max(len(to) for turn in turns for to in turn.values())
 
 
-def test_a_seat_names_the_doors_of_its_peers_alone() -> None:
-    doors = [("10.0.0.1", port) for port in range(1000)]
-    for seat in seats(doors, b"token", 60.0):
-        assert list(grid_of(1000, rows_for(1000)).peers(seat.rank)) == list(seat.doors)
-        assert all(doors[peer] == door for peer, door in seat.doors.items())
+def test_a_seat_names_the_addresses_of_its_peers_alone() -> None:
+    addresses = [("10.0.0.1", port) for port in range(1000)]
+    for seat in seats(addresses, b"token", 60.0):
+        assert list(grid_of(1000, rows_for(1000)).peers(seat.rank)) == list(seat.addresses)
+        assert all(addresses[peer] == address for peer, address in seat.addresses.items())
 
 
 def test_replicas_that_stay_apart_connect_all_members() -> None:
-    doors = [("10.0.0.1", port) for port in range(100)]
-    for seat in seats(doors, b"token", 60.0, all_connected=True):
+    addresses = [("10.0.0.1", port) for port in range(100)]
+    for seat in seats(addresses, b"token", 60.0, all_connected=True):
         assert seat.grid.is_mesh
-        assert len(seat.doors) == 99
+        assert len(seat.addresses) == 99

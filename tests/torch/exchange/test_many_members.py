@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import torch
 from batchgrowth.shards import tree_sum
-from batchgrowth_trainer.exchange.connections import LARGEST_MESH, TOKEN_BYTES, Door, grid_of, rows_for, seats
+from batchgrowth_trainer.exchange.connections import LARGEST_MESH, TOKEN_BYTES, Listener, grid_of, rows_for, seats
 from batchgrowth_trainer.exchange.group import TcpGroup
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.replica.flat import lay_out
@@ -40,22 +40,22 @@ def totals(group: TcpGroup) -> list[Tensor]:
 def test_two_hundred_members_have_the_bits_of_one_process() -> None:
     """Over real connections, of which each has few: some 28, and not 199."""
     expected = [node(exchange, 0, MEMBERS) for exchange in range(2)]
-    doors = [Door("127.0.0.1") for _ in range(MEMBERS)]
+    listeners = [Listener("127.0.0.1") for _ in range(MEMBERS)]
     groups: list[TcpGroup] = []
     try:
         with ThreadPoolExecutor(MEMBERS) as pool:
-            places = seats([door.address for door in doors], secrets.token_bytes(TOKEN_BYTES), 900.0)
-            groups += pool.map(lambda seat, door: TcpGroup(seat, door, None), places, doors)
+            places = seats([listener.address for listener in listeners], secrets.token_bytes(TOKEN_BYTES), 900.0)
+            groups += pool.map(lambda seat, listener: TcpGroup(seat, listener, None), places, listeners)
             files = psutil.Process().num_fds()
             for found in pool.map(totals, groups):
                 assert all(map(torch.equal, found, expected))
     finally:
         for group in groups:
             group.close()
-        for door in doors:
-            door.close()
+        for listener in listeners:
+            listener.close()
 
     connections = sum(len(grid_of(MEMBERS, rows_for(MEMBERS)).peers(rank)) for rank in range(MEMBERS))
     assert connections <= 28 * MEMBERS
-    doors_and_pairs = 3 * MEMBERS  # a door each, and a pair of sockets by which another thread wakes a member
-    assert files <= connections + doors_and_pairs + 100
+    listeners_and_pairs = 3 * MEMBERS  # a listener each, and a pair of sockets by which another thread wakes a member
+    assert files <= connections + listeners_and_pairs + 100

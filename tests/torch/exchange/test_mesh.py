@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth_trainer.exchange import group as group_module
-from batchgrowth_trainer.exchange.connections import Door, Encryption, Seat, connect_all, seats
+from batchgrowth_trainer.exchange.connections import Encryption, Listener, Seat, connect_all, seats
 from batchgrowth_trainer.exchange.group import Mesh, PeerLost, TcpGroup, spread_state, swap_with_all
 from distributed.security import Security
 from hypothesis import given, settings
@@ -38,27 +38,27 @@ def together(size: int, act: Callable[[int], Any]) -> list[Any]:
     return results
 
 
-def seats_at(doors: list[Door]) -> list[Seat]:
-    return list(seats([door.address for door in doors], TOKEN, 10.0))
+def seats_at(listeners: list[Listener]) -> list[Seat]:
+    return list(seats([listener.address for listener in listeners], TOKEN, 10.0))
 
 
 def meshes(size: int, host: str = HOST, encryption: Encryption | None = None) -> list[Mesh]:
-    doors = [Door(host) for _ in range(size)]
-    places = seats_at(doors)
-    found = together(size, lambda rank: Mesh(connect_all(places[rank], doors[rank], encryption, never, 10.0)))
+    listeners = [Listener(host) for _ in range(size)]
+    places = seats_at(listeners)
+    found = together(size, lambda rank: Mesh(connect_all(places[rank], listeners[rank], encryption, never, 10.0)))
     assert [Mesh] * size == [type(mesh) for mesh in found], found
-    for door in doors:
-        door.close()
+    for listener in listeners:
+        listener.close()
     return found
 
 
 @pytest.fixture
-def doors() -> Iterator[list[Door]]:
+def listeners() -> Iterator[list[Listener]]:
     """Those of two members."""
-    both = [Door(HOST), Door(HOST)]
+    both = [Listener(HOST), Listener(HOST)]
     yield both
-    for door in both:
-        door.close()
+    for listener in both:
+        listener.close()
 
 
 def never() -> bool:
@@ -174,30 +174,30 @@ def test_members_connect_over_ipv6() -> None:
         mesh.close()
 
 
-def test_a_member_that_does_not_connect_times_out(doors: list[Door]) -> None:
+def test_a_member_that_does_not_connect_times_out(listeners: list[Listener]) -> None:
     with pytest.raises(TimeoutError, match="not every member connected in time"):
-        connect_all(seats_at(doors)[0], doors[0], None, never, 0.3)
+        connect_all(seats_at(listeners)[0], listeners[0], None, never, 0.3)
 
 
-def test_a_generation_that_is_over_is_not_waited_for(doors: list[Door]) -> None:
+def test_a_generation_that_is_over_is_not_waited_for(listeners: list[Listener]) -> None:
     over = threading.Event()
     threading.Timer(0.2, over.set).start()
     with pytest.raises(ConnectionError, match="the generation is over already"):
-        connect_all(seats_at(doors)[0], doors[0], None, over.is_set, 30.0)
+        connect_all(seats_at(listeners)[0], listeners[0], None, over.is_set, 30.0)
 
 
-def test_a_door_that_closes_ends_the_wait(doors: list[Door]) -> None:
-    threading.Timer(0.2, doors[0].close).start()
+def test_a_listener_that_closes_ends_the_wait(listeners: list[Listener]) -> None:
+    threading.Timer(0.2, listeners[0].close).start()
     with pytest.raises(ConnectionError, match="the run has ended"):
-        connect_all(seats_at(doors)[0], doors[0], None, never, 30.0)
+        connect_all(seats_at(listeners)[0], listeners[0], None, never, 30.0)
 
 
-def test_a_member_that_cannot_be_dialled_is_an_error_at_once(doors: list[Door]) -> None:
-    places = seats_at(doors)
-    doors[0].close()
+def test_a_member_that_cannot_be_dialled_is_an_error_at_once(listeners: list[Listener]) -> None:
+    places = seats_at(listeners)
+    listeners[0].close()
     began = time.monotonic()
     with pytest.raises(ConnectionError):
-        connect_all(places[1], doors[1], None, never, 30.0)
+        connect_all(places[1], listeners[1], None, never, 30.0)
     assert time.monotonic() - began < 10
 
 
@@ -205,15 +205,15 @@ def test_a_member_that_cannot_be_dialled_is_an_error_at_once(doors: list[Door]) 
 
 
 @pytest.mark.fault("C10")
-def test_connections_without_the_token_are_closed(doors: list[Door], encryption: Encryption | None) -> None:
+def test_connections_without_the_token_are_closed(listeners: list[Listener], encryption: Encryption | None) -> None:
     """They connect before the members do, which they do not delay: with other bytes, with none, and one disconnects."""
     intruders = list[socket.socket]()
     for sent in (b"x" * 64, b"", b"GET /"):
-        intruders.append(socket.create_connection(doors[0].address))
+        intruders.append(socket.create_connection(listeners[0].address))
         intruders[-1].sendall(sent)
     intruders[-1].close()
-    places, began = seats_at(doors), time.monotonic()
-    first, second = together(2, lambda rank: Mesh(connect_all(places[rank], doors[rank], encryption, never, 10.0)))
+    places, began = seats_at(listeners), time.monotonic()
+    first, second = together(2, lambda rank: Mesh(connect_all(places[rank], listeners[rank], encryption, never, 10.0)))
     assert time.monotonic() - began < 2.9, "the silent one was waited for"
     arrives(second, first, 0)
     for one in (first, second, *intruders):
@@ -221,14 +221,14 @@ def test_connections_without_the_token_are_closed(doors: list[Door], encryption:
 
 
 @pytest.mark.parametrize("token", ["of an earlier generation", "right"])
-def test_ranks_are_checked(doors: list[Door], token: str) -> None:
+def test_ranks_are_checked(listeners: list[Listener], token: str) -> None:
     """A holder of the token cannot take the seat of a member that is seated, of the greeter, or of none."""
-    places, strangers = seats_at(doors), list[socket.socket]()
+    places, strangers = seats_at(listeners), list[socket.socket]()
     for rank in (0, 2, 2**32 - 1) if token == "right" else (1,):
-        strangers.append(socket.create_connection(doors[0].address))
+        strangers.append(socket.create_connection(listeners[0].address))
         begins = TOKEN if token == "right" else bytes(16)
         strangers[-1].sendall(begins + rank.to_bytes(4, "big"))
-    first, second = together(2, lambda rank: Mesh(connect_all(places[rank], doors[rank], None, never, 10.0)))
+    first, second = together(2, lambda rank: Mesh(connect_all(places[rank], listeners[rank], None, never, 10.0)))
     arrives(second, first, 0)
     for stranger in strangers:
         stranger.settimeout(5)
@@ -241,18 +241,18 @@ def test_ranks_are_checked(doors: list[Door], token: str) -> None:
 @pytest.mark.fault("C21", "E01")
 @pytest.mark.parametrize("theirs", ["another authority's", "none, in plain TCP"])
 def test_members_without_the_job_s_certificate_do_not_connect(
-    doors: list[Door], certificate: Security, theirs: str
+    listeners: list[Listener], certificate: Security, theirs: str
 ) -> None:
     """Though they have the token: the certificate must be the job's."""
-    places, ours = seats_at(doors), encryption_of(certificate)
+    places, ours = seats_at(listeners), encryption_of(certificate)
     other = encryption_of(Security.temporary()) if theirs == "another authority's" else None
-    found = together(2, lambda rank: connect_all(places[rank], doors[rank], (ours, other)[rank], never, 1.0))
+    found = together(2, lambda rank: connect_all(places[rank], listeners[rank], (ours, other)[rank], never, 1.0))
     assert isinstance(found[0], OSError)
     for connection in found[1].values() if isinstance(found[1], dict) else ():  # it has dialled, and was not let in
         connection.close()
 
 
-def test_what_travels_is_encrypted(doors: list[Door], certificate: Security) -> None:
+def test_what_travels_is_encrypted(listeners: list[Listener], certificate: Security) -> None:
     """Seen by one who relays every byte between two members."""
     secret, seen = b"the sum of all gradients", bytearray()
     relay = socket.create_server((HOST, 0))
@@ -263,7 +263,7 @@ def test_what_travels_is_encrypted(doors: list[Door], certificate: Security) -> 
             target.sendall(got)
 
     def carry() -> None:
-        with relay, relay.accept()[0] as dialled, socket.create_connection(doors[0].address) as onward:
+        with relay, relay.accept()[0] as dialled, socket.create_connection(listeners[0].address) as onward:
             back = threading.Thread(target=pass_on, args=(onward, dialled))
             back.start()
             pass_on(dialled, onward)
@@ -272,9 +272,9 @@ def test_what_travels_is_encrypted(doors: list[Door], certificate: Security) -> 
 
     relaying = threading.Thread(target=carry)
     relaying.start()
-    places = list(seats([relay.getsockname(), doors[1].address], TOKEN, 10.0))
+    places = list(seats([relay.getsockname(), listeners[1].address], TOKEN, 10.0))
     ours = encryption_of(certificate)
-    first, second = together(2, lambda rank: Mesh(connect_all(places[rank], doors[rank], ours, never, 10.0)))
+    first, second = together(2, lambda rank: Mesh(connect_all(places[rank], listeners[rank], ours, never, 10.0)))
     arrives(second, first, 0, secret)
     assert len(seen) > len(secret)
     assert secret not in seen
@@ -286,12 +286,12 @@ def test_what_travels_is_encrypted(doors: list[Door], certificate: Security) -> 
 
 @pytest.mark.fault("C09")
 def test_a_member_that_waits_gives_up_when_the_generation_is_over(
-    doors: list[Door], monkeypatch: pytest.MonkeyPatch
+    listeners: list[Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before its patience ends: a peer hangs, and the state of the others is to be saved."""
     monkeypatch.setattr(group_module, "_LOOK_SECONDS", 0.01)
-    places, looks = seats_at(doors), iter([False, False, True])
-    peers = together(2, lambda rank: connect_all(places[rank], doors[rank], None, never, 10.0))
+    places, looks = seats_at(listeners), iter([False, False, True])
+    peers = together(2, lambda rank: connect_all(places[rank], listeners[rank], None, never, 10.0))
     first, second = Mesh(peers[0], lambda: next(looks)), Mesh(peers[1])
     with pytest.raises(ConnectionError, match="the driver has ended the generation"):
         first.swap_bytes({}, {1: memoryview(bytearray(2))}, 600.0)
@@ -310,11 +310,11 @@ def arrives(sender: Mesh, receiver: Mesh, rank: int, what: bytes = b"hi") -> Non
 
 
 def groups(size: int) -> list[TcpGroup]:
-    doors = [Door(HOST) for _ in range(size)]
-    places = seats_at(doors)
-    found = together(size, lambda rank: TcpGroup(places[rank], doors[rank]))
-    for door in doors:
-        door.close()
+    listeners = [Listener(HOST) for _ in range(size)]
+    places = seats_at(listeners)
+    found = together(size, lambda rank: TcpGroup(places[rank], listeners[rank]))
+    for listener in listeners:
+        listener.close()
     return found
 
 
@@ -343,6 +343,6 @@ def test_a_lost_peer_raises_peer_lost() -> None:
     first.close()
 
 
-def test_a_generation_that_is_over_raises_peer_lost(doors: list[Door]) -> None:
+def test_a_generation_that_is_over_raises_peer_lost(listeners: list[Listener]) -> None:
     with pytest.raises(PeerLost, match="the generation is over already"):
-        TcpGroup(seats_at(doors)[0], doors[0], None, lambda: True)
+        TcpGroup(seats_at(listeners)[0], listeners[0], None, lambda: True)

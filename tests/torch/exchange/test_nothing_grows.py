@@ -13,7 +13,7 @@ import pytest
 import small
 from batchgrowth.choices import EXCHANGES
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.exchange.connections import Door, Seat, seats
+from batchgrowth_trainer.exchange.connections import Listener, Seat, seats
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, TcpGroup
 from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
 from batchgrowth_trainer.replica.replica import Replica
@@ -56,10 +56,10 @@ def wide() -> Workload:
     return small.of(nn.Sequential(nn.Linear(6, 128), nn.Tanh(), nn.Linear(128, 3)))
 
 
-def connected(door: Door, seat: Seat) -> Group:
-    """The group of a member, which closes its door once it has met its peers."""
-    group = LoneGroup() if seat.size == 1 else TcpGroup(seat, door)
-    door.close()
+def connected(listener: Listener, seat: Seat) -> Group:
+    """The group of a member, which closes its listener once it has met its peers."""
+    group = LoneGroup() if seat.size == 1 else TcpGroup(seat, listener)
+    listener.close()
     return group
 
 
@@ -68,8 +68,8 @@ def trained(replicas: list[Replica]) -> tuple[Held, Held]:
     held: list[Held] = []
     all_wait = threading.Barrier(len(replicas), lambda: held.append(Held.now()), PATIENCE)
 
-    def train(replica: Replica, door: Door, seat: Seat) -> None:
-        group = connected(door, seat)
+    def train(replica: Replica, listener: Listener, seat: Seat) -> None:
+        group = connected(listener, seat)
         strategy = strategy_of(Setting(replica, group, nullcontext(), lambda: None))
         for end in (BEFORE, UPDATES):
             while replica.position.update < end:
@@ -77,9 +77,11 @@ def trained(replicas: list[Replica]) -> tuple[Held, Held]:
             all_wait.wait()
         group.close()
 
-    doors = [Door("127.0.0.1") for _ in replicas]
-    places = seats([door.address for door in doors], b"Z" * 16, PATIENCE)
-    in_threads(*(partial(train, *each) for each in zip(replicas, doors, places, strict=True)), on_error=all_wait.abort)
+    listeners = [Listener("127.0.0.1") for _ in replicas]
+    places = seats([listener.address for listener in listeners], b"Z" * 16, PATIENCE)
+    in_threads(
+        *(partial(train, *each) for each in zip(replicas, listeners, places, strict=True)), on_error=all_wait.abort
+    )
     before, after = held
     return before, after
 

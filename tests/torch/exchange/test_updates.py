@@ -11,7 +11,7 @@ import pytest
 import torch
 from batchgrowth.shards import tree_sum
 from batchgrowth_trainer.exchange import connections
-from batchgrowth_trainer.exchange.connections import Door, Encryption, Seat, seats
+from batchgrowth_trainer.exchange.connections import Encryption, Listener, Seat, seats
 from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.replica.flat import lay_out
@@ -44,12 +44,12 @@ class Member:
 
     state: Tensor
     update: int = 0
-    door: Door = field(default_factory=lambda: Door("127.0.0.1"))
+    listener: Listener = field(default_factory=lambda: Listener("127.0.0.1"))
     lost: str = ""
 
     def train(self, seat: Seat, encryption: Encryption | None, swaps: int) -> None:
         """Train to the end, to the loss of a peer, or to its own death after so many swaps."""
-        self.lost, group = "", Mortal(seat, self.door, encryption)
+        self.lost, group = "", Mortal(seat, self.listener, encryption)
         group.swaps = swaps
         try:
             self._catch_up(group)
@@ -90,7 +90,7 @@ def alone(length: int) -> Tensor:
 
 def generation(members: list[Member], encryption: Encryption | None, dies: int = -1, swaps: int = 0) -> None:
     """Have these members train; the one of rank `dies` does after so many swaps."""
-    places = seats([member.door.address for member in members], b"Z" * 16, TIMEOUT)
+    places = seats([member.listener.address for member in members], b"Z" * 16, TIMEOUT)
     threads = [
         threading.Thread(target=member.train, args=(seat, encryption, swaps if seat.rank == dies else IMMORTAL))
         for member, seat in zip(members, places, strict=True)
@@ -139,7 +139,7 @@ def test_the_same_bits_when_a_member_dies_and_others_join(
     monkeypatch.setattr(connections, "LARGEST_MESH", 3 if rows > 1 else SIZE + 1)
     context = encryption if encrypted else None
     members = [Member(torch.zeros(length)) for _ in range(SIZE)]
-    assert rows == len(next(seats([one.door.address for one in members], b"", 1.0)).grid.rows)
+    assert rows == len(next(seats([one.listener.address for one in members], b"", 1.0)).grid.rows)
     generation(members, context, dies, swaps)
     updates = [one.update for one in members]
     assert all(one.lost for one in members)
@@ -151,4 +151,4 @@ def test_the_same_bits_when_a_member_dies_and_others_join(
     assert [(UPDATES, "")] * len(members) == [(one.update, one.lost) for one in members]
     assert all(torch.equal(alone(length), one.state) for one in members)
     for one in (dead, *members):
-        one.door.close()
+        one.listener.close()

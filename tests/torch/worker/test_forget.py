@@ -31,7 +31,7 @@ def test_a_member_that_trains_ends_at_its_next_boundary(small_job: Any, forget: 
             asyncio.run(forget("run"))
 
     member.replica.on_shard = count
-    [seat] = seats([member.door.address], bytes(TOKEN_BYTES), 60, None)
+    [seat] = seats([member.listener.address], bytes(TOKEN_BYTES), 60, None)
     outcome = member.train(Order(seat, generation=1, until=12, evaluated=0, reported=0), lambda _: None, None)
     assert outcome.lost
     assert shards[SHARDS - 1] + 1 == outcome.update < 12

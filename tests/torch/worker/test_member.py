@@ -43,7 +43,7 @@ def generation(group: list[Member], number: int, until: int, evaluated: int) -> 
 
 def messages_of(group: list[Member], number: int, until: int, evaluated: int) -> tuple[list[MemberOutcome], list[Any]]:
     """The outcomes of one generation, each member in a thread of its own, and what they sent."""
-    places = seats([member.door.address for member in group], bytes([number]) * TOKEN_BYTES, 60, None)
+    places = seats([member.listener.address for member in group], bytes([number]) * TOKEN_BYTES, 60, None)
     outcomes: dict[int, MemberOutcome] = {}
     sent = list[Any]()
 

@@ -169,7 +169,7 @@ class GenerationsDriver:
             store = (self._rendezvous.host, self._rendezvous.port)
         until = self._scaling.ends_at(len(ready))
         places = seats(
-            [prepared.door for prepared in ready],
+            [prepared.listens_at for prepared in ready],
             generation.token,
             run.spec.patience_seconds,
             store,

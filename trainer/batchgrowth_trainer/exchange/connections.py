@@ -95,7 +95,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A member's place in one generation: its rank, the doors of its peers by their ranks, and the token.
+    """A member's place in one generation: its rank, the addresses of its peers by their ranks, and the token.
 
     `rows` are those of the grid. `store` is the address of the driver's torch store, for members with GPUs only.
     """
@@ -103,7 +103,7 @@ class Seat:
     rank: int
     size: int
     rows: int
-    doors: Mapping[int, Address]
+    addresses: Mapping[int, Address]
     token: bytes = field(repr=False)
     timeout_seconds: float
     store: Address | None = None
@@ -115,29 +115,28 @@ class Seat:
 
 
 def seats(
-    doors: Sequence[Address],
+    addresses: Sequence[Address],
     token: bytes,
     timeout_seconds: float,
     store: Address | None = None,
     *,
     all_connected: bool = False,
 ) -> Iterator[Seat]:
-    """Return the seats of the members with these doors, by rank; each names the doors of its peers alone.
+    """Return the seats of the members at these addresses, by rank; each names the addresses of its peers alone.
 
     If `all_connected`, these are all others, however many.
     """
-    size = len(doors)
-    rows = 1 if all_connected else rows_for(len(doors))
+    size = len(addresses)
+    rows = 1 if all_connected else rows_for(len(addresses))
     for rank in range(size):
-        peers = {peer: doors[peer] for peer in grid_of(size, rows).peers(rank)}
+        peers = {peer: addresses[peer] for peer in grid_of(size, rows).peers(rank)}
         yield Seat(rank, size, rows, peers, token, timeout_seconds, store)
 
 
-# How members of a generation connect: each dials its peers of lower rank, and greets those of higher rank at its
-# door.
-# Every connection begins with the generation's token and the rank of the member that dials; the driver sends the
-# token to members alone. A connection is greeted in a thread of its own, since a stranger may connect and stay
-# silent; from then on only the thread that trains uses it.
+# How members of a generation connect: each dials its peers of lower rank, and its listener accepts those of higher rank.
+# Every connection begins with the generation's token and the rank of the member that dials; the driver sends the token
+# to members alone. A thread of its own greets each connection, since a stranger may connect and stay silent; from then
+# on only the thread that trains uses it.
 
 _RANK_BYTES = 4
 _POLL_SECONDS = 0.1  # between two checks that the generation is not over
@@ -158,7 +157,7 @@ class Encryption:
         self.greets.num_tickets = 0
 
 
-class Door:
+class Listener:
     """The port of a member, at which the members of higher rank connect, generation after generation."""
 
     def __init__(self, host: str) -> None:
@@ -192,14 +191,14 @@ class Door:
 
 
 def connect_all(
-    seat: Seat, door: Door, encryption: Encryption | None, is_over: Callable[[], bool], seconds: float
+    seat: Seat, listener: Listener, encryption: Encryption | None, is_over: Callable[[], bool], seconds: float
 ) -> dict[int, socket.socket]:
     """Return a connection to every peer of this seat, by rank.
 
     Raises OSError if one does not connect within `seconds`, and as soon as `is_over()`.
     """
     with _Forming(seat, encryption, seconds) as forming:
-        return forming.connected(door, is_over)
+        return forming.connected(listener, is_over)
 
 
 class _Forming:
@@ -228,18 +227,18 @@ class _Forming:
             for connection in self._peers.values() if kind else ():
                 connection.close()
 
-    def connected(self, door: Door, is_over: Callable[[], bool]) -> dict[int, socket.socket]:
+    def connected(self, listener: Listener, is_over: Callable[[], bool]) -> dict[int, socket.socket]:
         threading.Thread(target=self._dial_all, name="dial", daemon=True).start()
-        while len(self._peers) < len(self._seat.doors):
+        while len(self._peers) < len(self._seat.addresses):
             if is_over():
                 raise ConnectionError("the generation is over already")
-            ready = _readable([door, self._news], min(_POLL_SECONDS, _left(self._ends)))
+            ready = _readable([listener, self._news], min(_POLL_SECONDS, _left(self._ends)))
             if self._news in ready:
                 self._news.recv(_BACKLOG)
             if self._failed is not None:
                 raise self._failed
-            if door in ready and self._greeted.acquire(timeout=_POLL_SECONDS):
-                self._greet_in_a_thread(door.accept())
+            if listener in ready and self._greeted.acquire(timeout=_POLL_SECONDS):
+                self._greet_in_a_thread(listener.accept())
         for connection in self._peers.values():
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setblocking(False)
@@ -258,7 +257,7 @@ class _Forming:
             if self._encryption:
                 connection = self._encryption.greets.wrap_socket(connection, server_side=True)
             rank = _rank_of(connection, self._seat.token)
-            if rank is None or rank < self._seat.rank or rank not in self._seat.doors:
+            if rank is None or rank < self._seat.rank or rank not in self._seat.addresses:
                 raise ConnectionError("a stranger, or a rank that should not dial")
             self._keep(rank, connection)
         except OSError:
@@ -268,7 +267,7 @@ class _Forming:
 
     def _dial_all(self) -> None:
         try:
-            for peer in self._seat.doors:
+            for peer in self._seat.addresses:
                 if peer < self._seat.rank:
                     self._keep(peer, self._dial(peer))
         except OSError as error:
@@ -276,7 +275,7 @@ class _Forming:
             self._tell()
 
     def _dial(self, peer: int) -> socket.socket:
-        connection = socket.create_connection(self._seat.doors[peer], timeout=_left(self._ends))
+        connection = socket.create_connection(self._seat.addresses[peer], timeout=_left(self._ends))
         try:
             if self._encryption:
                 connection = self._encryption.dials.wrap_socket(connection)

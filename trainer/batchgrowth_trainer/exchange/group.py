@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.connections import Door, Encryption, Grid, Seat, connect_all, grid_of
+from batchgrowth_trainer.exchange.connections import Encryption, Grid, Listener, Seat, connect_all, grid_of
 
 # Pairwise on purpose: in a ring only the neighbours of a dead member notice its death, here every member does, at once.
 # In a grid, its row and column do; they leave the group, which the others notice in turn.
@@ -187,14 +187,18 @@ class TcpGroup(Mesh):
     likes_buckets = True
 
     def __init__(
-        self, seat: Seat, door: Door, encryption: Encryption | None = None, is_over: Callable[[], bool] = lambda: False
+        self,
+        seat: Seat,
+        listener: Listener,
+        encryption: Encryption | None = None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.rank = seat.rank
         self.size = seat.size
         self.grid = seat.grid
         self._patience = seat.timeout_seconds
         with _peer_errors():
-            super().__init__(connect_all(seat, door, encryption, is_over, _forming(seat).total_seconds()), is_over)
+            super().__init__(connect_all(seat, listener, encryption, is_over, _forming(seat).total_seconds()), is_over)
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         with _moved(outgoing, incoming, _CPU) as (sends, landing), _peer_errors():
@@ -247,14 +251,14 @@ class NcclGroup:
         self._group.abort()
 
 
-def form_group(seat: Seat, door: Door, encryption: Encryption | None, is_over: Callable[[], bool]) -> Group:
+def form_group(seat: Seat, listener: Listener, encryption: Encryption | None, is_over: Callable[[], bool]) -> Group:
     """Return the group of this seat's generation, once every member has joined: by NCCL if the seat names a store.
 
     Raises PeerLost if a member does not join in time, and as soon as `is_over()`; later an exchange over TCP does.
     """
     if seat.size == 1:
         return LoneGroup()
-    return NcclGroup(seat) if seat.store else TcpGroup(seat, door, encryption, is_over)
+    return NcclGroup(seat) if seat.store else TcpGroup(seat, listener, encryption, is_over)
 
 
 def _forming(seat: Seat) -> timedelta:

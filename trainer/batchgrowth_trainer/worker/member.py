@@ -24,7 +24,7 @@ from torch import Tensor
 from batchgrowth_trainer.blame import DeviceFault, reported_as_device_fault
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.exchange.all_reduce import run_of
-from batchgrowth_trainer.exchange.connections import Door, Encryption
+from batchgrowth_trainer.exchange.connections import Encryption, Listener
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
@@ -174,11 +174,11 @@ Send = Callable[[messages.Report | messages.GenerationBegan], None]
 
 
 class Member:
-    """A replica with its control and its door at an address of this machine; lives as long as the worker's process."""
+    """A replica with its control and its listener; lives as long as the worker's process."""
 
     def __init__(self, spec: JobSpec, host: str) -> None:
         self.replica = build_replica(spec)
-        self.door = Door(host)
+        self.listener = Listener(host)
         self.control = Control(self.replica.snapshot)
         self.watchdog = Watchdog(spec.patience_seconds)
         self.replica.on_shard = self.watchdog.beat
@@ -195,7 +195,9 @@ class Member:
         group: Group | None = None
         try:
             with reported_as_device_fault(f"a worker at update {self.replica.position.update}"):
-                group = form_group(order.seat, self.door, encryption, lambda: self.control.is_over(order.generation))
+                group = form_group(
+                    order.seat, self.listener, encryption, lambda: self.control.is_over(order.generation)
+                )
                 self._catch_up(group)
                 _MemberGeneration(self, order, group, send).run()
             return self._outcome()
@@ -213,10 +215,10 @@ class Member:
         return messages.MemberOutcome(replica.position.update, lost, error, is_judged(replica), replica.is_whole)
 
     def close(self) -> None:
-        """Free what the member holds besides its replica: its door, the thread that watches it, and its loaders."""
+        """Free what the member holds besides its replica: its listener, the thread that watches it, and its loaders."""
         self.watchdog.close()
         self.replica.loaders.close()
-        self.door.close()
+        self.listener.close()
 
     def gradient_rows(
         self, model: Mapping[str, PackedTensor] | None, step: Step, rank: int, size: int
@@ -250,7 +252,7 @@ class Member:
         best = max(place[:2] for place in places)
         if best[0] < 0:
             raise DeviceFault(
-                "no state is whole: a step failed, or another member's state came in part", str(self.door.address)
+                "no state is whole: a step failed, or another member's state came in part", str(self.listener.address)
             )
         holds = [place[:2] == best for place in places]
         if self.replica.spec.promise == "Nondeterministic":

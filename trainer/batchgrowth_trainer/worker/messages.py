@@ -37,13 +37,13 @@ class Order:
 class Prepared:
     """A member that can join at the next update boundary; `gpu` is the UUID of its GPU, empty on a CPU.
 
-    `door` is the address at which other members connect to it; `arithmetic` is that of the job's first shard.
+    `listens_at` is the address at which other members connect to it; `arithmetic` is that of the job's first shard.
     """
 
     name: str
     host: str
     gpu: str
-    door: tuple[str, int]
+    listens_at: tuple[str, int]
     arithmetic: Arithmetic
 
 

@@ -145,7 +145,7 @@ def prepare_member(
     if torch.cuda.is_available():
         gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     return messages.Prepared(
-        str(worker.name), socket.gethostname(), gpu, member.door.address, member.replica.arithmetic
+        str(worker.name), socket.gethostname(), gpu, member.listener.address, member.replica.arithmetic
     )
 
 
