@@ -58,7 +58,7 @@ class Crew:
         deadly = number == self._deadly
         for address, order in orders.items():
             if not (deadly and address == DIES):
-                yield GenerationBegan(number, 0, order.seat.rank, 0.5)
+                yield GenerationBegan(number, 0, order.assignment.rank, 0.5)
         if deadly:
             self.ready.pop(DIES)
             yield Left(DIES)
@@ -118,7 +118,8 @@ def test_a_thousand_workers_regroup() -> None:
     for orders in crew.orders:
         members = list(orders)
         for rank, (address, order) in enumerate(orders.items()):
-            assert (rank, len(members)) == (order.seat.rank, order.seat.size)
-            assert all(EVERYONE[members[peer]].listens_at == address for peer, address in order.seat.addresses.items())
-            assert all(rank in orders[members[peer]].seat.addresses for peer in order.seat.addresses), address
+            given = order.assignment
+            assert (rank, len(members)) == (given.rank, given.size)
+            assert all(EVERYONE[members[peer]].listens_at == address for peer, address in given.addresses.items())
+            assert all(rank in orders[members[peer]].assignment.addresses for peer in given.addresses), address
         assert 2e6 > sum(len(pickle.dumps(order)) for order in orders.values())

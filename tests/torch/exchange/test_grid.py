@@ -1,7 +1,7 @@
 """Which members of a large group are connected."""
 
 import pytest
-from batchgrowth_trainer.exchange.connections import LARGEST_MESH, Grid, grid_of, rows_for, seats
+from batchgrowth_trainer.exchange.connections import LARGEST_MESH, Grid, assign_ranks, grid_of, rows_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,15 +64,15 @@ def test_one_member_s_state_for_all_of_the_others(size: int, most: int) -> None:
     assert most >= max(len(to) for turn in turns for to in turn.values())
 
 
-def test_a_seat_names_the_addresses_of_its_peers_alone() -> None:
+def test_a_rank_assignment_names_the_addresses_of_its_peers_alone() -> None:
     addresses = [("10.0.0.1", port) for port in range(1000)]
-    for seat in seats(addresses, b"token", 60.0):
-        assert list(grid_of(1000, rows_for(1000)).peers(seat.rank)) == list(seat.addresses)
-        assert all(addresses[peer] == address for peer, address in seat.addresses.items())
+    for assignment in assign_ranks(addresses, b"token", 60.0):
+        assert list(grid_of(1000, rows_for(1000)).peers(assignment.rank)) == list(assignment.addresses)
+        assert all(addresses[peer] == address for peer, address in assignment.addresses.items())
 
 
 def test_replicas_that_stay_apart_connect_all_members() -> None:
     addresses = [("10.0.0.1", port) for port in range(100)]
-    for seat in seats(addresses, b"token", 60.0, all_connected=True):
-        assert seat.grid.is_mesh
-        assert len(seat.addresses) == 99
+    for assignment in assign_ranks(addresses, b"token", 60.0, all_connected=True):
+        assert assignment.grid.is_mesh
+        assert len(assignment.addresses) == 99

@@ -6,7 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import torch
 from batchgrowth.shards import tree_sum
-from batchgrowth_trainer.exchange.connections import LARGEST_MESH, TOKEN_BYTES, Listener, grid_of, rows_for, seats
+from batchgrowth_trainer.exchange.connections import (
+    LARGEST_MESH,
+    TOKEN_BYTES,
+    Listener,
+    assign_ranks,
+    grid_of,
+    rows_for,
+)
 from batchgrowth_trainer.exchange.group import TcpGroup
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.replica.flat import lay_out
@@ -44,8 +51,8 @@ def test_two_hundred_members_have_the_bits_of_one_process() -> None:
     groups: list[TcpGroup] = []
     try:
         with ThreadPoolExecutor(MEMBERS) as pool:
-            places = seats([listener.address for listener in listeners], secrets.token_bytes(TOKEN_BYTES), 900.0)
-            groups += pool.map(lambda seat, listener: TcpGroup(seat, listener, None), places, listeners)
+            places = assign_ranks([listener.address for listener in listeners], secrets.token_bytes(TOKEN_BYTES), 900.0)
+            groups += pool.map(lambda assignment, listener: TcpGroup(assignment, listener, None), places, listeners)
             files = psutil.Process().num_fds()
             for found in pool.map(totals, groups):
                 assert all(map(torch.equal, found, expected))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth_trainer.exchange import group as group_module
-from batchgrowth_trainer.exchange.connections import Encryption, Listener, Seat, connect_all, seats
+from batchgrowth_trainer.exchange.connections import Encryption, Listener, RankAssignment, assign_ranks, connect_all
 from batchgrowth_trainer.exchange.group import Mesh, PeerLost, TcpGroup, spread_state, swap_with_all
 from distributed.security import Security
 from hypothesis import given, settings
@@ -38,13 +38,13 @@ def together(size: int, act: Callable[[int], Any]) -> list[Any]:
     return results
 
 
-def seats_at(listeners: list[Listener]) -> list[Seat]:
-    return list(seats([listener.address for listener in listeners], TOKEN, 10.0))
+def assignments_at(listeners: list[Listener]) -> list[RankAssignment]:
+    return list(assign_ranks([listener.address for listener in listeners], TOKEN, 10.0))
 
 
 def meshes(size: int, host: str = HOST, encryption: Encryption | None = None) -> list[Mesh]:
     listeners = [Listener(host) for _ in range(size)]
-    places = seats_at(listeners)
+    places = assignments_at(listeners)
     found = together(size, lambda rank: Mesh(connect_all(places[rank], listeners[rank], encryption, never, 10.0)))
     assert [Mesh] * size == [type(mesh) for mesh in found], found
     for listener in listeners:
@@ -176,24 +176,24 @@ def test_members_connect_over_ipv6() -> None:
 
 def test_a_member_that_does_not_connect_times_out(listeners: list[Listener]) -> None:
     with pytest.raises(TimeoutError, match="not every member connected in time"):
-        connect_all(seats_at(listeners)[0], listeners[0], None, never, 0.3)
+        connect_all(assignments_at(listeners)[0], listeners[0], None, never, 0.3)
 
 
 def test_a_generation_that_is_over_is_not_waited_for(listeners: list[Listener]) -> None:
     over = threading.Event()
     threading.Timer(0.2, over.set).start()
     with pytest.raises(ConnectionError, match="the generation is over already"):
-        connect_all(seats_at(listeners)[0], listeners[0], None, over.is_set, 30.0)
+        connect_all(assignments_at(listeners)[0], listeners[0], None, over.is_set, 30.0)
 
 
 def test_a_listener_that_closes_ends_the_wait(listeners: list[Listener]) -> None:
     threading.Timer(0.2, listeners[0].close).start()
     with pytest.raises(ConnectionError, match="the run has ended"):
-        connect_all(seats_at(listeners)[0], listeners[0], None, never, 30.0)
+        connect_all(assignments_at(listeners)[0], listeners[0], None, never, 30.0)
 
 
 def test_a_member_that_cannot_be_dialled_is_an_error_at_once(listeners: list[Listener]) -> None:
-    places = seats_at(listeners)
+    places = assignments_at(listeners)
     listeners[0].close()
     began = time.monotonic()
     with pytest.raises(ConnectionError):
@@ -212,7 +212,7 @@ def test_connections_without_the_token_are_closed(listeners: list[Listener], enc
         intruders.append(socket.create_connection(listeners[0].address))
         intruders[-1].sendall(sent)
     intruders[-1].close()
-    places, began = seats_at(listeners), time.monotonic()
+    places, began = assignments_at(listeners), time.monotonic()
     first, second = together(2, lambda rank: Mesh(connect_all(places[rank], listeners[rank], encryption, never, 10.0)))
     assert time.monotonic() - began < 2.9, "the silent one was waited for"
     arrives(second, first, 0)
@@ -222,8 +222,8 @@ def test_connections_without_the_token_are_closed(listeners: list[Listener], enc
 
 @pytest.mark.parametrize("token", ["of an earlier generation", "right"])
 def test_ranks_are_checked(listeners: list[Listener], token: str) -> None:
-    """A holder of the token cannot take the seat of a member that is seated, of the greeter, or of none."""
-    places, strangers = seats_at(listeners), list[socket.socket]()
+    """A holder of the token cannot take the rank of a member that is connected, of the greeter, or of none."""
+    places, strangers = assignments_at(listeners), list[socket.socket]()
     for rank in (0, 2, 2**32 - 1) if token == "right" else (1,):
         strangers.append(socket.create_connection(listeners[0].address))
         begins = TOKEN if token == "right" else bytes(16)
@@ -244,7 +244,7 @@ def test_members_without_the_job_s_certificate_do_not_connect(
     listeners: list[Listener], certificate: Security, theirs: str
 ) -> None:
     """Though they have the token: the certificate must be the job's."""
-    places, ours = seats_at(listeners), encryption_of(certificate)
+    places, ours = assignments_at(listeners), encryption_of(certificate)
     other = encryption_of(Security.temporary()) if theirs == "another authority's" else None
     found = together(2, lambda rank: connect_all(places[rank], listeners[rank], (ours, other)[rank], never, 1.0))
     assert isinstance(found[0], OSError)
@@ -272,7 +272,7 @@ def test_what_travels_is_encrypted(listeners: list[Listener], certificate: Secur
 
     relaying = threading.Thread(target=carry)
     relaying.start()
-    places = list(seats([relay.getsockname(), listeners[1].address], TOKEN, 10.0))
+    places = list(assign_ranks([relay.getsockname(), listeners[1].address], TOKEN, 10.0))
     ours = encryption_of(certificate)
     first, second = together(2, lambda rank: Mesh(connect_all(places[rank], listeners[rank], ours, never, 10.0)))
     arrives(second, first, 0, secret)
@@ -290,7 +290,7 @@ def test_a_member_that_waits_gives_up_when_the_generation_is_over(
 ) -> None:
     """Long before its patience ends: a peer hangs, and the state of the others is to be saved."""
     monkeypatch.setattr(group_module, "_LOOK_SECONDS", 0.01)
-    places, looks = seats_at(listeners), iter([False, False, True])
+    places, looks = assignments_at(listeners), iter([False, False, True])
     peers = together(2, lambda rank: connect_all(places[rank], listeners[rank], None, never, 10.0))
     first, second = Mesh(peers[0], lambda: next(looks)), Mesh(peers[1])
     with pytest.raises(ConnectionError, match="the driver has ended the generation"):
@@ -311,7 +311,7 @@ def arrives(sender: Mesh, receiver: Mesh, rank: int, what: bytes = b"hi") -> Non
 
 def groups(size: int) -> list[TcpGroup]:
     listeners = [Listener(HOST) for _ in range(size)]
-    places = seats_at(listeners)
+    places = assignments_at(listeners)
     found = together(size, lambda rank: TcpGroup(places[rank], listeners[rank]))
     for listener in listeners:
         listener.close()
@@ -345,4 +345,4 @@ def test_a_lost_peer_raises_peer_lost() -> None:
 
 def test_a_generation_that_is_over_raises_peer_lost(listeners: list[Listener]) -> None:
     with pytest.raises(PeerLost, match="the generation is over already"):
-        TcpGroup(seats_at(listeners)[0], listeners[0], None, lambda: True)
+        TcpGroup(assignments_at(listeners)[0], listeners[0], None, lambda: True)

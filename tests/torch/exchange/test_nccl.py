@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from batchgrowth_trainer.exchange import group
-from batchgrowth_trainer.exchange.connections import Seat
+from batchgrowth_trainer.exchange.connections import RankAssignment
 from batchgrowth_trainer.exchange.group import NcclGroup, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
 from torch import Tensor
@@ -76,9 +76,9 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[NcclGroup], Any
     monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", Nccl, raising=False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
-    monkeypatch.setattr(group, "_store", lambda _seat: None)
+    monkeypatch.setattr(group, "_store", lambda _assignment: None)
     monkeypatch.setattr(Tensor, "to", to)
-    groups = [NcclGroup(Seat(rank, 2, 1, {}, b"", 10.0, ("127.0.0.1", 1))) for rank in range(2)]
+    groups = [NcclGroup(RankAssignment(rank, 2, 1, {}, b"", 10.0, ("127.0.0.1", 1))) for rank in range(2)]
 
     def call(what: Callable[[NcclGroup], Any]) -> list[Any]:
         with ThreadPoolExecutor(2) as members:

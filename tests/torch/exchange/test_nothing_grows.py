@@ -13,7 +13,7 @@ import pytest
 import small
 from batchgrowth.choices import EXCHANGES
 from batchgrowth.spec import BatchGrowthJob
-from batchgrowth_trainer.exchange.connections import Listener, Seat, seats
+from batchgrowth_trainer.exchange.connections import Listener, RankAssignment, assign_ranks
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, TcpGroup
 from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
 from batchgrowth_trainer.replica.replica import Replica
@@ -56,9 +56,9 @@ def wide() -> Workload:
     return small.of(nn.Sequential(nn.Linear(6, 128), nn.Tanh(), nn.Linear(128, 3)))
 
 
-def connected(listener: Listener, seat: Seat) -> Group:
+def connected(listener: Listener, assignment: RankAssignment) -> Group:
     """The group of a member, which closes its listener once it has met its peers."""
-    group = LoneGroup() if seat.size == 1 else TcpGroup(seat, listener)
+    group = LoneGroup() if assignment.size == 1 else TcpGroup(assignment, listener)
     listener.close()
     return group
 
@@ -68,8 +68,8 @@ def trained(replicas: list[Replica]) -> tuple[Held, Held]:
     held: list[Held] = []
     all_wait = threading.Barrier(len(replicas), lambda: held.append(Held.now()), PATIENCE)
 
-    def train(replica: Replica, listener: Listener, seat: Seat) -> None:
-        group = connected(listener, seat)
+    def train(replica: Replica, listener: Listener, assignment: RankAssignment) -> None:
+        group = connected(listener, assignment)
         strategy = strategy_of(Setting(replica, group, nullcontext(), lambda: None))
         for end in (BEFORE, UPDATES):
             while replica.position.update < end:
@@ -78,7 +78,7 @@ def trained(replicas: list[Replica]) -> tuple[Held, Held]:
         group.close()
 
     listeners = [Listener("127.0.0.1") for _ in replicas]
-    places = seats([listener.address for listener in listeners], b"Z" * 16, PATIENCE)
+    places = assign_ranks([listener.address for listener in listeners], b"Z" * 16, PATIENCE)
     in_threads(
         *(partial(train, *each) for each in zip(replicas, listeners, places, strict=True)), on_error=all_wait.abort
     )

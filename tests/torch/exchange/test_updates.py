@@ -11,7 +11,7 @@ import pytest
 import torch
 from batchgrowth.shards import tree_sum
 from batchgrowth_trainer.exchange import connections
-from batchgrowth_trainer.exchange.connections import Encryption, Listener, Seat, seats
+from batchgrowth_trainer.exchange.connections import Encryption, Listener, RankAssignment, assign_ranks
 from batchgrowth_trainer.exchange.group import PeerLost, TcpGroup, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.replica.flat import lay_out
@@ -47,15 +47,15 @@ class Member:
     listener: Listener = field(default_factory=lambda: Listener("127.0.0.1"))
     lost: str = ""
 
-    def train(self, seat: Seat, encryption: Encryption | None, swaps: int) -> None:
+    def train(self, assignment: RankAssignment, encryption: Encryption | None, swaps: int) -> None:
         """Train to the end, to the loss of a peer, or to its own death after so many swaps."""
-        self.lost, group = "", Mortal(seat, self.listener, encryption)
+        self.lost, group = "", Mortal(assignment, self.listener, encryption)
         group.swaps = swaps
         try:
             self._catch_up(group)
             reduction = Reduction(group)
             while self.update < UPDATES:
-                nodes = lay_out(SHARDS, seat.size).nodes[seat.rank]
+                nodes = lay_out(SHARDS, assignment.size).nodes[assignment.rank]
                 sums = [shard_sum(self.update, lo, hi, len(self.state)) for lo, hi in nodes]
                 self.state += reduction(sums, SHARDS, torch.empty_like(self.state)).total
                 self.update += 1
@@ -90,10 +90,12 @@ def alone(length: int) -> Tensor:
 
 def generation(members: list[Member], encryption: Encryption | None, dies: int = -1, swaps: int = 0) -> None:
     """Have these members train; the one of rank `dies` does after so many swaps."""
-    places = seats([member.listener.address for member in members], b"Z" * 16, TIMEOUT)
+    places = assign_ranks([member.listener.address for member in members], b"Z" * 16, TIMEOUT)
     threads = [
-        threading.Thread(target=member.train, args=(seat, encryption, swaps if seat.rank == dies else IMMORTAL))
-        for member, seat in zip(members, places, strict=True)
+        threading.Thread(
+            target=member.train, args=(assignment, encryption, swaps if assignment.rank == dies else IMMORTAL)
+        )
+        for member, assignment in zip(members, places, strict=True)
     ]
     for thread in threads:
         thread.start()
@@ -139,7 +141,7 @@ def test_the_same_bits_when_a_member_dies_and_others_join(
     monkeypatch.setattr(connections, "LARGEST_MESH", 3 if rows > 1 else SIZE + 1)
     context = encryption if encrypted else None
     members = [Member(torch.zeros(length)) for _ in range(SIZE)]
-    assert rows == len(next(seats([one.listener.address for one in members], b"", 1.0)).grid.rows)
+    assert rows == len(next(assign_ranks([one.listener.address for one in members], b"", 1.0)).grid.rows)
     generation(members, context, dies, swaps)
     updates = [one.update for one in members]
     assert all(one.lost for one in members)

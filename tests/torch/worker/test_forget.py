@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, seats
+from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, assign_ranks
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.member import Member
 from batchgrowth_trainer.worker.messages import Order
@@ -31,8 +31,8 @@ def test_a_member_that_trains_ends_at_its_next_boundary(small_job: Any, forget: 
             asyncio.run(forget("run"))
 
     member.replica.on_shard = count
-    [seat] = seats([member.listener.address], bytes(TOKEN_BYTES), 60, None)
-    outcome = member.train(Order(seat, generation=1, until=12, evaluated=0, reported=0), lambda _: None, None)
+    [assignment] = assign_ranks([member.listener.address], bytes(TOKEN_BYTES), 60, None)
+    outcome = member.train(Order(assignment, generation=1, until=12, evaluated=0, reported=0), lambda _: None, None)
     assert outcome.lost
     assert shards[SHARDS - 1] + 1 == outcome.update < 12
     assert not service._MEMBERS

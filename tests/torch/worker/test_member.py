@@ -9,7 +9,7 @@ import pytest
 import torch
 from batchgrowth.position import Position
 from batchgrowth_trainer.blame import DeviceFault
-from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, seats
+from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, assign_ranks
 from batchgrowth_trainer.exchange.group import Group, PeerLost, spread_state
 from batchgrowth_trainer.exchange.strategy import Setting, Strategy, strategy_of
 from batchgrowth_trainer.record.snapshot import Snapshot
@@ -43,7 +43,7 @@ def generation(group: list[Member], number: int, until: int, evaluated: int) -> 
 
 def messages_of(group: list[Member], number: int, until: int, evaluated: int) -> tuple[list[MemberOutcome], list[Any]]:
     """The outcomes of one generation, each member in a thread of its own, and what they sent."""
-    places = seats([member.listener.address for member in group], bytes([number]) * TOKEN_BYTES, 60, None)
+    places = assign_ranks([member.listener.address for member in group], bytes([number]) * TOKEN_BYTES, 60, None)
     outcomes: dict[int, MemberOutcome] = {}
     sent = list[Any]()
 
@@ -51,8 +51,8 @@ def messages_of(group: list[Member], number: int, until: int, evaluated: int) ->
         outcomes[rank] = group[rank].train(order, sent.append, None)
 
     threads = [
-        threading.Thread(target=train, args=(rank, Order(seat, number, until, evaluated, 0)))
-        for rank, seat in enumerate(places)
+        threading.Thread(target=train, args=(rank, Order(assignment, number, until, evaluated, 0)))
+        for rank, assignment in enumerate(places)
     ]
     for thread in threads:
         thread.start()

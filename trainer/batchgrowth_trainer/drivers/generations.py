@@ -20,7 +20,7 @@ from distributed import Future
 from batchgrowth_trainer.blame import WorkerFault
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.drivers.scaling import Join, Scaling
-from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, seats
+from batchgrowth_trainer.exchange.connections import TOKEN_BYTES, assign_ranks
 from batchgrowth_trainer.exchange.group import Rendezvous
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Trained, pack_snapshot, unpack_snapshot, unpack_trained
 from batchgrowth_trainer.worker import service
@@ -168,16 +168,16 @@ class GenerationsDriver:
             self._rendezvous = Rendezvous(self._host)
             store = (self._rendezvous.host, self._rendezvous.port)
         until = self._scaling.ends_at(len(ready))
-        places = seats(
+        assignments = assign_ranks(
             [prepared.listens_at for prepared in ready],
             generation.token,
             run.spec.patience_seconds,
             store,
             all_connected=entry.all_connected,
         )
-        for address, place in zip(generation.members, places, strict=True):
+        for address, assignment in zip(generation.members, assignments, strict=True):
             order = Order(
-                place, generation.number, until, evaluated=run.totals.evaluated, reported=run.reported
+                assignment, generation.number, until, evaluated=run.totals.evaluated, reported=run.reported
             )  # fmt: skip
             future = crew.calls.submit(address, service.train_generation, crew.run_id, order)
             generation.futures[address] = future

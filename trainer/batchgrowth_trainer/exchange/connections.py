@@ -1,4 +1,4 @@
-"""Which members of a generation are connected, and how: seats, the grid, greetings, and TLS or TCP links."""
+"""Which members of a generation are connected, and how: ranks, the grid, greetings, and TLS or TCP links."""
 
 import math
 import secrets
@@ -86,7 +86,7 @@ def grid_of(size: int, rows: int = 1) -> Grid:
     return Grid(tuple(range(cuts[row], cuts[row + 1]) for row in range(rows)))
 
 
-# --- The seats of the members of one generation, which the driver hands out with its orders ---
+# The driver sends each member its rank assignment with its order for the generation.
 
 TOKEN_BYTES = 16
 
@@ -94,7 +94,7 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankAssignment:
     """A member's place in one generation: its rank, the addresses of its peers by their ranks, and the token.
 
     `rows` are those of the grid. `store` is the address of the driver's torch store, for members with GPUs only.
@@ -114,26 +114,26 @@ class Seat:
         return grid_of(self.size, self.rows)
 
 
-def seats(
+def assign_ranks(
     addresses: Sequence[Address],
     token: bytes,
     timeout_seconds: float,
     store: Address | None = None,
     *,
     all_connected: bool = False,
-) -> Iterator[Seat]:
-    """Return the seats of the members at these addresses, by rank; each names the addresses of its peers alone.
+) -> Iterator[RankAssignment]:
+    """Return the rank assignments of the members at these addresses; each names the addresses of its own peers.
 
-    If `all_connected`, these are all others, however many.
+    If `all_connected`, all members are peers of each other, however many they are.
     """
     size = len(addresses)
     rows = 1 if all_connected else rows_for(len(addresses))
     for rank in range(size):
         peers = {peer: addresses[peer] for peer in grid_of(size, rows).peers(rank)}
-        yield Seat(rank, size, rows, peers, token, timeout_seconds, store)
+        yield RankAssignment(rank, size, rows, peers, token, timeout_seconds, store)
 
 
-# How members of a generation connect: each dials its peers of lower rank, and its listener accepts those of higher rank.
+# How members of a generation connect: each dials its peers of lower rank, and its listener accepts those of higher.
 # Every connection begins with the generation's token and the rank of the member that dials; the driver sends the token
 # to members alone. A thread of its own greets each connection, since a stranger may connect and stay silent; from then
 # on only the thread that trains uses it.
@@ -191,21 +191,25 @@ class Listener:
 
 
 def connect_all(
-    seat: Seat, listener: Listener, encryption: Encryption | None, is_over: Callable[[], bool], seconds: float
+    assignment: RankAssignment,
+    listener: Listener,
+    encryption: Encryption | None,
+    is_over: Callable[[], bool],
+    seconds: float,
 ) -> dict[int, socket.socket]:
-    """Return a connection to every peer of this seat, by rank.
+    """Return a connection to every peer of this assignment, by rank.
 
     Raises OSError if one does not connect within `seconds`, and as soon as `is_over()`.
     """
-    with _Forming(seat, encryption, seconds) as forming:
+    with _Forming(assignment, encryption, seconds) as forming:
         return forming.connected(listener, is_over)
 
 
 class _Forming:
     """The connections of a member while its group forms. Its threads close whatever they have when it is over."""
 
-    def __init__(self, seat: Seat, encryption: Encryption | None, seconds: float) -> None:
-        self._seat = seat
+    def __init__(self, assignment: RankAssignment, encryption: Encryption | None, seconds: float) -> None:
+        self._assignment = assignment
         self._encryption = encryption
         self._ends = time.monotonic() + seconds
         self._greeting_seconds = _GREETING_SHARE * seconds
@@ -229,7 +233,7 @@ class _Forming:
 
     def connected(self, listener: Listener, is_over: Callable[[], bool]) -> dict[int, socket.socket]:
         threading.Thread(target=self._dial_all, name="dial", daemon=True).start()
-        while len(self._peers) < len(self._seat.addresses):
+        while len(self._peers) < len(self._assignment.addresses):
             if is_over():
                 raise ConnectionError("the generation is over already")
             ready = _readable([listener, self._news], min(_POLL_SECONDS, _left(self._ends)))
@@ -256,8 +260,8 @@ class _Forming:
             connection.settimeout(seconds)
             if self._encryption:
                 connection = self._encryption.greets.wrap_socket(connection, server_side=True)
-            rank = _rank_of(connection, self._seat.token)
-            if rank is None or rank < self._seat.rank or rank not in self._seat.addresses:
+            rank = _rank_of(connection, self._assignment.token)
+            if rank is None or rank < self._assignment.rank or rank not in self._assignment.addresses:
                 raise ConnectionError("a stranger, or a rank that should not dial")
             self._keep(rank, connection)
         except OSError:
@@ -267,19 +271,19 @@ class _Forming:
 
     def _dial_all(self) -> None:
         try:
-            for peer in self._seat.addresses:
-                if peer < self._seat.rank:
+            for peer in self._assignment.addresses:
+                if peer < self._assignment.rank:
                     self._keep(peer, self._dial(peer))
         except OSError as error:
             self._failed = error
             self._tell()
 
     def _dial(self, peer: int) -> socket.socket:
-        connection = socket.create_connection(self._seat.addresses[peer], timeout=_left(self._ends))
+        connection = socket.create_connection(self._assignment.addresses[peer], timeout=_left(self._ends))
         try:
             if self._encryption:
                 connection = self._encryption.dials.wrap_socket(connection)
-            connection.sendall(self._seat.token + self._seat.rank.to_bytes(_RANK_BYTES, "big"))
+            connection.sendall(self._assignment.token + self._assignment.rank.to_bytes(_RANK_BYTES, "big"))
         except OSError:
             connection.close()
             raise

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.connections import Encryption, Grid, Listener, Seat, connect_all, grid_of
+from batchgrowth_trainer.exchange.connections import Encryption, Grid, Listener, RankAssignment, connect_all, grid_of
 
 # Pairwise on purpose: in a ring only the neighbours of a dead member notice its death, here every member does, at once.
 # In a grid, its row and column do; they leave the group, which the others notice in turn.
@@ -188,17 +188,19 @@ class TcpGroup(Mesh):
 
     def __init__(
         self,
-        seat: Seat,
+        assignment: RankAssignment,
         listener: Listener,
         encryption: Encryption | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.rank = seat.rank
-        self.size = seat.size
-        self.grid = seat.grid
-        self._patience = seat.timeout_seconds
+        self.rank = assignment.rank
+        self.size = assignment.size
+        self.grid = assignment.grid
+        self._patience = assignment.timeout_seconds
         with _peer_errors():
-            super().__init__(connect_all(seat, listener, encryption, is_over, _forming(seat).total_seconds()), is_over)
+            super().__init__(
+                connect_all(assignment, listener, encryption, is_over, _forming(assignment).total_seconds()), is_over
+            )
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         with _moved(outgoing, incoming, _CPU) as (sends, landing), _peer_errors():
@@ -222,16 +224,16 @@ class NcclGroup:
 
     likes_buckets = False  # each swap waits for its kernels
 
-    def __init__(self, seat: Seat) -> None:
-        self.rank = seat.rank
-        self.size = seat.size
-        self.grid = seat.grid
+    def __init__(self, assignment: RankAssignment) -> None:
+        self.rank = assignment.rank
+        self.size = assignment.size
+        self.grid = assignment.grid
         self.bytes_sent = 0
         self._device = torch.device("cuda", torch.cuda.current_device())
         options = c10d.ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=seat.timeout_seconds)
+        options._timeout = timedelta(seconds=assignment.timeout_seconds)
         with _peer_errors():
-            self._group = c10d.ProcessGroupNCCL(_store(seat), seat.rank, seat.size, options)
+            self._group = c10d.ProcessGroupNCCL(_store(assignment), assignment.rank, assignment.size, options)
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]) -> None:
         if not outgoing and not incoming:
@@ -251,30 +253,34 @@ class NcclGroup:
         self._group.abort()
 
 
-def form_group(seat: Seat, listener: Listener, encryption: Encryption | None, is_over: Callable[[], bool]) -> Group:
-    """Return the group of this seat's generation, once every member has joined: by NCCL if the seat names a store.
+def form_group(
+    assignment: RankAssignment, listener: Listener, encryption: Encryption | None, is_over: Callable[[], bool]
+) -> Group:
+    """Return the group once every member of the generation has joined: by NCCL if the assignment names a store.
 
     Raises PeerLost if a member does not join in time, and as soon as `is_over()`; later an exchange over TCP does.
     """
-    if seat.size == 1:
+    if assignment.size == 1:
         return LoneGroup()
-    return NcclGroup(seat) if seat.store else TcpGroup(seat, listener, encryption, is_over)
+    return NcclGroup(assignment) if assignment.store else TcpGroup(assignment, listener, encryption, is_over)
 
 
-def _forming(seat: Seat) -> timedelta:
+def _forming(assignment: RankAssignment) -> timedelta:
     """Return the timeout of forming a group; connecting to a dead peer or a closed store blocks for all of it."""
-    return timedelta(seconds=min(max(_FORMING_SECONDS, _FORMING_SECONDS_EACH * seat.size), seat.timeout_seconds))
+    return timedelta(
+        seconds=min(max(_FORMING_SECONDS, _FORMING_SECONDS_EACH * assignment.size), assignment.timeout_seconds)
+    )
 
 
-def _store(seat: Seat) -> Any:
-    assert seat.store is not None
-    host, port = seat.store
+def _store(assignment: RankAssignment) -> Any:
+    assert assignment.store is not None
+    host, port = assignment.store
     try:
         # A store that its driver has closed refuses the connection at once; TCPStore itself would retry.
-        socket.create_connection((host, port), timeout=_forming(seat).total_seconds()).close()
+        socket.create_connection((host, port), timeout=_forming(assignment).total_seconds()).close()
     except OSError as error:
         raise PeerLost(f"the generation is over already ({error})") from error
-    return c10d.TCPStore(host, port, is_master=False, timeout=_forming(seat), wait_for_workers=False)
+    return c10d.TCPStore(host, port, is_master=False, timeout=_forming(assignment), wait_for_workers=False)
 
 
 @contextmanager

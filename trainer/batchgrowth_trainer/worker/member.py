@@ -196,7 +196,7 @@ class Member:
         try:
             with reported_as_device_fault(f"a worker at update {self.replica.position.update}"):
                 group = form_group(
-                    order.seat, self.listener, encryption, lambda: self.control.is_over(order.generation)
+                    order.assignment, self.listener, encryption, lambda: self.control.is_over(order.generation)
                 )
                 self._catch_up(group)
                 _MemberGeneration(self, order, group, send).run()

@@ -11,7 +11,7 @@ from batchgrowth.evaluations import BestEvaluation
 from batchgrowth.position import Position
 from pydantic import Discriminator, TypeAdapter
 
-from batchgrowth_trainer.exchange.connections import Seat
+from batchgrowth_trainer.exchange.connections import RankAssignment
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.record.history import HistoryRow
 
@@ -26,7 +26,7 @@ class Order:
     The driver has the rows up to update `reported` and the evaluations up to epoch `evaluated`.
     """
 
-    seat: Seat
+    assignment: RankAssignment
     generation: int
     until: int
     evaluated: int

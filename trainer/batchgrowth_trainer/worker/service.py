@@ -159,8 +159,8 @@ def train_generation(run_id: str, order: messages.Order) -> messages.MemberOutco
     job = job_of(run_id)
     member = member_of(run_id)
     began = member.replica.position.update
-    rank = order.seat.rank
-    size = order.seat.size
+    rank = order.assignment.rank
+    size = order.assignment.size
     log.info("%s, update %d: generation %d begins, rank %d of %d", job, began, order.generation, rank, size)
     outcome = member.train(order, send, _encryption(worker, member.replica.spec))
     why = outcome.error or outcome.lost or "as ordered"
