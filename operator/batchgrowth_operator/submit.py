@@ -17,8 +17,7 @@ from batchgrowth.schema import FILE_PATH
 from batchgrowth.spec import API_VERSION, KIND, BatchGrowthJob
 from batchgrowth.spec.training import MOST_FILES
 
-from batchgrowth_operator.api.client import CONFLICT, GONE, Api, Refused
-from batchgrowth_operator.api.server import KINDS
+from batchgrowth_operator.api.client import CONFLICT, GONE, KINDS, Api, Refused
 from batchgrowth_operator.seen.observed import Object, Ref
 
 LARGEST_CODE_BYTES = 1_000_000

@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 from batchgrowth import names
 from batchgrowth.contract.progress import Progress
-from batchgrowth_operator.api.client import Api
-from batchgrowth_operator.api.server import KINDS
+from batchgrowth_operator.api.client import KINDS, Api
 from batchgrowth_operator.seen.observed import Ref
 
 ROOT = Path(__file__).parents[2]

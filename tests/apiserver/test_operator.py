@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from batchgrowth import names
-from batchgrowth_operator.api.server import EVENTS, KINDS
+from batchgrowth_operator.api.client import EVENTS, KINDS
+from batchgrowth_operator.children.scheduler import SETTLED_AFTER_SECONDS
 from batchgrowth_operator.seen.observed import Ref
-from batchgrowth_operator.seen.problems import SETTLED_AFTER_SECONDS
 from operator_field import CHILDREN, CLAIM, CLUSTER, JOB, KEPT, PLAN, TRAINER, WORKERS, Field, until
 
 ROOT = Path(__file__).parents[2]

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
-from batchgrowth_operator.api.client import Refused, connect
+from batchgrowth_operator.api.client import KINDS, Refused, connect
 from batchgrowth_operator.api.events import EventPoster
-from batchgrowth_operator.api.server import KINDS
-from batchgrowth_operator.children.writes import Event
+from batchgrowth_operator.job.events import Event
 from batchgrowth_operator.seen.observed import Observed, Ref
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
 from operator_field import CHILDREN, CLAIM, CLUSTER, KEPT, TRAINER, WORKERS, Field, until

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 from batchgrowth import names
-from batchgrowth_operator.api.server import KINDS
+from batchgrowth_operator.api.client import KINDS
 from operator_account import ACCOUNT, HOME, grant, rendered, token_kubeconfig
 from operator_field import CLUSTER, JOB, KEPT, ROOT, TRAINER, WORKERS, Field, live, until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from batchgrowth import names
 from batchgrowth.errors import WorkloadError
-from batchgrowth_operator.api.server import EVENTS, KINDS
+from batchgrowth_operator.api.client import EVENTS, KINDS
 from batchgrowth_operator.seen.observed import TRAINER as CONTAINER
 from batchgrowth_operator.seen.observed import Ref
 from operator_field import CHILDREN, JOB, PLAN, TRAINER, WORKERS, Field, until

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from batchgrowth_operator.api import cache, client
 from batchgrowth_operator.api.cache import Key, Store, Sweep
-from batchgrowth_operator.api.server import JOBS, WATCHED
+from batchgrowth_operator.api.client import JOBS, WATCHED
 from batchgrowth_operator.seen.observed import Ref, ref_of
 from operator_field import JOB, KEPT, PLAN, Field, until
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from batchgrowth_operator.api.client import Refused
-from batchgrowth_operator.api.server import EVENTS, KINDS
+from batchgrowth_operator.api.client import EVENTS, KINDS, Refused
 from batchgrowth_operator.seen.observed import Ref
 from operator_field import CLUSTER, JOB, PLAN, TRAINER, WORKERS, Field, until
 

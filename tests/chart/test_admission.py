@@ -7,7 +7,7 @@ from typing import Any
 
 from batchgrowth import names
 from batchgrowth.manifest.pod_limits import CAPABILITIES
-from batchgrowth_operator.api.server import EVENTS, JOBS, LEASES, READ_ONLY, UNWATCHED, WATCHED
+from batchgrowth_operator.api.client import EVENTS, JOBS, LEASES, READ_ONLY, UNWATCHED, WATCHED
 
 Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]

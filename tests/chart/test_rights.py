@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from batchgrowth_operator.api.server import EVENTS, JOBS, READ_ONLY, UNWATCHED, WATCHED, Kind
+from batchgrowth_operator.api.client import EVENTS, JOBS, READ_ONLY, UNWATCHED, WATCHED, Kind
 
 from charts.folders import CHART
 

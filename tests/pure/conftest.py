@@ -17,8 +17,7 @@ from batchgrowth import names
 from batchgrowth.contract.progress import Progress
 from batchgrowth.manifest.pod_limits import PodLimits
 from batchgrowth.plan import BatchDecision, make_plan
-from batchgrowth_operator.children.writes import Writes
-from batchgrowth_operator.job.reconcile import reconcile
+from batchgrowth_operator.job.reconcile import Writes, reconcile
 from batchgrowth_operator.seen.clock import seconds_since
 from batchgrowth_operator.seen.observed import (
     Failure,

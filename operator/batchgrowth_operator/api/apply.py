@@ -2,8 +2,10 @@
 
 import logging
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from batchgrowth.spec import API_VERSION, KIND
 
@@ -11,14 +13,15 @@ from batchgrowth_operator.api.cache import Store, key_of
 from batchgrowth_operator.api.client import CONFLICT, GONE, Api, Refused
 from batchgrowth_operator.api.events import EventPoster
 from batchgrowth_operator.api.leader import bounded
-from batchgrowth_operator.children.writes import Manifest, Writes
-from batchgrowth_operator.job.events import status_refused
-from batchgrowth_operator.job.log_lines import applied, changes, deleted, heading
-from batchgrowth_operator.job.status import declared
-from batchgrowth_operator.seen.observed import Failure, Observed, Ref, is_owned_by, ref_of
+from batchgrowth_operator.job.events import applied, changes, deleted, heading, status_refused
+from batchgrowth_operator.job.reconcile import Writes
+from batchgrowth_operator.seen.observed import Failure, Manifest, Observed, Ref, is_owned_by, ref_of
 from batchgrowth_operator.seen.situation import stored_status
 
 log = logging.getLogger(__name__)
+
+_FIELD = re.compile(r"\.status\.([\w.]+(?:\[[^\]]*\][\w.]*)*): field not declared in schema")
+_INDEX = re.compile(r"\[[^\]]*\]")
 
 
 class Outdated(Exception):
@@ -80,7 +83,7 @@ class Writer:
             except Refused as refused:
                 # An older CRD refuses a status as a whole for a field that it does not declare, even by server-side
                 # apply, and even if unknown fields may be dropped.
-                known = declared(manifest["status"], str(refused))
+                known = without_undeclared(manifest["status"], str(refused))
                 if known is None:
                     raise
                 stored = self._writing().apply({**manifest, "status": known}, "status")
@@ -88,7 +91,7 @@ class Writer:
             if refused.code in (CONFLICT, GONE):
                 raise Outdated from refused
             return Failure(Ref(KIND, seen.name), refused.code, str(refused))
-        self.store.update(stored, is_concluded=writes.is_conclusive)
+        self.store.update(stored, is_progress_only=writes.is_progress_only)
         about = heading(seen, writes.status)
         written = replace(seen, job={**seen.job, "status": writes.status})
         for line in changes(stored_status(seen), stored_status(written)):
@@ -122,9 +125,30 @@ class Writer:
             self._writing().delete(ref, seen.namespace, found["metadata"]["uid"], propagation)
         except Refused as refused:
             return [Failure(ref, refused.code, str(refused))]
-        log.info("%s: %s", heading(seen), deleted(writes, ref))
+        log.info("%s: %s", heading(seen), deleted(ref, writes.recreated.get(ref)))
         return []
 
     def _writing(self) -> Api:
         """Return the API for the next write. Raises NotLeading if this process, after a pause, must not write."""
         return bounded(self.api, self.seconds_left())
+
+
+def without_undeclared(status: dict[str, Any], refusal: str) -> dict[str, Any] | None:
+    """Return the status without the fields that the API server's refusal calls undeclared; None if it names none."""
+    paths = [_INDEX.sub("", path).split(".") for path in _FIELD.findall(refusal)]
+    kept: Any = status
+    for path in paths:
+        kept = _without(kept, path)
+    return kept if paths else None
+
+
+def _without(value: Any, path: list[str]) -> Any:
+    """Return the value without the field at the path, in every entry of lists."""
+    if isinstance(value, list):
+        return [_without(entry, path) for entry in value]
+    name, *rest = path
+    if not isinstance(value, dict) or name not in value:
+        return value
+    if not rest:
+        return {key: inner for key, inner in value.items() if key != name}
+    return {**value, name: _without(value[name], rest)}

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from batchgrowth import names
 from batchgrowth.spec import KIND
 
-from batchgrowth_operator.api.client import TIMEOUT_SECONDS, Api, Refused
-from batchgrowth_operator.api.server import JOBS, WATCHED
+from batchgrowth_operator.api.client import JOBS, TIMEOUT_SECONDS, WATCHED, Api, Refused
 from batchgrowth_operator.seen.observed import Object, Ref, labels_of, ref_of
 
 POD_METADATA = frozenset(
@@ -40,8 +39,6 @@ TOMBSTONE_SECONDS = 2.0 * TIMEOUT_SECONDS
 Watches report the states of an object in their order, so such a response is the latest that can still arrive. Should
 one arrive later all the same, the sweep finds an object that the API server does not have, and discards it.
 """
-
-
 SWEEP_SECONDS = 60.0
 """Time between two sweeps."""
 GRACE_SECONDS = 5.0
@@ -73,7 +70,7 @@ class Cached(Protocol):
 
     @property
     def version(self) -> int:
-        """The object's resource version."""
+        """Return the object's resource version."""
 
     def unpacked(self) -> Object:
         """Return the object, which the caller must not change."""
@@ -115,31 +112,32 @@ class Store:
     def __init__(self) -> None:
         self._objects: dict[Key, dict[Ref, Cached]] = {}
         self._gone: dict[Key, dict[Ref, Tombstone]] = {}  # by the time of the removal
-        self._concluded: dict[Key, int] = {}  # the version of the job
+        self._progress_echoes: dict[Key, int] = {}  # the version of the job
         self._lock = Lock()  # watches write from the event loop, responses from threads
 
-    def update(self, body: Object, *, is_concluded: bool = False) -> Key:
+    def update(self, body: Object, *, is_progress_only: bool = False) -> Key:
         """Store the object unless a newer version is known, and return the key of its job.
 
-        See `is_concluded` for the argument of that name.
+        `is_progress_only` is set for a job whose status this process just wrote: see `is_progress_echo`.
         """
         key = key_of(body)
         ref = ref_of(body)
         with self._lock:
             if version_of(body) > max(self._known(key, ref), self._removed(key, ref)):
                 self._objects.setdefault(key, {})[ref] = _cached(body)
-                if is_concluded:
-                    self._concluded[key] = version_of(body)
+                if is_progress_only:
+                    self._progress_echoes[key] = version_of(body)
         return key
 
-    def is_concluded(self, body: Object) -> bool:
-        """Return whether this state of a job only echoes a write of this process, after which no pass needs to follow.
+    def is_progress_echo(self, body: Object) -> bool:
+        """Return whether a job that a watch reports is the echo of a status of this process with new progress alone.
 
-        A pass that only writes progress leaves nothing for the next one to decide (`Writes.is_conclusive`), so the
-        writer stores the version that it made as concluded. The watch reports that version too, and its handler, which
-        asks here, wakes nobody. A version that another process made is never concluded.
+        Every write comes back through the watch and wakes the job, since most writes are followed by more to decide. A
+        pass that wrote progress alone (`Writes.is_progress_only`) left nothing to decide, so the writer stores the
+        version that it made here, and the watch's handler, which asks, wakes nobody: that saves every second pass of a
+        job that trains. A version that another process made is no echo, even if its status says the same.
         """
-        return body["kind"] == KIND and self._concluded.get(key_of(body)) == version_of(body)
+        return body["kind"] == KIND and self._progress_echoes.get(key_of(body)) == version_of(body)
 
     def refresh(self, key: Key, body: Object) -> None:
         """Store an object just read from the API server under that job, whatever its labels are."""
@@ -178,11 +176,11 @@ class Store:
         found = self._objects.get(key, {}).get(ref)
         return None if found is None else found.unpacked()
 
-    def pods(self, key: Key) -> Iterator[Object]:
+    def pods(self, key: Key) -> list[Object]:
         """Return the known pods of a job."""
         with self._lock:
             found = list(self._objects.get(key, {}).items())
-        return (packed.unpacked() for ref, packed in found if ref.kind == "Pod")
+        return [packed.unpacked() for ref, packed in found if ref.kind == "Pod"]
 
     def refs(self, key: Key) -> Collection[Ref]:
         """Return the known objects of a job, the job included."""
@@ -208,7 +206,7 @@ class Store:
 
     def _forget_if_empty(self, key: Key) -> None:
         if not self._objects.get(key):
-            for states in (self._objects, self._gone, self._concluded):
+            for states in (self._objects, self._gone, self._progress_echoes):
                 states.pop(key, None)
 
     def _removed(self, key: Key, ref: Ref) -> int:

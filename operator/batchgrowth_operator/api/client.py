@@ -1,6 +1,6 @@
-"""A thin, counting client for the API server, with the few requests that the operator makes.
+"""A thin client for the API server: the kinds that the operator reads and writes, its requests, and the server's clock.
 
-Paths come from the table in `server` and not from discovery, so that an unknown kind is a result and not an error.
+Paths come from the table of kinds below and not from discovery, so that an unknown kind is a result and not an error.
 """
 
 import copy
@@ -8,18 +8,67 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError
+from batchgrowth.manifest.crd import GROUP, PLURAL, VERSION
+from batchgrowth.spec import KIND
 from kubernetes import client, config
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import DynamicApiError
 from urllib3.exceptions import HTTPError
 
-from batchgrowth_operator.api.server import EVENTS, KINDS, LEASES, Kind, ServerClock
 from batchgrowth_operator.seen.observed import Object, Ref
+
+
+class Kind(NamedTuple):
+    """A kind's group (empty for the core), version and plural."""
+
+    group: str
+    version: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """Return the apiVersion of manifests."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        """Return the URL path of an object, of all in a namespace, or without a namespace of all in the cluster."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = ("namespaces", namespace) if namespace else ()
+        return "/".join(filter(None, (root, *scope, self.plural, name, subresource)))
+
+
+JOBS = {KIND: Kind(GROUP, VERSION, PLURAL)}
+"""The kind of the jobs."""
+WATCHED = {
+    "ConfigMap": Kind("", "v1", "configmaps"),
+    "DaskCluster": Kind("kubernetes.dask.org", "v1", "daskclusters"),
+    "Deployment": Kind("apps", "v1", "deployments"),
+    "Job": Kind("batch", "v1", "jobs"),
+    "NetworkPolicy": Kind("networking.k8s.io", "v1", "networkpolicies"),
+    "PersistentVolumeClaim": Kind("", "v1", "persistentvolumeclaims"),
+    "Pod": Kind("", "v1", "pods"),
+    "Role": Kind("rbac.authorization.k8s.io", "v1", "roles"),
+    "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
+    "Service": Kind("", "v1", "services"),
+    "ServiceAccount": Kind("", "v1", "serviceaccounts"),
+}
+"""Children, pods and the scheduler's Service, watched by their job label."""
+READ_ONLY = frozenset({"Pod", "Service"})
+"""Watched kinds that the operator never writes."""
+UNWATCHED = {"Secret": Kind("", "v1", "secrets")}
+"""Kinds read by name only, so that the operator needs no permission to list Secrets."""
+KINDS = JOBS | WATCHED | UNWATCHED
+"""The kinds of jobs and of all their children."""
+EVENTS = Kind("", "v1", "events")
+LEASES = Kind("coordination.k8s.io", "v1", "leases")
 
 CONNECTIONS = 16
 """Connections that the client keeps open."""
@@ -58,6 +107,36 @@ class Access:
     private_key_path: str | None
     scheme: str | None
     token: str | None
+
+
+class ServerClock:
+    """The API server's time of day, from the `Date` of its responses.
+
+    It starts with this machine's time of day and advances with the monotonic clock, so that nothing that happens to
+    this machine's clock afterwards matters. A response corrects it if the two cannot both be right.
+    """
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+        self._lock = Lock()  # requests are made in many threads
+
+    def now(self) -> datetime:
+        """Return the current time, in UTC."""
+        return datetime.fromtimestamp(self._offset + time.monotonic(), UTC)
+
+    def correct(self, date: str | None, requested: float) -> None:
+        """Correct the clock by the `Date` of a response; its request was sent at that time of the monotonic clock.
+
+        The server read its clock between then and now, and cut off the fraction of the second. A response without a
+        date, or with one that cannot be read, changes nothing.
+        """
+        arrived = time.monotonic()
+        try:
+            said = parsedate_to_datetime(date or "").timestamp()
+        except ValueError:
+            return
+        with self._lock:
+            self._offset = min(max(self._offset, said - arrived), said + 1 - requested)
 
 
 class Api:

@@ -21,9 +21,9 @@ from batchgrowth_operator.api.cache import Key, key_of
 from batchgrowth_operator.api.client import Api, Refused
 from batchgrowth_operator.api.leader import bounded
 from batchgrowth_operator.children.drift import digest
-from batchgrowth_operator.children.writes import Event, Manifest
+from batchgrowth_operator.job.events import Event
 from batchgrowth_operator.seen.clock import timestamp, timestamp_ms
-from batchgrowth_operator.seen.observed import Observed
+from batchgrowth_operator.seen.observed import Manifest, Observed
 
 WINDOW_SECONDS = 600.0
 """Time after its last occurrence in which an event counts as the same."""

@@ -11,8 +11,7 @@ from batchgrowth.spec.pods import OF_PODS
 
 from batchgrowth_operator.children.drift import digest, is_smaller
 from batchgrowth_operator.children.pods import METRICS_PORT
-from batchgrowth_operator.children.writes import Manifest
-from batchgrowth_operator.seen.observed import CLAIM, TlsSecrets
+from batchgrowth_operator.seen.observed import CLAIM, Manifest, TlsSecrets
 from batchgrowth_operator.seen.situation import Situation
 from batchgrowth_operator.seen.storage import class_of, size_of
 

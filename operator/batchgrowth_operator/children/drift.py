@@ -28,6 +28,8 @@ _SUFFIXES = {"m": Fraction(1, 1000), "k": Fraction(1000)} | {
 }
 _QUANTITIES = frozenset({"requests", "limits", "overhead", "sizeLimit", "divisor"})
 """Fields of pods that are quantities or maps of them. Elsewhere, as in an environment variable, 1 is not 1.0."""
+_EMPTY: tuple[Any, ...] = (None, "", False, 0, {}, [])
+"""Values that the API server may leave out."""
 
 
 def digest(value: Any) -> str:
@@ -42,8 +44,7 @@ def is_in_place(found: Object, manifest: Mapping[str, Any]) -> bool:
     Two reads of one version of an object are the same, so each version is compared once: a report of progress, which
     changes one child, must not cost the comparison of all.
     """
-    wanted = annotations_of(manifest)
-    if annotations_of(found).get(names.MANIFEST) != wanted[names.MANIFEST]:
+    if annotations_of(found).get(names.MANIFEST) != manifest["metadata"]["annotations"][names.MANIFEST]:
         return False
     uid = found["metadata"].get("uid")
     version = found["metadata"].get("resourceVersion")
@@ -83,8 +84,10 @@ def drifted(found: Any, wanted: Any, path: Path = ()) -> Iterator[Path]:
             yield path
     elif isinstance(wanted, list):
         yield from _drifted_list(found or [], wanted, path)
-    elif not (_same(found, wanted) or (not _QUANTITIES.isdisjoint(path[-2:]) and _same_quantity(found, wanted))):
-        yield path
+    elif found != wanted and not (found in _EMPTY and wanted in _EMPTY):
+        amount = None if _QUANTITIES.isdisjoint(path[-2:]) else _quantity(found)
+        if amount is None or amount != _quantity(wanted):
+            yield path
 
 
 def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
@@ -100,16 +103,6 @@ def _drifted_list(found: Any, wanted: list[Any], path: Path) -> Iterator[Path]:
         by_key = {entry.get(key): entry for entry in found if isinstance(entry, Mapping)}
         for entry in wanted:
             yield from drifted(by_key.get(entry[key]), entry, (*path, (key, entry[key])))
-
-
-def _same(found: Any, wanted: Any) -> bool:
-    nothing: tuple[Any, ...] = (None, "", False, 0, {}, [])
-    return bool(found == wanted) or (found in nothing and wanted in nothing)
-
-
-def _same_quantity(one: Any, other: Any) -> bool:
-    first = _quantity(one)
-    return first is not None and first == _quantity(other)
 
 
 def is_smaller(one: str, other: str) -> bool:

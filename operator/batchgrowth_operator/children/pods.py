@@ -10,7 +10,7 @@ from batchgrowth.spec import JobSpec
 from batchgrowth.spec.pods import SOURCE_FOLDER, SOURCE_VOLUME, merged, plain
 
 from batchgrowth_operator.children.drift import digest
-from batchgrowth_operator.seen.observed import Object, annotations_of, mounted_claims
+from batchgrowth_operator.seen.observed import Manifest, Object, annotations_of, mounted_claims
 from batchgrowth_operator.seen.situation import Situation
 from batchgrowth_operator.seen.storage import store_of
 
@@ -50,16 +50,21 @@ def image_inputs(s: Situation) -> dict[str, Any]:
     }
 
 
-def inputs_digest(found: Object) -> str:
-    """Return the digest of the inputs from which a DaskCluster or a trainer's Job was made, as its own pod has them.
+def has_other_inputs(found: Object, manifest: Manifest) -> bool:
+    """Return whether a DaskCluster or trainer's Job was made from other inputs, so that only a new one has the current.
 
-    The pod template of a Job, which cannot be edited, names it if users added parts to the pod.
+    Its annotation says so, and its pods, because others may edit the one and webhooks may rewrite the other. Children
+    of other kinds have no inputs: they are changed in place.
     """
+    wanted: str | None = manifest["metadata"]["annotations"].get(names.INPUTS)
+    if wanted is None or annotations_of(found).get(names.INPUTS, wanted) == wanted:
+        return False
     spec = found["spec"]
     template = spec.get("template") or {}
+    # A Job's pod template, which cannot be edited, names the digest if users added parts to the pod.
     told = annotations_of(template).get(names.INPUTS) if "metadata" in template else None
     if told:
-        return told
+        return told != wanted
     pod = (template or spec["scheduler"])["spec"]
     [first, *_] = pod.get("containers") or [{}]
     inputs = {
@@ -72,7 +77,7 @@ def inputs_digest(found: Object) -> str:
         store = store_of(first)
         if store:
             inputs["store"] = store
-    return digest(inputs)
+    return digest(inputs) != wanted
 
 
 def container(s: Situation, name: str, command: list[str], **parts: Any) -> dict[str, Any]:

@@ -1,4 +1,9 @@
-"""The DaskCluster: the scheduler, under a name that users' tools find, and no workers of its own."""
+"""The DaskCluster: the scheduler, under a name that users' tools find, and no workers of its own.
+
+The Dask operator makes its parts, a Deployment and a Service, and this file says when to ask for them again.
+"""
+
+from typing import NamedTuple
 
 from batchgrowth import names
 
@@ -14,8 +19,9 @@ from batchgrowth_operator.children.pods import (
     liveness_probe,
     pod_spec,
 )
-from batchgrowth_operator.children.writes import Manifest
-from batchgrowth_operator.seen.problems import CREATE_PARTS, missing_parts
+from batchgrowth_operator.children.workers import last_nudge
+from batchgrowth_operator.seen.clock import Clock, seconds_until, timestamp_ms
+from batchgrowth_operator.seen.observed import Manifest, Observed, Ref, annotations_of
 from batchgrowth_operator.seen.situation import Situation
 
 DASK = "kubernetes.dask.org/v1"
@@ -24,6 +30,11 @@ RELOADS = ("--preload", "batchgrowth_trainer.worker.certificates")
 COMM = "tcp-comm"
 HTTP = "http-dashboard"
 """Names of the ports: the DaskCluster's schema wants the port of a probe or service to be a string."""
+SETTLED_AFTER_SECONDS = 20.0
+"""Time for the Dask operator to create the parts of a new DaskCluster and for the watch to report them, and time for
+which a part must be missing after that."""
+CREATE_PARTS = "Created"
+"""The one phase in which the Dask operator creates the missing parts of a DaskCluster."""
 
 
 def dask_cluster(s: Situation) -> Manifest:
@@ -71,3 +82,60 @@ def dask_cluster(s: Situation) -> Manifest:
     if missing is not None and missing.are_requested:
         manifest["status"] = {"phase": CREATE_PARTS}
     return manifest
+
+
+class MissingParts(NamedTuple):
+    """That the DaskCluster lacks a part: since when, and whether the Dask operator must be asked to create it again."""
+
+    since: str
+    are_requested: bool
+
+
+def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
+    """Return what the DaskCluster lacks that only the Dask operator can create again; None if it lacks nothing.
+
+    A part counts as lost only after a while: in a namespace that is being deleted it goes just before the job, and a
+    Dask operator that is asked for it there retries without end and keeps its finalizer, so the namespace remains.
+    """
+    if seen.cluster is None:
+        return None
+    phase = (seen.cluster.get("status") or {}).get("phase")
+    known = annotations_of(seen.cluster).get(names.PARTS_MISSING)
+    if phase == CREATE_PARTS and known is not None:
+        # Until the Dask operator changes the phase, it is ours: if we left it out, the API server would remove it,
+        # which leaves a status of null, and that the schema of a DaskCluster refuses.
+        return MissingParts(known, are_requested=True)
+
+    has_service = Ref("Service", names.scheduler(seen.name)) in seen.parts
+    if phase not in ("Pending", "Running") or (seen.scheduler is not None and has_service):
+        return None
+
+    # A time far in the future was written before the clock was set back, and says nothing about an age.
+    created = seen.cluster["metadata"].get("creationTimestamp")
+    is_dated = seconds_until(created, clock.now) <= SETTLED_AFTER_SECONDS
+    if is_dated and not clock.passed(created, SETTLED_AFTER_SECONDS):
+        return None
+    if seconds_until(known, clock.now) > SETTLED_AFTER_SECONDS:
+        known = None
+    if clock.passed(known, SETTLED_AFTER_SECONDS):
+        return MissingParts(timestamp_ms(clock.now), are_requested=True)
+    return MissingParts(known or timestamp_ms(clock.now), are_requested=False)
+
+
+def nudged_scheduler(seen: Observed, clock: Clock) -> Manifest | None:
+    """Return the scheduler's Deployment with a new annotation alone, since the Dask operator owns the rest.
+
+    None if it needs no nudge now.
+    """
+    nudge = last_nudge(seen.scheduler, clock)
+    if seen.scheduler is None or nudge is None or annotations_of(seen.scheduler).get(names.RETRIED) == nudge:
+        return None
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": names.scheduler(seen.name),
+            "namespace": seen.namespace,
+            "annotations": {names.RETRIED: nudge},
+        },
+    }

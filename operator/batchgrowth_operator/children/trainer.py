@@ -21,8 +21,7 @@ from batchgrowth_operator.children.pods import (
     scheduler_address,
     with_own_parts,
 )
-from batchgrowth_operator.children.writes import Manifest
-from batchgrowth_operator.seen.observed import TRAINER
+from batchgrowth_operator.seen.observed import TRAINER, Manifest
 from batchgrowth_operator.seen.outcome import REASONS, restarts_before
 from batchgrowth_operator.seen.situation import Situation
 from batchgrowth_operator.seen.storage import STORE_VARIABLE, VOLUME

@@ -1,4 +1,4 @@
-"""The Deployment of all worker pods, and the nudge by which Kubernetes retries the creation of refused ones.
+"""The Deployment of all worker pods, and the nudge by which Kubernetes retries to create refused ones.
 
 How many replicas it has is computed in job/workforce.py.
 """
@@ -27,9 +27,8 @@ from batchgrowth_operator.children.pods import (
     scheduler_address,
     with_own_parts,
 )
-from batchgrowth_operator.children.writes import Manifest
 from batchgrowth_operator.seen.clock import Clock, parse_timestamp, timestamp
-from batchgrowth_operator.seen.observed import Object, Observed, annotations_of
+from batchgrowth_operator.seen.observed import Manifest, Object
 from batchgrowth_operator.seen.problems import replica_failure
 from batchgrowth_operator.seen.situation import Situation
 
@@ -116,22 +115,3 @@ def last_nudge(deployment: Object | None, clock: Clock) -> str | None:
     if window <= int(since.timestamp() // NUDGE_SECONDS):
         return None
     return timestamp(datetime.fromtimestamp(window * NUDGE_SECONDS, UTC))
-
-
-def nudged_scheduler(seen: Observed, clock: Clock) -> Manifest | None:
-    """Return the scheduler's Deployment with a new annotation alone, since the Dask operator owns the rest.
-
-    None if it needs no nudge now.
-    """
-    nudge = last_nudge(seen.scheduler, clock)
-    if seen.scheduler is None or nudge is None or annotations_of(seen.scheduler).get(names.RETRIED) == nudge:
-        return None
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {
-            "name": names.scheduler(seen.name),
-            "namespace": seen.namespace,
-            "annotations": {names.RETRIED: nudge},
-        },
-    }

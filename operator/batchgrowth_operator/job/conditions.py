@@ -17,7 +17,7 @@ from batchgrowth_operator.seen.outcome import (
     truncated,
     unreachable_pods,
 )
-from batchgrowth_operator.seen.problems import is_ready, trainer_problem
+from batchgrowth_operator.seen.problems import trainer_problem
 from batchgrowth_operator.seen.situation import Mode, Situation, condition
 from batchgrowth_operator.seen.storage import class_of, size_of
 
@@ -101,11 +101,11 @@ def cluster_ready(s: Situation, w: Workforce) -> Verdict:
     """Say whether the scheduler is ready and the stage's workers have joined, or the problem that prevents it."""
     if s.mode is not Mode.ACTIVE and not s.seen.failures:
         return Verdict("False", "Released", f"The job is {s.mode.value}.")
-    if w.ready >= w.desired and is_ready(s.seen) and not s.seen.failures:
+    if w.ready >= w.desired and s.seen.is_scheduler_ready and not s.seen.failures:
         return Verdict("True", "AllWorkersJoined", f"The scheduler is ready and {counted(w.desired, 'worker')} joined.")
     if s.cluster_problem is not None:
         return Verdict("False", *s.cluster_problem)
-    if not is_ready(s.seen):
+    if not s.seen.is_scheduler_ready:
         return Verdict("False", "WaitingForScheduler", "The scheduler is starting.")
     return Verdict("False", "WaitingForWorkers", _joined(w))
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from batchgrowth import names
 
 from batchgrowth_operator.children.drift import Path, drifted, shown
-from batchgrowth_operator.children.writes import Manifest
 from batchgrowth_operator.seen.clock import Clock, backoff_seconds
-from batchgrowth_operator.seen.observed import Object, Observed, PutBack, Ref, annotations_of, ref_of
+from batchgrowth_operator.seen.observed import Manifest, Object, Observed, PutBack, Ref, annotations_of, ref_of
 
 FREE_ROUNDS = 5
 """Times that a field is put back at once."""

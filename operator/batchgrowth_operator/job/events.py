@@ -1,13 +1,25 @@
-"""Kubernetes events: a sentence for each change of a condition and for each stage that begins."""
+"""What people are told about a job: its Kubernetes events, and the lines of the log for someone on call."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Literal
 
-from batchgrowth.contract.status import HELD_UP, STAGE_BEGAN, STATUS_REFUSED, Condition, JobStatus, StageRecord
+from batchgrowth import names
+from batchgrowth.contract.status import (
+    HELD_UP,
+    STAGE_BEGAN,
+    STATUS_REFUSED,
+    Condition,
+    JobStatus,
+    WorkersStatus,
+)
 from batchgrowth.errors import redacted
+from batchgrowth.spec import KIND
 
-from batchgrowth_operator.children.writes import Event
+from batchgrowth_operator.children.drift import drifted, shown
 from batchgrowth_operator.job.conditions import counted
-from batchgrowth_operator.seen.observed import Failure
+from batchgrowth_operator.seen.observed import Failure, Manifest, Observed, Ref, annotations_of, ref_of
 from batchgrowth_operator.seen.outcome import truncated
 from batchgrowth_operator.seen.situation import condition
 
@@ -32,6 +44,17 @@ RECOVERIES = {
 """Events of conditions that went back to normal."""
 LARGEST_WRITTEN_OUT = 10**9
 """Measured values from here on are written with an exponent."""
+MOST_FIELDS = 4
+"""Changed fields of a child that a line of the log names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes event about the job, as `kubectl describe` shows it."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
 
 
 def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> tuple[Event, ...]:
@@ -40,8 +63,9 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
     `quantity` is what the job's growth rule measures; empty if it measures nothing.
     """
     events = []
+    stored: dict[str, Condition] = {one.type: one for one in previous.conditions}
     for now in new.conditions:
-        before = condition(previous, now.type)
+        before = stored.get(now.type)
         if now.reason in QUIET:
             continue
         if before is None:
@@ -54,15 +78,18 @@ def events_between(previous: JobStatus, new: JobStatus, quantity: str = "") -> t
 
     known = {(record.index, record.start_time) for record in previous.history}
     for last, record in pairwise((None, *new.history)):
-        if record is not None and (record.index, record.start_time) not in known:
-            events.append(Event("Normal", STAGE_BEGAN, _beginning(last, record, quantity)))
+        if record is None or (record.index, record.start_time) in known:
+            continue
+        text = f"Stage {record.index} began with batch size {record.batch_size}."
+        # A measured decision is told if it follows the stage before it in the history, which may have been cut.
+        if quantity and last is not None and last.index + 1 == record.index:
+            batch = f"Batch {last.batch_size:,} → {record.batch_size:,}"
+            if last.batch_size == record.batch_size:
+                batch = f"Batch stays at {record.batch_size:,}"
+            value = "too large to measure" if record.measured is None else measured_value(float(record.measured))
+            text = f"{batch}: {quantity} {value}."
+        events.append(Event("Normal", STAGE_BEGAN, text))
     return tuple(events)
-
-
-def status_refused(failure: Failure) -> Event:
-    """Return the event about a status that was refused, which no condition can tell."""
-    text = f"The API server refuses the job's status: {failure.message}"
-    return Event("Warning", STATUS_REFUSED, truncated(redacted(text)))
 
 
 def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new: JobStatus) -> str:
@@ -77,18 +104,95 @@ def _sentence(before: Condition | None, now: Condition, previous: JobStatus, new
     return RECOVERIES.get(now.reason, now.message)
 
 
-def _beginning(before: StageRecord | None, record: StageRecord, quantity: str) -> str:
-    """Return how a stage began: by which decision, if a measured one follows the stage before it in the history."""
-    if not quantity or before is None or before.index + 1 != record.index:
-        return f"Stage {record.index} began with batch size {record.batch_size}."
-    value = "too large to measure" if record.measured is None else measured_value(float(record.measured))
-    if before.batch_size == record.batch_size:
-        return f"Batch stays at {record.batch_size:,}: {quantity} {value}."
-    return f"Batch {before.batch_size:,} → {record.batch_size:,}: {quantity} {value}."
-
-
 def measured_value(value: float) -> str:
     """Return three digits, or the whole number if it has more: 0.0312, 610, 16,000."""
     if 100 <= abs(value) < LARGEST_WRITTEN_OUT:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def status_refused(failure: Failure) -> Event:
+    """Return the event about a status that was refused, which no condition can tell."""
+    text = f"The API server refuses the job's status: {failure.message}"
+    return Event("Warning", STATUS_REFUSED, truncated(redacted(text)))
+
+
+def heading(seen: Observed, status: Mapping[str, Any] | None = None) -> str:
+    """Return how each line about a job begins: with its namespace and name, and once it trains with its update.
+
+    `status` is the one that was just written; without it the stored one counts.
+    """
+    known = status or seen.job.get("status") or {}
+    update = (known.get("trainerStatus") or {}).get("update")
+    job = f"{seen.namespace}/{seen.name}"
+    return job if update is None else f"{job}, update {update}"
+
+
+def taken_up(stored: JobStatus) -> str:
+    """Return the line about a job that this process sees for the first time."""
+    if not stored.conditions:
+        return "a new job"
+    requested = stored.workers.requested if stored.workers else 0
+    return f"taken up in phase {stored.phase} with {counted(requested, 'worker')} requested"
+
+
+def changes(before: JobStatus, new: JobStatus) -> Iterator[str]:
+    """Return a line for each thing that a status tells and the one before did not; progress alone is none."""
+    for stage in new.history:
+        if stage.index not in {known.index for known in before.history}:
+            yield f"stage {stage.index} began with batch size {stage.batch_size}"
+    workers_before = before.workers or WorkersStatus()
+    workers = new.workers or workers_before
+    is_resized = workers.requested != workers_before.requested
+    if is_resized:
+        resizing = condition(new, "Resizing")
+        why = f": {resizing.message}" if resizing else ""
+        yield f"requests {counted(workers.requested, 'worker')} instead of {workers_before.requested}{why}"
+    has_joined = workers.resize_seconds not in (None, workers_before.resize_seconds)
+    if has_joined:
+        yield f"{counted(workers.ready, 'worker')} joined within {workers.resize_seconds} s of the request"
+    if new.restarts > before.restarts:
+        yield f"restart {new.restarts} of the trainer"
+    for now in new.conditions:
+        was = condition(before, now.type)
+        if now.type == "Resizing" and (is_resized or has_joined):
+            is_told = False  # a line above says so
+        elif was is None:
+            is_told = now.status == "True" or (now.type, now.status) in BAD
+        else:
+            is_told = (now.status, now.reason) != (was.status, was.reason)
+        if is_told:
+            yield redacted(f"{now.type} is {now.status}, {now.reason}: {now.message}")
+    if new.phase != before.phase:
+        yield f"phase {before.phase} → {new.phase}"
+
+
+def applied(seen: Observed, manifest: Manifest) -> str:
+    """Return the line about a child that was created or changed: what changed, but for a Secret's values."""
+    ref = ref_of(manifest)
+    name = f"{ref.kind}/{ref.name}"
+    found = seen.children.get(ref, seen.parts.get(ref))
+    if found is None:
+        return f"created {name}, which did not exist"
+    fields = [shown(path) for path in drifted(found, manifest) if path[-1] != names.MANIFEST]
+    text = ", ".join(fields[:MOST_FIELDS]) + (", …" if len(fields) > MOST_FIELDS else "")
+    digest = annotations_of(manifest).get(names.MANIFEST)
+    if digest is not None and annotations_of(found).get(names.MANIFEST) == digest:
+        return f"put back {name}, which another process changed: {text}"
+    if ref.kind == "Secret":
+        return f"renewed the certificates in {name}: {text}"
+    if "spec.replicas" in fields:
+        return (
+            f"scaled {name} from {found['spec'].get('replicas', 0)} to {manifest['spec']['replicas']} replicas: {text}"
+        )
+    return f"changed {name}: {text}"
+
+
+def deleted(ref: Ref, recreated: str | None) -> str:
+    """Return the line about an object that was deleted; `recreated` is why a later pass makes it again, if one does."""
+    if ref.kind == KIND:
+        return "deleted the job, whose time to live after its end is over"
+    name = f"{ref.kind}/{ref.name}"
+    if recreated is not None:
+        return f"deleted {name} to make it again: {recreated}"
+    return f"deleted {name}: the job is over or suspended"

@@ -7,13 +7,13 @@ an end. The first turns are shown at once. What is remembered is a part of the s
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchgrowth.contract.status import FlappingCondition, FlappingStatus
+from batchgrowth.contract.status import Condition, FlappingCondition, FlappingStatus
 
 from batchgrowth_operator.job.conditions import Verdict
 from batchgrowth_operator.job.workforce import Workforce
 from batchgrowth_operator.seen.clock import parse_timestamp, timestamp, timestamp_ms
 from batchgrowth_operator.seen.outcome import truncated
-from batchgrowth_operator.seen.situation import MOST_TURNS, Mode, Situation, condition, is_held, turns_of
+from batchgrowth_operator.seen.situation import MOST_TURNS, Mode, Situation, is_held
 
 FORGOTTEN_AFTER_SECONDS = 600.0
 """Time without a turn after which the turns before it no longer count."""
@@ -47,30 +47,37 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
     if s.mode is not Mode.ACTIVE:
         return Steadied(verdicts, w.ready, None)
 
-    # A user who changed the spec since the last pass may have mended what flaps.
-    is_edited = s.previous.observed_generation != s.seen.generation
+    known = s.previous.flapping
+    if s.previous.observed_generation != s.seen.generation:
+        known = None  # a user who changed the spec since the last pass may have mended what flaps
+    turned = {} if known is None else {one.type: one for one in known.conditions}
+    stored: dict[str, Condition] = {one.type: one for one in s.previous.conditions}
     shown: dict[str, ShownCondition] = {}
     held: dict[str, ShownCondition] = {}
     for kind, good in GOOD.items():
         verdict = verdicts[kind]
-        turns = turns_of(s.previous, kind)
-        if is_held(s.previous, kind) and not is_edited:
-            assert turns is not None, "a condition that is held has turned"
-            held[kind] = _stored(s, kind, turns)
-            shown[kind] = _held(s, held[kind], turns, verdict, is_good=verdict.status == good)
+        before = stored.get(kind)
+        turns = turned.get(kind)
+        if before is not None and turns is not None and is_held(s.previous, kind):
+            held[kind] = ShownCondition(Verdict(before.status, before.reason, before.message), turns)
+            shown[kind] = _held(s, held[kind], turns, verdict)
             continue
-        if is_edited:
-            turns = None
-        if not is_edited and verdict.status != good and _is_turn(s, w, kind, verdict):
-            turns = _one_more(turns, kind, s)
-        shown[kind] = ShownCondition(_again(verdict, turns), turns)
+        if before is not None and verdict.status != good and _is_turn(s, w, before, verdict):
+            at = timestamp_ms(s.seen.now)
+            age = -1.0 if turns is None else (s.seen.now - parse_timestamp(turns.last_time)).total_seconds()
+            if turns is not None and 0 <= age < FORGOTTEN_AFTER_SECONDS:
+                turns = turns.model_copy(update={"turns": turns.turns + 1, "last_time": at})
+            else:  # the first, or the first for a long time
+                turns = FlappingCondition(type=kind, turns=1, first_time=at, last_time=at)
+        if turns is not None:
+            verdict = _again(verdict, turns)
+        shown[kind] = ShownCondition(verdict, turns)
 
     # What is held is written seldom: until the next write is due, the status keeps showing what it has.
     ready = w.ready
     if "Resizing" in held and s.previous.workers is not None:
         ready = s.previous.workers.ready
-    is_changed = ready != w.ready or any(shown[kind] != stored for kind, stored in held.items())
-    known = s.previous.flapping
+    is_changed = ready != w.ready or any(shown[kind] != before for kind, before in held.items())
     waits = known is not None and is_changed and s.clock.within(parse_timestamp(known.write_time), WRITE_SECONDS)
     if waits:
         shown |= held
@@ -88,18 +95,9 @@ def steadied(s: Situation, w: Workforce, verdicts: Mapping[str, Verdict]) -> Ste
     )
 
 
-def _stored(s: Situation, kind: str, turns: FlappingCondition) -> ShownCondition:
-    """Return a held condition as the status has it."""
-    before = condition(s.previous, kind)
-    assert before is not None, "a condition that is held is in the status"
-    return ShownCondition(Verdict(before.status, before.reason, before.message), turns)
-
-
-def _held(
-    s: Situation, stored: ShownCondition, turns: FlappingCondition, verdict: Verdict, *, is_good: bool
-) -> ShownCondition:
+def _held(s: Situation, stored: ShownCondition, turns: FlappingCondition, verdict: Verdict) -> ShownCondition:
     """Return a held condition as it should be shown now: bad until it has been good for CALM_SECONDS."""
-    if not is_good:
+    if verdict.status != GOOD[turns.type]:
         turns = turns.model_copy(update={"good_time": None})
         return ShownCondition(_again(verdict, turns), turns)
     good_time = turns.good_time or timestamp_ms(s.seen.now)
@@ -110,35 +108,24 @@ def _held(
     return ShownCondition(stored.verdict, turns)
 
 
-def _is_turn(s: Situation, w: Workforce, kind: str, verdict: Verdict) -> bool:
+def _is_turn(s: Situation, w: Workforce, before: Condition, verdict: Verdict) -> bool:
     """Return whether a condition turned bad, or bad in another way, though the same workers are requested as before.
 
     Other messages while workers come or go as requested are progress, and so are those before the first update.
     """
-    before = condition(s.previous, kind)
     known = s.previous.workers
-    if before is None or known is None or w.ready > w.requested:
+    if s.previous.observed_generation != s.seen.generation or known is None or w.ready > w.requested:
         return False
     if (known.desired, known.requested) != (w.desired, w.requested):
         return False
     is_other = (before.reason, before.message) != (verdict.reason, verdict.message)
     is_setback = w.ready < known.ready or (s.update > 0 and w.ready == known.ready)
-    return before.status == GOOD[kind] or (is_other and is_setback)
+    return before.status == GOOD[before.type] or (is_other and is_setback)
 
 
-def _one_more(turns: FlappingCondition | None, kind: str, s: Situation) -> FlappingCondition:
-    """Return the turns with one more; those before a long time without any are forgotten."""
-    at = timestamp_ms(s.seen.now)
-    if turns is not None:
-        age = (s.seen.now - parse_timestamp(turns.last_time)).total_seconds()
-        if 0 <= age < FORGOTTEN_AFTER_SECONDS:
-            return turns.model_copy(update={"turns": turns.turns + 1, "last_time": at})
-    return FlappingCondition(type=kind, turns=1, first_time=at, last_time=at)
-
-
-def _again(verdict: Verdict, turns: FlappingCondition | None) -> Verdict:
-    """Return the verdict with the time since when it came again and again, if it is held."""
-    if turns is None or turns.turns < MOST_TURNS:
+def _again(verdict: Verdict, turns: FlappingCondition) -> Verdict:
+    """Return the verdict, and if it is held with the time since when it came again and again."""
+    if turns.turns < MOST_TURNS:
         return verdict
     since = timestamp(parse_timestamp(turns.first_time))
     return verdict._replace(message=truncated(f"{verdict.message} Again and again since {since}."))

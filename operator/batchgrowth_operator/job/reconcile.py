@@ -3,6 +3,9 @@
 Level-triggered: nothing here asks what changed. Once the writes of a pass are carried out, the next has none.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from batchgrowth import names
 from batchgrowth.errors import BatchGrowthError, PlanError, SpecError
 
@@ -17,17 +20,16 @@ from batchgrowth_operator.children.config import (
     service_account,
 )
 from batchgrowth_operator.children.drift import is_in_place
-from batchgrowth_operator.children.pods import inputs_digest
-from batchgrowth_operator.children.scheduler import dask_cluster
+from batchgrowth_operator.children.pods import has_other_inputs
+from batchgrowth_operator.children.scheduler import dask_cluster, nudged_scheduler
 from batchgrowth_operator.children.trainer import trainer_job
-from batchgrowth_operator.children.workers import nudged_scheduler, worker_deployment
-from batchgrowth_operator.children.writes import Manifest, Writes
+from batchgrowth_operator.children.workers import worker_deployment
 from batchgrowth_operator.job.contention import contention
-from batchgrowth_operator.job.events import events_between
-from batchgrowth_operator.job.status import differ_in_progress, next_status, rejected_status, throttled
+from batchgrowth_operator.job.events import Event, events_between
+from batchgrowth_operator.job.status import is_progress_only, next_status, rejected_status, throttled
 from batchgrowth_operator.job.workforce import Workforce, workforce
 from batchgrowth_operator.seen.clock import Clock
-from batchgrowth_operator.seen.observed import Object, Observed, Ref, annotations_of, is_terminating, ref_of
+from batchgrowth_operator.seen.observed import Manifest, Observed, PutBack, Ref, is_terminating, ref_of
 from batchgrowth_operator.seen.outcome import has_lost_trainer, is_between_pods, num_retries, outcome_of
 from batchgrowth_operator.seen.problems import seconds_between_event_reads, trainer_problem, unexplained
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation, situate, stored_status
@@ -35,6 +37,41 @@ from batchgrowth_operator.settings import Defaults
 
 SHORTEST_LIFE_SECONDS = 30.0
 """Age from which a trainer's Job that waits is made again, so that a trainer that always fails does so slowly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writes:
+    """What one pass writes, in this order: status, apply, delete, events, deletion of the job.
+
+    The status comes first because it records what was decided: if the operator dies after it, the next pass writes the
+    rest. Children are applied before others are deleted, since a refused one may be what a recreated child needs.
+    """
+
+    status: Manifest | None = None
+    """The whole status; None if it does not change."""
+    apply: tuple[Manifest, ...] = ()
+    """Children to create or change."""
+    delete: tuple[Ref, ...] = ()
+    """Children to delete."""
+    recreated: Mapping[Ref, str] = field(default_factory=dict)
+    """Those of `delete` that a later pass makes again, each with the reason."""
+    in_background: frozenset[Ref] = frozenset()
+    """Those of `delete` that go at once, without waiting for the end of their pods."""
+    events: tuple[Event, ...] = ()
+    """Kubernetes events about the job."""
+    delete_job: bool = False
+    """Whether the job itself is deleted, because its time to live is over."""
+    requeue_after_seconds: float | None = None
+    """Seconds after which time alone may change what is written; None if only an event can."""
+    put_backs: Mapping[Ref, PutBack] = field(default_factory=dict)
+    """Children that others changed lately, which the next pass must know."""
+    is_progress_only: bool = False
+    """Whether progress in the status is the only write, which needs no further pass: see `Store.is_progress_echo`."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to write."""
+        return self.status is None and not (self.apply or self.delete or self.events or self.delete_job)
 
 
 def reconcile(seen: Observed, defaults: Defaults) -> Writes:
@@ -55,34 +92,34 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         return _rejected(seen, w.refused)
 
     # A job is deleted some time after its end, once its status has it, so that those who wait for its end see it.
-    if _has_outlived(s) and s.previous.completion_time:
+    time_to_live = s.spec.ttl_seconds_after_finished
+    is_expired = s.mode is Mode.OVER and time_to_live is not None and clock.reached(seen.ended_seconds, time_to_live)
+    if is_expired and s.previous.completion_time:
         return Writes(delete_job=True)
 
     # A child that cannot be changed to what is wanted is deleted, and a later pass makes it again.
+    trainer = Ref("Job", names.trainer(seen.name))
+    is_trainer_lost = s.mode is Mode.ACTIVE and has_lost_trainer(seen, s.storage.is_kept, clock)
     changed: list[Manifest] = []
     recreated: dict[Ref, str] = {}
     for manifest in _wanted(s, w):
         ref = ref_of(manifest)
         found = seen.children.get(ref)
-        if is_terminating(found):
-            continue
-        if _needs_recreation(manifest, found):
+        if found is None:
+            changed.append(manifest)
+        elif ref == trainer and is_trainer_lost:  # one that is terminating, too: it would wait for its lost pod
+            recreated[ref] = "its pod is on a lost node"
+        elif is_terminating(found):
+            continue  # a later pass makes it again, once it is gone
+        elif has_other_inputs(found, manifest):
             recreated[ref] = "its inputs changed"
-        elif ref.kind == "Job" and _waits_too_long(s):
+        elif ref == trainer and _waits_too_long(s):
             recreated[ref] = "Kubernetes backs off for long before its next pod"
-        elif found is None or not is_in_place(found, manifest):
+        elif not is_in_place(found, manifest):
             changed.append(manifest)
 
-    # The trainer's Job makes no other pod before one on a lost node is gone, so that Job does not wait for its pods.
-    abandoned: set[Ref] = set()
-    if s.mode is Mode.ACTIVE and has_lost_trainer(seen, s.storage.is_kept, clock):
-        abandoned.add(Ref("Job", names.trainer(seen.name)))
-        changed = [manifest for manifest in changed if ref_of(manifest) not in abandoned]
-
-    recreated |= dict.fromkeys(abandoned, "its pod is on a lost node")
-
     # A running trainer keeps its scheduler until it has stopped. A job that is over or suspended releases its cluster.
-    delete = [ref for ref in sorted(recreated) if ref.kind == "Job" or not s.is_trainer_running]
+    delete = [ref for ref in sorted(recreated) if ref == trainer or not s.is_trainer_running]
     if s.cluster_policy is ClusterPolicy.DELETE:
         delete += [ref_of(child) for child in (seen.workers, seen.cluster) if child and not is_terminating(child)]
 
@@ -93,7 +130,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
     if nudge is not None:
         apply.append(nudge)
 
-    # The status tells of all this. Progress alone is written now and then.
+    # The status tells of all this, so it comes after. Progress alone is written now and then.
     status = throttled(next_status(s, w, fights), s.previous, clock, defaults.report_seconds)
 
     # Events are not watched: the next pass reads those of objects that are pending without an explanation.
@@ -107,17 +144,12 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         apply=tuple(apply),
         delete=tuple(delete),
         recreated=recreated,
-        in_background=frozenset(abandoned),
-        requeue_after_seconds=clock.due,  # read last: every rule above may have noted when it changes
+        in_background=frozenset({trainer} if is_trainer_lost else ()),
+        # Read last: every rule above may have noted when it changes, a deadline among them, and that wakes the job.
+        requeue_after_seconds=clock.due,
         put_backs=fights.put_backs,
-        is_conclusive=not (apply or delete) and differ_in_progress(status, s.previous),
+        is_progress_only=not (apply or delete) and is_progress_only(status, s.previous),
     )
-
-
-def _has_outlived(s: Situation) -> bool:
-    """Return whether the job's time to live after its end is over."""
-    seconds = s.spec.ttl_seconds_after_finished
-    return s.mode is Mode.OVER and seconds is not None and s.clock.reached(s.seen.ended_seconds, seconds)
 
 
 def _rejected(seen: Observed, error: BatchGrowthError) -> Writes:
@@ -168,18 +200,9 @@ def _is_trainer_wanted(s: Situation, cluster: Manifest | None) -> bool:
         return True
     if cluster is None or s.is_trainer_running:
         return False
-    return not is_terminating(s.seen.cluster) and not _needs_recreation(cluster, s.seen.cluster)
-
-
-def _needs_recreation(manifest: Manifest, found: Object | None) -> bool:
-    """Return whether the child was made from other inputs and cannot be updated to the current ones.
-
-    Its annotation says so, and its pods, because others may edit the one and webhooks may rewrite the other.
-    """
-    wanted = annotations_of(manifest).get(names.INPUTS)
-    if found is None or wanted is None or annotations_of(found).get(names.INPUTS, wanted) == wanted:
-        return False
-    return inputs_digest(found) != wanted
+    return not is_terminating(s.seen.cluster) and not (
+        s.seen.cluster is not None and has_other_inputs(s.seen.cluster, cluster)
+    )
 
 
 def _waits_too_long(s: Situation) -> bool:

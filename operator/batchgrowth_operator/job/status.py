@@ -1,7 +1,6 @@
 """The next status, from a situation and the previous status, with the history of the stages."""
 
 import math
-import re
 from typing import Any
 
 from batchgrowth import names
@@ -42,11 +41,15 @@ LONGEST_SECONDS = 2.0**53
 
 def next_status(s: Situation, w: Workforce, contention: Contention) -> JobStatus:
     """Return the complete status of a job that has a plan."""
-    found = {kind: rule(s, w) for kind, rule in RULES.items()}
-    found["Contested"] = contested(contention)
-    steady = steadied(s, w, {kind: _printable(verdict) for kind, verdict in found.items()})
-    before: dict[str, Condition] = {c.type: c for c in s.previous.conditions}
-    conditions = tuple([_condition(s.seen, before.get(kind), kind, steady.verdicts[kind]) for kind in CONDITIONS])
+    stored: dict[str, Condition] = {one.type: one for one in s.previous.conditions}
+    verdicts = {kind: rule(s, w) for kind, rule in RULES.items()}
+    verdicts["Contested"] = contested(contention)
+    for kind, verdict in verdicts.items():
+        # A message that the status has already was made printable when it was stored.
+        if kind not in stored or stored[kind].message != verdict.message:
+            verdicts[kind] = _printable(verdict)
+    steady = steadied(s, w, verdicts)
+    conditions = tuple([_condition(s.seen, stored.get(kind), kind, steady.verdicts[kind]) for kind in CONDITIONS])
 
     start_time = s.previous.start_time
     if start_time is None and s.mode is Mode.ACTIVE:
@@ -123,20 +126,24 @@ def rejected_status(seen: Observed, error: BatchGrowthError) -> JobStatus:
 
 
 def throttled(new: JobStatus, previous: JobStatus, clock: Clock, seconds: float) -> JobStatus:
-    """Return the status to write now: the previous one while a change of progress alone waits for so many seconds.
+    """Return the status to write now: the previous one while new progress alone waits for its next write.
 
-    A trainer reports every second, and a cluster may run a thousand trainers.
+    A trainer reports every second, and a cluster may run a thousand trainers. `ProgressRate.seconds_apart` holds back
+    the passes that reports ask for; `seconds` holds back the progress that a pass with another cause would write.
     """
-    if not differ_in_progress(new, previous):
+    if not is_progress_only(new, previous):
         return new
-    assert previous.trainer_status is not None, "progress is compared with that of before"
+    assert previous.trainer_status is not None, "new progress alone differs from progress that was known"
     if clock.passed(previous.trainer_status.last_updated_time, seconds):
         return new
     return previous
 
 
-def differ_in_progress(new: JobStatus, previous: JobStatus) -> bool:
-    """Return whether the statuses differ, but only in how far the training is, which was known before."""
+def is_progress_only(new: JobStatus, previous: JobStatus) -> bool:
+    """Return whether the new status differs from the previous one in its progress, and in nothing else.
+
+    The first progress of a job is more than that: with it a training began.
+    """
     if new == previous or previous.trainer_status is None:
         return False
     return new.model_copy(update={name: getattr(previous, name) for name in PROGRESS}) == previous
@@ -147,10 +154,12 @@ def _printable(verdict: Verdict) -> Verdict:
 
 
 def _condition(seen: Observed, before: Condition | None, kind: str, verdict: Verdict) -> Condition:
+    """Return the condition with that verdict; `before` is the stored one, whose time stays while its status does."""
+    since = None
     if before is not None and before.status == verdict.status:
+        if (before.reason, before.message, before.observed_generation) == (*verdict[1:], seen.generation):
+            return before
         since = before.last_transition_time
-    else:
-        since = timestamp(seen.now)
     return Condition.model_validate(
         {
             "type": kind,
@@ -158,7 +167,7 @@ def _condition(seen: Observed, before: Condition | None, kind: str, verdict: Ver
             "reason": verdict.reason,
             "message": verdict.message,
             "observedGeneration": seen.generation,
-            "lastTransitionTime": since,
+            "lastTransitionTime": since or timestamp(seen.now),
         }
     )
 
@@ -291,30 +300,3 @@ def _needs_more_workers(s: Situation, index: int) -> bool:
     """Return whether the stage needs more workers than the one before; False if the plan has no such stage any more."""
     stages = s.plan.stages
     return 0 < index < len(stages) and stages[index].workers > stages[index - 1].workers
-
-
-# Fields that the CRD of the cluster does not declare, since it is older than the operator.
-
-_FIELD = re.compile(r"\.status\.([\w.]+(?:\[[^\]]*\][\w.]*)*): field not declared in schema")
-_INDEX = re.compile(r"\[[^\]]*\]")
-
-
-def declared(status: dict[str, Any], refusal: str) -> dict[str, Any] | None:
-    """Return the status without the fields that the API server's refusal calls undeclared; None if it names none."""
-    paths = [_INDEX.sub("", path).split(".") for path in _FIELD.findall(refusal)]
-    kept: Any = status
-    for path in paths:
-        kept = _without(kept, path)
-    return kept if paths else None
-
-
-def _without(value: Any, path: list[str]) -> Any:
-    """Return the value without the field at the path, in every entry of lists."""
-    if isinstance(value, list):
-        return [_without(entry, path) for entry in value]
-    name, *rest = path
-    if not isinstance(value, dict) or name not in value:
-        return value
-    if not rest:
-        return {key: inner for key, inner in value.items() if key != name}
-    return {**value, name: _without(value[name], rest)}

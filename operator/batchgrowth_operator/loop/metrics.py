@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from batchgrowth_operator.api.cache import Key
-from batchgrowth_operator.children.writes import Writes
+from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.seen.observed import Object, Observed, annotations_of, ref_of
 from batchgrowth_operator.seen.situation import stored_status
 

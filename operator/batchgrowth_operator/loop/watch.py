@@ -8,9 +8,8 @@ from typing import Any
 from batchgrowth import names
 
 from batchgrowth_operator.api.cache import key_of
-from batchgrowth_operator.api.client import Access
+from batchgrowth_operator.api.client import JOBS, KINDS, WATCHED, Access, Kind
 from batchgrowth_operator.api.observe import Observer
-from batchgrowth_operator.api.server import JOBS, KINDS, WATCHED, Kind
 from batchgrowth_operator.loop.kopf_patches import kopf
 from batchgrowth_operator.loop.queue import Passes, ProgressRate
 from batchgrowth_operator.seen.observed import ref_of
@@ -90,8 +89,9 @@ def _watch(
         if event["type"] == "DELETED":
             observer.store.remove(body)
             passes.wake(key)
-        elif observer.store.is_concluded(body):
-            return  # the echo of our own write; see Store.is_concluded
+        elif observer.store.is_progress_echo(body):
+            return
+        # Asked for every report: the age of the trainer's newest report counts from here.
         elif observer.note_change(key, ref_of(body)):
             passes.wake(key)
         else:

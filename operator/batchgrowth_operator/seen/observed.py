@@ -15,6 +15,8 @@ TRAINER = "trainer"
 CLAIM = "PersistentVolumeClaim"
 Object = Mapping[str, Any]
 """A Kubernetes object as plain JSON."""
+Manifest = dict[str, Any]
+"""What the operator applies of an object: the fields that it wants."""
 
 
 class Ref(NamedTuple):
@@ -90,27 +92,27 @@ class Observed:
 
     @cached_property
     def name(self) -> str:
-        """The job's name."""
+        """Return the job's name."""
         return str(self.job["metadata"]["name"])
 
     @cached_property
     def namespace(self) -> str:
-        """The job's namespace."""
+        """Return the job's namespace."""
         return str(self.job["metadata"]["namespace"])
 
     @cached_property
     def uid(self) -> str:
-        """The job's uid."""
+        """Return the job's uid."""
         return str(self.job["metadata"]["uid"])
 
     @cached_property
     def generation(self) -> int:
-        """metadata.generation: the number of changes of the spec."""
+        """Return metadata.generation, the number of changes of the spec."""
         return int(self.job["metadata"].get("generation", 0))
 
     @property
     def operator_class(self) -> str:
-        """The class of the operator that runs the job; empty for operators without one."""
+        """Return the class of the operator that runs the job; empty for operators without one."""
         return (self.job.get("spec") or {}).get("operatorClass") or ""
 
     def child(self, kind: str, name: str) -> Object | None:
@@ -119,27 +121,32 @@ class Observed:
 
     @cached_property
     def trainer(self) -> Object | None:
-        """The trainer's Job, or None if it does not exist."""
+        """Return the trainer's Job, or None if it does not exist."""
         return self.child("Job", names.trainer(self.name))
 
     @cached_property
     def workers(self) -> Object | None:
-        """The Deployment of the workers, or None if it does not exist."""
+        """Return the Deployment of the workers, or None if it does not exist."""
         return self.child("Deployment", names.workers(self.name))
 
     @cached_property
     def cluster(self) -> Object | None:
-        """The DaskCluster, or None if it does not exist."""
+        """Return the DaskCluster, or None if it does not exist."""
         return self.child("DaskCluster", names.cluster(self.name))
 
     @cached_property
     def scheduler(self) -> Object | None:
-        """The Deployment that the Dask operator makes for the scheduler, or None if it does not exist."""
+        """Return the Deployment that the Dask operator makes for the scheduler, or None if it does not exist."""
         return self.parts.get(Ref("Deployment", names.scheduler(self.name)))
+
+    @property
+    def is_scheduler_ready(self) -> bool:
+        """Return whether the scheduler's pod is ready."""
+        return bool(((self.scheduler or {}).get("status") or {}).get("readyReplicas", 0))
 
     @cached_property
     def trainer_pods(self) -> tuple[Object, ...]:
-        """The trainer's pods, those being deleted included."""
+        """Return the trainer's pods, those being deleted included."""
         return tuple(pod for pod in self.pods if labels_of(pod).get(names.ROLE_LABEL) == TRAINER)
 
     def pods_of(self, role: str) -> tuple[Object, ...]:

@@ -1,4 +1,8 @@
-"""How the trainer runs or ended, from its Job and pods, those on nodes that do not answer included."""
+"""How the trainer runs or ended, from its Job and pods, those on nodes that do not answer included.
+
+Kubernetes marks a running pod of a lost node as not ready, deletes it minutes later, and keeps the object until the
+node is back or gone; until then its Job makes no other. Only pods are read, since nodes are no object of a namespace.
+"""
 
 import re
 from typing import Any, NamedTuple
@@ -17,12 +21,31 @@ from batchgrowth_operator.seen.observed import (
     is_terminating,
 )
 
-# The trainer's pods on nodes that do not answer. Kubernetes marks a running pod of a lost node as not ready, deletes it
-# minutes later, and keeps the object until the node is back or gone; until then its Job makes no other. Only pods are
-# read, since nodes are no object of a namespace.
-
 GIVEN_UP_AFTER_SECONDS = 60.0
 """Time for which a node may not answer before its trainer is replaced. Kubernetes itself needs 40 to 50 s to notice."""
+LONGEST_MESSAGE = 1024
+"""Characters of a condition's message."""
+REASONS = {
+    SpecError.exit_code: "ManifestRefused",
+    WorkloadError.exit_code: "WorkloadFailed",
+    DataError.exit_code: "DataFailed",
+    CheckpointError.exit_code: "CheckpointFailed",
+}
+"""Exit codes that a restart would only repeat, and their reasons."""
+KILLED = 137
+"""The exit code of a container that SIGKILL ended."""
+_KILLED_OTHERWISE = "killed, as a hung container is by its liveness probe: the pod's events say why"
+_LONGEST_COUNT = 9
+"""Digits of a number of restarts that may be believed."""
+_EXIT_CODE = re.compile(r"exit code (\d+)")
+
+
+class Outcome(NamedTuple):
+    """The end of a job: status, reason and message of its condition Succeeded."""
+
+    succeeded: bool
+    reason: str
+    message: str
 
 
 def unreachable_pods(seen: Observed, clock: Clock) -> list[Object]:
@@ -59,12 +82,13 @@ def has_lost_trainer(seen: Observed, kept: bool, clock: Clock) -> bool:
 def _is_unreachable(pod: Object, clock: Clock) -> bool:
     status = pod.get("status") or {}
     if status.get("phase") != "Running" or any(endings_of(pod)) or _not_ready(pod) is None:
-        return False  # a pod that ends by itself has a terminated container,
+        return False  # a pod that ends by itself has a terminated container
     ends = pod["metadata"].get("deletionTimestamp")
     if ends is None or seconds_since(ends, clock.now) > 0:
         return True
+    # It may be ending by itself, until its grace period is over.
     clock.wake_in(seconds_until(ends, clock.now))
-    return clock.reached(_seconds_lost(pod, clock), GIVEN_UP_AFTER_SECONDS)  # or is within its grace period
+    return clock.reached(_seconds_lost(pod, clock), GIVEN_UP_AFTER_SECONDS)
 
 
 def _seconds_lost(pod: Object, clock: Clock) -> float:
@@ -76,35 +100,6 @@ def _seconds_lost(pod: Object, clock: Clock) -> float:
 def _not_ready(pod: Object) -> Object | None:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if (c.get("type"), c.get("status")) == ("Ready", "False")), None)
-
-
-# Whether the trainer runs, and how it ended, from its Job and pods.
-
-LONGEST_MESSAGE = 1024
-
-REASONS = {
-    SpecError.exit_code: "ManifestRefused",
-    WorkloadError.exit_code: "WorkloadFailed",
-    DataError.exit_code: "DataFailed",
-    CheckpointError.exit_code: "CheckpointFailed",
-}
-"""Exit codes that a restart would only repeat, and their reasons."""
-
-KILLED = 137
-"""The exit code of a container that SIGKILL ended."""
-_KILLED_OTHERWISE = "killed, as a hung container is by its liveness probe: the pod's events say why"
-
-_LONGEST_COUNT = 9
-"""Digits of a number of restarts that may be believed."""
-_EXIT_CODE = re.compile(r"exit code (\d+)")
-
-
-class Outcome(NamedTuple):
-    """The end of a job: status, reason and message of its condition Succeeded."""
-
-    succeeded: bool
-    reason: str
-    message: str
 
 
 def is_running(seen: Observed, kept: bool, clock: Clock) -> bool:

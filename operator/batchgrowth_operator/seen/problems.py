@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 
 from batchgrowth import names
 
-from batchgrowth_operator.seen.clock import Clock, seconds_since, seconds_until, timestamp_ms
+from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import (
     CLAIM,
     TRAINER,
     Failure,
     Object,
     Observed,
-    Ref,
-    annotations_of,
     is_terminating,
 )
 from batchgrowth_operator.seen.outcome import truncated
@@ -29,6 +27,31 @@ MOST_EVENT_READS = 3
 SHORTEST_EVENT_AGE_SECONDS = 10.0
 LONGEST_EVENT_AGE_SECONDS = 60.0
 """Bounds of the time between two reads of those events, which grows with the age of the objects."""
+EVENT_LIFE_SECONDS = 180
+"""Age beyond which an event is ignored; a kubelet repeats a failed mount every two minutes."""
+RESTARTS_OF_THE_BROKEN = 2
+"""Restarts after which a container counts as broken."""
+
+_PULL = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+_BROKEN = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
+_EVENTS = {
+    "FailedAttachVolume": "PodBroken",
+    "FailedCreate": "PodsRefused",
+    "FailedCreatePodSandBox": "PodBroken",
+    "FailedMount": "PodBroken",
+    "FailedToRetrieveImagePullSecret": "ImagePullFailed",
+    "ProvisioningFailed": "VolumePending",
+}
+_MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
+_UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
+_PULL_SECRET = re.compile(r"image pull secrets \(([^)]+)\)")
+_POD_NAME = re.compile(r'pods? "([^"]+)-[a-z0-9]{5}"')
+REMEDIES = {
+    "ImagePullFailed": "Give an image that the nodes can pull: spec.image, spec.imagePullSecrets.",
+    "QuotaExceeded": "Raise the quota, or request less: spec.workers.maximum, the template's resources.",
+    "Unschedulable": "Add a node that fits, or request less: spec.workers.maximum, the template.",
+    "VolumePending": "`kubectl describe persistentvolumeclaims` says what provides it.",
+}
 
 
 class Problem(NamedTuple):
@@ -112,26 +135,30 @@ def _role_problems(seen: Observed, role: str, clock: Clock) -> Iterator[Problem]
     for pod in seen.pods_of(role):
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
-        if _is_silent(pod) or _may_lack_pull_secret(seen, pod):
+        has_secrets = bool((seen.job.get("spec") or {}).get("imagePullSecrets"))
+        if _is_silent(pod) or (has_secrets and _may_lack_pull_secret(pod)):
             yield from _event_problems(seen, pod["metadata"]["name"], clock)
         yield from pod_problems(pod)
 
 
-# The objects whose events explain why they are pending. Events are not watched, so they are read now and then.
-
-
 def unexplained(seen: Observed, clock: Clock) -> tuple[Object, ...]:
-    """Return at most MOST_EVENT_READS pending pods, claims, and Jobs without a pod, which only their events explain."""
+    """Return at most MOST_EVENT_READS pending pods, claims, and Jobs without a pod, which only their events explain.
+
+    Events are not watched, so they are read now and then: by the observer before a pass, and the pass says when next.
+    """
     silent: list[Object] = []
     job = seen.trainer
     claim = seen.child(CLAIM, names.checkpoints(seen.name))
     if job is not None and _lacks_a_pod(job):
         silent.append(job)
-    if job is not None and _is_active(job) and claim is not None and _is_provisioned(claim):
+    # The provisioner of the claim's class may say why it makes no volume.
+    is_unbound = claim is not None and _lacks_a_volume(claim) and bool(claim["spec"].get("storageClassName"))
+    if job is not None and claim is not None and is_unbound and _is_active(job):
         silent.append(claim)
-    silent += [pod for pod in seen.pods if not is_terminating(pod) and _is_silent(pod)]
+    silent += [pod for pod in seen.pods if _is_silent(pod) and not is_terminating(pod)]
     found = [body for body in silent if clock.passed(_pending_since(body), UNEXPLAINED_AFTER_SECONDS)]
-    found += [pod for pod in seen.pods if _may_lack_pull_secret(seen, pod)]
+    if (seen.job.get("spec") or {}).get("imagePullSecrets"):
+        found += [pod for pod in seen.pods if _may_lack_pull_secret(pod)]
     return tuple(found[:MOST_EVENT_READS])
 
 
@@ -139,11 +166,6 @@ def seconds_between_event_reads(pending: tuple[Object, ...], now: datetime) -> f
     """Return the seconds between two reads of the events of these objects."""
     youngest = min(seconds_since(_pending_since(body), now) for body in pending)
     return min(LONGEST_EVENT_AGE_SECONDS, max(SHORTEST_EVENT_AGE_SECONDS, youngest / 4))
-
-
-def _is_provisioned(claim: Object) -> bool:
-    """Return whether the provisioner of the claim's class makes its volume, and may say why it does not."""
-    return _lacks_a_volume(claim) and bool(claim["spec"].get("storageClassName"))
 
 
 def _lacks_a_volume(claim: Object) -> bool:
@@ -165,10 +187,8 @@ def _is_silent(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") == "Pending" and next(pod_problems(pod), None) is None
 
 
-def _may_lack_pull_secret(seen: Observed, pod: Object) -> bool:
-    """Return whether the image pull fails and a missing pull secret may be the cause."""
-    if not (seen.job.get("spec") or {}).get("imagePullSecrets"):
-        return False
+def _may_lack_pull_secret(pod: Object) -> bool:
+    """Return whether the image pull fails, which a pull secret that is missing may cause."""
     problem = next(pod_problems(pod), None)
     return problem is not None and problem.reason == "ImagePullFailed"
 
@@ -180,37 +200,8 @@ def _pending_since(body: Object) -> str | None:
     return created
 
 
-# The problems that pods and their events report, in messages that stay the same while the problem does.
-
-EVENT_LIFE_SECONDS = 180
-"""Age beyond which an event is ignored; a kubelet repeats a failed mount every two minutes."""
-RESTARTS_OF_THE_BROKEN = 2
-"""Restarts after which a container counts as broken."""
-
-_PULL = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
-_BROKEN = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
-_EVENTS = {
-    "FailedAttachVolume": "PodBroken",
-    "FailedCreate": "PodsRefused",
-    "FailedCreatePodSandBox": "PodBroken",
-    "FailedMount": "PodBroken",
-    "FailedToRetrieveImagePullSecret": "ImagePullFailed",
-    "ProvisioningFailed": "VolumePending",
-}
-_MISSING = re.compile(r'\b(persistentvolumeclaim|secret|configmap|serviceaccount) "([^"]+)" not found', re.IGNORECASE)
-_UNBOUND = re.compile("unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
-_PULL_SECRET = re.compile(r"image pull secrets \(([^)]+)\)")
-_POD_NAME = re.compile(r'pods? "([^"]+)-[a-z0-9]{5}"')
-REMEDIES = {
-    "ImagePullFailed": "Give an image that the nodes can pull: spec.image, spec.imagePullSecrets.",
-    "QuotaExceeded": "Raise the quota, or request less: spec.workers.maximum, the template's resources.",
-    "Unschedulable": "Add a node that fits, or request less: spec.workers.maximum, the template.",
-    "VolumePending": "`kubectl describe persistentvolumeclaims` says what provides it.",
-}
-
-
 def pod_problems(pod: Object) -> Iterator[Problem]:
-    """Yield the problems in the pod's own status."""
+    """Yield the problems in the pod's own status, in messages that stay the same while the problem does."""
     name = pod["metadata"]["name"]
     for condition in status_list(pod, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
@@ -301,55 +292,3 @@ def _problem(reason: str, pod: str, text: str) -> Problem:
 def _time(event: Object) -> str:
     series = event.get("series") or {}
     return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
-
-
-# The parts that the Dask operator creates for the job's DaskCluster: whether one was lost that it does not restore.
-
-SETTLED_AFTER_SECONDS = 20.0
-"""Time for the Dask operator to create the parts of a new DaskCluster and for the watch to report them, and time for
-which a part must be missing after that."""
-CREATE_PARTS = "Created"
-"""The one phase in which the Dask operator creates the missing parts of a DaskCluster."""
-
-
-class MissingParts(NamedTuple):
-    """That the DaskCluster lacks a part: since when, and whether the Dask operator must be asked to create it again."""
-
-    since: str
-    are_requested: bool
-
-
-def is_ready(seen: Observed) -> bool:
-    """Return whether the scheduler's pod is ready."""
-    return bool(((seen.scheduler or {}).get("status") or {}).get("readyReplicas", 0))
-
-
-def missing_parts(seen: Observed, clock: Clock) -> MissingParts | None:
-    """Return what the DaskCluster lacks that only the Dask operator can create again; None if it lacks nothing.
-
-    A part counts as lost only after a while: in a namespace that is being deleted it goes just before the job, and a
-    Dask operator that is asked for it there retries without end and keeps its finalizer, so the namespace remains.
-    """
-    if seen.cluster is None:
-        return None
-    phase = (seen.cluster.get("status") or {}).get("phase")
-    known = annotations_of(seen.cluster).get(names.PARTS_MISSING)
-    if phase == CREATE_PARTS and known is not None:
-        # Until the Dask operator changes the phase, it is ours: if we left it out, the API server would remove it,
-        # which leaves a status of null, and that the schema of a DaskCluster refuses.
-        return MissingParts(known, are_requested=True)
-
-    has_service = Ref("Service", names.scheduler(seen.name)) in seen.parts
-    if phase not in ("Pending", "Running") or (seen.scheduler is not None and has_service):
-        return None
-
-    # A time far in the future was written before the clock was set back, and says nothing about an age.
-    created = seen.cluster["metadata"].get("creationTimestamp")
-    is_dated = seconds_until(created, clock.now) <= SETTLED_AFTER_SECONDS
-    if is_dated and not clock.passed(created, SETTLED_AFTER_SECONDS):
-        return None
-    if seconds_until(known, clock.now) > SETTLED_AFTER_SECONDS:
-        known = None
-    if clock.passed(known, SETTLED_AFTER_SECONDS):
-        return MissingParts(timestamp_ms(clock.now), are_requested=True)
-    return MissingParts(known or timestamp_ms(clock.now), are_requested=False)

@@ -5,7 +5,7 @@ from enum import Enum
 from functools import cached_property
 
 from batchgrowth.contract.progress import Progress
-from batchgrowth.contract.status import Condition, FlappingCondition, JobStatus, RetriesStatus
+from batchgrowth.contract.status import Condition, JobStatus, RetriesStatus
 from batchgrowth.manifest.reading import StoredJob
 from batchgrowth.plan import BatchDecision, Plan, Stage
 from batchgrowth.spec import JobSpec
@@ -75,7 +75,7 @@ class Situation:
 
     @cached_property
     def mode(self) -> Mode:
-        """Whether the job trains, is suspended or is over; a suspended job that ended is over."""
+        """Return whether the job trains, is suspended or is over; a suspended job that ended is over."""
         if self.outcome is not None:
             return Mode.OVER
         if self.spec.suspend:
@@ -84,28 +84,28 @@ class Situation:
 
     @cached_property
     def quantity(self) -> str:
-        """What the growth rule measures; empty if the plan follows from the spec alone."""
+        """Return what the growth rule measures; empty if the plan follows from the spec alone."""
         quantity: str = self.spec.batch.growth.entry.quantity
         return quantity
 
     @cached_property
     def stage(self) -> Stage:
-        """The stage of the next update; the last stage at the end."""
+        """Return the stage of the next update; the last stage at the end."""
         return self.plan.stage_at(self.update)
 
     @cached_property
     def storage(self) -> Storage:
-        """Where the job's checkpoints are kept."""
+        """Return where the job's checkpoints are kept."""
         return storage_of(self.spec, self.seen, self.defaults, self.clock)
 
     @cached_property
     def is_trainer_running(self) -> bool:
-        """Whether a trainer pod may still be working."""
+        """Return whether a trainer pod may still be working."""
         return is_running(self.seen, self.storage.is_kept, self.clock)
 
     @cached_property
     def cluster_policy(self) -> ClusterPolicy:
-        """The policy for the cluster, which is never deleted while a trainer may be writing its last checkpoint."""
+        """Return the cluster's policy: it is never deleted while a trainer may be writing its last checkpoint."""
         if self.mode is Mode.ACTIVE:
             return ClusterPolicy.APPLY
         if self.is_trainer_running:
@@ -119,12 +119,12 @@ class Situation:
 
     @cached_property
     def cluster_problem(self) -> Problem | None:
-        """The first problem that keeps the scheduler or the workers from running; None if there is none."""
+        """Return the first problem that keeps the scheduler or the workers from running; None if there is none."""
         return cluster_problem(self.seen, self.clock)  # notes in the clock when the answer changes
 
     @cached_property
     def joined(self) -> int:
-        """Workers that can train: the smaller of the trainer's count and the number of ready pods.
+        """Return the number of workers that can train: the smaller of the trainer's count and the number of ready pods.
 
         A pod is ready before its worker has registered and loaded the data, and the trainer notices the loss of a pod
         late. Without a running trainer the pods count.
@@ -136,7 +136,7 @@ class Situation:
 
     @cached_property
     def report_age_seconds(self) -> float:
-        """Seconds since the report was first seen; 0 if this pass is the first to see it.
+        """Return the seconds since the report was first seen; 0 if this pass is the first to see it.
 
         The status knows when an operator before this one saw it, and this one when it saw a report that is not in the
         status yet, which is written less often.
@@ -153,27 +153,15 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
     """Return the situation of the job. Raises SpecError if its spec is refused, PlanError if it has no plan."""
     text = job_text(seen)
     job = stored(text)
-    spec = job.job.spec
     previous = stored_status(seen)
     training = training_state(text, seen, previous)
     retries = next_retries(seen, previous.retries, training.update)
-
-    # The order is the policy. What the status says stands for ever, whatever becomes of the trainer. What the trainer
-    # says of its own end counts more than a limit that it reached in the same moment.
-    outcome = _stored_outcome(previous)
-    if outcome is None:
-        outcome = _trainer_outcome(seen, training.plan, spec)
-    if outcome is None:
-        outcome = _fruitless(seen, retries)
-    if outcome is None:
-        outcome = _overdue(seen, spec, clock)
-
     return Situation(
         seen=seen,
         defaults=defaults,
         clock=clock,
         stored=job,
-        spec=spec,
+        spec=job.job.spec,
         undecided=undecided(text),
         plan=training.plan,
         expected=training.expected,
@@ -184,60 +172,53 @@ def situate(seen: Observed, defaults: Defaults, clock: Clock) -> Situation:
         misfit=training.misfit,
         update=training.update,
         retries=retries,
-        outcome=outcome,
+        outcome=job_outcome(seen, job.job.spec, training.plan, previous, retries, clock),
     )
 
 
-def _stored_outcome(previous: JobStatus) -> Outcome | None:
-    """Return how the job ended according to its status."""
+def job_outcome(
+    seen: Observed, spec: JobSpec, plan: Plan, previous: JobStatus, retries: RetriesStatus, clock: Clock
+) -> Outcome | None:
+    """Return how the job ended; None if it goes on. The order of the cases is the policy."""
+    # What the status says stands for ever, whatever becomes of the trainer: a job that is over never begins again.
     succeeded = condition(previous, "Succeeded")
-    if succeeded is None or succeeded.status == "Unknown":
-        return None
-    return Outcome(succeeded.status == "True", succeeded.reason, succeeded.message)
+    if succeeded is not None and succeeded.status != "Unknown":
+        return Outcome(succeeded.status == "True", succeeded.reason, succeeded.message)
 
-
-def _trainer_outcome(seen: Observed, plan: Plan, spec: JobSpec) -> Outcome | None:
-    """Return how the trainer ended, and why before the last epoch of the spec if it did; None if it has not."""
+    # What the trainer says of its own end counts more than a limit that it reached in the same moment.
     outcome = outcome_of(seen)
-    stop = spec.evaluation.stop_early
-    if outcome is None or not outcome.succeeded or stop is None or not plan.ended_early:
-        return outcome
-    why = f"{stop.metric} got no better, and stopEarly.patience is {stop.patience:,}"
-    return Outcome(True, "StoppedEarly", f"Training ended after epoch {plan.epochs:,} of {spec.epochs:,}: {why}.")
+    if outcome is not None:
+        stop = spec.evaluation.stop_early
+        if stop is None or not outcome.succeeded or not plan.ended_early:
+            return outcome
+        why = f"{stop.metric} got no better, and stopEarly.patience is {stop.patience:,}"
+        return Outcome(True, "StoppedEarly", f"Training ended after epoch {plan.epochs:,} of {spec.epochs:,}: {why}.")
 
+    fruitless = num_retries(seen) - retries.before
+    if fruitless >= MOST_FRUITLESS_RETRIES:
+        without = f"The trainer ended {fruitless} times without getting past update {retries.update:,}"
+        return Outcome(False, "RetriesFruitless", truncated(f"{without}; last: {last_exit(seen)}"))
 
-def _overdue(seen: Observed, spec: JobSpec, clock: Clock) -> Outcome | None:
-    """Return the failure of a job that was active for too long; None if it may go on, or is suspended."""
+    # Until the deadline has passed, the clock notes when it will have, and that wakes the job. It is asked last, since
+    # a job that is over needs no such pass, and of a suspended job no time counts.
     limit = spec.active_deadline_seconds
-    if limit is None or spec.suspend or not clock.reached(seen.active_seconds, limit):
-        return None
-    return Outcome(False, "DeadlineExceeded", f"The job was active for {limit} s.")
-
-
-# Retries of the trainer. A training that ended with exit code 75 may be restarted any number of times if it gets
-# further, else MOST_FRUITLESS_RETRIES times. The ended pods are the count, so it survives the operator, and no clock is
-# compared with another.
+    if limit is not None and not spec.suspend and clock.reached(seen.active_seconds, limit):
+        return Outcome(False, "DeadlineExceeded", f"The job was active for {limit} s.")
+    return None
 
 
 def next_retries(seen: Observed, known: RetriesStatus | None, update: int) -> RetriesStatus:
-    """Return what retries are counted from, now that `update` updates are done; to repeat an update is no progress."""
+    """Return what retries are counted from, now that `update` updates are done; to repeat an update is no progress.
+
+    A training that ended with exit code 75 may be retried any number of times if it gets further, else
+    MOST_FRUITLESS_RETRIES times. The ended pods are the count, so it survives the operator, and no clock is compared
+    with another.
+    """
     previous = known or RetriesStatus()
     ended = num_retries(seen)
     if update > previous.update:
         return RetriesStatus(update=update, before=ended)
     return RetriesStatus(update=previous.update, before=min(previous.before, ended))  # a deleted Job's pods are gone
-
-
-def _fruitless(seen: Observed, since: RetriesStatus) -> Outcome | None:
-    """Return the failure of a job whose trainer was retried too often since then; None if it may go on."""
-    retries = num_retries(seen) - since.before
-    if retries < MOST_FRUITLESS_RETRIES:
-        return None
-    text = f"The trainer ended {retries} times without getting past update {since.update:,}; last: {last_exit(seen)}"
-    return Outcome(False, "RetriesFruitless", truncated(text))
-
-
-# The status that is stored, and what it remembers of its conditions.
 
 
 def stored_status(seen: Observed) -> JobStatus:
@@ -265,14 +246,8 @@ def condition(status: JobStatus, kind: str) -> Condition | None:
     return None
 
 
-def turns_of(status: JobStatus, kind: str) -> FlappingCondition | None:
-    """Return what the status remembers of the turns of a condition; None if it has not turned lately."""
-    if status.flapping is None:
-        return None
-    return next((one for one in status.flapping.conditions if one.type == kind), None)
-
-
 def is_held(status: JobStatus, kind: str) -> bool:
     """Return whether the status keeps the condition bad because it flaps."""
-    turns = turns_of(status, kind)
-    return turns is not None and turns.turns >= MOST_TURNS and condition(status, kind) is not None
+    if status.flapping is None or condition(status, kind) is None:
+        return False
+    return any(one.type == kind and one.turns >= MOST_TURNS for one in status.flapping.conditions)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from batchgrowth_operator.api import server
-from batchgrowth_operator.api.server import ServerClock
+from batchgrowth_operator.api import client
+from batchgrowth_operator.api.client import ServerClock
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
@@ -17,7 +17,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """This machine's clocks: `wall` and `steady` are their times in seconds."""
     made = SimpleNamespace(wall=START.timestamp(), steady=5000.0)
     made.time, made.monotonic = lambda: made.wall, lambda: made.steady
-    monkeypatch.setattr(server, "time", made)
+    monkeypatch.setattr(client, "time", made)
     return made
 
 

@@ -8,7 +8,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth_operator.api import cache as store_module
 from batchgrowth_operator.api.cache import TOMBSTONE_SECONDS, Key, Store, key_of
-from batchgrowth_operator.api.server import KINDS
+from batchgrowth_operator.api.client import KINDS
 from batchgrowth_operator.seen.observed import Ref, is_owned_by
 
 KEY = Key("default", "digits")
@@ -213,14 +213,14 @@ def test_the_echo_of_a_write_after_which_nothing_follows() -> None:
     """Only that state of the job, and only if the response came before its echo."""
     store = Store()
     store.update(job(1))
-    assert not store.is_concluded(job(1))
-    store.update(job(5), is_concluded=True)
-    assert [store.is_concluded(job(version)) for version in (4, 5, 6)] == [False, True, False]
-    assert not store.is_concluded(child(5))
+    assert not store.is_progress_echo(job(1))
+    store.update(job(5), is_progress_only=True)
+    assert [store.is_progress_echo(job(version)) for version in (4, 5, 6)] == [False, True, False]
+    assert not store.is_progress_echo(child(5))
 
     store.update(job(6))
-    store.update(job(6), is_concluded=True)
-    assert not store.is_concluded(job(6)), "a pass may have been asked for already"
+    store.update(job(6), is_progress_only=True)
+    assert not store.is_progress_echo(job(6)), "a pass may have been asked for already"
 
     store.remove(job(7))
-    assert not store.is_concluded(job(5)), "it is gone, and its name may return"
+    assert not store.is_progress_echo(job(5)), "it is gone, and its name may return"

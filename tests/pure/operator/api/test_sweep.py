@@ -8,8 +8,7 @@ import pytest
 from batchgrowth import names
 from batchgrowth_operator.api import cache
 from batchgrowth_operator.api.cache import Key, Store, Sweep
-from batchgrowth_operator.api.client import Refused
-from batchgrowth_operator.api.server import JOBS, WATCHED
+from batchgrowth_operator.api.client import JOBS, WATCHED, Refused
 from batchgrowth_operator.seen.observed import Ref
 
 KEY = Key("default", "digits")

@@ -3,12 +3,11 @@
 from typing import Any
 
 import pytest
-from batchgrowth_operator.api.apply import Writer
+from batchgrowth_operator.api.apply import Writer, without_undeclared
 from batchgrowth_operator.api.cache import Store
 from batchgrowth_operator.api.client import Refused
 from batchgrowth_operator.api.events import EventPoster
-from batchgrowth_operator.children.writes import Writes
-from batchgrowth_operator.job.status import declared
+from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.seen.observed import Failure, Observed, Ref
 
 HEAD = "failed to create typed patch object (default/digits; batchgrowth.dev/v1alpha1, Kind=BatchGrowthJob): "
@@ -35,7 +34,7 @@ STATUS = {
     ],
 )
 def test_what_the_api_server_calls_undeclared_is_left_out(errors: str, kept: Any) -> None:
-    assert kept == declared(STATUS, HEAD + errors)
+    assert kept == without_undeclared(STATUS, HEAD + errors)
 
 
 class OldCrd:

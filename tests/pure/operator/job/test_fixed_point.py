@@ -166,24 +166,24 @@ def test_nothing_follows_a_conclusive_decision(
     for seconds, update, ready in reports:
         world.wait(seconds).report(update, ready=ready)
         decision = world.step()
-        if decision.is_conclusive:
+        if decision.is_progress_only:
             after = world.decide()
             assert after.is_empty
             assert pytest.approx(decision.requeue_after_seconds, abs=0.001) == after.requeue_after_seconds
         world.settle(passes=4)
 
 
-def test_progress_within_a_stage_is_conclusive_and_nothing_else(
+def test_progress_within_a_stage_is_progress_only_and_nothing_else(
     make_world: MakeWorld, training_world: MakeWorld
 ) -> None:
-    assert not make_world().step().is_conclusive
+    assert not make_world().step().is_progress_only
     world = training_world()
-    assert not world.decide().is_conclusive, "there is nothing to write"
-    assert world.wait(10).report(20).step().is_conclusive
-    assert not world.wait(10).report(300).step().is_conclusive, "the next stage"
+    assert not world.decide().is_progress_only, "there is nothing to write"
+    assert world.wait(10).report(20).step().is_progress_only
+    assert not world.wait(10).report(300).step().is_progress_only, "the next stage"
     world.settle()
     world.edit(suspend=True)
-    assert not world.step().is_conclusive
+    assert not world.step().is_progress_only
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=FIXTURE_IS_A_FUNCTION)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from batchgrowth import names
-from batchgrowth_operator.children.writes import Writes
+from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import Ref
 

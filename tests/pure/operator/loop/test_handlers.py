@@ -56,7 +56,7 @@ def test_a_job_is_woken_by_what_happens_to_it_and_its_children(events: Events) -
 def test_the_echo_of_written_progress_wakes_nobody(events: Events) -> None:
     """But what another changed before or after that write does, and so does an object of that version."""
     events.store.update(body(1, "batchgrowthjobs"))
-    events.store.update(body(5, "batchgrowthjobs"), is_concluded=True)
+    events.store.update(body(5, "batchgrowthjobs"), is_progress_only=True)
 
     assert [[*events.arrive(version)] for version in (4, 5, 6)] == [[KEY], [], [KEY]]
     assert events.arrive(5, "deployments") == [KEY]

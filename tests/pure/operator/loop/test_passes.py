@@ -19,12 +19,12 @@ from batchgrowth_operator import certificates
 from batchgrowth_operator.api import observe
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Key, Store
-from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.client import Refused, ServerClock
 from batchgrowth_operator.api.events import BURST, EventPoster
 from batchgrowth_operator.api.observe import RESYNC_SECONDS, SECRET_SECONDS, SETTLED_SECONDS, Observer
-from batchgrowth_operator.api.server import ServerClock
-from batchgrowth_operator.children.writes import Writes
-from batchgrowth_operator.job import flapping, log_lines
+from batchgrowth_operator.job import events as told
+from batchgrowth_operator.job import flapping
+from batchgrowth_operator.job.reconcile import Writes
 from batchgrowth_operator.loop import one_pass, queue
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.one_pass import Reconciler
@@ -1434,7 +1434,7 @@ def test_the_line_about_a_changed_deployment(found: dict[str, Any], wanted: dict
 
     seen = Observed(job={}, now=AT, children={Ref("Deployment", "d"): child("before", found)})
 
-    assert line == log_lines.applied(seen, child("after", wanted))
+    assert line == told.applied(seen, child("after", wanted))
 
 
 def test_the_log_of_renewed_certificates(setting: Setting, lines: Callable[[], list[str]]) -> None:
@@ -1467,7 +1467,7 @@ def test_the_log_of_renewed_certificates(setting: Setting, lines: Callable[[], l
     ],
 )
 def test_the_line_about_a_deletion(writes: Writes, ref: Ref, line: str) -> None:
-    assert line == log_lines.deleted(writes, ref)
+    assert line == told.deleted(ref, writes.recreated.get(ref))
 
 
 def test_the_lines_about_a_status() -> None:
@@ -1497,7 +1497,7 @@ def test_the_lines_about_a_status() -> None:
         ],
     }
 
-    assert [*log_lines.changes(before, JobStatus.model_validate(after))] == [
+    assert [*told.changes(before, JobStatus.model_validate(after))] == [
         "requests 4 workers instead of 2",
         "4 workers joined within 2.5 s of the request",
         "restart 2 of the trainer",

@@ -14,11 +14,10 @@ from batchgrowth_operator.api import cache, leader, observe
 from batchgrowth_operator.api import server as server_clock
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Key, Store, Sweep
-from batchgrowth_operator.api.client import Refused
+from batchgrowth_operator.api.client import JOBS, WATCHED, Refused
 from batchgrowth_operator.api.events import RETRY_SECONDS, EventPoster
 from batchgrowth_operator.api.leader import Leadership
 from batchgrowth_operator.api.observe import Observer
-from batchgrowth_operator.api.server import JOBS, WATCHED
 from batchgrowth_operator.loop.metrics import OperatorMetrics
 from batchgrowth_operator.loop.one_pass import Reconciler
 from batchgrowth_operator.loop.queue import PassResult, ProgressRate

@@ -9,8 +9,7 @@ from typing import Any
 
 from batchgrowth import names
 from batchgrowth.spec import KIND
-from batchgrowth_operator.api.client import Refused
-from batchgrowth_operator.api.server import ServerClock
+from batchgrowth_operator.api.client import Refused, ServerClock
 from batchgrowth_operator.children.drift import is_smaller
 from batchgrowth_operator.seen.clock import timestamp
 from batchgrowth_operator.seen.observed import Ref, labels_of, ref_of

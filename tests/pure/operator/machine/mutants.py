@@ -14,13 +14,13 @@ from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Store
 from batchgrowth_operator.api.observe import Observer
 from batchgrowth_operator.children import scheduler
+from batchgrowth_operator.children.scheduler import CREATE_PARTS, MissingParts, missing_parts
 from batchgrowth_operator.job import reconcile as rec
 from batchgrowth_operator.job import status
 from batchgrowth_operator.loop import one_pass
 from batchgrowth_operator.seen import situation
 from batchgrowth_operator.seen.clock import Clock, seconds_since
 from batchgrowth_operator.seen.observed import Observed, annotations_of, is_owned_by
-from batchgrowth_operator.seen.problems import CREATE_PARTS, MissingParts, missing_parts
 from batchgrowth_operator.seen.situation import ClusterPolicy, Mode, Situation
 
 Patch = pytest.MonkeyPatch
@@ -87,19 +87,18 @@ def a_request_for_parts_is_taken_back(patch: Patch) -> None:
 
 
 def a_missing_annotation_recreates(patch: Patch) -> None:
-    def needs(manifest: Any, found: Any) -> bool:
-        has, wanted = (annotations_of(body).get(names.INPUTS) for body in (found or manifest, manifest))
-        return has != wanted
+    def differ(found: Any, manifest: Any) -> bool:
+        return annotations_of(found).get(names.INPUTS) != annotations_of(manifest).get(names.INPUTS)
 
-    patch.setattr(rec, "_needs_recreation", needs)
+    patch.setattr(rec, "has_other_inputs", differ)
 
 
 def time_to_live_counts_from_the_start(patch: Patch) -> None:
-    def has_outlived(s: Situation) -> bool:
-        seconds = s.spec.ttl_seconds_after_finished
-        return seconds is not None and s.clock.passed(s.previous.start_time, seconds)
+    def decide(seen: Observed, defaults: Any) -> Any:
+        started = (seen.job.get("status") or {}).get("startTime")
+        return rec.reconcile(replace(seen, ended_seconds=seconds_since(started, seen.now)), defaults)
 
-    patch.setattr(rec, "_has_outlived", has_outlived)
+    patch.setattr(reconciler, "reconcile", decide)
 
 
 def a_jump_of_the_clock_counts(patch: Patch) -> None:
