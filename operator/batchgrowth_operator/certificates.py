@@ -52,7 +52,7 @@ class Pair:
 
     @property
     def pem(self) -> tuple[str, str]:
-        """The texts of both."""
+        """Return the texts of both."""
         form = serialization.PrivateFormat.PKCS8
         key = self.key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
         return pem(self.certificate), key.decode()
@@ -161,32 +161,26 @@ def renewed(
 def _mounted(job: str, namespace: str, now: datetime, signs: Pair, present: Mapping[str, bytes]) -> Mapping[str, str]:
     """Return the content of the Secret that pods mount: as much as possible of what it has."""
     pair = read_pair(present.get(CERTIFICATE, b""), present.get(KEY, b""))
-    trusted = _trusted(signs.certificate, read_certificates(present.get(CA, b"")), pair, now)
-    if pair is None or _is_due(pair.certificate, signs.certificate, trusted, now):
+    signer = signs.certificate
+
+    # Pods trust the authority that signs, and those before it that last: first the certificate's, then the newest.
+    known = dict.fromkeys(read_certificates(present.get(CA, b"")))
+    others = [found for found in known if found != signer and not _ends(found, now)]
+    others.sort(key=lambda found: found.not_valid_before_utc, reverse=True)
+    issuers = [found for found in others if pair is not None and has_issued(found, pair.certificate)]
+    others = issuers + [found for found in others if found not in issuers]
+    trusted = [signer, *others[: MOST_AUTHORITIES - 1]]
+
+    # A certificate that is useless is replaced at once, one that ends soon when every pod trusts its new authority.
+    is_trusted = now - (signer.not_valid_before_utc + CLOCK_SKEW) >= TRUSTED_BEFORE_SIGNING
+    if (
+        pair is None
+        or _ends(pair.certificate, now)
+        or not any(has_issued(authority, pair.certificate) for authority in trusted)
+        or (is_trusted and _ends(pair.certificate, now, CERTIFICATE_RENEWED_BEFORE_END))
+    ):
         pair = new_certificate(job, namespace, now, signs)
     return {CA: "".join(map(pem, trusted)), **dict(zip((CERTIFICATE, KEY), pair.pem, strict=True))}
-
-
-def _trusted(
-    signs: x509.Certificate, present: tuple[x509.Certificate, ...], pair: Pair | None, now: datetime
-) -> tuple[x509.Certificate, ...]:
-    """Return the authority that signs, and those before it that last: first the certificate's, then the newest."""
-    others = [found for found in dict.fromkeys(present) if found != signs and not _ends(found, now)]
-
-    def rank(found: x509.Certificate) -> tuple[bool, datetime]:
-        return pair is not None and has_issued(found, pair.certificate), found.not_valid_before_utc
-
-    return signs, *sorted(others, key=rank, reverse=True)[: MOST_AUTHORITIES - 1]
-
-
-def _is_due(
-    certificate: x509.Certificate, signs: x509.Certificate, trusted: tuple[x509.Certificate, ...], now: datetime
-) -> bool:
-    """Return whether to replace the certificate: at once if it is useless, else once the authority may sign."""
-    if _ends(certificate, now) or not any(has_issued(authority, certificate) for authority in trusted):
-        return True
-    is_known = now - (signs.not_valid_before_utc + CLOCK_SKEW) >= TRUSTED_BEFORE_SIGNING
-    return is_known and _ends(certificate, now, CERTIFICATE_RENEWED_BEFORE_END)
 
 
 def _ends(certificate: x509.Certificate, now: datetime, before: timedelta = timedelta()) -> bool:

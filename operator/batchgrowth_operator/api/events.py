@@ -103,21 +103,20 @@ class Correlator:
         series.message = (COMBINED if is_combined else "") + event.message
         series.count += times
         series.last = now
-        return series if not times or _has_token(job, now) or not similar else None
+
+        # The job's budget: a token a write, of which one more comes every REFILL_SECONDS.
+        if not times:
+            return series  # its first try had the token
+        job.tokens = min(BURST, job.tokens + max(0.0, (now - job.filled).total_seconds()) / REFILL_SECONDS)
+        job.filled = now
+        if job.tokens >= 1:
+            job.tokens -= 1
+            return series
+        return None if similar else series
 
     def forget(self, key: Key) -> None:
         """Forget the events of a job that is gone."""
         self._jobs.pop(key, None)
-
-
-def _has_token(job: _Job, now: datetime) -> bool:
-    """Take a token of the job's budget, and return whether there was one."""
-    job.tokens = min(BURST, job.tokens + max(0.0, (now - job.filled).total_seconds()) / REFILL_SECONDS)
-    job.filled = now
-    if job.tokens < 1:
-        return False
-    job.tokens -= 1
-    return True
 
 
 @dataclass(slots=True)
@@ -172,10 +171,11 @@ class EventPoster:
         with self._lock:
             waiting = lane.setdefault(kind, deque())
             same = next((one for one in waiting if (one.uid, one.event) == (seen.uid, event)), None)
+            has_waited_long = waiting and (now - waiting[-1].since).total_seconds() >= BEHIND_SECONDS
             if same is not None:
                 same.at = now
                 same.times += 1
-            elif waiting and waiting[-1].uid == seen.uid and _is_behind(waiting, now):
+            elif waiting and waiting[-1].uid == seen.uid and (len(waiting) >= MOST_SIMILAR or has_waited_long):
                 last = waiting[-1]
                 last.event = Event(event.type, event.reason, COMBINED + event.message)
                 last.at = now
@@ -258,14 +258,15 @@ class EventPoster:
         series = self.correlator.observe(key, occurrence.uid, occurrence.event, occurrence.at, name, occurrence.times)
         if series is None:
             return
-        if not series.is_posted or not self._repeat(key, series):
-            bounded(self.api, self.seconds_left()).post_event(key.namespace, _event(key, occurrence, series))
-        series.is_posted = True
-
-    def _repeat(self, key: Key, series: Series) -> bool:
-        """Count this event in the one that exists; return False if the API server has dropped that, after an hour."""
+        is_repeated = False
         change = {"message": fitting(series.message), "count": series.count, "lastTimestamp": timestamp(series.last)}
-        return bounded(self.api, self.seconds_left()).repeat_event(key.namespace, series.name, change)
+        if series.is_posted:  # unless the API server has dropped it, which it does after an hour
+            api = bounded(self.api, self.seconds_left())
+            is_repeated = api.repeat_event(key.namespace, series.name, change)
+        if not is_repeated:
+            api = bounded(self.api, self.seconds_left())
+            api.post_event(key.namespace, _event(key, occurrence, series))
+        series.is_posted = True
 
 
 def fitting(message: str) -> str:
@@ -276,10 +277,6 @@ def fitting(message: str) -> str:
     if len(text) <= room:
         return message
     return f"{head}…{text[len('…'.encode()) - room :].decode(errors='ignore')}"
-
-
-def _is_behind(waiting: deque[Occurrence], now: datetime) -> bool:
-    return len(waiting) >= MOST_SIMILAR or (now - waiting[-1].since).total_seconds() >= BEHIND_SECONDS
 
 
 def _event(key: Key, occurrence: Occurrence, series: Series) -> Manifest:

@@ -53,7 +53,7 @@ class Leadership:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until this process must not write any more; 0 or less from then on."""
+        """Return the seconds until this process must not write any more; 0 or less from then on."""
         return self._ends - time.monotonic()
 
 
@@ -91,7 +91,7 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
             if found != seen:
                 seen = found
                 seen_at = time.monotonic()
-            wanted = claim(lock, found, time.monotonic() - seen_at, datetime.now(UTC))
+            wanted = lease_to_write(lock, found, time.monotonic() - seen_at, datetime.now(UTC))
             if wanted is not None:
                 requested = time.monotonic()
                 seen = await answer(api.put_lease, wanted)
@@ -120,7 +120,9 @@ async def hold(api: Api, lock: LeaseLock, leadership: Leadership, begin: Callabl
     log.warning("%s lost the lease %s and ends", lock.holder, lease)
 
 
-def claim(lock: LeaseLock, found: Object | None, unchanged_seconds: float, now: datetime) -> dict[str, Any] | None:
+def lease_to_write(
+    lock: LeaseLock, found: Object | None, unchanged_seconds: float, now: datetime
+) -> dict[str, Any] | None:
     """Return the Lease to write in order to hold it; None while another operator holds it.
 
     `unchanged_seconds` is how long the Lease has not changed, since other machines' clocks are not trusted.

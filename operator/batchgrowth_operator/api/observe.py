@@ -97,13 +97,14 @@ class Observer:
     def note_change(self, key: Key, ref: Ref) -> bool:
         """Note a change as it arrives; return whether it may need a pass soon.
 
-        A report of the trainer has its age counted from here. If it only says that training goes on, a pass can wait.
+        The age of a trainer's report counts from here, since the pass that reads it may come much later. If the report
+        only says that training goes on, that pass can wait.
         """
         if ref != _report_ref(key):
             return True
         config_map = self.store.child(key, ref)
         job = self.store.job(key)
-        if config_map is None or job is None or not is_owned_by(config_map, _uid(job)):
+        if config_map is None or job is None or not is_owned_by(config_map, job["metadata"]["uid"]):
             return True
         self._age(key, "report", mark_of(config_map))
         news = hash(news_of(config_map))
@@ -127,9 +128,16 @@ class Observer:
         workers = self.store.child(key, Ref("Deployment", names.workers(key.name))) or {}
         wanted = (workers.get("spec") or {}).get("replicas", 0)
         ready = (workers.get("status") or {}).get("readyReplicas", 0)
-        if 0 < wanted <= ready and not any(map(_is_starting, self.store.pods(key))):
-            return SETTLED_SECONDS
-        return SECRET_SECONDS
+        if not 0 < wanted <= ready:
+            return SECRET_SECONDS
+        for pod in self.store.pods(key):
+            status = pod.get("status") or {}
+            scheduled = [
+                one.get("status") for one in status.get("conditions") or () if one.get("type") == "PodScheduled"
+            ]
+            if status.get("phase") == "Pending" and "False" not in scheduled:  # one without a node is not that far
+                return SECRET_SECONDS
+        return SETTLED_SECONDS
 
     def _age(self, key: Key, what: str, mark: Hashable, before: float = 0.0) -> float:
         """Return the seconds since this process first saw that mark.
@@ -189,20 +197,9 @@ class Observer:
         return found
 
 
-def _is_starting(pod: Object) -> bool:
-    """Return whether the pod's volumes may not be mounted yet; one without a node is not that far."""
-    status = pod.get("status") or {}
-    scheduled = (one.get("status") for one in status.get("conditions") or () if one.get("type") == "PodScheduled")
-    return status.get("phase") == "Pending" and next(scheduled, None) != "False"
-
-
 def _parts(cluster: Object | None, seen: Mapping[Ref, Object]) -> Mapping[Ref, Object]:
     uid = cluster["metadata"]["uid"] if cluster is not None else ""
     return {ref: body for ref, body in seen.items() if is_owned_by(body, uid)}
-
-
-def _uid(body: Object) -> str:
-    return str(body["metadata"]["uid"])
 
 
 def _report_ref(key: Key) -> Ref:

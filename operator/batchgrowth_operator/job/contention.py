@@ -30,7 +30,7 @@ class Contention:
 
     @property
     def fights(self) -> dict[Ref, PutBack]:
-        """The children that others change again and again, by kind and name."""
+        """Return the children that others change again and again, by kind and name."""
         return {ref: put_back for ref, put_back in sorted(self.put_backs.items()) if _is_fight(put_back)}
 
 
@@ -54,7 +54,11 @@ def contention(seen: Observed, manifests: Iterable[Manifest], clock: Clock) -> C
         changed = put_backs.get(ref)
         wanted = annotations_of(manifest)[names.MANIFEST]
         is_same = wanted in (annotations_of(found).get(names.MANIFEST), changed.manifest if changed else "")
-        if changed is not None and is_same and _is_held(changed, paths, clock):
+        is_fought_over = changed is not None and all(
+            changed.rounds.get(shown(path), 0) >= FREE_ROUNDS for path in paths
+        )
+        # Another manifest is applied at once: it comes from the job, and not from the fight.
+        if changed is not None and is_same and is_fought_over and clock.within(changed.at, _wait_seconds(changed)):
             held.add(ref)
         else:
             put_backs[ref] = _put_back(changed, found, wanted, paths if is_same else [], clock)
@@ -76,13 +80,6 @@ def _put_back(known: PutBack | None, found: Object, wanted: str, paths: list[Pat
     if not manager and known is not None:
         manager = known.manager
     return PutBack(uid=_uid(found), manifest=wanted, rounds=rounds, at=clock.now, manager=manager)
-
-
-def _is_held(known: PutBack, paths: list[Path], clock: Clock) -> bool:
-    """Return whether all that changed is fought over, and the time to put it back has not come."""
-    if any(known.rounds.get(shown(path), 0) < FREE_ROUNDS for path in paths):
-        return False
-    return clock.within(known.at, _wait_seconds(known))
 
 
 def _uid(found: Object) -> str:

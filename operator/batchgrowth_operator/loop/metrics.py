@@ -5,7 +5,7 @@ from typing import Any
 
 from batchgrowth import names
 from batchgrowth.contract.metrics import OPERATOR, Metric
-from batchgrowth.contract.status import CONDITIONS, JobStatus
+from batchgrowth.contract.status import CONDITIONS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -74,7 +74,13 @@ class OperatorMetrics:
             if found is not None and _digest(found) == _digest(manifest):
                 self._metrics["batchgrowth_operator_repairs_total"].labels(manifest["kind"]).inc()
         if key not in self._states:
-            self._take_up(key, stored_status(seen))
+            # A job that this process has not seen before is shown as its stored status says: it may never be written
+            # again. An earlier process has observed the resize in it.
+            stored = stored_status(seen)
+            if stored.conditions:
+                status = stored.to_json()
+                self._resizes[key] = _resize_seconds(status)
+                self._status(key, status)
         if writes.status is not None:
             self._status(key, writes.status)
 
@@ -88,16 +94,6 @@ class OperatorMetrics:
         """Remove the series of all jobs."""
         for key in list(self._states):
             self.forget(key)
-
-    def _take_up(self, key: Key, status: JobStatus) -> None:
-        """Show a job that this process has not seen before as its stored status says: it may never be written again.
-
-        An earlier process has observed the resize in it.
-        """
-        if status.conditions:
-            stored = status.to_json()
-            self._resizes[key] = _resize_seconds(stored)
-            self._status(key, stored)
 
     def _status(self, key: Key, status: dict[str, Any]) -> None:
         statuses = {condition["type"]: condition["status"] for condition in status["conditions"]}

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from batchgrowth_operator.api.cache import Key
@@ -131,20 +131,14 @@ class Passes:
                     passed = time.monotonic()
                     if result.requeue_after_seconds is not None:
                         queue.due = min(queue.due, passed + result.requeue_after_seconds)
-                    await _until_due(queue)
+                    # A change may move the time forward meanwhile.
+                    while (left := queue.due - time.monotonic()) > 0:
+                        queue.moved.clear()
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(queue.moved.wait(), left if left < math.inf else None)
                     await asyncio.sleep(max(0.0, passed + DEBOUNCE_SECONDS - time.monotonic()))
         finally:
             del self._queues[key]
-
-
-async def _until_due(queue: JobQueue) -> None:
-    """Wait until the next pass is due, which an event may move forward meanwhile."""
-    while (left := queue.due - time.monotonic()) > 0:
-        queue.moved.clear()
-        try:
-            await asyncio.wait_for(queue.moved.wait(), left if left < math.inf else None)
-        except TimeoutError:
-            return
 
 
 class Slots:
@@ -211,7 +205,7 @@ class ProgressRate:
 
     @property
     def seconds_apart(self) -> float:
-        """The shortest time between two passes of one job for progress only."""
+        """Return the shortest time between two passes of one job for progress only."""
         return len(self._training) / MOST_PROGRESS_WRITES
 
     def defaults_for(self, key: Key, *, trains: bool) -> Defaults:
@@ -220,6 +214,8 @@ class ProgressRate:
             self._training.add(key)
         else:
             self._training.discard(key)
+        # Both are needed: seconds_apart delays the passes that reports ask for, report_seconds the writes of progress
+        # in passes that something else asked for, of which a job with changing pods has many.
         return replace(self._defaults, report_seconds=max(self._defaults.report_seconds, self.seconds_apart))
 
     def forget(self, key: Key) -> None:

@@ -77,8 +77,10 @@ def handlers(
 def _watch(
     registry: kopf.OperatorRegistry, name: str, kind: Kind, observer: Observer, passes: Passes, rate: ProgressRate
 ) -> None:
-    """Add the handlers of a kind. kopf calls `index` before `event`, so the store has what the pass is woken for."""
+    """Add the handlers of a kind."""
 
+    # kopf calls `index` before `event`, and for every object of the first list, so the store has the object when the
+    # pass that `event` wakes reads it. An event handler alone would miss what was there before the operator.
     async def index(body: kopf.Body, **_: Any) -> None:
         observer.store.update(_with_type(name, dict(body)))
         _strip(body)

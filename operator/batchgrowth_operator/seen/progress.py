@@ -62,9 +62,13 @@ def training_state(text: str, seen: Observed, previous: JobStatus) -> TrainingSt
     if reported is not None:
         report, plan = reported
         if (report.start, report.update) >= (start, update):  # not from before the status
+            expected = None
+            if report.forecast is not None and report.ended_at_epoch is None:
+                next_decision = BatchDecision(report.forecast.update, report.forecast.batch_size, math.inf)
+                expected = _decided(text, (*report.decisions, next_decision))  # None if it does not fit the spec
             return TrainingState(
                 plan=plan,
-                expected=_expected(text, report) or plan,
+                expected=expected or plan,
                 decisions=report.decisions,
                 report=report,
                 update=report.update,
@@ -157,14 +161,6 @@ def _reported(text: str, seen: Observed) -> tuple[Progress, Plan] | None:
     if report.weights_sha256 is not None and not SHA256.fullmatch(report.weights_sha256):
         raise ValueError("progress.weights_sha256: not the 64 hexadecimal digits of a SHA-256")
     return report, plan
-
-
-def _expected(text: str, report: Progress) -> Plan | None:
-    """Return the plan if the next look decides as the report forecasts; None without a forecast that fits the spec."""
-    next_look = report.forecast
-    if next_look is None or report.ended_at_epoch is not None:
-        return None
-    return _decided(text, (*report.decisions, BatchDecision(next_look.update, next_look.batch_size, math.inf)))
 
 
 def _remembered(text: str, history: Iterable[StageRecord]) -> tuple[Plan, tuple[BatchDecision, ...], int]:

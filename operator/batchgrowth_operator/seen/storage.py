@@ -42,9 +42,12 @@ NONE = Storage(is_kept=False)
 def storage_of(spec: JobSpec, seen: Observed, defaults: Defaults, clock: Clock) -> Storage:
     """Return where the job's checkpoints are kept."""
     own = names.checkpoints(seen.name)
-    is_new_place = spec.checkpoint.is_kept and seen.trainer is not None and not _keeps(seen.trainer)
-    if is_new_place and is_running(seen, kept=False, clock=clock):
-        return Storage(is_kept=False, is_awaited=True)
+    if spec.checkpoint.is_kept and seen.trainer is not None:
+        pod = seen.trainer["spec"]["template"]["spec"]
+        claims = [v for v in pod.get("volumes") or () if v["name"] == VOLUME and "persistentVolumeClaim" in v]
+        keeps = claims or any(store_of(container) for container in pod["containers"])
+        if not keeps and is_running(seen, kept=False, clock=clock):
+            return Storage(is_kept=False, is_awaited=True)
     if spec.checkpoint.uri is not None:
         return Storage()
     volume = spec.checkpoint.volume
@@ -67,15 +70,6 @@ def store_of(container: Object) -> list[str | None]:
         return []
     secrets = [source["secretRef"]["name"] for source in container.get("envFrom") or () if "secretRef" in source]
     return [uris[0], next(iter(secrets), None)]
-
-
-def _keeps(trainer: Object) -> bool:
-    """Return whether the checkpoints of that trainer's Job outlive its pods."""
-    pod = trainer["spec"]["template"]["spec"]
-    for volume in pod.get("volumes") or ():
-        if volume["name"] == VOLUME and "persistentVolumeClaim" in volume:
-            return True
-    return any(store_of(container) for container in pod["containers"])
 
 
 def size_of(claim: Object | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from batchgrowth_operator.api import leader
 from batchgrowth_operator.api.client import Refused
-from batchgrowth_operator.api.leader import DURATION_SECONDS, Leadership, claim, hold
+from batchgrowth_operator.api.leader import DURATION_SECONDS, Leadership, hold, lease_to_write
 from batchgrowth_operator.loop.queue import MOST_CONCURRENT
 from batchgrowth_operator.settings import LeaseLock
 
@@ -39,7 +39,7 @@ def held(by: str, version: str = "1", transitions: int = 3) -> dict[str, Any]:
     ],
 )
 def test_claims(found: Any, unchanged: float, expected: Any) -> None:
-    wanted = claim(ME, found, unchanged, NOW)
+    wanted = lease_to_write(ME, found, unchanged, NOW)
 
     spec = wanted and wanted["spec"]
     assert (spec and (spec["holderIdentity"], spec["leaseTransitions"], spec["acquireTime"])) == expected
@@ -48,7 +48,7 @@ def test_claims(found: Any, unchanged: float, expected: Any) -> None:
 @pytest.mark.fault("B04")
 def test_a_claim_carries_the_observed_resource_version() -> None:
     """If two operators claim at once, the API server refuses the second."""
-    wanted = claim(ME, held("", "7"), 0, NOW)
+    wanted = lease_to_write(ME, held("", "7"), 0, NOW)
 
     assert wanted is not None
     assert wanted["metadata"]["resourceVersion"] == "7"

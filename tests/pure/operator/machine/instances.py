@@ -132,7 +132,7 @@ class Instance:
         lock, held = LeaseLock(NAMESPACE, "operators", self.name), self.client.get_lease(NAMESPACE, "operators")
         if held != self._seen_lease[0]:
             self._seen_lease = held, self.server.seconds
-        wanted = leader.claim(lock, held, self.server.seconds - self._seen_lease[1], self.clock.now())
+        wanted = leader.lease_to_write(lock, held, self.server.seconds - self._seen_lease[1], self.clock.now())
         if wanted is None:
             if self.leads:
                 self.start()
