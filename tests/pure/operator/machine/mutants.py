@@ -98,7 +98,7 @@ def time_to_live_counts_from_the_start(patch: Patch) -> None:
         started = (seen.job.get("status") or {}).get("startTime")
         return rec.reconcile(replace(seen, ended_seconds=seconds_since(started, seen.now)), defaults)
 
-    patch.setattr(reconciler, "reconcile", decide)
+    patch.setattr(one_pass, "reconcile", decide)
 
 
 def a_jump_of_the_clock_counts(patch: Patch) -> None:
