@@ -10,8 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from batchgrowth_operator.api import cache, leader, observe
-from batchgrowth_operator.api import server as server_clock
+from batchgrowth_operator.api import cache, client, leader, observe
 from batchgrowth_operator.api.apply import Writer
 from batchgrowth_operator.api.cache import Key, Store, Sweep
 from batchgrowth_operator.api.client import JOBS, WATCHED, Refused
@@ -38,7 +37,7 @@ class Clock:
         self.offset = timedelta()
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(server_clock, "time", self)
+        patch.setattr(client, "time", self)
         patch.setattr(observe, "time", self)
         patch.setattr(leader, "time", self)
         patch.setattr(cache, "time", self)
