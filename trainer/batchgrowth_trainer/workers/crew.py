@@ -18,7 +18,7 @@ from batchgrowth_trainer.worker.messages import Joined, Leaving, Left, Prepared,
 from batchgrowth_trainer.workers.arithmetics import Arithmetics
 from batchgrowth_trainer.workers.calls import Calls, WorkerRequest
 from batchgrowth_trainer.workers.connection import LOST, SchedulerLost
-from batchgrowth_trainer.workers.health import Note, Pulse, Save, WorkerRestarts
+from batchgrowth_trainer.workers.health import Heartbeat, Note, Save, WorkerRestarts
 from batchgrowth_trainer.workers.membership import Ended, Event, Membership, Ready, Unready
 from batchgrowth_trainer.workers.takeover import Fence, Takeover
 
@@ -58,7 +58,7 @@ class Crew:
         self.calls = Calls(client, self.check_connected)
         self._takeover = Takeover(client, self.calls, fence)
         self._membership = Membership(client, self.calls, self.events.put)
-        self._pulse = Pulse(self.calls)
+        self._heartbeat = Heartbeat(self.calls)
         self._restarts = WorkerRestarts(client, lambda a: a in self._admission or a in self.leaving)
         self._arguments = (run_id, spec, tuple(paths), self._takeover.start, function)
         self._preparing: dict[str, Future] = {}
@@ -238,20 +238,20 @@ class Crew:
 
     def ask_whether_alive(self, addresses: Collection[str]) -> None:
         """Ask these workers, and those that are ready, without waiting for their answers; see `hung`."""
-        self._pulse.ask({*addresses, *self.ready})
+        self._heartbeat.ask({*addresses, *self.ready})
 
     def hung(self) -> set[str]:
         """Return the workers that hang, rather than being slow, each of them only once."""
-        return self._pulse.hung(stopping=self._stop_requested())
+        return self._heartbeat.hung(stopping=self._stop_requested())
 
     def answering(self, addresses: Collection[str]) -> set[str]:
         """Return the registered workers among these that have answered when they were last asked."""
-        return self.registered.intersection(addresses) - self._pulse.silent()
+        return self.registered.intersection(addresses) - self._heartbeat.silent()
 
     def restart_unresponsive(self, addresses: Collection[str], note: Note, save: Save = lambda _: None) -> None:
         """Wait until each of these that is registered has answered, or hangs and is restarted, after `save`."""
         self.ask_whether_alive(addresses)
-        while self._pulse.silent().intersection(addresses):
+        while self._heartbeat.silent().intersection(addresses):
             self.check_connected()
             if hung := self.hung():
                 save(self.answering({*addresses, *self.ready}) - hung)

@@ -34,7 +34,7 @@ Save = Callable[[set[str]], None]
 """Called with the workers that answer before one that does not is restarted."""
 
 
-class Pulse:
+class Heartbeat:
     """Asks workers whether they live; `clock` gives seconds."""
 
     def __init__(self, calls: Calls, clock: Callable[[], float] = time.monotonic) -> None:
