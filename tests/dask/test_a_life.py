@@ -1,4 +1,4 @@
-"""One SHA-256 for a whole life: one to four workers, a batch that grows, a kill, an interruption, another crew.
+"""One SHA-256 for a whole life: one to four workers, a batch that grows, a kill, an interruption, other workers.
 
 Each feature of jobs is in one of them, as many together as one job can have.
 """

@@ -11,12 +11,12 @@ import pytest
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Joined, Left
 from batchgrowth_trainer.workers import health
-from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.membership import Event
+from batchgrowth_trainer.workers.pool import WorkerPool
 from distributed import Client, LocalCluster, Worker
 
 MOMENTS = 60
-SPREAD_SECONDS = 0.06  # about the time that a crew takes to open
+SPREAD_SECONDS = 0.06  # about the time that a pool takes to open
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,10 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def crew_of(small_job: Any) -> Callable[[Client], Crew]:
-    """A function: a crew of a client, whose workers lack the workload."""
+def pool_of(small_job: Any) -> Callable[[Client], WorkerPool]:
+    """A function: a pool of a client, whose workers lack the workload."""
     spec = small_job().spec
-    return lambda client: Crew(client, uuid.uuid4().hex, spec, ())
+    return lambda client: WorkerPool(client, uuid.uuid4().hex, spec, ())
 
 
 async def worker(cluster: LocalCluster, after: float) -> Worker:
@@ -39,20 +39,22 @@ async def worker(cluster: LocalCluster, after: float) -> Worker:
     return await Worker(cluster.scheduler_address, nthreads=1, dashboard=False, memory_limit=0)
 
 
-def until(crew: Crew, seen: Callable[[], bool]) -> None:
-    """Return once `seen` is true; polls the crew as its driver does."""
+def until(pool: WorkerPool, seen: Callable[[], bool]) -> None:
+    """Return once `seen` is true; polls the pool as its driver does."""
     ends = time.monotonic() + 60
     while not seen():
         assert time.monotonic() < ends
-        crew.check_connected()
+        pool.check_connected()
         time.sleep(0.005)
 
 
-def events(crew: Crew) -> list[Event]:
-    return [crew.events.get_nowait() for _ in range(crew.events.qsize())]
+def events(pool: WorkerPool) -> list[Event]:
+    return [pool.events.get_nowait() for _ in range(pool.events.qsize())]
 
 
-def test_a_worker_that_registers_while_the_crew_opens(cluster: LocalCluster, crew_of: Callable[[Client], Crew]) -> None:
+def test_a_worker_that_registers_while_the_worker_pool_opens(
+    cluster: LocalCluster, pool_of: Callable[[Client], WorkerPool]
+) -> None:
     """Its event may precede the subscription, and the first list may have been read before it registered."""
     draw = random.Random(0)
     for _ in range(MOMENTS):
@@ -60,53 +62,53 @@ def test_a_worker_that_registers_while_the_crew_opens(cluster: LocalCluster, cre
         soon = asyncio.run_coroutine_threadsafe(coming, cluster.loop.asyncio_loop)
         time.sleep(SPREAD_SECONDS / 2 * draw.random())
         with Client(cluster.scheduler_address, set_as_default=False) as client:
-            crew = crew_of(client)
-            crew.open()
+            pool = pool_of(client)
+            pool.open()
             here = soon.result(timeout=60)
-            until(crew, lambda crew=crew, here=here: here.address in crew.registered)  # type: ignore[misc]
-            assert [Joined(here.address)] == events(crew)
-            crew.close()
+            until(pool, lambda pool=pool, here=here: here.address in pool.registered)  # type: ignore[misc]
+            assert [Joined(here.address)] == events(pool)
+            pool.close()
         asyncio.run_coroutine_threadsafe(here.close(), cluster.loop.asyncio_loop).result(timeout=60)
 
 
 def test_without_any_event(
-    cluster: LocalCluster, crew_of: Callable[[Client], Crew], monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, pool_of: Callable[[Client], WorkerPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Events only speed up polling: a crew without them notices every worker that joins or leaves."""
-    monkeypatch.setattr(Crew, "_on_event", lambda _crew, _event: None)
+    """Events only speed up polling: a pool without them notices every worker that joins or leaves."""
+    monkeypatch.setattr(WorkerPool, "_on_event", lambda _pool, _event: None)
     loop = cluster.loop.asyncio_loop
     with Client(cluster.scheduler_address, set_as_default=False) as client:
-        crew = crew_of(client)
-        crew.open()
+        pool = pool_of(client)
+        pool.open()
         here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
-        until(crew, lambda: here.address in crew.registered)
+        until(pool, lambda: here.address in pool.registered)
         asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)
-        until(crew, lambda: here.address not in crew.registered)
-        assert [Joined(here.address), Left(here.address)] == events(crew)
-        crew.close()
+        until(pool, lambda: here.address not in pool.registered)
+        assert [Joined(here.address), Left(here.address)] == events(pool)
+        pool.close()
 
 
 @pytest.mark.fault("C10", "C12")
 def test_a_worker_that_was_given_up_and_answers_again_rejoins(
-    cluster: LocalCluster, crew_of: Callable[[Client], Crew]
+    cluster: LocalCluster, pool_of: Callable[[Client], WorkerPool]
 ) -> None:
     """A worker without a nanny that did not answer for a while cannot be restarted at once; it may answer again."""
     loop = cluster.loop.asyncio_loop
     here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
     with Client(cluster.scheduler_address, set_as_default=False) as client:
-        crew = crew_of(client)
-        crew.open()
-        until(crew, lambda: here.address in crew.registered)
-        crew.restart([here.address], print)
-        until(crew, lambda: here.address in crew.registered)
-        assert [Joined(here.address), Left(here.address), Joined(here.address)] == events(crew)
-        crew.close()
+        pool = pool_of(client)
+        pool.open()
+        until(pool, lambda: here.address in pool.registered)
+        pool.restart([here.address], print)
+        until(pool, lambda: here.address in pool.registered)
+        assert [Joined(here.address), Left(here.address), Joined(here.address)] == events(pool)
+        pool.close()
     asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)
 
 
 @pytest.mark.fault("C09", "C24")
 def test_a_worker_without_a_nanny_that_is_not_ready_again_is_ended(
-    cluster: LocalCluster, crew_of: Callable[[Client], Crew], monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, pool_of: Callable[[Client], WorkerPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its event loop answers, so nothing else would end its process."""
     ended, loop = list[str](), cluster.loop.asyncio_loop
@@ -114,11 +116,11 @@ def test_a_worker_without_a_nanny_that_is_not_ready_again_is_ended(
     monkeypatch.setattr(health, "RESTART_SECONDS", 0.2)
     here = asyncio.run_coroutine_threadsafe(worker(cluster, 0), loop).result(timeout=60)
     with Client(cluster.scheduler_address, set_as_default=False) as client:
-        crew = crew_of(client)
-        crew.open()
-        until(crew, lambda: here.address in crew.registered)
-        crew.restart([here.address], print)
-        until(crew, lambda: bool(ended))
+        pool = pool_of(client)
+        pool.open()
+        until(pool, lambda: here.address in pool.registered)
+        pool.restart([here.address], print)
+        until(pool, lambda: bool(ended))
         assert ended == ["this worker did not answer, and was not ready again within 0 s"]
-        crew.close()
+        pool.close()
     asyncio.run_coroutine_threadsafe(here.close(), loop).result(timeout=60)

@@ -41,8 +41,8 @@ from batchgrowth_trainer.sinks.trackers.tracking import check_installed, trackin
 from batchgrowth_trainer.worker.addresses import host_towards
 from batchgrowth_trainer.worker.service import new_run_id
 from batchgrowth_trainer.workers.connection import LoopWatch, SchedulerLost, closed_in_time, connection
-from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.local_cluster import LOOPBACK, LocalScaler, existing_left_alone, local_cluster
+from batchgrowth_trainer.workers.pool import WorkerPool
 from batchgrowth_trainer.workers.takeover import Fence, take_over_aside
 
 _LOCAL_PATIENCE_SECONDS = 180.0
@@ -300,7 +300,7 @@ def _history(folder: OutputFolder, saved: Saved | None, note: Callable[[str], No
 
 @contextmanager
 def _joined_cluster(run: RunState, options: Options, function: bytes, watch: LoopWatch) -> Iterator[JoinedCluster]:
-    """Yield the crew of a new local cluster, or of the one at `options.scheduler`, once it is there."""
+    """Yield the worker pool of a new local cluster, or of the one at `options.scheduler`, once it is there."""
     with ExitStack() as stack:
         scaler: Scaler | None = None
         if options.scheduler is None:
@@ -319,7 +319,7 @@ def _joined_cluster(run: RunState, options: Options, function: bytes, watch: Loo
             host = host_towards(options.scheduler)
         log.info("%s: connected to the Dask scheduler at %s", run.where, client.scheduler.address)
         stack.enter_context(watch.watching(client.loop.asyncio_loop))
-        crew = Crew(
+        pool = WorkerPool(
             client,
             new_run_id(run.name),
             run.spec,
@@ -329,12 +329,12 @@ def _joined_cluster(run: RunState, options: Options, function: bytes, watch: Loo
             function,
             run.arithmetics,
         )
-        scaling = Scaling(run, crew, scaler, patience)
-        crew.open()
+        scaling = Scaling(run, pool, scaler, patience)
+        pool.open()
         try:
-            yield JoinedCluster(crew, scaling, host)
+            yield JoinedCluster(pool, scaling, host)
         finally:
-            crew.close()
+            pool.close()
 
 
 @contextmanager

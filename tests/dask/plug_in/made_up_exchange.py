@@ -9,7 +9,7 @@ def train(run: Any, join: Any) -> Any:
     from batchgrowth_trainer.drivers.generations import GenerationsDriver
 
     with join() as workforce:
-        return GenerationsDriver(run, workforce.crew, workforce.scaling, workforce.host).train()
+        return GenerationsDriver(run, workforce.pool, workforce.scaling, workforce.host).train()
 
 
 ENTRY = ExchangeEntry(

@@ -49,8 +49,8 @@ class Task:
         return Ended(self.worker, number, future)
 
 
-class Crew:
-    """Crew and calls in one: three workers, of whose tasks one ends at each look, in the order of the requests.
+class WorkerPool:
+    """WorkerPool and calls in one: three workers, of whose tasks one ends at each look, in the order of the requests.
 
     `story` says which are held back, which fail, and which workers die; a part is overdue once only such are left.
     """
@@ -113,9 +113,9 @@ class Crew:
         return set()
 
 
-def num_asked(crew: Crew) -> int:
+def num_asked(pool: WorkerPool) -> int:
     """The tasks of the slow update: four once it has a backup."""
-    return [update for update, _, _ in crew.asked].count(SLOW)
+    return [update for update, _, _ in pool.asked].count(SLOW)
 
 
 class Story:
@@ -123,10 +123,10 @@ class Story:
 
     until = SLOW + 3
 
-    def holds(self, crew: Crew, task: Task) -> bool:
-        return task.update == SLOW and task.worker == "a" and crew.asked[-1][0] < self.until
+    def holds(self, pool: WorkerPool, task: Task) -> bool:
+        return task.update == SLOW and task.worker == "a" and pool.asked[-1][0] < self.until
 
-    def dying(self, _crew: Crew) -> set[str]:
+    def dying(self, _pool: WorkerPool) -> set[str]:
         return set()
 
     def is_faulty(self, _update: int, _worker: str) -> bool:
@@ -136,8 +136,8 @@ class Story:
 class AlwaysSlow(Story):
     """The worker a holds each of its parts until the next update is under way."""
 
-    def holds(self, crew: Crew, task: Task) -> bool:
-        return task.worker == "a" and crew.asked[-1][0] <= task.update
+    def holds(self, pool: WorkerPool, task: Task) -> bool:
+        return task.worker == "a" and pool.asked[-1][0] <= task.update
 
 
 class Faulty(Story):
@@ -146,9 +146,9 @@ class Faulty(Story):
     def __init__(self, until: int) -> None:
         self.until = until
 
-    def holds(self, crew: Crew, task: Task) -> bool:
-        waits = task.update == SLOW and task.worker == "a" and num_asked(crew) < 4
-        return super().holds(crew, task) or waits
+    def holds(self, pool: WorkerPool, task: Task) -> bool:
+        waits = task.update == SLOW and task.worker == "a" and num_asked(pool) < 4
+        return super().holds(pool, task) or waits
 
     def is_faulty(self, update: int, worker: str) -> bool:
         return update == SLOW and worker == "a"
@@ -157,8 +157,8 @@ class Faulty(Story):
 class Dying(Story):
     """It dies as soon as its backup has been asked for."""
 
-    def dying(self, crew: Crew) -> set[str]:
-        return {"a"} if num_asked(crew) == 4 and "a" in crew.ready else set()
+    def dying(self, pool: WorkerPool) -> set[str]:
+        return {"a"} if num_asked(pool) == 4 and "a" in pool.ready else set()
 
 
 class DyingHelper(Story):
@@ -166,22 +166,22 @@ class DyingHelper(Story):
 
     until = SLOW
 
-    def holds(self, crew: Crew, task: Task) -> bool:
-        return task.update == SLOW and task.worker == "a" and num_asked(crew) < 4
+    def holds(self, pool: WorkerPool, task: Task) -> bool:
+        return task.update == SLOW and task.worker == "a" and num_asked(pool) < 4
 
-    def dying(self, crew: Crew) -> set[str]:
-        return {"a", "b"} & crew.ready.keys() if num_asked(crew) == 4 else set()
+    def dying(self, pool: WorkerPool) -> set[str]:
+        return {"a", "b"} & pool.ready.keys() if num_asked(pool) == 4 else set()
 
 
 class DyingAfterwards(Story):
     """A worker that has ended its part dies before the slow one has ended."""
 
-    def holds(self, crew: Crew, task: Task) -> bool:
-        return task.update == SLOW and task.worker == "a" and "c" in crew.ready
+    def holds(self, pool: WorkerPool, task: Task) -> bool:
+        return task.update == SLOW and task.worker == "a" and "c" in pool.ready
 
-    def dying(self, crew: Crew) -> set[str]:
-        alone = [task.worker for task in crew.tasks] == ["a"]
-        return {"c"} & crew.ready.keys() if alone and crew.asked[-1][0] == SLOW else set()
+    def dying(self, pool: WorkerPool) -> set[str]:
+        alone = [task.worker for task in pool.tasks] == ["a"]
+        return {"c"} & pool.ready.keys() if alone and pool.asked[-1][0] == SLOW else set()
 
 
 class Seen:
@@ -225,43 +225,43 @@ def expected(small_job: Any, tmp_path: Any) -> str:
 
 
 @pytest.fixture
-def trained(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, Seen, Crew]]]:
+def trained(small_job: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, Seen, WorkerPool]]]:
     """A function: the weights of a run with that story, what it recorded, and its workers."""
     monkeypatch.setattr(gather_scatter, "TIMES_THE_MEDIAN", -1.0)
-    monkeypatch.setattr(gather_scatter, "SHORTEST_SECONDS", math.inf)  # see Crew.events
+    monkeypatch.setattr(gather_scatter, "SHORTEST_SECONDS", math.inf)  # see WorkerPool.events
     members = dict[str, Member]()
 
-    def run(story: Story, exchange: str = BACKUPS) -> tuple[str, Seen, Crew]:
+    def run(story: Story, exchange: str = BACKUPS) -> tuple[str, Seen, WorkerPool]:
         job = small_job(*JOB, exchange)
         members.update({name: Member(job.spec, "127.0.0.1") for name in "abc"})
-        crew, seen = Crew(members, story), Seen(job)
-        scaling = SimpleNamespace(gather=lambda _handle, _updates: list(crew.ready), team=lambda _: list(crew.ready))
+        pool, seen = WorkerPool(members, story), Seen(job)
+        scaling = SimpleNamespace(gather=lambda _handle, _updates: list(pool.ready), team=lambda _: list(pool.ready))
         driver: Any = GatherScatterDriver
         replica = build_replica(job.spec)
         with closing(replica.loaders):
-            done = driver(seen, crew, scaling, replica).train()
-        return weights_sha256(done.state_dict), seen, crew
+            done = driver(seen, pool, scaling, replica).train()
+        return weights_sha256(done.state_dict), seen, pool
 
     yield run
     for member in members.values():
         member.close()
 
 
-def asked_at(crew: Crew, update: int) -> list[tuple[str, int]]:
+def asked_at(pool: WorkerPool, update: int) -> list[tuple[str, int]]:
     """The worker and rank of each task of that update."""
-    return [(worker, rank) for at, worker, rank in crew.asked if at == update]
+    return [(worker, rank) for at, worker, rank in pool.asked if at == update]
 
 
 @pytest.mark.fault("C08")
 def test_a_slow_worker_is_left_out_until_it_has_ended(trained: Any, expected: str) -> None:
-    weights, seen, crew = trained(Story())
+    weights, seen, pool = trained(Story())
     assert weights == expected
-    assert ("b", 0) in asked_at(crew, SLOW), "b was idle first"
+    assert ("b", 0) in asked_at(pool, SLOW), "b was idle first"
     for update in (SLOW + 1, SLOW + 2):
-        assert {("b", 0), ("c", 1)} <= set(asked_at(crew, update))
+        assert {("b", 0), ("c", 1)} <= set(asked_at(pool, update))
         assert seen.workers[update] == 2
     assert seen.workers[SLOW + 4] == 3
-    assert ("a", 0) in asked_at(crew, SLOW + 4)
+    assert ("a", 0) in asked_at(pool, SLOW + 4)
     assert seen.backups == [ExchangeFigures(backups=1, backups_first=1)]
     assert (seen.causes, seen.resizes, seen.notes) == ([], [], [])
 
@@ -269,9 +269,9 @@ def test_a_slow_worker_is_left_out_until_it_has_ended(trained: Any, expected: st
 @pytest.mark.fault("C08")
 def test_a_worker_that_is_always_slow_has_few_parts(trained: Any, expected: str) -> None:
     """It rests between them, after the first time."""
-    weights, seen, crew = trained(AlwaysSlow())
+    weights, seen, pool = trained(AlwaysSlow())
     assert weights == expected
-    asked = sorted({update for update, worker, _ in crew.asked if worker == "a"})
+    asked = sorted({update for update, worker, _ in pool.asked if worker == "a"})
     assert asked[:2] == [0, 2]
     assert all(after - before > FIRST_REST for before, after in pairwise(asked[1:]))
     assert (seen.causes, seen.resizes) == ([], [])
@@ -281,49 +281,49 @@ def test_a_worker_that_is_always_slow_has_few_parts(trained: Any, expected: str)
 @pytest.mark.parametrize("until", [SLOW, SLOW + 2], ids=["before its backup has ended", "after it"])
 def test_a_slow_worker_with_a_fault_is_left_out(trained: Any, expected: str, until: int) -> None:
     """The update is committed all the same."""
-    weights, seen, crew = trained(Faulty(until))
+    weights, seen, pool = trained(Faulty(until))
     assert weights == expected
-    assert crew.left_out == {"a": "ECC error of a"}
+    assert pool.left_out == {"a": "ECC error of a"}
     assert seen.notes == ["worker a was left out: ECC error of a"]
-    assert "a" not in {worker for update, worker, _ in crew.asked if update > SLOW}
+    assert "a" not in {worker for update, worker, _ in pool.asked if update > SLOW}
     assert seen.causes == []
 
 
 @pytest.mark.fault("C01")
 def test_a_slow_worker_that_dies_after_it_has_a_backup_costs_nothing(trained: Any, expected: str) -> None:
-    weights, seen, crew = trained(Dying())
+    weights, seen, pool = trained(Dying())
     assert weights == expected
     assert seen.causes == []
     assert seen.resizes == [(3, 2)]
-    assert "a" not in crew.ready
+    assert "a" not in pool.ready
 
 
 @pytest.mark.fault("C01")
 def test_an_update_without_a_copy_of_a_part_is_repeated(trained: Any, expected: str) -> None:
-    weights, seen, crew = trained(DyingHelper())
+    weights, seen, pool = trained(DyingHelper())
     assert weights == expected
     assert seen.causes == ["a worker was lost"]
     assert seen.resizes == [(3, 1)]
-    assert asked_at(crew, SLOW)[4:] == [("c", 0)]
+    assert asked_at(pool, SLOW)[4:] == [("c", 0)]
 
 
 @pytest.mark.fault("C01")
 def test_a_worker_that_dies_after_it_has_ended_costs_nothing(trained: Any, expected: str) -> None:
-    weights, seen, crew = trained(DyingAfterwards(), "exchange.type=GatherScatter")
+    weights, seen, pool = trained(DyingAfterwards(), "exchange.type=GatherScatter")
     assert weights == expected
     assert seen.causes == []
     assert seen.resizes == [(3, 2)]
-    assert "c" not in crew.ready
+    assert "c" not in pool.ready
 
 
 def test_without_backups_nothing_is_repeated(trained: Any, expected: str) -> None:
     """The driver waits for the worker that ends last, and sends nothing twice."""
 
     class Slow(Story):
-        def holds(self, crew: Crew, task: Task) -> bool:
-            return task.update == SLOW and task.worker == "a" and len(crew.tasks) > 1
+        def holds(self, pool: WorkerPool, task: Task) -> bool:
+            return task.update == SLOW and task.worker == "a" and len(pool.tasks) > 1
 
-    weights, seen, crew = trained(Slow(), "exchange.type=GatherScatter")
+    weights, seen, pool = trained(Slow(), "exchange.type=GatherScatter")
     assert weights == expected
     assert seen.backups == []
-    assert all([("a", 0), ("b", 1), ("c", 2)] == asked_at(crew, update) for update in range(len(seen.workers)))
+    assert all([("a", 0), ("b", 1), ("c", 2)] == asked_at(pool, update) for update in range(len(seen.workers)))

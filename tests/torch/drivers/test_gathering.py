@@ -264,7 +264,7 @@ def test_the_end_of_another_request_changes_nothing(update: Update) -> None:
 # --- the late ---------------------------------------------------------------------------------------------------------
 
 
-class Crew:
+class WorkerPool:
     """What the driver asks of it."""
 
     def __init__(self) -> None:
@@ -286,15 +286,15 @@ class Crew:
 
 
 @pytest.fixture
-def crew() -> Crew:
-    return Crew()
+def pool() -> WorkerPool:
+    return WorkerPool()
 
 
 @pytest.fixture
-def late(update: Update, crew: Crew) -> Stragglers:
+def late(update: Update, pool: WorkerPool) -> Stragglers:
     """c, whose part a has computed."""
     backed_up(update).ended(2, "a")
-    some: Any = crew
+    some: Any = pool
     made = Stragglers(some, lambda _: None, PATIENCE, update.clock)
     made.after(update.under_way(), update.in_time())
     return made
@@ -349,11 +349,11 @@ def test_a_late_worker_is_late_until_it_ends(update: Update, late: Stragglers) -
     assert "c" not in late
 
 
-def test_a_late_worker_that_has_left_is_forgotten(late: Stragglers, crew: Crew) -> None:
+def test_a_late_worker_that_has_left_is_forgotten(late: Stragglers, pool: WorkerPool) -> None:
     late.follow(Left("c"))
     late.watch()
     assert "c" not in late
-    assert crew.done == []
+    assert pool.done == []
 
 
 @pytest.mark.fault("C01")
@@ -366,9 +366,9 @@ def test_a_late_worker_whose_connection_is_lost_is_late_until_it_has_left(update
 
 
 @pytest.mark.fault("C07")
-def test_a_late_worker_with_a_fault_is_left_out(update: Update, late: Stragglers, crew: Crew) -> None:
+def test_a_late_worker_with_a_fault_is_left_out(update: Update, late: Stragglers, pool: WorkerPool) -> None:
     late.follow(update.ended(2, "c", DeviceFault("ECC")))
-    assert crew.done == [("left out", "c", "ECC")]
+    assert pool.done == [("left out", "c", "ECC")]
     assert "c" not in late
 
 
@@ -377,27 +377,27 @@ def late_error(update: Update) -> Ended:
     return Ended("c", update.number, future)
 
 
-def test_another_error_of_a_late_worker_is_ignored(update: Update, late: Stragglers, crew: Crew) -> None:
+def test_another_error_of_a_late_worker_is_ignored(update: Update, late: Stragglers, pool: WorkerPool) -> None:
     late.follow(late_error(update))
     assert "c" not in late
-    assert crew.done == []
+    assert pool.done == []
 
 
 @pytest.mark.fault("C09")
-def test_a_late_worker_that_hangs_is_restarted(update: Update, late: Stragglers, crew: Crew) -> None:
+def test_a_late_worker_that_hangs_is_restarted(update: Update, late: Stragglers, pool: WorkerPool) -> None:
     """It is asked every now and then, without waiting for the answer; one that answers has a minute more."""
     late.watch()
-    assert crew.done == []
+    assert pool.done == []
     update.clock.now += PATIENCE + 1
     late.watch()
     late.watch()
-    assert crew.done == [("ask", "c")]
-    crew.overdue = {"c"}
+    assert pool.done == [("ask", "c")]
+    pool.overdue = {"c"}
     late.watch()
-    assert crew.done[-1] == ("does not answer", "c")
+    assert pool.done[-1] == ("does not answer", "c")
     update.clock.now += health.STUCK_SECONDS - 2
     late.watch()
-    assert (health.STUCK, "c") not in crew.done
+    assert (health.STUCK, "c") not in pool.done
     update.clock.now += 2
     late.watch()
-    assert (health.STUCK, "c") == crew.done[-1]
+    assert (health.STUCK, "c") == pool.done[-1]

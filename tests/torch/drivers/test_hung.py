@@ -14,7 +14,7 @@ CHECKPOINT = 10
 
 
 class World:
-    """Crew, calls and run in one: what the driver does, in its order, goes into `done`."""
+    """WorkerPool, calls and run in one: what the driver does, in its order, goes into `done`."""
 
     run_id = "run"
     where = "run, update 12"

@@ -28,7 +28,7 @@ class OverError(Exception):
     """Ends the driver's loop."""
 
 
-class Crew:
+class WorkerPool:
     """Workers that begin at once and end at once; in generation `deadly` one dies and all others lose it."""
 
     run_id = "run"
@@ -87,7 +87,7 @@ class Crew:
 
 def test_a_thousand_workers_regroup() -> None:
     """250 of them, then all, of which one dies; each order is small, and each survivor is notified once."""
-    crew, resizes, recoveries = Crew(deadly=3), list[tuple[int, int]](), list[str]()
+    pool, resizes, recoveries = WorkerPool(deadly=3), list[tuple[int, int]](), list[str]()
     run: Any = SimpleNamespace(
         spec=SPEC, where="run, update 0", totals=SimpleNamespace(evaluated=0),
         reported=0, saved_update=0, position=Position(), plan=SimpleNamespace(is_done=lambda _: False),
@@ -100,22 +100,22 @@ def test_a_thousand_workers_regroup() -> None:
     def gather(_handle: Any, _updates: Any) -> list[str]:
         if (count := next(wanted, None)) is None:
             raise OverError
-        return list(crew.ready)[:count]
+        return list(pool.ready)[:count]
 
     scaling: Any = SimpleNamespace(
         gather=gather, tick=lambda _: None, reason_to_regroup=lambda _: "", ends_at=lambda _: 1000
     )
 
     with pytest.raises(OverError):
-        GenerationsDriver(run, crew, scaling, "127.0.0.1").train()  # type: ignore[arg-type]
+        GenerationsDriver(run, pool, scaling, "127.0.0.1").train()  # type: ignore[arg-type]
 
-    assert [len(orders) for orders in crew.orders] == [250, 1000, 1000, 999]
+    assert [len(orders) for orders in pool.orders] == [250, 1000, 1000, 999]
     assert resizes == [(250, 1000), (1000, 999)]
     assert recoveries == ["1 of 1000 workers were lost"]
     survivors = [address for address in EVERYONE if address != DIES]
-    assert Counter({("cancel_generation", address): 1 for address in survivors}) == crew.noted
-    assert [set(survivors)] == crew.asked
-    for orders in crew.orders:
+    assert Counter({("cancel_generation", address): 1 for address in survivors}) == pool.noted
+    assert [set(survivors)] == pool.asked
+    for orders in pool.orders:
         members = list(orders)
         for rank, (address, order) in enumerate(orders.items()):
             given = order.assignment

@@ -26,7 +26,7 @@ PLAN = (
 )
 
 
-class Crew:
+class WorkerPool:
     """Workers by name: ready, preparing, leaving."""
 
     def __init__(self) -> None:
@@ -58,41 +58,41 @@ def run(small_job: Any) -> Any:
     )  # fmt: skip
 
 
-def joined(crew: Crew, *names: str) -> None:
-    crew.ready |= dict.fromkeys(names)
+def joined(pool: WorkerPool, *names: str) -> None:
+    pool.ready |= dict.fromkeys(names)
 
 
 @pytest.mark.fault("C14")
 def test_ready_workers_train_up_to_the_number_of_shards(run: Any) -> None:
-    crew = Crew()
-    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
-    joined(crew, "a", "b", "c")
+    pool = WorkerPool()
+    scaling = Scaling(run, pool, None, 60)  # type: ignore[arg-type]
+    joined(pool, "a", "b", "c")
     assert scaling.gather(lambda _: None, {}) == ["a", "b"]  # 8 examples, 4 a shard
     run.position = run.plan.position_at(run.plan.stages[1].first_update)
     assert scaling.gather(lambda _: None, {}) == ["a", "b", "c"]
 
 
 def test_a_group_ends_before_the_stage_that_can_use_more(run: Any) -> None:
-    crew = Crew()
-    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
-    joined(crew, "a", "b")
+    pool = WorkerPool()
+    scaling = Scaling(run, pool, None, 60)  # type: ignore[arg-type]
+    joined(pool, "a", "b")
     assert run.plan.updates == scaling.ends_at(2)
-    joined(crew, "c")
+    joined(pool, "c")
     assert run.plan.stages[1].first_update == scaling.ends_at(2)
 
 
 def test_newcomers_join_together(run: Any) -> None:
-    crew = Crew()
-    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
+    pool = WorkerPool()
+    scaling = Scaling(run, pool, None, 60)  # type: ignore[arg-type]
     run.position = run.plan.position_at(run.plan.stages[-1].first_update)
-    joined(crew, "a", "b")
+    joined(pool, "a", "b")
     assert not scaling.reason_to_regroup(["a", "b"])
-    joined(crew, "c")
-    crew.is_preparing = True
+    joined(pool, "c")
+    pool.is_preparing = True
     assert not scaling.reason_to_regroup(["a", "b"])
-    crew.is_preparing = False
+    pool.is_preparing = False
     assert scaling.reason_to_regroup(["a", "b"])
-    crew.is_preparing = True
+    pool.is_preparing = True
     deadline = time.monotonic() + 10
     while not scaling.reason_to_regroup(["a", "b"]):  # a slow newcomer does not hold up the others
         assert time.monotonic() < deadline
@@ -101,31 +101,31 @@ def test_newcomers_join_together(run: Any) -> None:
 
 def test_resizes_are_apart_while_more_workers_are_to_come(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand workers that arrive one by one cost a pause for every ten pauses of training, not one each."""
-    crew, seconds = Crew(), [0.0]
+    pool, seconds = WorkerPool(), [0.0]
     monkeypatch.setattr(scaling_module, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
-    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
+    scaling = Scaling(run, pool, None, 60)  # type: ignore[arg-type]
     run.position = run.plan.position_at(run.plan.stages[-1].first_update)
     desired = scaling.desired_workers()
     names = [f"w{i}" for i in range(desired)]
-    joined(crew, *names[:2])
+    joined(pool, *names[:2])
     members = scaling.gather(lambda _: None, {})
     run.totals.resizes += [ResizeRow(1, 1, 2, 3.0), ResizeRow(2, 2, 1, 30.0)]  # one has joined, then one was lost
-    joined(crew, names[2])
+    joined(pool, names[2])
     seconds[0] = 29.0
     assert not scaling.reason_to_regroup(members)
     seconds[0] = 31.0
     assert scaling.reason_to_regroup(members)
     seconds[0] = 29.0
-    joined(crew, *names)  # all that are wanted: there is no reason to wait
+    joined(pool, *names)  # all that are wanted: there is no reason to wait
     assert scaling.reason_to_regroup(members)
 
 
 def test_a_leaving_worker_ends_its_group(run: Any) -> None:
-    crew = Crew()
-    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
-    joined(crew, "a")
+    pool = WorkerPool()
+    scaling = Scaling(run, pool, None, 60)  # type: ignore[arg-type]
+    joined(pool, "a")
     assert not scaling.reason_to_regroup(["a", "b"][:1])
-    crew.leaving.add("b")
+    pool.leaving.add("b")
     assert not scaling.reason_to_regroup(["a"])
     assert scaling.reason_to_regroup(["a", "b"])
 
@@ -135,11 +135,11 @@ def test_a_stage_waits_once(small_job: Any, run: Any) -> None:
     """workers.waitSeconds applies once per stage: a group that loses a worker later goes on with the others."""
     run.spec = small_job(*PLAN, "workers={maximum: 2, examplesPerWorker: 4, waitSeconds: 30}").spec
     run.plan = make_plan(run.spec)
-    crew = Crew()
-    scaling = Scaling(run, crew, None, 60)  # type: ignore[arg-type]
-    joined(crew, "a")
-    assert scaling.gather(lambda _: joined(crew, "b"), {}) == ["a", "b"]
-    del crew.ready["a"]
+    pool = WorkerPool()
+    scaling = Scaling(run, pool, None, 60)  # type: ignore[arg-type]
+    joined(pool, "a")
+    assert scaling.gather(lambda _: joined(pool, "b"), {}) == ["a", "b"]
+    del pool.ready["a"]
     assert scaling.gather(lambda _: pytest.fail("it waited"), {}) == ["b"]
 
 
@@ -155,7 +155,7 @@ class MeasuredRun:
             Course(job.spec), history=history, checkpoints=CheckpointStore(folder, {}, 1), sinks=[self],
             desired_workers=lambda plan, position: plan.stage_at(position.update).workers, stop_requested=lambda: False,
         )  # fmt: skip
-        self._scaling = Scaling(self._run, Crew(), self, 60)  # type: ignore[arg-type]
+        self._scaling = Scaling(self._run, WorkerPool(), self, 60)  # type: ignore[arg-type]
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Looked):

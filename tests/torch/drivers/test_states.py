@@ -9,11 +9,11 @@ from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.record.snapshot import PackedSnapshot, Snapshot, pack_snapshot
 from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import MemberOutcome
-from batchgrowth_trainer.workers.crew import Crew
+from batchgrowth_trainer.workers.pool import WorkerPool
 
 
 class Asked:
-    """Calls without an answer, with the workers that were asked; it stands for a crew, its calls, and a run."""
+    """Calls without an answer, with the workers that were asked; it stands for a pool, its calls, and a run."""
 
     where = "run, update 12"
 
@@ -32,15 +32,15 @@ class Asked:
 
 def test_it_ends_with_a_member_that_has_judged_the_last_evaluation() -> None:
     """Those that lost a peer while they evaluated have the update alone; if there is no other, they evaluate again."""
-    crew = Asked()
-    states = States(cast(RunState, crew), cast(Crew, crew), lambda _: None)
+    pool = Asked()
+    states = States(cast(RunState, pool), cast(WorkerPool, pool), lambda _: None)
     assert states.is_judged, "without a member there is nothing to judge"
     states.take({"a": MemberOutcome(12, is_judged=False), "b": MemberOutcome(11)})
     assert not states.is_judged
     states.take({"b": MemberOutcome(12)})
     assert states.is_judged
     states.trained()
-    assert crew.asked == ["b"]
+    assert pool.asked == ["b"]
     states.take({"a": MemberOutcome(13, is_judged=False)})
     assert not states.is_judged
     states.take({"a": MemberOutcome(13)})
@@ -49,20 +49,20 @@ def test_it_ends_with_a_member_that_has_judged_the_last_evaluation() -> None:
 
 def test_nothing_is_saved_or_taken_from_a_member_whose_step_failed_midway() -> None:
     """It is at the update that its step would have ended, which another may have, or else the last checkpoint."""
-    crew = Asked()
-    states = States(cast(RunState, crew), cast(Crew, crew), lambda _: None)
+    pool = Asked()
+    states = States(cast(RunState, pool), cast(WorkerPool, pool), lambda _: None)
     states.take({"a": MemberOutcome(12)})
     states.take({"a": MemberOutcome(13, is_whole=False), "b": MemberOutcome(12)})
     assert states.updates == {"b": 12}
     states.trained()
-    assert crew.asked == ["b"]
+    assert pool.asked == ["b"]
     states.take({"b": MemberOutcome(12, is_whole=False)})
     states.release({"a", "b"})
-    assert crew.asked == ["b"]
+    assert pool.asked == ["b"]
 
 
 class Training:
-    """Crew, calls and run in one, whose members answer when the test says so; `saved` are the updates saved."""
+    """WorkerPool, calls and run in one, whose members answer when the test says so; `saved` are the updates saved."""
 
     def __init__(self) -> None:
         self.calls, self.totals, self.run_id, self.reported, self.evaluated = self, self, "", 0, 0
@@ -91,7 +91,7 @@ def state(update: int) -> tuple[PackedSnapshot, tuple[()]]:
 def test_nothing_waits_for_the_state_of_a_member_that_trains() -> None:
     """It is asked once, though a checkpoint stays due, and again after it has answered, or was lost."""
     world = Training()
-    states = States(cast(RunState, world), cast(Crew, world), lambda _: None)
+    states = States(cast(RunState, world), cast(WorkerPool, world), lambda _: None)
     states.save_while_it_trains("a", due=False)
     assert world.asked == []
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_nothing_waits_for_the_state_of_a_member_that_trains() -> None:
 def test_a_state_that_comes_too_late_is_not_saved(saves: bool) -> None:
     """After the end of its generation, or once a newer one was saved."""
     world = Training()
-    states = States(cast(RunState, world), cast(Crew, world), lambda _: None)
+    states = States(cast(RunState, world), cast(WorkerPool, world), lambda _: None)
     states.save_while_it_trains("a", due=True)
     if saves:
         states.save("b")

@@ -7,7 +7,7 @@ from batchgrowth.errors import ClusterError
 from batchgrowth_trainer.record.arithmetic import Arithmetic
 from batchgrowth_trainer.worker.messages import Prepared
 from batchgrowth_trainer.workers.arithmetics import MOST_RECORDS, SHARDS, STEPS, Arithmetics
-from batchgrowth_trainer.workers.crew import Admission
+from batchgrowth_trainer.workers.pool import Admission
 
 
 def prepared(name: str, instructions: str = "AVX512") -> Prepared:

@@ -12,7 +12,7 @@ from batchgrowth_trainer.blame import (
     reported_as_device_fault,
     reported_as_workload_error,
 )
-from batchgrowth_trainer.workers.crew import MOST_FAULTS, Suspects
+from batchgrowth_trainer.workers.pool import MOST_FAULTS, Suspects
 
 ECC, OTHER = DeviceFault("update 3, shard 1: ECC", "AcceleratorError"), ReadFault("example 7: stale", "example 7")
 

@@ -37,8 +37,8 @@ from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.arithmetics import STEPS
 from batchgrowth_trainer.workers.calls import WorkerRequest
 from batchgrowth_trainer.workers.connection import SchedulerLost
-from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.membership import Ended, Event
+from batchgrowth_trainer.workers.pool import WorkerPool
 
 TIMES_THE_MEDIAN = 2.0
 """A part is overdue after this many times what the median of the ended ones took per shard.
@@ -64,7 +64,7 @@ def train(run: RunState, join: Join) -> Trained:
     with closing(replica.loaders):
         run.arithmetics.compare_own(STEPS, replica.arithmetic)
         with join() as cluster:
-            return GatherScatterDriver(run, cluster.crew, cluster.scaling, replica).train()
+            return GatherScatterDriver(run, cluster.pool, cluster.scaling, replica).train()
 
 
 @dataclass(eq=False, slots=True)
@@ -225,9 +225,9 @@ class Stragglers:
     """
 
     def __init__(
-        self, crew: Crew, note: health.Note, patience_seconds: float, clock: Callable[[], float] = time.monotonic
+        self, pool: WorkerPool, note: health.Note, patience_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._crew = crew
+        self._pool = pool
         self._note = note
         self._patience = patience_seconds
         self._clock = clock
@@ -279,7 +279,7 @@ class Stragglers:
         fault = event.fault()
         if fault is not None:
             self._note(f"worker {event.address} was left out: {fault}")
-            self._crew.leave_out(event.address, fault)
+            self._pool.leave_out(event.address, fault)
 
     def watch(self) -> None:
         """Restart late workers that do not answer, or do not end, without waiting for them."""
@@ -288,22 +288,22 @@ class Stragglers:
         now = self._clock()
         if now - self._asked_at > self._patience:
             self._asked_at = now
-            self._crew.ask_whether_alive(self._late)
-        self._crew.restart(self._crew.hung(), self._note)
+            self._pool.ask_whether_alive(self._late)
+        self._pool.restart(self._pool.hung(), self._note)
         limit = self._patience + health.STUCK_SECONDS
         stuck = [worker for worker, (_, since) in self._late.items() if now - since > limit]
-        self._crew.restart(stuck, self._note, health.STUCK)
+        self._pool.restart(stuck, self._note, health.STUCK)
 
 
 class GatherScatterDriver:
     """The server: holds the replica and the optimizer and adds in the fixed order; the workers compute gradients."""
 
-    def __init__(self, run: RunState, crew: Crew, scaling: Scaling, replica: Replica) -> None:
+    def __init__(self, run: RunState, pool: WorkerPool, scaling: Scaling, replica: Replica) -> None:
         self._run = run
-        self._crew = crew
+        self._pool = pool
         self._scaling = scaling
         self._replica = replica
-        self._late = Stragglers(crew, run.note, run.spec.patience_seconds)
+        self._late = Stragglers(pool, run.note, run.spec.patience_seconds)
         self._number = 0  # of the attempts at updates
         self._size = 0  # workers of the last attempt, those included that are late
         self._now: Gathering | None = None
@@ -334,7 +334,7 @@ class GatherScatterDriver:
     def _update(self, step: Step) -> None:
         """Try to make the update `step`: wait for workers, scatter the model, gather the gradients, and step."""
         run = self._run
-        crew = self._crew
+        pool = self._pool
         replica = self._replica
         team = self._scaling.gather(self._handle_events, {})
         free = self._free(team)
@@ -355,7 +355,7 @@ class GatherScatterDriver:
         self._record_resize(step, len(team))
         while not gathering.is_over:
             self._handle_events(_TICK_SECONDS)
-            crew.check_connected()
+            pool.check_connected()
             if run.spec.exchange.settings.backups:
                 overdue = gathering.overdue()
                 for rank, address in zip(overdue, self._idle(gathering) if overdue else (), strict=False):
@@ -393,9 +393,9 @@ class GatherScatterDriver:
     ) -> None:
         """Have the worker compute the part of this rank, with this model, which it is given once in an update."""
         given = None if address in gathering.asked else model
-        order = (self._crew.run_id, given, step, rank, size)
-        on_end = self._crew.on_end(address, gathering.number)
-        request = self._crew.calls.request(address, service.compute_gradients, *order, then=on_end)
+        order = (self._pool.run_id, given, step, rank, size)
+        on_end = self._pool.on_end(address, gathering.number)
+        request = self._pool.calls.request(address, service.compute_gradients, *order, then=on_end)
         gathering.add(rank, address, request)
 
     def _free(self, team: list[str]) -> list[str]:
@@ -404,17 +404,17 @@ class GatherScatterDriver:
     def _idle(self, gathering: Gathering) -> list[str]:
         """Return the workers that may repeat a part; among them those that came, or came back, since it began."""
         idle = gathering.idle(self._free(self._scaling.team({})))
-        return [address for address in idle if address in self._crew.ready]
+        return [address for address in idle if address in self._pool.ready]
 
     def _restart_hung(self, gathering: Gathering) -> None:
         """Restart members that do not answer, and those that do not end though others have long ended."""
         patience = self._run.spec.patience_seconds
         now = time.monotonic()
         if now - gathering.answered_at > patience:
-            self._crew.restart_unresponsive([copy.worker for copy in gathering.under_way()], self._run.note)
+            self._pool.restart_unresponsive([copy.worker for copy in gathering.under_way()], self._run.note)
             gathering.answered_at = time.monotonic()
         if now - gathering.first_ended_at > patience + health.STUCK_SECONDS:
-            self._crew.restart([copy.worker for copy in gathering.under_way()], self._run.note, health.STUCK)
+            self._pool.restart([copy.worker for copy in gathering.under_way()], self._run.note, health.STUCK)
             gathering.first_ended_at = math.inf
 
     def _recover(self, members: list[str], gathering: Gathering) -> None:
@@ -422,8 +422,8 @@ class GatherScatterDriver:
         cause = "a worker was lost"
         for address, fault in gathering.faults.items():
             cause = f"worker {address} was left out: {fault}"
-            self._crew.leave_out(address, fault)
-        self._crew.restart_unresponsive([m for m in members if m not in gathering.faults], self._run.note)
+            self._pool.leave_out(address, fault)
+        self._pool.restart_unresponsive([m for m in members if m not in gathering.faults], self._run.note)
         self._handle_events(_TICK_SECONDS)  # handles its Left, so that the next attempt is without it
         self._run.record_recovery(cause)
 
@@ -432,18 +432,18 @@ class GatherScatterDriver:
         self._late.after(gathering.under_way(), gathering.in_time())
         for address, fault in gathering.faults.items():
             self._run.note(f"worker {address} was left out: {fault}")
-            self._crew.leave_out(address, fault)
+            self._pool.leave_out(address, fault)
         if gathering.num_backups:
             first = sum(copy.is_backup for copy in gathering.first_copies())
             self._run.publish(ExchangeFigures(backups=gathering.num_backups, backups_first=first))
 
     def _handle_events(self, seconds: float) -> None:
-        self._crew.drain_events(seconds, self._handle)
-        self._crew.admit_held(self._replica.position.update)
+        self._pool.drain_events(seconds, self._handle)
+        self._pool.admit_held(self._replica.position.update)
         self._late.watch()
 
     def _handle(self, event: Event) -> None:
-        self._crew.follow(event)
+        self._pool.follow(event)
         self._late.follow(event)
         if self._now is not None:
             self._now.follow(event)

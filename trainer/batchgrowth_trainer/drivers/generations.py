@@ -37,8 +37,8 @@ from batchgrowth_trainer.worker.messages import (
 from batchgrowth_trainer.worker.pause import longest_pause
 from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.calls import Asked
-from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.membership import Ended, Event
+from batchgrowth_trainer.workers.pool import WorkerPool
 
 _TICK_SECONDS = 0.05
 _WATCH_SECONDS = 0.25  # between two looks at a generation that reports nothing; each look takes time from its members
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 def train(run: RunState, join: Join) -> Trained:
     """Train with any exchange between workers. See GenerationsDriver.train."""
     with join() as cluster:
-        return GenerationsDriver(run, cluster.crew, cluster.scaling, cluster.host).train()
+        return GenerationsDriver(run, cluster.pool, cluster.scaling, cluster.host).train()
 
 
 @dataclass(slots=True)
@@ -101,12 +101,12 @@ class Generation:
 class GenerationsDriver:
     """Runs generation after generation until the plan is done."""
 
-    def __init__(self, run: RunState, crew: Crew, scaling: Scaling, host: str) -> None:
+    def __init__(self, run: RunState, pool: WorkerPool, scaling: Scaling, host: str) -> None:
         self._run = run
-        self._crew = crew
+        self._pool = pool
         self._scaling = scaling
         self._host = host
-        self._states = States(run, crew, self._take_report)
+        self._states = States(run, pool, self._take_report)
         self._number = 0
         self._reason = "training begins"  # why the next generation is formed
         self._ended_at = time.monotonic()  # when the last generation ended
@@ -159,8 +159,8 @@ class GenerationsDriver:
     def _form(self, generation: Generation) -> None:
         """Give each member its order, by rank: to meet the others, and to train up to the end of the stage."""
         run = self._run
-        crew = self._crew
-        ready = [crew.ready[address] for address in generation.members]
+        pool = self._pool
+        ready = [pool.ready[address] for address in generation.members]
         entry = run.spec.exchange.entry
         # NCCL makes each wait for all, which a Nondeterministic exchange must not.
         store = None
@@ -179,9 +179,9 @@ class GenerationsDriver:
             order = Order(
                 assignment, generation.number, until, evaluated=run.totals.evaluated, reported=run.reported
             )  # fmt: skip
-            future = crew.calls.submit(address, service.train_generation, crew.run_id, order)
+            future = pool.calls.submit(address, service.train_generation, pool.run_id, order)
             generation.futures[address] = future
-            future.add_done_callback(crew.on_outcome(address, generation.number))
+            future.add_done_callback(pool.on_outcome(address, generation.number))
 
     def _stop_if_due(self, generation: Generation) -> None:
         """Request a stop after the update under way, again after a while if the request may have been lost."""
@@ -194,15 +194,15 @@ class GenerationsDriver:
             log.debug("%s: generation %d is asked to stop: %s", self._run.where, generation.number, reason)
             generation.stop_reason = reason
             generation.stop_asked_at = time.monotonic()
-            self._crew.calls.notify(
-                service.request_stop, self._crew.run_id, generation.number, worker=generation.members[0]
+            self._pool.calls.notify(
+                service.request_stop, self._pool.run_id, generation.number, worker=generation.members[0]
             )
 
     def _ask_if_silent(self, generation: Generation) -> None:
         if time.monotonic() - generation.heard_at > _SILENCE_SECONDS:
             log.debug("%s: nothing was heard for %.0f s; asking the workers", self._run.where, _SILENCE_SECONDS)
             generation.heard_at = time.monotonic()
-            self._crew.ask_whether_alive(generation.members)
+            self._pool.ask_whether_alive(generation.members)
 
     def _restart_hung(self, generation: Generation) -> None:
         """Restart workers that hang, members only after the newest state of those that answer is saved.
@@ -210,17 +210,17 @@ class GenerationsDriver:
         A member gives its state once its generation is over, so the hung end it for all; those that do not end in time,
         such as those that share a group by NCCL, are not waited for.
         """
-        found = self._crew.hung()
-        self._crew.restart(found.difference(generation.members), self._run.note)
+        found = self._pool.hung()
+        self._pool.restart(found.difference(generation.members), self._run.note)
         if found := found.intersection(generation.members):
             generation.hung |= found
             generation.hung_at = min(generation.hung_at, time.monotonic())
             self._cancel(generation)
-        others = self._crew.answering(generation.members) - generation.hung - generation.outcomes.keys()
+        others = self._pool.answering(generation.members) - generation.hung - generation.outcomes.keys()
         if not generation.hung or (others and time.monotonic() - generation.hung_at < _SAVING_SECONDS):
             return
         self._save_remaining(generation)
-        self._crew.restart(generation.hung, self._run.note)
+        self._pool.restart(generation.hung, self._run.note)
         generation.hung.clear()
         generation.hung_at = math.inf
 
@@ -230,7 +230,7 @@ class GenerationsDriver:
             generation.cancelled_at = math.inf
             stuck = [member for member in generation.members if member not in generation.outcomes]
             self._save_remaining(generation)
-            self._crew.restart(stuck, self._run.note, health.STUCK)
+            self._pool.restart(stuck, self._run.note, health.STUCK)
 
     def _save_remaining(self, generation: Generation) -> None:
         """Save the newest state of the members that have ended, before others are restarted."""
@@ -244,8 +244,8 @@ class GenerationsDriver:
             generation.cancelled_at = time.monotonic()
             for address in generation.members:
                 if address not in generation.outcomes:
-                    self._crew.calls.notify(
-                        service.cancel_generation, self._crew.run_id, generation.number, worker=address
+                    self._pool.calls.notify(
+                        service.cancel_generation, self._pool.run_id, generation.number, worker=address
                     )
 
     def _close_rendezvous(self) -> None:
@@ -267,21 +267,21 @@ class GenerationsDriver:
         lost = generation.lost
         self._reason = lost or generation.stop_reason or "the last one reached the end of its order"
         log.debug("%s: generation %d ended: %s", run.where, generation.number, self._reason)
-        states.release(self._crew.leaving | generation.errors.keys())
-        self._crew.admit_held(run.position.update)
+        states.release(self._pool.leaving | generation.errors.keys())
+        self._pool.admit_held(run.position.update)
         for address, fault in generation.errors.items():
             assert isinstance(fault, WorkerFault)
-            self._crew.leave_out(address, fault)
+            self._pool.leave_out(address, fault)
         if lost:
             run.record_recovery(lost)
             states.restart_unresponsive([*generation.remaining.keys() - generation.errors])
 
     def _handle_events(self, seconds: float) -> None:
-        self._crew.drain_events(seconds, self._handle)
-        self._crew.admit_held(self._run.position.update)
+        self._pool.drain_events(seconds, self._handle)
+        self._pool.admit_held(self._run.position.update)
 
     def _handle(self, event: Event) -> None:
-        self._crew.follow(event)
+        self._pool.follow(event)
         generation = self._now
         match event:
             case RowsReport() | EvaluationReport():
@@ -344,9 +344,9 @@ class States:
     lost its peers while it evaluated is not judged: its state lacks what follows from the evaluation.
     """
 
-    def __init__(self, run: RunState, crew: Crew, on_report: Callable[[Report], None]) -> None:
+    def __init__(self, run: RunState, pool: WorkerPool, on_report: Callable[[Report], None]) -> None:
         self._run = run
-        self._crew = crew
+        self._pool = pool
         self._on_report = on_report
         self.updates: dict[str, int] = {}
         self._unjudged: set[str] = set()
@@ -364,7 +364,7 @@ class States:
             best = saved.snapshot.position.update
             log.info("%s: worker %s restores the checkpoint of update %d", self._run.where, members[0], best)
             packed = pack_snapshot(saved.snapshot)
-            answers = self._crew.calls.ask(service.restore_member, self._crew.run_id, packed, workers=members[:1])
+            answers = self._pool.calls.ask(service.restore_member, self._pool.run_id, packed, workers=members[:1])
             if not answers:
                 self.restart_unresponsive(members[:1])
                 return False
@@ -399,7 +399,7 @@ class States:
             return Trained(None, {})
         best = self._best()
         self._has_reported_all(best)
-        for packed in self._crew.calls.ask(service.take_result, self._crew.run_id, workers=[best]).values():
+        for packed in self._pool.calls.ask(service.take_result, self._pool.run_id, workers=[best]).values():
             return unpack_trained(packed)
         return None
 
@@ -426,7 +426,7 @@ class States:
         """
         if self._coming is None:
             if due:
-                self._coming = self._crew.calls.begin(service.take_snapshot, *self._known, worker=address)
+                self._coming = self._pool.calls.begin(service.take_snapshot, *self._known, worker=address)
             return
         answers = self._coming()
         if answers is not None:
@@ -454,8 +454,8 @@ class States:
                 return
 
     def restart_unresponsive(self, addresses: Collection[str]) -> None:
-        """Restart those that hang, after the newest state of the others is saved: see Crew.restart_unresponsive."""
-        self._crew.restart_unresponsive(addresses, self._run.note, self.save_newest)
+        """Restart those that hang, after the newest state of the others is saved."""
+        self._pool.restart_unresponsive(addresses, self._run.note, self.save_newest)
 
     def _best(self) -> str:
         return max(self.updates, key=lambda address: (self.updates[address], address not in self._unjudged))
@@ -468,12 +468,12 @@ class States:
         return self.take_reports(address)
 
     def _ask(self, function: Callable[..., Any], address: str) -> Any:
-        return self._crew.calls.ask(function, *self._known, workers=[address]).get(address)
+        return self._pool.calls.ask(function, *self._known, workers=[address]).get(address)
 
     @property
     def _known(self) -> tuple[str, int, int]:
         """Return the run, and how far its reports are known."""
-        return self._crew.run_id, self._run.reported, self._run.totals.evaluated
+        return self._pool.run_id, self._run.reported, self._run.totals.evaluated
 
     def _save(self, packed: PackedSnapshot, reports: Iterable[Report]) -> None:
         for report in reports:

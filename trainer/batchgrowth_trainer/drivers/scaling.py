@@ -20,7 +20,7 @@ from batchgrowth.position import Position
 
 from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.sinks.events import WorkersReady
-from batchgrowth_trainer.workers.crew import Crew
+from batchgrowth_trainer.workers.pool import WorkerPool
 
 _REPAIR_SECONDS = 3.0
 _FIRST_LEAD_SECONDS = 10.0
@@ -51,9 +51,9 @@ def shards_of(plan: Plan, position: Position) -> int:
 class Scaling:
     """Matches the workers to the plan; `scaler` is None if the cluster is scaled externally."""
 
-    def __init__(self, run: RunState, crew: Crew, scaler: Scaler | None, patience_seconds: float) -> None:
+    def __init__(self, run: RunState, pool: WorkerPool, scaler: Scaler | None, patience_seconds: float) -> None:
         self._run = run
-        self._crew = crew
+        self._pool = pool
         self._scaler = scaler
         self._patience = patience_seconds
         self._asked = 0  # workers, at `_asked_at`
@@ -78,7 +78,7 @@ class Scaling:
         for stage in run.plan.stages[run.plan.stage_at(run.position.update).index + 1 :]:
             desired = run.desired_workers(run.plan.position_at(stage.first_update))
             if self._scaler is None:
-                desired = min(desired, len(self._crew.ready))
+                desired = min(desired, len(self._pool.ready))
             if desired != present:
                 return stage.first_update
         return run.plan.updates
@@ -88,10 +88,10 @@ class Scaling:
         desired = self.desired_workers()
         if desired < len(members):
             return f"only {desired} workers are wanted"
-        leaving = self._crew.leaving.intersection(members)
+        leaving = self._pool.leaving.intersection(members)
         if leaving:
             return f"worker {min(leaving)} is leaving"
-        usable = min(desired, len(self._crew.ready))
+        usable = min(desired, len(self._pool.ready))
         if usable <= len(members):
             self._newcomers_since = None
             return ""
@@ -100,9 +100,9 @@ class Scaling:
         if self._newcomers_since is None:
             self._newcomers_since = now
         reason = f"{usable - len(members)} more workers are ready"
-        if desired <= len(self._crew.ready):
+        if desired <= len(self._pool.ready):
             return reason
-        if self._crew.is_preparing and now - self._newcomers_since <= _TOGETHER_SECONDS:
+        if self._pool.is_preparing and now - self._newcomers_since <= _TOGETHER_SECONDS:
             return ""
         # While more workers are expected, resizes are some pauses apart. The pause of a loss does not count: it has the
         # wait for the one that was lost, as no other resize will.
@@ -118,15 +118,15 @@ class Scaling:
     def tick(self, members: Sequence[str]) -> None:
         """Request the workers needed now or before a new one could be ready; `members` train and are kept."""
         run = self._run
-        crew = self._crew
+        pool = self._pool
         if time.monotonic() - self._ticked_at < _TICK_SECONDS:
             return
         self._ticked_at = time.monotonic()
-        crew.check_connected()
-        crew.release_leaving(members)
+        pool.check_connected()
+        pool.release_leaving(members)
 
         self._pace.update(run.position, run.plan)
-        ready = len(crew.ready)
+        ready = len(pool.ready)
         if ready != self._num_ready:
             run.publish(WorkersReady(ready))
         if ready > self._num_ready and self._asked_at and ready <= self._asked:
@@ -150,9 +150,9 @@ class Scaling:
             )
             self._asked = count
             self._asked_at = self._repaired_at = time.monotonic()
-            self._scaler.scale(count, {crew.ready[m].name for m in members if m in crew.ready})
-        elif len(crew.registered) < count and time.monotonic() - self._repaired_at > _REPAIR_SECONDS:
-            log.debug("%s: %d of %d workers are registered", run.where, len(crew.registered), count)
+            self._scaler.scale(count, {pool.ready[m].name for m in members if m in pool.ready})
+        elif len(pool.registered) < count and time.monotonic() - self._repaired_at > _REPAIR_SECONDS:
+            log.debug("%s: %d of %d workers are registered", run.where, len(pool.registered), count)
             self._repaired_at = time.monotonic()
             self._scaler.repair()
 
@@ -175,7 +175,7 @@ class Scaling:
         workers.waitSeconds, for the others. Raises ClusterError if no worker becomes ready.
         """
         run = self._run
-        crew = self._crew
+        pool = self._pool
         began = time.monotonic()
         stage = run.plan.stage_at(run.position.update).index
         patience = 0 if stage == self._waited_in else run.spec.workers.wait_seconds
@@ -194,9 +194,9 @@ class Scaling:
                 self._grouped_at = time.monotonic()
                 return members
 
-            trouble = f". The last error was {crew.trouble}" if crew.trouble else ""
+            trouble = f". The last error was {pool.trouble}" if pool.trouble else ""
             if not members and waited > _REPORT_SECONDS:
-                run.wait_for(f"a worker; {len(crew.registered)} registered, none ready{trouble}")
+                run.wait_for(f"a worker; {len(pool.registered)} registered, none ready{trouble}")
             if waited > max(self._patience, patience):
                 raise ClusterError(
                     f"no worker became ready within {waited:.0f} s; check the workers' logs, and on the scheduler "
@@ -207,7 +207,7 @@ class Scaling:
 
     def team(self, updates: Mapping[str, int]) -> list[str]:
         """Return the ready workers, the most advanced by `updates` first, as many as wanted."""
-        return self._crew.in_order(updates)[: self.desired_workers()]
+        return self._pool.in_order(updates)[: self.desired_workers()]
 
 
 class _SmoothedPace:
@@ -236,9 +236,9 @@ def _examples(position: Position, plan: Plan) -> float:
 
 @dataclass(frozen=True, slots=True)
 class JoinedCluster:
-    """A crew that is open, how it is scaled, and the address of this machine that its workers can reach."""
+    """A worker pool that is open, how it is scaled, and the address of this machine that its workers can reach."""
 
-    crew: Crew
+    pool: WorkerPool
     scaling: Scaling
     host: str
 

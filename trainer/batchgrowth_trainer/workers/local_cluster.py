@@ -133,7 +133,7 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
 
     If `logs` is detailed, every worker process logs too, else it is silent but for critical messages.
     """
-    # The crew notes lost peers in a line of its own; torch would print a stack trace.
+    # The pool notes lost peers in a line of its own; torch would print a stack trace.
     environment = {**worker_environment(spec.workers.threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     settings = {
         "distributed.worker.multiprocessing-method": "forkserver",

@@ -82,7 +82,7 @@ class Ended:
 
 
 Event = Message | Ready | Unready | Ended
-"""What a crew hears of; all arrive in one queue, in the order in which they happened."""
+"""What a worker pool hears of; all arrive in one queue, in the order in which they happened."""
 
 
 class Membership:

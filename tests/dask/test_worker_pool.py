@@ -14,9 +14,9 @@ from batchgrowth_trainer.worker import service
 from batchgrowth_trainer.worker.messages import Prepared
 from batchgrowth_trainer.workers import health
 from batchgrowth_trainer.workers.calls import Calls
-from batchgrowth_trainer.workers.crew import Crew
 from batchgrowth_trainer.workers.health import WorkerRestarts
 from batchgrowth_trainer.workers.membership import Ended, Ready
+from batchgrowth_trainer.workers.pool import WorkerPool
 
 
 @pytest.fixture
@@ -96,28 +96,28 @@ def test_results_are_fetched_at_once_and_without_waiting(client: Any, small_job:
 
     client._gather, prepared = gather, Prepared("7", "host", "", ("127.0.0.1", 1), Arithmetic())
     hanging, lost, good = futures = [SimpleNamespace(status="finished", key=key) for key in "abc"]
-    crew = Crew(client, "run", small_job().spec, ())
+    pool = WorkerPool(client, "run", small_job().spec, ())
     for address, future in zip("abc", futures, strict=True):
-        crew._on_prepared(address, future)  # type: ignore[arg-type]
-    crew.on_outcome("d", 3)(good)  # type: ignore[arg-type]
+        pool._on_prepared(address, future)  # type: ignore[arg-type]
+    pool.on_outcome("d", 3)(good)  # type: ignore[arg-type]
     there.set()
-    events = [crew.events.get(timeout=10) for _ in range(3)]
+    events = [pool.events.get(timeout=10) for _ in range(3)]
     assert Ready("b", None) == events[0]
     assert Ready("c", prepared) in events
     assert Ended("d", 3, good, prepared) in events  # type: ignore[arg-type]
-    crew.calls.close()
-    assert Ready("a", None) == crew.events.get(timeout=10)
+    pool.calls.close()
+    assert Ready("a", None) == pool.events.get(timeout=10)
 
 
 def test_of_workers_that_are_as_far_those_with_the_jobs_arithmetic_come_first(client: Any, small_job: Any) -> None:
-    crew = Crew(client, "run", small_job().spec, ())
-    crew.calls.registered |= {"a", "b", "c"}
+    pool = WorkerPool(client, "run", small_job().spec, ())
+    pool.calls.registered |= {"a", "b", "c"}
     for address, name, digest in (("a", "2", "one"), ("b", "0", "another"), ("c", "1", "one")):
-        crew._preparing[address] = SimpleNamespace()  # type: ignore[assignment]
-        crew.follow(Ready(address, Prepared(name, "host", "", ("127.0.0.1", 1), Arithmetic(digest))))
-    assert crew.in_order({}) == ["c", "a", "b"]
-    assert crew.in_order({"a": 3, "b": 4}) == ["b", "c", "a"]
-    crew.calls.close()
+        pool._preparing[address] = SimpleNamespace()  # type: ignore[assignment]
+        pool.follow(Ready(address, Prepared(name, "host", "", ("127.0.0.1", 1), Arithmetic(digest))))
+    assert pool.in_order({}) == ["c", "a", "b"]
+    assert pool.in_order({"a": 3, "b": 4}) == ["b", "c", "a"]
+    pool.calls.close()
 
 
 def test_only_registered_workers_that_do_not_answer_are_restarted(
@@ -133,19 +133,19 @@ def test_only_registered_workers_that_do_not_answer_are_restarted(
 
     client._run, tried = run, threading.Event()
     monkeypatch.setattr(health, "SHORTEST_SECONDS", 0.0)
-    crew, notes, restarted = Crew(client, "run", small_job().spec, ()), list[str](), list[str]()
+    pool, notes, restarted = WorkerPool(client, "run", small_job().spec, ()), list[str](), list[str]()
     saved = list[set[str]]()
-    crew.calls.registered |= {"a", "b", "c", "d"}
-    monkeypatch.setattr(crew, "check_connected", lambda: None)
-    monkeypatch.setattr(crew._membership, "left", restarted.append)
-    monkeypatch.setattr(crew._restarts, "restart", lambda _: asyncio.sleep(0))
-    crew.restart_unresponsive(["a", "b", "c", "d", "gone"], notes.append, saved.append)
+    pool.calls.registered |= {"a", "b", "c", "d"}
+    monkeypatch.setattr(pool, "check_connected", lambda: None)
+    monkeypatch.setattr(pool._membership, "left", restarted.append)
+    monkeypatch.setattr(pool._restarts, "restart", lambda _: asyncio.sleep(0))
+    pool.restart_unresponsive(["a", "b", "c", "d", "gone"], notes.append, saved.append)
     assert "b" in restarted
     assert "gone" not in restarted
     assert "worker b does not answer; restarting it" in notes
     assert all("b" not in answering for answering in saved)
     assert len(saved) <= len(restarted)
-    crew.calls.close()
+    pool.calls.close()
 
 
 def test_all_registered_workers_are_asked_to_forget_a_run_that_ends(
@@ -160,16 +160,16 @@ def test_all_registered_workers_are_asked_to_forget_a_run_that_ends(
         return dict.fromkeys(workers)
 
     client._run = run
-    crew = Crew(client, "run", small_job().spec, ())
-    monkeypatch.setattr(crew, "check_connected", lambda: None)
-    monkeypatch.setattr(crew._membership, "close", lambda _topic: None)
-    crew.calls.registered |= {"ready", "held", "preparing"}
+    pool = WorkerPool(client, "run", small_job().spec, ())
+    monkeypatch.setattr(pool, "check_connected", lambda: None)
+    monkeypatch.setattr(pool._membership, "close", lambda _topic: None)
+    pool.calls.registered |= {"ready", "held", "preparing"}
     for address, digest in (("ready", "one"), ("held", "another")):
-        crew._preparing[address] = SimpleNamespace()  # type: ignore[assignment]
-        crew.follow(Ready(address, Prepared(address, "host", "", ("127.0.0.1", 1), Arithmetic(digest))))
-    crew._admission._held["held"] = crew.ready.pop("held")
-    crew._preparing["preparing"] = SimpleNamespace(cancel=lambda: cancelled.append("preparing"))  # type: ignore[assignment]
-    crew.close()
+        pool._preparing[address] = SimpleNamespace()  # type: ignore[assignment]
+        pool.follow(Ready(address, Prepared(address, "host", "", ("127.0.0.1", 1), Arithmetic(digest))))
+    pool._admission._held["held"] = pool.ready.pop("held")
+    pool._preparing["preparing"] = SimpleNamespace(cancel=lambda: cancelled.append("preparing"))  # type: ignore[assignment]
+    pool.close()
     assert [(service.forget, {"ready", "held", "preparing"})] == asked
     assert cancelled == ["preparing"]
 

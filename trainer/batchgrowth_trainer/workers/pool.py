@@ -29,7 +29,7 @@ MOST_FAULTS = 3  # after which a worker computes only if there is no other
 log = logging.getLogger(__name__)
 
 
-class Crew:
+class WorkerPool:
     """The workers that are ready, in the order in which they came; every change is put into `events`.
 
     This is the only place that reads Dask's membership. A worker registers with the scheduler, prepares its member, and
