@@ -17,7 +17,7 @@ from batchgrowth.plan import Step
 from batchgrowth.spec import BatchGrowthJob
 from batchgrowth_trainer.exchange import logical_replicas, top_k
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
-from batchgrowth_trainer.exchange.logical_replicas import Apart
+from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
 from batchgrowth_trainer.exchange.top_k import TopK, largest
 from batchgrowth_trainer.record.snapshot import Snapshot
@@ -205,7 +205,7 @@ def test_gossip_keeps_the_mean_and_agrees_at_the_graphs_rate(replica_of: Any, gr
     """A ring by the second largest eigenvalue of its matrix; the others agree after one turn along each dimension."""
     replica = replica_of({"type": "Gossip", "gossip": {"replicas": replicas, "graph": graph}})
     strategy = strategy_of(setting(replica))
-    assert isinstance(strategy, Apart)
+    assert isinstance(strategy, LogicalReplicas)
     draw = torch.Generator().manual_seed(3)
     states = {
         number: {"parameters": torch.randn(replica.parameters.length, generator=draw)} for number in range(replicas)

@@ -7,12 +7,12 @@ import torch
 from batchgrowth.shards import subtrees, tree_sum
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.logical_replicas import Apart, State
+from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State
 from batchgrowth_trainer.exchange.reduction import Reduction
 from batchgrowth_trainer.exchange.strategy import Setting
 
 
-class ElasticAveraging(Apart):
+class ElasticAveraging(LogicalReplicas):
     """The strategy of ElasticAveraging; it adds the distances to the centre along the fixed tree over the replicas."""
 
     has_centre = True

@@ -9,10 +9,10 @@ import torch
 from batchgrowth.choices.exchanges import circles
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.logical_replicas import Apart, State
+from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State
 
 
-class Gossip(Apart):
+class Gossip(LogicalReplicas):
     """The strategy of Gossip."""
 
     def mix(self, states: dict[int, State], turn: int, *, stop: bool = False) -> bool:  # noqa: ARG002

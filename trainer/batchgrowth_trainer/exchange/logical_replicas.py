@@ -89,7 +89,7 @@ def committed(
     )
 
 
-# --- The states of logical replicas that stay apart: every process has all, and trains some with its one model ---
+# Every process has the states of all logical replicas, and trains some of them with its one model.
 
 _PREFIX = "replicas."
 _TURN = f"{_PREFIX}turn"
@@ -201,9 +201,10 @@ _ENOUGH_UPDATES = 1024
 """After that many updates no further exchange begins in a round: a member keeps the rows of a few thousand."""
 
 
-class Apart(ABC):
-    """See Strategy; `mix` is the exchange, of which a round has `most_exchanges` at most. `centre` are the weights that
-    are evaluated, where `has_centre`; else it is the mean of the replicas.
+class LogicalReplicas(ABC):
+    """A strategy in which logical replicas train by themselves and exchange at most `most_exchanges` times a round.
+
+    A subclass makes the exchange in `mix`. If it has a centre, `centre` is evaluated, else the mean of the replicas.
     """
 
     has_centre = False

@@ -13,14 +13,14 @@ from batchgrowth.errors import WorkloadError
 from batchgrowth.plan import Step
 from torch import Tensor
 
-from batchgrowth_trainer.exchange.logical_replicas import Apart, State
+from batchgrowth_trainer.exchange.logical_replicas import LogicalReplicas, State
 from batchgrowth_trainer.exchange.strategy import Setting
 
 MOST_PARAMETERS = 2**31 - 1
 """Places are sent as int32."""
 
 
-class TopK(Apart):
+class TopK(LogicalReplicas):
     """The strategy of TopK. A message has the places of each replica's changes, then the changes; a flag follows."""
 
     has_centre = True
