@@ -49,7 +49,8 @@ class Observer:
     api: Api
     store: Store
     _secrets_read: dict[Key, float] = field(default_factory=dict)
-    _settled: dict[Key, tuple[Any, ...]] = field(default_factory=dict)
+    _unrenewed: dict[Key, tuple[Any, ...]] = field(default_factory=dict)
+    """The versions of a job's Secrets that needed no renewal when they were last looked at."""
     _put_backs: dict[Key, Mapping[Ref, PutBack]] = field(default_factory=dict)
     _warned: dict[Key, tuple[float, tuple[Object, ...]]] = field(default_factory=dict)
     _marks: dict[Key, dict[str, tuple[Hashable, float]]] = field(default_factory=dict)
@@ -64,7 +65,7 @@ class Observer:
         job = self.store.job(key)
         if job is None:
             self._secrets_read.pop(key, None)
-            self._settled.pop(key, None)
+            self._unrenewed.pop(key, None)
             self._warned.pop(key, None)
             self._put_backs.pop(key, None)
             self._marks.pop(key, None)
@@ -160,15 +161,15 @@ class Observer:
     def _renewed(self, key: Key, now: datetime, children: Mapping[Ref, Object]) -> TlsSecrets | None:
         """Return what to write to the Secrets: looked at again only when they were read again or changed."""
         found = [children.get(ref) for ref in _secrets(key)]
-        settled = (
+        versions = (
             self._secrets_read.get(key),
             *((one or {}).get("metadata", {}).get("resourceVersion") for one in found),
         )
-        if self._settled.get(key) == settled:
+        if self._unrenewed.get(key) == versions:
             return None
         successor = certificates.renewed(key.name, key.namespace, now, *found)
         if successor is None:
-            self._settled[key] = settled
+            self._unrenewed[key] = versions
         return successor
 
     def _read_secrets(self, key: Key) -> None:

@@ -1,4 +1,7 @@
-"""One small rule for each condition: from the situation to the condition's status, reason and message."""
+"""One small rule for each condition: from the situation to the condition's status, reason and message.
+
+What keeps pods from running, such as a pod that is refused, is found in seen/problems.py.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple

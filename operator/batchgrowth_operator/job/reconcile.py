@@ -146,7 +146,7 @@ def reconcile(seen: Observed, defaults: Defaults) -> Writes:
         recreated=recreated,
         in_background=frozenset({trainer} if is_trainer_lost else ()),
         # Read last: every rule above may have noted when it changes, a deadline among them, and that wakes the job.
-        requeue_after_seconds=clock.due,
+        requeue_after_seconds=clock.requeue_after_seconds,
         put_backs=fights.put_backs,
         is_progress_only=not (apply or delete) and is_progress_only(status, s.previous),
     )

@@ -1,4 +1,4 @@
-"""The time of one pass, timestamps as Kubernetes writes them, and how long to wait before the next attempt."""
+"""The time of one pass, when the next is due, timestamps as Kubernetes writes them, and the back-off of a retry."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,8 +17,8 @@ class Clock:
     """
 
     now: datetime
-    due: float | None = None
-    """Seconds until the first of the answers changes; None if time alone changes none."""
+    requeue_after_seconds: float | None = None
+    """Seconds until the first of the answers changes, when the next pass is due; None if time alone changes none."""
 
     def passed(self, since: str | None, seconds: float) -> bool:
         """Return whether so many seconds have passed since the timestamp, and note when they will have.
@@ -45,8 +45,8 @@ class Clock:
 
     def wake_in(self, seconds: float) -> None:
         """Note that time may change what is decided after so many seconds; what lies in the past is ignored."""
-        if seconds > 0 and (self.due is None or seconds < self.due):
-            self.due = seconds
+        if seconds > 0 and (self.requeue_after_seconds is None or seconds < self.requeue_after_seconds):
+            self.requeue_after_seconds = seconds
 
 
 def timestamp(time: datetime) -> str:

@@ -1,4 +1,7 @@
-"""Why a job's pods do not come up: the first problem that scheduler, nodes and API server report, if any."""
+"""Why a job's pods do not come up: the first problem that scheduler, nodes and API server report, if any.
+
+job/conditions.py makes the condition of it.
+"""
 
 import re
 from collections.abc import Iterator

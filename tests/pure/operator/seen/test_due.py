@@ -31,7 +31,7 @@ def ago(seconds: float) -> datetime:
 def test_what_has_passed_and_when_it_will_have(since: str | None, answer: bool, due: float | None) -> None:
     clock = Clock(NOW)
     assert clock.passed(since, 60) is answer
-    assert clock.due == due
+    assert clock.requeue_after_seconds == due
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,15 @@ def test_what_is_still_remembered_and_until_when(seconds: float, answer: bool, d
     """A time in the future was written before a clock was set back, and is forgotten."""
     clock = Clock(NOW)
     assert clock.within(ago(seconds), 60) is answer
-    assert clock.due == due
+    assert clock.requeue_after_seconds == due
 
 
 def test_the_soonest_of_all_answers_is_due() -> None:
     clock = Clock(NOW)
     clock.wake_in(-1)
-    assert clock.due is None
+    assert clock.requeue_after_seconds is None
     assert [clock.reached(age, 30) for age in (10, 40, 25, 5)] == [False, True, False, False]
-    assert clock.due == 5
+    assert clock.requeue_after_seconds == 5
 
 
 def test_a_claim_without_a_class_is_looked_at_again(make_world: Any) -> None:
