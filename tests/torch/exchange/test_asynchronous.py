@@ -16,9 +16,9 @@ from batchgrowth.plan import make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.building import build_replica
 from batchgrowth_trainer.drivers import hogwild
+from batchgrowth_trainer.exchange.downpour import BoundedStaleness
 from batchgrowth_trainer.exchange.group import Group, LoneGroup, PeerLost
 from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
-from batchgrowth_trainer.exchange.turns import Turns
 from batchgrowth_trainer.record.snapshot import weights_sha256
 from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.training import Options, train
@@ -168,32 +168,32 @@ def test_a_round_that_fails_leaves_the_state_before_it(small_job: Any, make_repl
 @given(st.data(), st.integers(1, 60), st.integers(0, 6), st.integers(1, 6))
 def test_no_gradient_is_staler_than_allowed(data: st.DataObject, updates: int, maximum: int, workers: int) -> None:
     """For any order in which workers push; each update is made once, and some worker can always go on."""
-    turns, idle, made = Turns(updates, maximum), set(range(workers)), []
-    while not turns.is_over:
-        while idle and turns.may_begin():
-            turns.begin(idle.pop())
-        assert turns.under_way
-        rank = data.draw(st.sampled_from(sorted(turns.under_way)))
-        made.append(turns.end(rank))
+    bounded, idle, made = BoundedStaleness(updates, maximum), set(range(workers)), []
+    while not bounded.is_over:
+        while idle and bounded.may_begin():
+            bounded.begin(idle.pop())
+        assert bounded.under_way
+        rank = data.draw(st.sampled_from(sorted(bounded.under_way)))
+        made.append(bounded.end(rank))
         idle.add(rank)
     assert list(range(updates)) == sorted(made)
-    assert max(turns.staleness) <= min(maximum, updates - 1)
+    assert max(bounded.staleness) <= min(maximum, updates - 1)
 
 
 @pytest.mark.parametrize("maximum", [0, 1, 5, 20])
 def test_a_slow_worker_holds_the_others_up_only_at_the_bound(maximum: int) -> None:
     """While it computes one gradient, the others make as many updates as its staleness may be, and no fewer."""
-    turns, idle = Turns(100, maximum), {1, 2, 3}
-    turns.begin(0)
-    while idle and turns.may_begin():
+    bounded, idle = BoundedStaleness(100, maximum), {1, 2, 3}
+    bounded.begin(0)
+    while idle and bounded.may_begin():
         rank = idle.pop()
-        turns.begin(rank)
-        turns.end(rank)
+        bounded.begin(rank)
+        bounded.end(rank)
         idle.add(rank)
-    assert maximum == len(turns.staleness)
-    turns.end(0)
-    assert maximum == turns.staleness[-1]
-    assert turns.may_begin()
+    assert maximum == len(bounded.staleness)
+    bounded.end(0)
+    assert maximum == bounded.staleness[-1]
+    assert bounded.may_begin()
 
 
 def downpour(maximum: int = 16) -> str:

@@ -55,22 +55,24 @@ class Delayed:
         replica = self._replica
         if _ROWS not in replica.registered:
             return self._at_once.round(stop_requested)
-        waiting = Waiting(replica)
+        pending = PendingTotals(replica)
         began = time.perf_counter()
         self._wait_seconds = 0.0
         self._stop = False
         with undone_by_errors(replica), ThreadPoolExecutor(1, "exchange") as adding:
-            done = self._updates(waiting, adding, stop=stop_requested())
+            done = self._updates(pending, adding, stop=stop_requested())
         waited = self._wait_seconds
         return Round(tuple(done), self._stop, time.perf_counter() - began - waited, 0.0, waited)
 
-    def _updates(self, waiting: "Waiting", adding: ThreadPoolExecutor, *, stop: bool) -> list[tuple[Step, Committed]]:
+    def _updates(
+        self, pending: "PendingTotals", adding: ThreadPoolExecutor, *, stop: bool
+    ) -> list[tuple[Step, Committed]]:
         """Make the updates of a round, and return them."""
         replica = self._replica
         done: list[tuple[Step, Committed]] = []
         under_way: deque[_Sum] = deque()
         last = round_at(replica.plan, replica.position, _UPDATES)[-1].after  # evaluations may be due at an epoch's end
-        steps = self._coming(len(waiting))
+        steps = self._coming(len(pending))
         while replica.position != last:
             step = next(steps, None)
             if step is not None:
@@ -78,14 +80,14 @@ class Delayed:
                     partials = replica.partials(step, self._run_of(step), stop=stop, runs=self._run_of)
                 rows = [node.row for node in partials]
                 under_way.append((partials, adding.submit(self._added, rows, step.shards)))
-            if step is None or len(waiting) + len(under_way) > waiting.most:
-                if not waiting:
-                    self._wait_for(under_way.popleft(), waiting)
+            if step is None or len(pending) + len(under_way) > pending.most:
+                if not pending:
+                    self._wait_for(under_way.popleft(), pending)
                 present = replica.plan.step_at(replica.position)
-                done.append((present, replica.commit(present, waiting.take())))
+                done.append((present, replica.commit(present, pending.take())))
             self._setting.check()
         while under_way:
-            self._wait_for(under_way.popleft(), waiting)
+            self._wait_for(under_way.popleft(), pending)
         return done
 
     def _coming(self, ahead: int) -> Iterator[Step]:
@@ -102,7 +104,7 @@ class Delayed:
     def _added(self, rows: list[Tensor], shards: int) -> Tensor:
         return self._reduction(rows, shards, self._room).total.clone()
 
-    def _wait_for(self, one: _Sum, waiting: "Waiting") -> None:
+    def _wait_for(self, one: _Sum, pending: "PendingTotals") -> None:
         """Put a total behind those that wait. Every member takes a requested stop from it."""
         partials, future = one
         began = time.perf_counter()
@@ -111,10 +113,10 @@ class Delayed:
         self._replica.rows.release(partials)
         stop = self._replica.tail.take_stop(total)
         self._stop = self._stop or stop
-        waiting.put(total)
+        pending.put(total)
 
 
-class Waiting:
+class PendingTotals:
     """The totals that wait for their update: a queue of at most `most` rows, in the tensors that `register` made."""
 
     def __init__(self, replica: Replica) -> None:

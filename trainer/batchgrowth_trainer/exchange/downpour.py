@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, runtime_checkable
@@ -23,13 +24,69 @@ from torch import Tensor
 from batchgrowth_trainer.exchange.group import Group, PeerLost
 from batchgrowth_trainer.exchange.logical_replicas import committed
 from batchgrowth_trainer.exchange.strategy import Round, Setting
-from batchgrowth_trainer.exchange.turns import Turns
 from batchgrowth_trainer.replica.devices import prepare_process
 from batchgrowth_trainer.replica.replica import undone_by_errors
 
 _UPDATES = 16  # of each member in a round
 _TICK_SECONDS = 0.2  # between two checks that the generation is not over
 _OVER = -1  # in the place of an update's index
+
+
+@dataclass(slots=True)
+class _Begun:
+    """An update under way: its index, what was made at its fetch, and the most that its staleness can become."""
+
+    index: int
+    made: int
+    bound: int
+
+
+class BoundedStaleness:
+    """Which update of a round an idle worker may begin, so that no gradient is staler than `maximum`.
+
+    The staleness of a gradient is the number of updates made between the fetch of its weights and its push. Each of
+    those was under way at the fetch, or has begun since. So the number of both together is an upper bound, which is
+    known before an update begins: one begins only if it raises the bound of none under way, and its own, above the
+    maximum. The updates, 0 to `updates` - 1, begin in order.
+    """
+
+    def __init__(self, updates: int, maximum: int) -> None:
+        self._updates = updates
+        self._maximum = maximum
+        self._next = 0
+        self._under_way: dict[int, _Begun] = {}
+        self.staleness: list[int] = []
+        """Of each gradient, in the order of their pushes."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all updates are made."""
+        return len(self.staleness) == self._updates
+
+    @property
+    def under_way(self) -> set[int]:
+        """The ranks that compute."""
+        return set(self._under_way)
+
+    def may_begin(self) -> bool:
+        """Whether a further update may begin now."""
+        bounds = [len(self._under_way), *(begun.bound + 1 for begun in self._under_way.values())]
+        return self._next < self._updates and (not self._under_way or max(bounds) <= self._maximum)
+
+    def begin(self, rank: int) -> int:
+        """Return the index of the update that this rank begins now, with the weights of now."""
+        assert self.may_begin()
+        for begun in self._under_way.values():
+            begun.bound += 1
+        self._under_way[rank] = _Begun(self._next, len(self.staleness), len(self._under_way))
+        self._next += 1
+        return self._next - 1
+
+    def end(self, rank: int) -> int:
+        """Return the index of the update whose gradient this rank has pushed, and which is made now."""
+        begun = self._under_way.pop(rank)
+        self.staleness.append(len(self.staleness) - begun.made)
+        return begun.index
 
 
 @runtime_checkable
@@ -87,8 +144,6 @@ class Downpour:
         self._compute_seconds += time.perf_counter() - began
         return whole[0].row
 
-    # --- a worker -----------------------------------------------------------------------------------------------------
-
     def _work(self, steps: Sequence[Step]) -> Tensor:
         """Update after update, as the server says; what `_end` sends. Raises PeerLost, and the errors of a replica."""
         while True:
@@ -108,32 +163,30 @@ class Downpour:
             self._group.swap({}, {0: tensor})
         return end
 
-    # --- the server, and the worker beside it -------------------------------------------------------------------------
-
     def _lead(self, steps: Sequence[Step], *, stop: bool) -> Tensor:
         """Make the updates with all workers, and send everything to them."""
-        turns = Turns(len(steps), self._replica.spec.exchange.settings.maximum_staleness)
+        bounded = BoundedStaleness(len(steps), self._replica.spec.exchange.settings.maximum_staleness)
         losses = [0.0] * len(steps)
         if self._others:
-            self._serve_and_work(turns, steps, losses)
+            self._serve_and_work(bounded, steps, losses)
         else:
             for step in steps:
-                turns.begin(0)
-                losses[turns.end(0)] = self._made(step, self._gradient(step))
+                bounded.begin(0)
+                losses[bounded.end(0)] = self._made(step, self._gradient(step))
                 self._setting.check()
-        mean = sum(turns.staleness) / len(steps)
-        end = torch.tensor([float(stop), max(turns.staleness), mean, *losses], dtype=torch.float64)
+        mean = sum(bounded.staleness) / len(steps)
+        end = torch.tensor([float(stop), max(bounded.staleness), mean, *losses], dtype=torch.float64)
         order = torch.tensor([_OVER, len(end)])
         for tensor in (order, end, *self._replica.tensors().values()) if self._others else ():
             self._send(self._others, tensor)
         return end
 
-    def _serve_and_work(self, turns: Turns, steps: Sequence[Step], losses: list[float]) -> None:
+    def _serve_and_work(self, bounded: BoundedStaleness, steps: Sequence[Step], losses: list[float]) -> None:
         orders: SimpleQueue[int] = SimpleQueue()
         pushed: SimpleQueue[Tensor | None] = SimpleQueue()
         prepare = partial(prepare_process, self._replica.spec)
         with ThreadPoolExecutor(1, "server", prepare) as thread:
-            serving = thread.submit(self._serve, turns, steps, losses, orders, pushed)
+            serving = thread.submit(self._serve, bounded, steps, losses, orders, pushed)
             serving.add_done_callback(lambda _: orders.put(_OVER))
             try:
                 while (index := orders.get()) != _OVER:
@@ -147,7 +200,7 @@ class Downpour:
 
     def _serve(
         self,
-        turns: Turns,
+        bounded: BoundedStaleness,
         steps: Sequence[Step],
         losses: list[float],
         orders: SimpleQueue[int],
@@ -159,16 +212,16 @@ class Downpour:
         """
         idle = deque(range(self._group.size))
         begun = dict[int, float]()
-        while not turns.is_over:
-            while idle and turns.may_begin():
+        while not bounded.is_over:
+            while idle and bounded.may_begin():
                 rank = idle.popleft()
                 begun[rank] = time.monotonic()
-                self._order(rank, turns.begin(rank), orders)
-            for rank, row in self._arrived(turns.under_way, pushed):
-                index = turns.end(rank)
+                self._order(rank, bounded.begin(rank), orders)
+            for rank, row in self._arrived(bounded.under_way, pushed):
+                index = bounded.end(rank)
                 losses[index] = self._made(steps[index], row)
                 idle.append(rank)
-            self._check(turns.under_way, begun)
+            self._check(bounded.under_way, begun)
 
     def _order(self, rank: int, index: int, orders: SimpleQueue[int]) -> None:
         """Give a worker an update and the weights."""
