@@ -170,7 +170,7 @@ def test_what_they_ask_for_exists() -> None:
 
 
 def test_the_results_of_passes_are_those_that_are_counted() -> None:
-    text = (ROOT / "operator" / "batchgrowth_operator" / "loop" / "reconciler.py").read_text()
+    text = (ROOT / "operator" / "batchgrowth_operator" / "loop" / "one_pass.py").read_text()
     results = re.search(r'result=~"([\w|]+)"', RULES["BatchGrowthPassesFail"]["expr"])
     assert results is not None
     for result in results[1].split("|"):
