@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from batchgrowth.choices.growth_declared import MilestonesRule
-from batchgrowth.choices.schedules import ConstantSchedule
+from batchgrowth.choices.learning_rate_schedules import ConstantSchedule
 from batchgrowth.errors import Fault, PlanError
 from batchgrowth.extend import GrowthRule, ScheduleRule
 from batchgrowth.looks import Looks, Windows

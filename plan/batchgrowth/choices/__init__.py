@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from batchgrowth.choices import exchanges, growth_declared, growth_measured, learning_rate_rules, optimizers, schedules
+from batchgrowth.choices import (
+    exchanges,
+    growth_declared,
+    growth_measured,
+    learning_rate_rules,
+    learning_rate_schedules,
+    optimizers,
+)
 from batchgrowth.extend import ExchangeEntry, GrowthEntry, OptimizerEntry, RateEntry, ScheduleEntry
 from batchgrowth.registry import Registry
 
@@ -12,7 +19,7 @@ GROWTH = Registry("batch.growth.type", "Constant", GrowthEntry, growth_declared,
 LEARNING_RATES = Registry("learningRate.rule", "DecayPastMaximum", RateEntry, learning_rate_rules)
 """How the learning rate follows the batch."""
 
-SCHEDULES = Registry("learningRate.schedule.type", "Constant", ScheduleEntry, schedules)
+SCHEDULES = Registry("learningRate.schedule.type", "Constant", ScheduleEntry, learning_rate_schedules)
 """How the learning rate falls by epoch."""
 
 OPTIMIZERS = Registry("optimizer.type", "SGD", OptimizerEntry, optimizers)

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from batchgrowth.choices import GROWTH, LEARNING_RATES
 from batchgrowth.choices.growth_declared import ConstantRule, GeometricRule, LinearRule, MilestonesRule
-from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule
+from batchgrowth.choices.learning_rate_schedules import ConstantSchedule, CosineSchedule
 from batchgrowth.extend import GrowthRule, Until
 from batchgrowth.plan import rate_by_rule, warmed_up
 from batchgrowth.position import Position

@@ -12,7 +12,7 @@ import pytest
 from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan
 from batchgrowth.choices import GROWTH, SCHEDULES
 from batchgrowth.choices.growth_declared import MOST_EPOCHS, InsteadOfDecayRule
-from batchgrowth.choices.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
+from batchgrowth.choices.learning_rate_schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
 from batchgrowth.cli import plan_table, plan_totals
 from batchgrowth.extend import ScheduleRule, Until
 from batchgrowth.growth import Course

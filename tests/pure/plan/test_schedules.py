@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from batchgrowth import JobSpec, PlanError, Position, load_manifest, make_plan, mathematics
 from batchgrowth.choices import SCHEDULES
-from batchgrowth.choices.schedules import half_wave
+from batchgrowth.choices.learning_rate_schedules import half_wave
 from batchgrowth.cli import plan_table, plan_totals
 from batchgrowth.extend import ScheduleRule, power, square_root
 from batchgrowth.growth import Course
