@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchgrowth_trainer.drivers.run import Saves
+from batchgrowth_trainer.drivers.run import RunState
 from batchgrowth_trainer.sinks.events import CheckpointFailed, CheckpointSaved, Event
 from batchgrowth_trainer.training import Options, train
 
@@ -48,7 +48,7 @@ def test_a_disk_that_is_full_for_a_while(
     digits_weights: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Saves, "due", lambda saves: time.monotonic() - saves._tried_at > 0.2)
+    monkeypatch.setattr(RunState, "checkpoint_due", lambda run: time.monotonic() - run._save_tried_at > 0.2)
     filler = Filler(small_disk.fill)
     done = train(digits_job(*JOB), Options(output_dir=small_disk.path / "run", paths=(USER_CODE,)), [filler])
     assert filler.events.startswith("sffs")

@@ -34,8 +34,7 @@ from batchgrowth_trainer.record.snapshot import Trained, weights_sha256
 from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
 from batchgrowth_trainer.replica.judgement import RECORD, STOP, course_of, judged_in
 from batchgrowth_trainer.sinks.events import Finished, Note, Sink, Started, Stopped, publish
-from batchgrowth_trainer.sinks.log import LogLines
-from batchgrowth_trainer.sinks.recorder import Journal
+from batchgrowth_trainer.sinks.log import Journal, LogLines
 from batchgrowth_trainer.sinks.telemetry import Endpoint, Telemetry
 from batchgrowth_trainer.sinks.trackers.tracking import check_installed, tracking
 from batchgrowth_trainer.worker.addresses import host_towards

@@ -48,7 +48,7 @@ def lose(run: RunState, times: int) -> None:
 @pytest.mark.fault("C01")
 def test_workers_that_are_lost_again_and_again_end_the_run(run: RunState, seen: Seen) -> None:
     """With the exit code after which the trainer's Job is tried again, within its own bounds."""
-    run.reach(5)
+    run.update = 5
     lose(run, MOST)
     with pytest.raises(ClusterError, match="workers were lost 21 times at update 5 without an update in between, last"):
         run.record_recovery("it was killed")
@@ -59,6 +59,6 @@ def test_workers_that_are_lost_again_and_again_end_the_run(run: RunState, seen: 
 @pytest.mark.fault("C01")
 def test_losses_with_updates_in_between_are_not_counted_together(run: RunState, seen: Seen) -> None:
     for update in range(5):
-        run.reach(update)
+        run.update = update
         lose(run, MOST)
     assert len(seen.updates) == 5 * MOST

@@ -1,36 +1,56 @@
 """Checkpoints that cannot be written: training goes on, is saved as soon as possible, and ends after a while."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 import torch
 from batchgrowth.errors import CheckpointError, StorageError
+from batchgrowth.growth import Course
 from batchgrowth.position import Position
 from batchgrowth_trainer.drivers import run
-from batchgrowth_trainer.drivers.run import FAILING_SECONDS, LEAST_FAILURES, RETRY_SECONDS, Saves
+from batchgrowth_trainer.drivers.run import FAILING_SECONDS, LEAST_FAILURES, RETRY_SECONDS, RunState, RunTotals
 from batchgrowth_trainer.record import storage
+from batchgrowth_trainer.record.checkpoint import Saved
 from batchgrowth_trainer.record.snapshot import Snapshot
 from batchgrowth_trainer.sinks.events import CheckpointFailed, CheckpointSaved, Event
 
 
 class Disk:
-    """Raises `error` for as long as there is one; `now` is the time, which only a test moves."""
+    """Keeps history and checkpoints, and raises `error` for as long as there is one; only a test moves `now`, the time.
 
-    def __init__(self) -> None:
+    A run on it goes on from update 7, and has the disk as a sink.
+    """
+
+    def __init__(self, job: Any) -> None:
         self.error: CheckpointError | None = None
         self.now = 100.0
         self.events: list[Event] = []
+        self._job = job
 
-    def write(self, snapshot: Snapshot) -> int:
+    def flush(self) -> None:
+        """There is no row."""
+
+    def save(self, snapshot: Snapshot, story: Mapping[str, Any]) -> int:
         if self.error is not None:
             raise self.error
         return len(snapshot.tensors)
 
-    def saves(self, every_seconds: float = 300) -> Saves:
-        return Saves(self.write, every_seconds, self.events.append, 7)
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def saves(self) -> RunState:
+        disk: Any = self
+        return RunState(
+            Course(self._job.spec), history=disk, checkpoints=disk, sinks=[disk], stop_requested=lambda: False,
+            desired_workers=lambda _plan, _position: 1,
+            saved=Saved(snapshot(7), {"seconds": 0.0, **RunTotals().to_json()}),
+        )  # fmt: skip
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    made = Disk()
+def disk(monkeypatch: pytest.MonkeyPatch, small_job: Any) -> Disk:
+    made = Disk(small_job("checkpoint.everySeconds=300"))
     monkeypatch.setattr(run.time, "monotonic", lambda: made.now)
     return made
 
@@ -42,31 +62,31 @@ def snapshot(update: int) -> Snapshot:
 def test_a_checkpoint_is_due_after_its_period(disk: Disk) -> None:
     saves = disk.saves()
     disk.now += 299
-    assert not saves.due()
+    assert not saves.checkpoint_due()
     disk.now += 1
-    assert saves.due()
+    assert saves.checkpoint_due()
     saves.save(snapshot(9))
-    assert not saves.due()
+    assert not saves.checkpoint_due()
     assert [CheckpointSaved(9, 0.0, 1)] == disk.events
-    assert saves.update == 9
+    assert saves.saved_update == 9
 
 
 @pytest.mark.fault("D08")
 def test_a_failed_one_is_tried_again_soon_and_nothing_counts_as_saved(disk: Disk) -> None:
     saves, disk.error = disk.saves(), StorageError("no room")
     saves.save(snapshot(9))
-    assert saves.update == 7
+    assert saves.saved_update == 7
     assert [CheckpointFailed("no room")] == disk.events
     with pytest.raises(StorageError, match="no room"):
-        saves.check()
+        saves.check_saved()
     disk.now += RETRY_SECONDS
-    assert saves.due()
+    assert saves.checkpoint_due()
     disk.error = None
     saves.save(snapshot(10))
-    saves.check()
-    assert saves.update == 10
+    saves.check_saved()
+    assert saves.saved_update == 10
     disk.now += RETRY_SECONDS
-    assert not saves.due()
+    assert not saves.checkpoint_due()
 
 
 @pytest.mark.fault("D08")
@@ -108,12 +128,12 @@ def test_the_last_one_is_tried_again_and_again_for_a_while(disk: Disk, monkeypat
     monkeypatch.setattr("time.sleep", sleep)
     saves, disk.error, frees_at = disk.saves(), StorageError("no room"), disk.now + storage.LAST_SECONDS / 2
     saves.save_last(snapshot(9))
-    assert saves.update == 9
+    assert saves.saved_update == 9
 
     began, disk.error, frees_at = disk.now, StorageError("no room"), disk.now * 100
     with pytest.raises(StorageError, match="no room"):
         saves.save_last(snapshot(10))
-    assert saves.update == 9
+    assert saves.saved_update == 9
     assert storage.LAST_SECONDS / 2 < disk.now - began <= storage.LAST_SECONDS
 
 

@@ -88,7 +88,7 @@ def test_a_repeated_row_is_published_once(small_job: Any, tmp_path: Path, histor
     sink, job = MadeUp(), small_job()
     run = make_run(job, tmp_path, history, sink)
     run.record_rows([update(job, 1), update(job, 2)])
-    run.reach(1)
+    run.update = 1
     run.record_rows([update(job, 2), update(job, 3)])
     ends = Position(12, 1, 0)
     for _ in range(2):

@@ -10,9 +10,9 @@ from batchgrowth.contract.figures import ExchangeFigures
 from batchgrowth.plan import Plan, make_plan
 from batchgrowth.position import Position
 from batchgrowth_trainer.record.history import HistoryRow, ResizeRow
-from batchgrowth_trainer.sinks import recorder
+from batchgrowth_trainer.sinks import log
 from batchgrowth_trainer.sinks.events import Finished, Note, Recovered, Started, Stopped
-from batchgrowth_trainer.sinks.recorder import Journal
+from batchgrowth_trainer.sinks.log import Journal
 
 Job = Callable[..., Any]
 
@@ -62,7 +62,7 @@ def test_what_happened_and_when(tmp_path: Path, plan: Plan) -> None:
 
 
 def test_what_a_full_disk_does_not_take_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(log, "_RETRY_SECONDS", 0.0)
     written, folder = Journal(tmp_path / "away"), tmp_path / "away"
 
     written.handle(Note("first"))
@@ -73,7 +73,7 @@ def test_what_a_full_disk_does_not_take_is_written_later(tmp_path: Path, monkeyp
 
 
 def test_the_file_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "LONGEST_BYTES", 1000)
+    monkeypatch.setattr(log, "LONGEST_BYTES", 1000)
     written = Journal(tmp_path)
 
     for number in range(100):

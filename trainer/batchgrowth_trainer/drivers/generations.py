@@ -263,12 +263,12 @@ class GenerationsDriver:
                 raise error
         states.take(generation.remaining)
         if states.updates:
-            run.reach(max(states.updates.values()))
+            run.update = max(states.updates.values())
         lost = generation.lost
         self._reason = lost or generation.stop_reason or "the last one reached the end of its order"
         log.debug("%s: generation %d ended: %s", run.where, generation.number, self._reason)
         states.release(self._pool.leaving | generation.errors.keys())
-        self._pool.admit_held(run.position.update)
+        self._pool.admit_held(run.update)
         for address, fault in generation.errors.items():
             assert isinstance(fault, WorkerFault)
             self._pool.leave_out(address, fault)
@@ -278,7 +278,7 @@ class GenerationsDriver:
 
     def _handle_events(self, seconds: float) -> None:
         self._pool.drain_events(seconds, self._handle)
-        self._pool.admit_held(self._run.position.update)
+        self._pool.admit_held(self._run.update)
 
     def _handle(self, event: Event) -> None:
         self._pool.follow(event)
@@ -369,7 +369,7 @@ class States:
                 self.restart_unresponsive(members[:1])
                 return False
             self.take({members[0]: MemberOutcome(best, is_judged=answers[members[0]])})
-        self._run.reach(best)
+        self._run.update = best
         holder = next(address for address in members if self.updates.get(address, 0) == best)
         if self._has_reported_all(holder):
             return True

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from batchgrowth.errors import CheckpointError, ClusterError
 from batchgrowth.evaluations import BestEvaluation, evaluation_due
@@ -16,9 +16,8 @@ from batchgrowth_trainer.record import storage
 from batchgrowth_trainer.record.checkpoint import Checkpoints, Saved
 from batchgrowth_trainer.record.history import EvaluationRow, GrowthRow, History, HistoryRow, ResizeRow
 from batchgrowth_trainer.record.snapshot import Snapshot
-from batchgrowth_trainer.record.storage import reported_as_checkpoint_error
+from batchgrowth_trainer.record.storage import not_written, reported_as_checkpoint_error
 from batchgrowth_trainer.sinks import events
-from batchgrowth_trainer.sinks.recorder import Recorder
 from batchgrowth_trainer.workers.arithmetics import Arithmetics
 
 FAILING_SECONDS = 1800.0
@@ -48,87 +47,18 @@ class RunTotals:
             "accuracy": self.accuracy,
         }
 
+    @classmethod
+    def restored(cls, saved: Saved | None) -> Self:
+        """Return the totals of a run that goes on from a checkpoint; new ones without.
 
-def totals_of(saved: Saved | None) -> RunTotals:
-    """Return the totals of a run that goes on from a checkpoint; new ones without.
-
-    A member trains on before its state is saved, so the totals may be ahead of the checkpoint: the run then evaluates
-    the later epochs again, since their rows are cut off.
-    """
-    if saved is None:
-        return RunTotals()
-    resizes = [ResizeRow.from_json(record) for record in saved.story["resizes"]]
-    evaluated = min(int(saved.story["evaluated"]), saved.snapshot.position.epoch)
-    return RunTotals(resizes, int(saved.story["recoveries"]), evaluated, saved.story["accuracy"])
-
-
-class Saves:
-    """Writes checkpoints by `write`, which returns their bytes; `update` is that of the newest that is whole."""
-
-    def __init__(
-        self,
-        write: Callable[[Snapshot], int],
-        every_seconds: float,
-        publish: Callable[[events.Event], None],
-        update: int,
-    ) -> None:
-        self._write = write
-        self._every_seconds = every_seconds
-        self._publish = publish
-        self.update = update
-        self._tried_at = time.monotonic()
-        self._failing_since = self._tried_at
-        self._failures = 0
-        self._error: CheckpointError | None = None
-
-    def due(self) -> bool:
-        """Return whether checkpoint.everySeconds, or RETRY_SECONDS after a failure, have passed since the last one."""
-        pause = self._every_seconds
-        if self._failures:
-            pause = min(pause, RETRY_SECONDS)
-        return time.monotonic() - self._tried_at >= pause
-
-    def save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint. A failure is published, and training goes on: the next one may succeed.
-
-        Raises CheckpointError, or StorageError if the cause may pass, after FAILING_SECONDS of failures alone.
+        A member trains on before its state is saved, so the totals may be ahead of the checkpoint: the run then
+        evaluates the later epochs again, since their rows are cut off.
         """
-        began = time.monotonic()
-        self._tried_at = began
-        try:
-            size = self._write(snapshot)
-        except CheckpointError as error:
-            now = time.monotonic()
-            if not self._failures:
-                self._failing_since = now
-            self._failures += 1
-            self._error = error
-            self._publish(events.CheckpointFailed(str(error)))
-            failing_seconds = now - self._failing_since
-            if self._failures >= LEAST_FAILURES and failing_seconds >= FAILING_SECONDS:
-                raise type(error)(
-                    f"no checkpoint could be written for {failing_seconds:.0f} s, in {self._failures} tries; "
-                    f"the newest is of update {self.update:,}. The last error: {error}"
-                ) from error
-            return
-        self._failures = 0
-        self._error = None
-        self.update = snapshot.position.update
-        self._publish(events.CheckpointSaved(self.update, time.monotonic() - began, size))
-
-    def save_last(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint, and try again for LAST_SECONDS. Raises CheckpointError if it is not written."""
-
-        def write() -> None:
-            self.save(snapshot)
-            self.check()
-
-        storage.retried(write, storage.LAST_SECONDS)
-
-    def check(self) -> None:
-        """Raise the error of the last checkpoint if it failed."""
-        if self._error is not None:
-            raise self._error
+        if saved is None:
+            return cls()
+        resizes = [ResizeRow.from_json(record) for record in saved.story["resizes"]]
+        evaluated = min(int(saved.story["evaluated"]), saved.snapshot.position.epoch)
+        return cls(resizes, int(saved.story["recoveries"]), evaluated, saved.story["accuracy"])
 
 
 class RunState:
@@ -159,15 +89,15 @@ class RunState:
         self._check_held = check_held
         self._history = history
         self._checkpoints = checkpoints
-        self._sinks = (Recorder(history), *sinks)
+        self._sinks = sinks
         self.expected = course.plan  # the plan with the stage that the next look will probably begin, if it begins one
         self._looks: tuple[BatchDecision, ...] = ()  # the last two outcomes
-        self.totals = totals_of(saved)
-        self.position = Position()
+        self.totals = RunTotals.restored(saved)
+        self.update = 0  # of the newest committed state; a recovery sets it back to repeat updates
         self._before = 0.0  # seconds of training before a resume
         known = None
         if saved is not None:
-            self.position = saved.snapshot.position
+            self.update = saved.snapshot.position.update
             self._before = float(saved.story["seconds"])
             known = saved.story.get("arithmetic")
         self.arithmetics = Arithmetics(
@@ -175,7 +105,11 @@ class RunState:
             publish=lambda workers, line: self.publish(events.ArithmeticDiffers(workers, line)),
             known=known,
         )
-        self._saves = Saves(self._write, self.spec.checkpoint.every_seconds, self.publish, self.position.update)
+        self.saved_update = self.update  # of the newest whole checkpoint
+        self._save_tried_at = time.monotonic()
+        self._saves_failing_since = self._save_tried_at
+        self._failed_saves = 0  # in a row
+        self._save_error: CheckpointError | None = None
         self._began: float | None = None  # wall-clock time at which the first update since then began
         self._seconds = 0.0
         self._recovered_at = -1
@@ -185,49 +119,58 @@ class RunState:
     @property
     def where(self) -> str:
         """Return the job and the update, with which a line of the log begins."""
-        return f"{self.name}, update {self.position.update:,}"
+        return f"{self.name}, update {self.update:,}"
 
     @property
     def plan(self) -> Plan:
         """Return the plan as decided so far."""
         return self._course.plan
 
+    @property
+    def position(self) -> Position:
+        """Return the position after `update` updates of the plan as decided so far."""
+        return self.plan.position_at(self.update)
+
     def desired_workers(self, position: Position, plan: Plan | None = None) -> int:
         """Return the number of workers for that position of a plan; of the plan as decided so far by default."""
         return self._desired_workers(plan or self.plan, position)
 
     def publish(self, event: events.Event) -> None:
-        """Hand the event to every sink, the history's first."""
-        events.publish(self._sinks, event)
+        """Hand the event to every sink."""
+        for sink in self._sinks:
+            sink.handle(event)
 
     def record_rows(self, rows: Sequence[HistoryRow]) -> None:
         """Record committed updates; those that are in the history already are ignored. Raises CheckpointError."""
-        for row in rows:
+        for sent in rows:
             if self._began is None:
-                self._began = row.committed_at - row.compute_seconds - row.exchange_seconds - row.wait_seconds
-            seconds = self._since_began(row.committed_at)
-            if row.update > self.reported:
-                self.publish(replace(row, seconds=seconds))
-                if row.decision is not None:
-                    self._take_decision(row, row.decision)
+                self._began = sent.committed_at - sent.compute_seconds - sent.exchange_seconds - sent.wait_seconds
+            row = replace(sent, seconds=self._seconds_at(sent.committed_at))
+            try:
+                is_new = self._history.append(row)
+            except OSError as error:
+                raise not_written(error) from error
+            if not is_new:
+                continue  # another member has sent it, or a recovery repeated the update
+            # After the history: a sink receives only what a reader of the files finds there too.
+            self.publish(row)
+            if row.decision is not None:
+                self._take_decision(row, row.decision)
         self._waiting_for = ""
-        if rows and rows[-1].update > self.position.update:
-            self.reach(rows[-1].update)
+        if rows:
+            self.update = max(self.update, rows[-1].update)
 
     def _take_decision(self, row: HistoryRow, decision: BatchDecision) -> None:
         self._course = self._course.joined_by(decision)
         self._looks = (*self._looks[-1:], decision)
         self.expected = expected_plan(self._course, self._looks)
-        self.reach(self.position.update)  # the same number of updates may be another number of examples now
         used = self.plan.stage_at(row.update).batch_size
         looked = GrowthRow(row.update, row.epoch, decision.value, decision.wanted, used)
         quantity = self.spec.batch.growth.entry.quantity
+        with reported_as_checkpoint_error():
+            self._history.append_growth(looked)
         ahead = forecast_of(self.plan, self.expected)
         self.publish(events.Looked(looked, quantity, row.batch_size, self.plan, self._course.decisions, ahead))
-
-    def reach(self, update: int) -> None:
-        """Set the position to this number of committed updates; a lower number than before repeats updates."""
-        self.position = self.plan.position_at(update)
 
     def flush(self) -> None:
         """Write the buffered history to disk. Raises CheckpointError and Superseded."""
@@ -252,9 +195,11 @@ class RunState:
             if values:
                 metrics = {name: value for name, value in values.items() if name != "loss"}
                 self.totals.accuracy = metrics.get("accuracy", self.totals.accuracy)
-                seconds = self._since_began(at)
-                epoch = float(position.epoch)
-                self.publish(EvaluationRow(position.update, epoch, seconds, values["loss"], metrics))
+                seconds = self._seconds_at(at)
+                row = EvaluationRow(position.update, float(position.epoch), seconds, values["loss"], metrics)
+                with reported_as_checkpoint_error():
+                    self._history.append_evaluation(row)
+                self.publish(row)
         if end is not None and not self.plan.ended_early:
             self._course = self._course.ended(end.evaluated)
             self.expected = self.plan
@@ -282,14 +227,14 @@ class RunState:
         Raises ClusterError after too many recoveries without an update in between.
         """
         self.totals.recoveries += 1
-        self.publish(events.Recovered(self.position.update, cause))
-        if self._recovered_at != self.position.update:
+        self.publish(events.Recovered(self.update, cause))
+        if self._recovered_at != self.update:
             self._fruitless = 0
         self._fruitless += 1
-        self._recovered_at = self.position.update
+        self._recovered_at = self.update
         if self._fruitless > _MOST_FRUITLESS_RECOVERIES:
             raise ClusterError(
-                f"workers were lost {self._fruitless} times at update {self.position.update} without an update "
+                f"workers were lost {self._fruitless} times at update {self.update} without an update "
                 f"in between, last: {cause}. Check the workers' memory and logs; --resume goes on from the checkpoint."
             )
 
@@ -304,29 +249,54 @@ class RunState:
             self.publish(events.Waiting(cause))
 
     def checkpoint_due(self) -> bool:
-        """Return whether a checkpoint is due. See Saves.due."""
-        return self._saves.due()
+        """Return whether checkpoint.everySeconds, or RETRY_SECONDS after a failure, have passed since the last one."""
+        pause: float = self.spec.checkpoint.every_seconds
+        if self._failed_saves:
+            pause = min(pause, RETRY_SECONDS)
+        return time.monotonic() - self._save_tried_at >= pause
 
     def save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint; a failure is published. See Saves.save."""
-        self._saves.save(snapshot)
+        """Write a checkpoint. A failure is published, and training goes on: the next one may succeed.
+
+        Raises CheckpointError, or StorageError if the cause may pass, after FAILING_SECONDS of failures alone.
+        """
+        began = time.monotonic()
+        self._save_tried_at = began
+        try:
+            self.flush()  # first: a resume cuts the history at its checkpoint, so no row before that may be missing
+            size = self._checkpoints.save(snapshot, self.totals_json())
+        except CheckpointError as error:
+            now = time.monotonic()
+            if not self._failed_saves:
+                self._saves_failing_since = now
+            self._failed_saves += 1
+            self._save_error = error
+            self.publish(events.CheckpointFailed(str(error)))
+            failing_seconds = now - self._saves_failing_since
+            if self._failed_saves >= LEAST_FAILURES and failing_seconds >= FAILING_SECONDS:
+                raise type(error)(
+                    f"no checkpoint could be written for {failing_seconds:.0f} s, in {self._failed_saves} tries; "
+                    f"the newest is of update {self.saved_update:,}. The last error: {error}"
+                ) from error
+            return
+        self._failed_saves = 0
+        self._save_error = None
+        self.saved_update = snapshot.position.update
+        self.publish(events.CheckpointSaved(self.saved_update, time.monotonic() - began, size))
 
     def save_last(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint, or raise CheckpointError. See Saves.save_last."""
-        self._saves.save_last(snapshot)
+        """Write a checkpoint, and try again for LAST_SECONDS. Raises CheckpointError if it is not written."""
+
+        def write() -> None:
+            self.save(snapshot)
+            self.check_saved()
+
+        storage.retried(write, storage.LAST_SECONDS)
 
     def check_saved(self) -> None:
         """Raise the error of the last checkpoint if it failed."""
-        self._saves.check()
-
-    @property
-    def saved_update(self) -> int:
-        """Return the number of updates that the newest whole checkpoint holds."""
-        return self._saves.update
-
-    def _write(self, snapshot: Snapshot) -> int:
-        self.flush()
-        return self._checkpoints.save(snapshot, self.totals_json())
+        if self._save_error is not None:
+            raise self._save_error
 
     def checkpoint_after(self, update: int) -> Saved | None:
         """Return the newest whole checkpoint if it is ahead of `update`, else None."""
@@ -348,9 +318,10 @@ class RunState:
             return self._before
         return self._before + time.time() - self._began
 
-    def _since_began(self, at: float) -> float:
+    def _seconds_at(self, at: float) -> float:
+        """Return the seconds of training at a wall-clock time, never fewer than before: the members' clocks differ."""
         since = 0.0
         if self._began is not None:
             since = at - self._began
-        self._seconds = max(self._seconds, self._before + since)  # several clocks: never backwards
+        self._seconds = max(self._seconds, self._before + since)
         return round(self._seconds, 6)

@@ -37,17 +37,22 @@ def storage_error(text: str, error: OSError) -> CheckpointError:
     return CheckpointError(text)
 
 
+def not_written(error: OSError) -> CheckpointError:
+    """Return the error for a file of the run that could not be written."""
+    return storage_error(
+        f"{error.filename} could not be written ({error.strerror}); make room, or give another --output-dir. "
+        "The checkpoints are intact, and --resume continues from the newest.",
+        error,
+    )
+
+
 @contextmanager
 def reported_as_checkpoint_error() -> Iterator[None]:
     """Turn an OSError that the block raises for a file of the run into a CheckpointError."""
     try:
         yield
     except OSError as error:
-        raise storage_error(
-            f"{error.filename} could not be written ({error.strerror}); make room, or give another --output-dir. "
-            "The checkpoints are intact, and --resume continues from the newest.",
-            error,
-        ) from error
+        raise not_written(error) from error
 
 
 def retried(act: Callable[[], _T], seconds: float, note: Callable[[str], None] = lambda _: None) -> _T:

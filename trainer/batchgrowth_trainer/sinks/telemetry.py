@@ -37,37 +37,50 @@ class Telemetry:
         self._show(ExchangeFigures(largest_staleness=0, mean_staleness=0.0))
 
     def handle(self, event: events.Event) -> None:
-        """See Sink."""
         metrics = self._metrics
         match event:
             case HistoryRow():
-                self._row(event)
+                plan = self._plan
+                metrics["batchgrowth_updates_total"].inc()
+                metrics["batchgrowth_examples_total"].inc(max(0.0, event.epoch - self._epoch) * plan.examples_per_epoch)
+                self._epoch = event.epoch
+                metrics["batchgrowth_batch_size"].set(event.batch_size)
+                metrics["batchgrowth_epochs"].set(event.epoch)
+                metrics["batchgrowth_learning_rate"].set(event.learning_rate)
+                metrics["batchgrowth_loss"].set(event.loss)
+                metrics["batchgrowth_stage"].set(event.stage)
+                metrics["batchgrowth_progress_ratio"].set(event.update / plan.updates)
+                metrics["batchgrowth_workers"].labels("wanted").set(plan.stage_at(event.update - 1).workers)
+                metrics["batchgrowth_workers"].labels("training").set(event.workers)
+                metrics["batchgrowth_last_progress_timestamp_seconds"].set(time.time())
+                spent = metrics["batchgrowth_update_duration_seconds"]
+                spent.labels("compute").observe(event.compute_seconds)
+                spent.labels("exchange").observe(event.exchange_seconds)
+                spent.labels("wait").observe(event.wait_seconds)
             case ExchangeFigures():
                 self._show(event)
             case EvaluationRow():
                 for name, value in (("loss", event.loss), *event.metrics.items()):
                     metrics["batchgrowth_evaluation"].labels(name).set(value)
             case ResizeRow():
-                self._resize(event)
+                direction = "up" if event.to_workers > event.from_workers else "down"
+                metrics["batchgrowth_resize_duration_seconds"].labels(direction).observe(event.pause_seconds)
             case events.Looked(row, quantity, _, plan):
                 self._plan = plan
                 metrics["batchgrowth_growth_quantity"].labels(quantity).set(row.value)
             case events.EndedEarly():
                 metrics["batchgrowth_progress_ratio"].set(1.0)
-            case _:
-                self._other(event)
-
-    def _other(self, event: events.Event) -> None:
-        metrics = self._metrics
-        match event:
             case events.Recovered():
                 metrics["batchgrowth_recoveries_total"].inc()
             case events.CheckpointSaved():
-                self._checkpoint(event)
+                metrics["batchgrowth_checkpoint_duration_seconds"].observe(event.seconds)
+                metrics["batchgrowth_checkpoint_size_bytes"].set(event.size)
+                metrics["batchgrowth_checkpoint_last_success_timestamp_seconds"].set(time.time())
             case events.CheckpointFailed():
                 metrics["batchgrowth_checkpoint_failures_total"].inc()
 
     def _show(self, figures: ExchangeFigures) -> None:
+        """Show each figure that is known in the metric that names it in the table."""
         for metric in _OF_EXCHANGES:
             for label, name in metric.figures.items():
                 value = getattr(figures, name)
@@ -80,34 +93,6 @@ class Telemetry:
                     shown.inc(value)
                 else:
                     shown.set(value)
-
-    def _row(self, row: HistoryRow) -> None:
-        metrics = self._metrics
-        metrics["batchgrowth_updates_total"].inc()
-        metrics["batchgrowth_examples_total"].inc(max(0.0, row.epoch - self._epoch) * self._plan.examples_per_epoch)
-        self._epoch = row.epoch
-        metrics["batchgrowth_batch_size"].set(row.batch_size)
-        metrics["batchgrowth_epochs"].set(row.epoch)
-        metrics["batchgrowth_learning_rate"].set(row.learning_rate)
-        metrics["batchgrowth_loss"].set(row.loss)
-        metrics["batchgrowth_stage"].set(row.stage)
-        metrics["batchgrowth_progress_ratio"].set(row.update / self._plan.updates)
-        metrics["batchgrowth_workers"].labels("wanted").set(self._plan.stage_at(row.update - 1).workers)
-        metrics["batchgrowth_workers"].labels("training").set(row.workers)
-        metrics["batchgrowth_last_progress_timestamp_seconds"].set(time.time())
-        spent = metrics["batchgrowth_update_duration_seconds"]
-        spent.labels("compute").observe(row.compute_seconds)
-        spent.labels("exchange").observe(row.exchange_seconds)
-        spent.labels("wait").observe(row.wait_seconds)
-
-    def _resize(self, row: ResizeRow) -> None:
-        direction = "up" if row.to_workers > row.from_workers else "down"
-        self._metrics["batchgrowth_resize_duration_seconds"].labels(direction).observe(row.pause_seconds)
-
-    def _checkpoint(self, event: events.CheckpointSaved) -> None:
-        self._metrics["batchgrowth_checkpoint_duration_seconds"].observe(event.seconds)
-        self._metrics["batchgrowth_checkpoint_size_bytes"].set(event.size)
-        self._metrics["batchgrowth_checkpoint_last_success_timestamp_seconds"].set(time.time())
 
 
 class Endpoint:
