@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from batchgrowth.errors import BatchGrowthError, CheckpointError, Fault, Interrupted, SpecError
@@ -257,7 +257,10 @@ def train(
     CheckpointError, or another error of `batchgrowth.errors`.
     """
     with reported_in_python(), _process_as_it_was():
-        paths = _users_modules(workload)
+        paths: tuple[str, ...] = (str(Path.cwd()),)  # the user's modules are found as by `batchgrowth run`
+        if _is_path(workload):
+            paths = tuple(dict.fromkeys((str(Path(workload).resolve().parent), *paths)))
+        find_modules_in(paths)
         base, entrypoint, function = _sorted_out(workload)
         given: dict[str, Any] = {"arguments": arguments, "examples": examples, "device": device}
         given = {key: value for key, value in given.items() if value is not None}
@@ -301,17 +304,8 @@ def _sorted_out(workload: Any) -> tuple[BatchGrowthJob | None, str | None, bytes
     return None, *packed(workload)
 
 
-def _is_path(workload: Any) -> bool:
+def _is_path(workload: Any) -> TypeGuard[str | Path]:
     return isinstance(workload, Path) or (isinstance(workload, str) and workload.endswith((".yaml", ".yml", ".json")))
-
-
-def _users_modules(workload: Any) -> tuple[str, ...]:
-    """Return the folders of the user's modules, as for `batchgrowth run`; this process finds modules there too now."""
-    paths: tuple[str, ...] = (str(Path.cwd()),)
-    if _is_path(workload):
-        paths = tuple(dict.fromkeys((str(Path(workload).resolve().parent), *paths)))
-    find_modules_in(paths)
-    return paths
 
 
 def _name_of(entrypoint: str) -> str:

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-# --- Advice: what helps against the exceptions that users' code raises most, if their text does not say it ---
+# Advice: what helps against the exceptions that users' code raises most, if their text does not say it.
 
 _PACKAGES = {
     "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil", "git": "gitpython",
@@ -97,7 +97,7 @@ def advice_for(error: BaseException) -> str | None:
     return None
 
 
-# --- Faults: an error that may pass, by itself or on another worker, is no reason to end a job ---
+# Faults: an error that may pass, by itself or on another worker, is no reason to end a job.
 
 FAULTS = (Exception, SystemExit)
 """What counts as a fault of the workload if its code raises it; a SystemExit would end the trainer with success."""
@@ -156,7 +156,7 @@ def may_pass(error: BaseException | None) -> bool:
     return error.errno not in _LASTING
 
 
-# --- Paragraphs: what raised, its file and line, and what would help ---
+# Paragraphs: what raised, its file and line, and what would help.
 
 _LOG = logging.getLogger(__name__)
 _OURS = Path(__file__).parent

@@ -21,8 +21,6 @@ from batchgrowth_trainer.replica.seeds import draw_seed, untouched_randomness
 from batchgrowth_trainer.replica.trial import try_out
 from batchgrowth_trainer.workload import Workload
 
-# --- Builds the replica of a process from a job's spec ---
-
 
 def build_workload(spec: JobSpec) -> Workload:
     """Return the workload with its model before the first update. Raises WorkloadError or DataError."""
@@ -51,9 +49,6 @@ def build_replica(spec: JobSpec) -> Replica:
         replica.loaders.close()
         raise
     return replica
-
-
-# --- The model of a run that has ended, with its weights ---
 
 
 def trained_replica(folder: Path, *, best: bool = False) -> Replica:

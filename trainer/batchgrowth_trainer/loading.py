@@ -99,8 +99,6 @@ def _near(name: str, module: ModuleType) -> str:
     return "it defines no function"
 
 
-# --- What a workload's function returned is checked before anything is computed with it ---
-
 _UNFIT_FOR_BUFFERS = {
     torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
     torch.float4_e2m1fn_x2, torch.uint16, torch.uint32, torch.uint64,
@@ -168,20 +166,18 @@ def _check_all_found(model: nn.Module, entrypoint: str) -> None:
     found = {id(parameter) for parameter in model.parameters()}
     for path, module in model.named_modules():
         for key, held in vars(module).items():
-            if isinstance(held, dict):
-                values = list(held.values())
-            elif isinstance(held, list | tuple):
-                values = list(held)
-            else:
+            if not isinstance(held, dict | list | tuple):
                 continue
-            layers = [layer for layer in values if isinstance(layer, nn.Module)]
-            if any(p.requires_grad and id(p) not in found for layer in layers for p in layer.parameters()):
-                name = f"{path}.{key}" if path else key
-                kind = type(held).__name__
-                raise WorkloadError(
-                    f"{entrypoint}: model.{name} is a {kind} of modules, which torch does not find, so they would not "
-                    "be trained; make it an nn.ModuleList or nn.ModuleDict, or call requires_grad_(False) on them"
-                )
+            for layer in held.values() if isinstance(held, dict) else held:
+                if not isinstance(layer, nn.Module):
+                    continue
+                if any(p.requires_grad and id(p) not in found for p in layer.parameters()):
+                    name = f"{path}.{key}" if path else key
+                    raise WorkloadError(
+                        f"{entrypoint}: model.{name} is a {type(held).__name__} of modules, which torch does not find, "
+                        "so they would not be trained; make it an nn.ModuleList or nn.ModuleDict, or call "
+                        "requires_grad_(False) on them"
+                    )
 
 
 def _check_functions(workload: Workload, entrypoint: str) -> None:
@@ -236,7 +232,14 @@ def _check_columns(workload: Workload, entrypoint: str) -> None:
 def _check_data(workload: Workload, entrypoint: str) -> None:
     if isinstance(workload.test, Mapping) and not workload.test:
         raise WorkloadError(f"{entrypoint}: test is an empty mapping; give None, a data set, or data sets by name")
-    for name, dataset in (("train", workload.train), *_named_test_sets(workload, entrypoint)):
+    sets: dict[str, Any] = {"train": workload.train}
+    for name, dataset in workload.test_sets.items():
+        if name != "" and not _is_name(name):
+            raise WorkloadError(
+                f"{entrypoint}: a test set is named {name!r}; write letters, digits, '_', '-' and '.', a letter first"
+            )
+        sets[f"test.{name}" if name else "test"] = dataset
+    for name, dataset in sets.items():
         arrays = isinstance(dataset, tuple) and all(hasattr(part, "shape") for part in dataset)
         kind = "tuple of arrays" if arrays and dataset else type(dataset).__name__
         if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset) or kind in _NO_DATA_SETS:
@@ -248,20 +251,9 @@ def _check_data(workload: Workload, entrypoint: str) -> None:
             raise WorkloadError(f"{entrypoint}: {name} holds no example; leave test out or give at least one")
 
 
-def _named_test_sets(workload: Workload, entrypoint: str) -> Iterator[tuple[str, Any]]:
-    for name, dataset in workload.test_sets.items():
-        if name != "" and not _is_name(name):
-            raise WorkloadError(
-                f"{entrypoint}: a test set is named {name!r}; write letters, digits, '_', '-' and '.', a letter first"
-            )
-        yield f"test.{name}" if name else "test", dataset
-
-
 def _is_name(given: object) -> bool:
     return isinstance(given, str) and METRIC_NAME.fullmatch(given) is not None
 
-
-# --- The workload is loaded; a fault of the user's code is reported in one paragraph ---
 
 _OF_A_STRING = re.compile(r"\bstr\b|empty\(\) received an invalid combination")
 """What Python and torch say if they get a string in place of a number."""
@@ -280,7 +272,9 @@ def load_workload(entrypoint: str, arguments: Mapping[str, str], *, seed: int, e
     function = find_function(entrypoint)
     begin(function)
     _check_arguments(function, entrypoint, arguments)
-    _seed_everything(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
     workload = _called(function, entrypoint, arguments)
     with _reported(f"{entrypoint}: checking what it returned", arguments, _BY_CHECKS):
         try:
@@ -308,20 +302,10 @@ def _check_arguments(function: Callable[..., Any], entrypoint: str, arguments: M
             f"workload.arguments.{unknown[0]}: {entrypoint} takes no such argument; "
             f"it takes {', '.join(takes) or 'none'}"
         )
-    missing = [name for name, parameter in takes.items() if name not in arguments and _is_needed(parameter)]
-    if missing:
-        raise WorkloadError(f"workload.arguments.{missing[0]}: {entrypoint} needs it and none was given; add it")
-
-
-def _is_needed(parameter: inspect.Parameter) -> bool:
-    named = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return named and parameter.default is inspect.Parameter.empty
-
-
-def _seed_everything(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    for name, parameter in takes.items():
+        by_name = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        if name not in arguments and by_name and parameter.default is inspect.Parameter.empty:
+            raise WorkloadError(f"workload.arguments.{name}: {entrypoint} needs it and none was given; add it")
 
 
 def _called(function: Callable[..., Any], entrypoint: str, arguments: Mapping[str, str]) -> Workload:

@@ -84,8 +84,18 @@ class Workload:
     def checked(self, values: Any, target: Any, examples: int) -> Tensor:
         """Return `values`, one loss per example. Raises WorkloadError if they are something else."""
         name, function = ("loss", self.loss) if self.step is None else ("step", self.step)
-        if self.collate is not None and isinstance(target, Tensor) and isinstance(values, Tensor):
-            _check_none_dropped(self.collate, target, values, examples)
+        if (
+            self.collate is not None
+            and isinstance(target, Tensor)
+            and isinstance(values, Tensor)
+            and values.ndim == 1
+            and target.ndim > 0
+            and len(values) == len(target) != examples  # collate has dropped some examples, or made more
+        ):
+            raise WorkloadError(
+                f"collate: returned {len(target)} targets for {examples} examples; keep every example"
+                f"{seen_at(self.collate)}"
+            )
         losses = checked(values, examples, name, function)
         if not losses.requires_grad:
             raise WorkloadError(
@@ -122,14 +132,6 @@ def _fault(values: object, examples: int) -> str:
     if tuple(values.shape) != (examples,):
         return f"returned shape {tuple(values.shape)} for {examples} examples; {wanted}"
     return f"returned {values.dtype}; {wanted}, for instance by .float()"
-
-
-def _check_none_dropped(collate: Collate, target: Tensor, values: Tensor, examples: int) -> None:
-    """Raise WorkloadError if losses and targets are equally many, but fewer or more than the examples."""
-    if values.ndim == 1 and target.ndim > 0 and len(values) == len(target) != examples:
-        raise WorkloadError(
-            f"collate: returned {len(target)} targets for {examples} examples; keep every example{seen_at(collate)}"
-        )
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor:

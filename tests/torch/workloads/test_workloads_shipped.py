@@ -12,8 +12,7 @@ from batchgrowth_trainer.replica.data import fetch
 from batchgrowth_trainer.workload import Workload, checked, predict
 from batchgrowth_trainer.workloads import digits
 from batchgrowth_trainer.workloads.cifar10 import PADDING, TEST_FILES, TRAIN_FILES, crop_and_flip, normalised
-from batchgrowth_trainer.workloads.vgg import vgg11
-from batchgrowth_trainer.workloads.wide_resnet import wide_resnet
+from batchgrowth_trainer.workloads.networks import vgg11, wide_resnet
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn

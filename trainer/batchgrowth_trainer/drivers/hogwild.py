@@ -45,7 +45,7 @@ class Hogwild:
         self._stepping = nullcontext() if isinstance(replica.optimizer, FlatOptimizer) else Lock()
 
     def __call__(self, run: RunState, replica: Replica) -> None:
-        """One round, which is recorded. Raises WorkloadError and DataError; the state is then that before it."""
+        """Make one round and record it. Raises WorkloadError and DataError; the state is then that before the round."""
         steps = round_at(replica.plan, replica.position, _UPDATES * len(self._twins))
         with undone_by_errors(replica):
             rows = self._round(run, deque(steps))

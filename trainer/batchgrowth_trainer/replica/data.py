@@ -52,7 +52,7 @@ Ahead = Callable[[int], Iterator[Request]]
 
 
 def none_known(_: Step) -> tuple[int, int]:
-    """No shards: nothing is read ahead of the present update."""
+    """Return no shards: nothing is read ahead of the present update."""
     return 0, 0
 
 
@@ -118,7 +118,7 @@ def read(workload: Workload, request: Request) -> tuple[Any, Any]:
 
 
 def is_indexed(workload: Workload, dataset: Dataset) -> bool:
-    """Whether reading is only indexing tensors in memory: it takes no time, fails never and draws nothing."""
+    """Return whether reading is only indexing tensors in memory: it takes no time, fails never and draws nothing."""
     return type(dataset) is TensorDataset and workload.collate is None
 
 
@@ -151,7 +151,7 @@ class _stop_at(stop_base):  # noqa: N801
         self._ends = ends
 
     def __call__(self, state: RetryCallState) -> bool:
-        """Whether to give up."""
+        """Return whether to give up."""
         return time.monotonic() + state.upcoming_sleep > self._ends
 
 

@@ -21,7 +21,6 @@ from batchgrowth_trainer.replica.replica import Replica
 from batchgrowth_trainer.replica.seeds import draw_seed, seed_generators
 from batchgrowth_trainer.workload import Workload, checked, predict
 
-# --- The mean loss and metrics over the test sets, in eval mode; the same numbers for any number of members ---
 # A test set is cut into fixed chunks. Each member evaluates a run of chunks, and their sums are added along the same
 # fixed tree as gradients. For metrics of the whole set, outputs and targets are gathered by adding them up too: each
 # member has zeros where the others have theirs.
@@ -51,10 +50,10 @@ class Chunk:
 def evaluate(
     replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
 ) -> dict[str, float]:
-    """{"loss": mean loss, metric: mean, …, metric of the whole set: value} over each test set; empty without one.
+    """Return {"loss": mean loss, metric: mean, …, metric of the whole set: value} over each test set.
 
-    The names of all test sets but the first are put before those of their values.
-    Computes within `watched`; waits for others, and for metrics of the whole set, outside of it.
+    Return an empty dictionary without a test set. The names of all test sets but the first come before those of their
+    values. Computes within `watched`; waits for others, and for metrics of the whole set, outside of it.
     Raises WorkloadError for a metric that does not return one value per example, or for the whole set.
     """
     values: dict[str, float] = {}
@@ -124,7 +123,8 @@ def gathered_row(chunks: dict[int, Chunk], shapes: Chunk, examples: int) -> Tens
                     f"whole_set_metrics: the {name} of an example is {_kind(mine)} from test example {chunk.first} on, "
                     f"and {_kind(like)} at first; they need one shape and dtype, so pad all to one length"
                 )
-            whole[chunk.first : chunk.first + len(mine)] = _flat(mine)
+            # A sum of zeros and -0.0 is 0.0, so make it 0.0 here for one member too.
+            whole[chunk.first : chunk.first + len(mine)] = mine.reshape(len(mine), -1).double() + 0.0
     return row
 
 
@@ -198,14 +198,6 @@ def _number(name: str, value: Any, metric: Any) -> float:
     return float(value)
 
 
-def _flat(values: Tensor) -> Tensor:
-    """Return a row of numbers per example, float64.
-
-    A sum of zeros and -0.0 is 0.0, so that is 0.0 for one member too.
-    """
-    return values.reshape(len(values), -1).double() + 0.0
-
-
 def _widths(shapes: Chunk) -> tuple[int, int]:
     assert shapes.output is not None
     assert shapes.target is not None
@@ -223,9 +215,6 @@ def _halves(row: Tensor, shapes: Chunk, examples: int) -> tuple[Tensor, Tensor]:
     return row[:cut].view(examples, outputs), row[cut:].view(examples, targets)
 
 
-# --- Evaluates a replica, and keeps what follows from it: the end of the training, and the best weights ---
-
-
 def judged(
     replica: Replica, rank: int, size: int, reduce: Reduce, watched: AbstractContextManager[Any] = _UNWATCHED
 ) -> dict[str, float]:
@@ -239,7 +228,7 @@ def judged(
 
 
 def is_judged(replica: Replica) -> bool:
-    """Whether an evaluation that is due where the replica stands has been taken into account, if it must be."""
+    """Return whether the evaluation that is due at the replica's position, if any, has been taken into account."""
     known = replica.judgement.known(replica.position.epoch)
     return not evaluation_due(replica.spec, replica.plan, replica.position, known)
 

@@ -336,7 +336,7 @@ class Rows:
     """The rows of a replica, on the parameters' device, kept from update to update."""
 
     def __init__(self, parameters: FlatParameters, buffers: int, tail: Tail) -> None:
-        """`buffers` is the length of the buffers' part of a row."""
+        """Lay out a row; `buffers` is the length of the buffers' part of a row."""
         self.length = parameters.length + buffers + tail.length
         self._parameters = parameters
         self._buffers = slice(parameters.length, parameters.length + buffers)

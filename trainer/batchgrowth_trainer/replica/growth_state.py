@@ -34,8 +34,6 @@ class Stopwatch:
         self._warm = True
 
 
-# --- The course of a job as part of a replica's state: it moves to members and through checkpoints with the weights ---
-
 _NAME = "growth.course"
 _COUNT = 0
 _FIRST = 1

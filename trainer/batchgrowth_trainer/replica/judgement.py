@@ -67,12 +67,12 @@ class Judgement:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the job asks for the best weights or an early end."""
+        """Return whether the job asks for the best weights or an early end."""
         return bool(self._watched)
 
     @property
     def end(self) -> BestEvaluation | None:
-        """What ended the training early; None if nothing has."""
+        """Return what ended the training early; None if nothing has."""
         return None if self._end is None else self._judged[STOP]
 
     def tensors(self) -> dict[str, Tensor]:

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from batchgrowth_trainer.replica.flat import FlatParameters, Span
 
-# --- Vectors in slices: what a coordinator that never sees a vector can order of those that hold the slices ---
-
 Table = list[list[float]]
 _LONGEST = 65_536  # elements: twenty slices of it in float64 take 10 MiB
 
@@ -55,7 +53,12 @@ class HeldSlices:
 
     def products(self, rows: Sequence[str], columns: Sequence[str]) -> list[Table]:
         """Return a table for each slice, of shape (rows, columns)."""
-        return [self._products(place, rows, columns) for place in self._places]
+        tables: list[Table] = []
+        for place in self._places:
+            slices = torch.stack([self.vectors[name][place] for name in rows]).double()
+            others = [self.vectors[name][place].double() for name in columns]
+            tables.append(torch.stack([(slices * other).sum(dim=1) for other in others], dim=1).tolist())
+        return tables
 
     def absolute_sums(self, name: str) -> list[float]:
         """Return a sum for each slice."""
@@ -70,19 +73,12 @@ class HeldSlices:
                 of_slice.add_(self.vectors[term][place].double(), alpha=factor)
             into.copy_(of_slice)
 
-    def _products(self, place: slice, rows: Sequence[str], columns: Sequence[str]) -> Table:
-        slices = torch.stack([self.vectors[name][place] for name in rows]).double()
-        others = [self.vectors[name][place].double() for name in columns]
-        table: Table = torch.stack([(slices * other).sum(dim=1) for other in others], dim=1).tolist()
-        return table
-
 
 def _cut(place: slice) -> Iterator[slice]:
     for start in range(place.start, place.stop, _LONGEST):
         yield slice(start, min(start + _LONGEST, place.stop))
 
 
-# --- LBFGS: limited-memory BFGS, divided as in Sandblaster of Dean et al., 2012 ---
 # A coordinator decides by inner products alone, and orders sums of vectors that it never sees.
 # Legend: s = a step, y = the change of the gradient by it, H = the approximation of the inverse Hessian.
 
@@ -140,7 +136,7 @@ class Coordinator:
     """
 
     def __init__(self, settings: LBFGSBlock, numbers: Sequence[float] = ()) -> None:
-        """`numbers` are those of a coordinator after the update before; none before the first update."""
+        """Take over the `numbers` of a coordinator after the update before; none before the first update."""
         size = settings.history
         self._least = float(settings.least_curvature)
         given = list(numbers) or [0.0] * (1 + 2 * size**2)
@@ -152,12 +148,12 @@ class Coordinator:
 
     @property
     def numbers(self) -> list[float]:
-        """All that it remembers, for the next update: 1 + 2 · history² of them."""
+        """Return all that it remembers, for the next update: 1 + 2 · history² of them."""
         return [float(self._taken), *(number for row in self._step_change + self._change_change for number in row)]
 
     @property
     def places(self) -> list[int]:
-        """The places of the pairs, the oldest first."""
+        """Return the places of the pairs, the oldest first."""
         return [number % self._history for number in range(max(0, self._taken - self._history), self._taken)]
 
     def step(self, slices: Slices, learning_rate: float, *, first: bool) -> None:
@@ -175,7 +171,11 @@ class Coordinator:
         if not first and of_change[_STEP] > self._least:
             self._take(slices, of_change, of_slope)
         rate = learning_rate / max(1.0, total(slices.absolute_sums(_SLOPE))) if first else learning_rate
-        slices.assign(_STEP, {name: rate * factor for name, factor in self._downhill(of_slope).items()})
+        direction = self._direction(of_slope)
+        if not total(factor * of_slope[name] for name, factor in direction.items()) <= 0.0:
+            self._taken = 0  # rounding made the direction uphill, so forget all pairs and follow the slope
+            direction = {_SLOPE: -1.0}
+        slices.assign(_STEP, {name: rate * factor for name, factor in direction.items()})
         slices.assign(_WEIGHTS, {_WEIGHTS: 1.0, _STEP: 1.0})
         slices.assign(_GRADIENT, {_SLOPE: 1.0})
 
@@ -191,19 +191,11 @@ class Coordinator:
             self._step_change[place][new] = of_change[_step(place)]
             self._change_change[place][new] = self._change_change[new][place] = of_change[_change(place)]
 
-    def _downhill(self, of_slope: Products) -> Products:
+    def _direction(self, of_slope: Products) -> Products:
         """Return the factors of the vectors whose sum is -H · gradient.
 
-        Forgets all pairs if rounding made that uphill.
+        Runs the two loops of Nocedal and Wright, algorithm 7.4, on the factors of a sum in place of the sum.
         """
-        terms = self._direction(of_slope)
-        if not total(factor * of_slope[name] for name, factor in terms.items()) <= 0.0:
-            self._taken = 0
-            return {_SLOPE: -1.0}
-        return terms
-
-    def _direction(self, of_slope: Products) -> Products:
-        """Run the two loops of Nocedal and Wright, algorithm 7.4, on the factors of a sum in place of the sum."""
         places = self.places
         step_change = self._step_change
         change_change = self._change_change

@@ -96,7 +96,10 @@ class _Lane:
         self.coming: Iterator[Request] = iter(())
 
     def has(self, request: Request) -> bool:
-        """Whether the request is the next of those under way: a growth of the batch keeps its seed, not its indices."""
+        """Return whether the request is the next of those under way.
+
+        Compares the indices too: a growth of the batch keeps the seed of a shard, but not its examples.
+        """
         if not self.waiting:
             return False
         following = self.waiting[0][0]
@@ -160,7 +163,7 @@ class _Loader:
 
 
 def _has_room() -> bool:
-    """Whether shared memory is more than the 64 MiB that containers get, with which loaders would end by SIGBUS."""
+    """Return whether shared memory is more than the 64 MiB that containers get; with those, loaders end by SIGBUS."""
     total = shutil.disk_usage(SHARED_MEMORY).total
     if total < LEAST_SHARED_BYTES:
         _LOG.warning(

@@ -18,7 +18,7 @@ from torch.optim.rmsprop import rmsprop
 
 from batchgrowth_trainer.replica.flat import FlatParameters
 
-# --- An optimizer over one flat vector; its state is made of flat vectors too ---
+# An optimizer over one flat vector; its state is made of flat vectors too.
 # A step depends on nothing but (vector, gradient, state, learning rate, updates done), so the state can move to another
 # process or through a checkpoint and continue with the same bits.  The steps are torch's functions, not its classes:
 # constructing one of those loads torch's compiler, a second that a new worker should not spend.
@@ -84,9 +84,9 @@ class FlatOptimizer:
         self._bound = self._bind(slice(0, len(vector)))
 
     def within(self, place: slice) -> "FlatOptimizer":
-        """One that moves only the parameters at `place`, whole ones; its gradients are theirs, shape of the slice.
+        """Return an optimizer that moves only the parameters at `place`, whole ones, and takes their gradients alone.
 
-        Its state is that of this one: the same vectors. It takes the same steps, bit for bit.
+        It shares the vectors of this one's state, and takes the same steps, bit for bit.
         """
         part = copy(self)
         part._bound = self._bind(place)
@@ -98,7 +98,13 @@ class FlatOptimizer:
         for stepper, place in self._steps:
             start = max(place.start, within.start)
             stop = min(place.stop, within.stop)
-            for lo, hi in _blocks(stepper, start, stop, self._parameters.device):
+            # On a CPU a step takes place block by block: it is several operations, each of which reads and writes its
+            # vectors, and those of a block stay in the caches.
+            block = max(1, stop - start)
+            if self._parameters.device.type == "cpu" and not stepper.by_parameter:
+                block = BLOCK * torch.get_num_threads()
+            for lo in range(start, stop, block):
+                hi = min(lo + block, stop)
                 state = {name: whole[lo:hi] for name, whole in self.state.items()}
                 bound.append(
                     (stepper.step, slice(lo - within.start, hi - within.start), self._parameters[lo:hi], state)
@@ -115,21 +121,10 @@ class FlatOptimizer:
 
 
 def _places(stepper: Stepper, parameters: Sequence[slice]) -> Sequence[slice]:
-    """Where the steps are taken, given adjacent parameters: for each, or for all at once."""
+    """Return where the steps are taken, given adjacent parameters: for each, or for all at once."""
     if stepper.by_parameter or not parameters:
         return parameters
     return [slice(parameters[0].start, parameters[-1].stop)]
-
-
-def _blocks(stepper: Stepper, start: int, stop: int, device: torch.device) -> Iterator[tuple[int, int]]:
-    """Where the steps on [start, stop) begin and end: one step, or on a CPU a step for each block.
-
-    A step is several operations, each of which reads and writes its vectors; those of a block stay in the caches.
-    """
-    whole = stepper.by_parameter or device.type != "cpu"
-    block = stop - start if whole else BLOCK * torch.get_num_threads()
-    for lo in range(start, stop, max(1, block)):
-        yield lo, min(lo + block, stop)
 
 
 def _undecayed(spec: JobSpec) -> Stepper:
@@ -142,7 +137,7 @@ def _undecayed(spec: JobSpec) -> Stepper:
     return stepper
 
 
-# --- SGD with momentum, Nesterov's momentum and weight decay ---
+# SGD with momentum, Nesterov's momentum and weight decay.
 
 _MOMENTUM = "momentum_buffer"
 
@@ -167,7 +162,7 @@ def sgd_stepper(settings: SGDBlock) -> Stepper:
     return Stepper((_MOMENTUM,) if momentum else (), step)
 
 
-# --- Adagrad ---
+# Adagrad.
 
 
 def adagrad_stepper(settings: AdagradBlock) -> Stepper:
@@ -190,7 +185,7 @@ def adagrad_stepper(settings: AdagradBlock) -> Stepper:
     return Stepper(("sum",), step)
 
 
-# --- RMSprop, with momentum and centred if asked for ---
+# RMSprop, with momentum and centred if asked for.
 
 _SQUARES = "square_avg"
 _MEAN = "grad_avg"
@@ -221,7 +216,7 @@ def rmsprop_stepper(settings: RMSpropBlock) -> Stepper:
     return Stepper(kept, step)
 
 
-# --- Adam, and AdamW, which decouples the weight decay from the gradient ---
+# Adam, and AdamW, which decouples the weight decay from the gradient.
 
 
 def adam_stepper(settings: AdamBlock, *, decoupled: bool = False) -> Stepper:
@@ -254,7 +249,7 @@ def adamw_stepper(settings: AdamBlock) -> Stepper:
     return adam_stepper(settings, decoupled=True)
 
 
-# --- LAMB: AdamW with a step for each parameter that has the norm of its weights ---
+# LAMB: AdamW with a step for each parameter that has the norm of its weights.
 
 
 def lamb_stepper(settings: LAMBBlock) -> Stepper:
@@ -274,7 +269,7 @@ def lamb_stepper(settings: LAMBBlock) -> Stepper:
     return Stepper(plain.state, step, by_parameter=True, spared=plain)
 
 
-# --- LARS: SGD with a learning rate for each parameter ---
+# LARS: SGD with a learning rate for each parameter.
 
 
 def lars_stepper(settings: LARSBlock) -> Stepper:
@@ -293,7 +288,7 @@ def lars_stepper(settings: LARSBlock) -> Stepper:
     return Stepper(plain.state, step, by_parameter=True, spared=plain)
 
 
-# --- An exponential moving average of the weights, which a job with spec.optimizer.averaging evaluates and exports ---
+# An exponential moving average of the weights, which a job with spec.optimizer.averaging evaluates and exports.
 # The decay begins small, so that the first weights are soon forgotten, as in TensorFlow's ExponentialMovingAverage.
 
 _ALL = slice(None)
@@ -330,11 +325,11 @@ def average_of(spec: JobSpec, vector: Tensor) -> Average | None:
     return None if asked is None else Average(asked, vector)
 
 
-# --- Which parameters the weight decay leaves alone ---
+# Which parameters the weight decay leaves alone.
 
 
 def spared(spec: JobSpec, model: nn.Module) -> Callable[[str, Tensor], bool]:
-    """Whether the decay leaves a parameter alone, by its name and shape.
+    """Return a function that says, from its name and shape, whether the decay leaves a parameter alone.
 
     Raises WorkloadError for a pattern that no trained parameter has.
     """

@@ -202,9 +202,9 @@ class Replica:
 
     def _shard(self, step: Step, shard: int, start: Start, ahead: Ahead, follow: Follow | None) -> Partial:
         """Return the sum of one shard: read its examples, call the model, differentiate, and fill its row."""
-        done = self.rows.blank(shard)
         request = self.requests.of(self.plan, step, shard)
         count = len(request.indices)
+        done = self.rows.blank(shard)
         if not count:
             return done
         self.parameters.collect_into(done.of_parameters)  # so that backward writes into the row
@@ -304,7 +304,8 @@ class Replica:
             self.buffers.advance(self.buffers.clone(), rest[: self.buffers.length].div_(examples))
         optimizer = self.optimizer if part is None else part.optimizer
         if optimizer is not None:
-            clip(gradient, norm, self.spec.optimizer.clipping)
+            if self.spec.optimizer.clipping is not None:
+                clip(gradient, norm, self.spec.optimizer.clipping)
             optimizer.step(gradient, learning_rate, step.position.update)
             if self.average is not None:
                 self.average.follow(step.position.update, slice(None) if part is None else part.place)
@@ -389,13 +390,11 @@ def norms_of(gradient: Tensor, lengths: Sequence[int]) -> Tensor:
     return torch.stack(torch._foreach_norm(gradient.split_with_sizes(list(lengths))))
 
 
-def clip(gradient: Tensor, norm: float, clipping: Clipping | None) -> None:
+def clip(gradient: Tensor, norm: float, clipping: Clipping) -> None:
     """Bound the gradient, shape (length,), in place, as torch.nn.utils does; `norm` is its Euclidean norm.
 
     Pascanu et al., 2013.
     """
-    if clipping is None:
-        return
     if clipping.value is not None:
         gradient.clamp_(-float(clipping.value), float(clipping.value))
     if clipping.norm is not None and norm > float(clipping.norm):

@@ -43,7 +43,7 @@ def maker(settings: TorchBlock) -> Callable[[JobSpec, FlatParameters], "TorchOpt
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class _Kept:
     """One thing that the optimizer keeps, for a parameter or in a group, and its place in the vector `name`."""
 
     owner: int
@@ -72,7 +72,7 @@ class TorchOptimizer:
         self._leaves = [nn.Parameter(span.of(vector)) for span in self._spans]
         self.state: dict[str, Tensor] = {}
         with reported_as_workload_error(f"{FIELD}: {settings.optimizer}", _REMEDY):
-            self._cells = list(self._tried())
+            self._all_kept = list(self._tried())
             self._optimizer = self._made(self._leaves)
 
     def step(self, gradient: Tensor, learning_rate: float, updates_done: int) -> None:
@@ -109,9 +109,7 @@ class TorchOptimizer:
             )
         return made
 
-    # --- what it keeps ------------------------------------------------------------------------------------------------
-
-    def _tried(self) -> Iterator[_Cell]:
+    def _tried(self) -> Iterator[_Kept]:
         """Return what the optimizer keeps, found by steps on copies of the parameters; makes the vectors for it."""
         leaves = [nn.Parameter(leaf.detach().clone()) for leaf in self._leaves]
         trial = self._made(leaves)
@@ -129,7 +127,7 @@ class TorchOptimizer:
                 start = lengths.get(name, 0)
                 lengths[name] = start + count
                 shape, device = ((), _CPU) if name == _NUMBERS else (tuple(value.shape), value.device)
-                yield _Cell(owner, key, name, slice(start, start + count), shape, device, type(value))
+                yield _Kept(owner, key, name, slice(start, start + count), shape, device, type(value))
         for name, length in lengths.items():
             dtype = torch.float64 if name == _NUMBERS else getattr(torch, name)
             self.state[name] = torch.zeros(length, dtype=dtype, device=self._leaves[0].device)
@@ -148,24 +146,24 @@ class TorchOptimizer:
     def _bring_back(self) -> None:
         stores = _stores(self._optimizer, self._leaves)
         numbers = self.state[_NUMBERS].tolist() if _NUMBERS in self.state else []
-        for cell in self._cells:
-            if cell.name == _NUMBERS:
-                stores[cell.owner][cell.key] = cell.kind(numbers[cell.place.start])
+        for kept in self._all_kept:
+            if kept.name == _NUMBERS:
+                stores[kept.owner][kept.key] = kept.kind(numbers[kept.place.start])
             else:
-                stores[cell.owner][cell.key] = self.state[cell.name][cell.place].view(cell.shape).to(cell.device)
+                stores[kept.owner][kept.key] = self.state[kept.name][kept.place].view(kept.shape).to(kept.device)
 
     def _keep(self) -> None:
         stores = _stores(self._optimizer, self._leaves)
         numbers = []
-        for cell in self._cells:
-            value = stores[cell.owner].get(cell.key)
-            if cell.name == _NUMBERS and isinstance(value, bool | int | float):
+        for kept in self._all_kept:
+            value = stores[kept.owner].get(kept.key)
+            if kept.name == _NUMBERS and isinstance(value, bool | int | float):
                 numbers.append(float(value))
-            elif isinstance(value, Tensor) and tuple(value.shape) == cell.shape:
-                self.state[cell.name][cell.place].view(cell.shape).copy_(value)
+            elif isinstance(value, Tensor) and tuple(value.shape) == kept.shape:
+                self.state[kept.name][kept.place].view(kept.shape).copy_(value)
             else:
                 raise WorkloadError(
-                    f"{FIELD}: {self._settings.optimizer} keeps something else in {cell.key!r} than at first, which "
+                    f"{FIELD}: {self._settings.optimizer} keeps something else in {kept.key!r} than at first, which "
                     "cannot move to another worker"
                 )
         if numbers:

@@ -18,8 +18,6 @@ from batchgrowth_trainer.record.snapshot import pack
 from batchgrowth_trainer.replica.data import Request, Requests, is_indexed, read
 from batchgrowth_trainer.replica.replica import Replica
 
-# --- The first shard of a job, computed with its first weights: how this process adds ---
-
 
 def first_shard(replica: Replica) -> Arithmetic:
     """Compute the first shard with the weights that the replica has, which stays as it is.
@@ -56,7 +54,6 @@ def processor() -> str:
     return next(named, "") or platform.processor() or platform.machine()
 
 
-# --- Tries a workload before its first update: one shard is computed and discarded ---
 # It loads kernels, and finds what would fail in the first update, or would break the promise of equal weights silently:
 # a model that changes its own parameters or makes itself a buffer, and examples that no seed repeats.
 
@@ -132,19 +129,15 @@ def _check_reading(replica: Replica) -> None:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Whether two batches are the same bit for bit, as far as they consist of tensors, numbers and text."""
+    """Return whether two batches are the same bit for bit, as far as they consist of tensors, numbers and text."""
     if type(first) is not type(second):
         return False
     if isinstance(first, Tensor):
-        return _is_same_tensor(first, second)
+        if (first.shape, first.dtype) != (second.shape, second.dtype) or first.layout is not torch.strided:
+            return first.layout is not torch.strided
+        return bool(((first == second) | ((first != first) & (second != second))).all())
     if isinstance(first, Mapping):
         return first.keys() == second.keys() and all(_is_same(first[key], second[key]) for key in first)
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(_is_same, first, second))
     return not isinstance(first, int | float | str | bytes) or first == second or first != first
-
-
-def _is_same_tensor(first: Tensor, second: Tensor) -> bool:
-    if (first.shape, first.dtype) != (second.shape, second.dtype) or first.layout is not torch.strided:
-        return first.layout is not torch.strided
-    return bool(((first == second) | ((first != first) & (second != second))).all())

@@ -28,7 +28,7 @@ WHERE = "get the CIFAR-10 binary version from https://www.cs.toronto.edu/~kriz/c
 
 
 def cifar10_workload(model: nn.Module, data: str) -> Workload:
-    """`model` on the images in folder `data`, randomly cropped and flipped. Raises DataError."""
+    """Train `model` on the images in folder `data`, randomly cropped and flipped. Raises DataError."""
     folder = Path(data)
     return Workload(
         model=model,
@@ -59,7 +59,7 @@ class Images:
 
 
 def normalised(pixels: Tensor) -> Tensor:
-    """`pixels` as float32 (…, 3, H, W), with mean 0 and deviation 1 per channel over the training set."""
+    """Return `pixels` as float32 (…, 3, H, W), with mean 0 and deviation 1 per channel over the training set."""
     mean = torch.tensor(CHANNEL_MEAN).view(3, 1, 1)
     std = torch.tensor(CHANNEL_STD).view(3, 1, 1)
     return (pixels.to(torch.float32) / 255 - mean) / std

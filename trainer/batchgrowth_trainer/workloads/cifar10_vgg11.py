@@ -2,9 +2,9 @@
 
 from batchgrowth_trainer.workload import Workload
 from batchgrowth_trainer.workloads.cifar10 import cifar10_workload
-from batchgrowth_trainer.workloads.vgg import vgg11
+from batchgrowth_trainer.workloads.networks import vgg11
 
 
 def workload(data: str = "data/cifar-10-batches-bin") -> Workload:
-    """VGG-11 on the images in folder `data`. Raises DataError if they are missing or damaged."""
+    """Train VGG-11 on the images in folder `data`. Raises DataError if they are missing or damaged."""
     return cifar10_workload(vgg11(), data)

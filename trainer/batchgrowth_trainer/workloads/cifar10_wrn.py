@@ -3,9 +3,9 @@
 from batchgrowth.errors import WorkloadError
 
 from batchgrowth_trainer.workload import Workload
-from batchgrowth_trainer.workloads.arguments import share, whole
+from batchgrowth_trainer.workloads import share, whole
 from batchgrowth_trainer.workloads.cifar10 import cifar10_workload
-from batchgrowth_trainer.workloads.wide_resnet import wide_resnet
+from batchgrowth_trainer.workloads.networks import wide_resnet
 
 
 def workload(

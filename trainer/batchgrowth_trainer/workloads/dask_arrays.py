@@ -32,7 +32,7 @@ class DaskArrays:
             raise WorkloadError("DaskArrays: no array was given; give DaskArrays(inputs, targets)")
         for place, array in enumerate(arrays):
             _check(array, place, arrays[0])
-        self._arrays = [_Rows(array) for array in arrays]
+        self._arrays = [_Array(array) for array in arrays]
         self._most = kept_bytes
         self._bytes = 0
         self._kept: OrderedDict[tuple[int, int], Tensor] = OrderedDict()
@@ -41,7 +41,7 @@ class DaskArrays:
         return self._arrays[0].starts[-1]
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        """Row `index` of each array."""
+        """Return row `index` of each array."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, ...]]:
@@ -74,7 +74,7 @@ class DaskArrays:
         return values
 
 
-class _Rows:
+class _Array:
     """One array in chunks of whole rows; chunk k has the rows from starts[k] to starts[k + 1]."""
 
     def __init__(self, array: da.Array) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from batchgrowth_trainer.workload import Workload, correct
-from batchgrowth_trainer.workloads.arguments import share, whole
+from batchgrowth_trainer.workloads import share, whole
 
 TEST_EXAMPLES = 360
 BRIGHTEST = 16.0
@@ -49,7 +49,7 @@ def _workload(model: nn.Module) -> Workload:
 
 
 def split() -> tuple[TensorDataset, TensorDataset]:
-    """1,437 training and 360 test examples: images float32 (N, 1, 8, 8) in [0, 1], labels int64 (N,).
+    """Return 1,437 training and 360 test examples: images float32 (N, 1, 8, 8) in [0, 1], labels int64 (N,).
 
     The split is stratified by class and does not depend on the job's seed.
     """

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from batchgrowth_trainer.workload import Workload, correct
-from batchgrowth_trainer.workloads.arguments import whole
-from batchgrowth_trainer.workloads.vgg import vgg11
-from batchgrowth_trainer.workloads.wide_resnet import wide_resnet
+from batchgrowth_trainer.workloads import whole
+from batchgrowth_trainer.workloads.networks import vgg11, wide_resnet
 
 CLASSES = 10
 IMAGE = (3, 32, 32)
@@ -19,7 +18,7 @@ MLP_HIDDEN = 128
 
 
 def workload(model: str = "wrn", examples: str = "2048", test: str = "256", seed: str = "0") -> Workload:
-    """`model` (wrn, vgg11 on 3×32×32; mlp on 1×8×8) with `examples` training and `test` test images.
+    """Train `model` (wrn, vgg11 on 3×32×32; mlp on 1×8×8) with `examples` training and `test` test images.
 
     The argument `seed` determines the images, the job's seed the initial weights.
     """

@@ -1,9 +1,18 @@
-"""Wide residual networks: S. Zagoruyko and N. Komodakis, *Wide Residual Networks*, 2016 (arXiv 1605.07146)."""
+"""The networks for images of 32×32 pixels: WRN and VGG-11.
+
+S. Zagoruyko and N. Komodakis, *Wide Residual Networks*, 2016 (arXiv 1605.07146).
+K. Simonyan and A. Zisserman, *Very Deep Convolutional Networks*, 2014 (arXiv 1409.1556): configuration A, to which
+batch norm is added.
+"""
+
+from itertools import pairwise
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 STEM_CHANNELS = 16
+# Channels of the convolutions of VGG-11, in groups; pooling after each group halves the side, from 32 to 1.
+VGG11_GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
 class Block(nn.Module):
@@ -20,7 +29,7 @@ class Block(nn.Module):
         self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, inputs, H, W) -> (N, outputs, H/stride, W/stride)."""
+        """Return (N, inputs, H, W) -> (N, outputs, H/stride, W/stride)."""
         active = F.relu(self.bn1(images))
         residual = self.conv2(self.dropout(F.relu(self.bn2(self.conv1(active)))))
         # If the shape changes, the shortcut starts after the shared activation, as in the authors' code.
@@ -29,11 +38,15 @@ class Block(nn.Module):
 
 
 def wide_resnet(depth: int, width: int, dropout: float, classes: int = 10) -> nn.Sequential:
-    """WRN-depth-width for images (N, 3, 32, 32) -> class scores (N, classes); depth is 6·n + 4."""
+    """Return WRN-depth-width: images (N, 3, 32, 32) -> class scores (N, classes); depth is 6·n + 4."""
     per_group = (depth - 4) // 6
     assert depth == 6 * per_group + 4
     channels = [STEM_CHANNELS, *(STEM_CHANNELS * width * 2**group for group in range(3))]
-    groups = [_group(channels[k], channels[k + 1], 1 if k == 0 else 2, per_group, dropout) for k in range(3)]
+    groups = []
+    for number, (inputs, outputs) in enumerate(pairwise(channels)):
+        first = Block(inputs, outputs, stride=1 if number == 0 else 2, dropout=dropout)
+        others = [Block(outputs, outputs, stride=1, dropout=dropout) for _ in range(per_group - 1)]
+        groups.append(nn.Sequential(first, *others))
     model = nn.Sequential(
         nn.Conv2d(3, STEM_CHANNELS, 3, padding=1, bias=False),
         *groups,
@@ -47,9 +60,21 @@ def wide_resnet(depth: int, width: int, dropout: float, classes: int = 10) -> nn
     return model
 
 
-def _group(inputs: int, outputs: int, stride: int, blocks: int, dropout: float) -> nn.Sequential:
-    first = Block(inputs, outputs, stride, dropout)
-    return nn.Sequential(first, *(Block(outputs, outputs, 1, dropout) for _ in range(blocks - 1)))
+def vgg11(classes: int = 10) -> nn.Sequential:
+    """Return VGG-11: images (N, 3, 32, 32) -> class scores (N, classes).
+
+    It has 9.2 million weights, and one linear layer at the end.
+    """
+    layers: list[nn.Module] = []
+    inputs = 3
+    for group in VGG11_GROUPS:
+        for outputs in group:
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+            inputs = outputs
+        layers.append(nn.MaxPool2d(2))
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(inputs, classes))
+    initialise(model)
+    return model
 
 
 def initialise(model: nn.Module) -> None:
