@@ -52,15 +52,24 @@ class AllReduce:
         run = self._run_of(step)  # the shards [lo, hi) of this member
         stop = stop_requested()
         began = time.perf_counter()
-        if self.stream is None:
+        if self.stream is not None:
+            partials, computed, waited = self._reduce_in_buckets(self.stream, step, run, stop=stop)
+            total = self._room
+        else:
             with self._watched:
                 partials = replica.partials(step, run, stop=stop, runs=self._run_of)
             self._write_timing(partials)
             computed = time.perf_counter()
-            total, waited = self._reduce([node.row for node in partials], step.shards)
-        else:
-            partials, computed, waited = self._reduce_in_buckets(self.stream, step, run, stop=stop)
-            total = self._room
+            rows = [node.row for node in partials]
+            if self._compression is None:
+                reduced = self._reduction(rows, step.shards, self._room)
+                total = reduced.total
+                waited = reduced.wait_seconds
+            else:
+                total = self._room
+                gradient = total[: self._weights]
+                reduced = self._reduction([row[: self._weights] for row in rows], step.shards, gradient)
+                waited = reduced.put_into(gradient) + self._reduce_rest(rows, step.shards)
         exchanged = time.perf_counter()
         committed = replica.commit(step, total)
         replica.rows.release(partials)  # not before: the total may be one of these rows
@@ -80,16 +89,10 @@ class AllReduce:
         if self._stopwatch and self._group.rank == 0:  # which has shard 0
             self._replica.tail.write_timing(partials[0].row, self._stopwatch.timing)
 
-    def _reduce(self, rows: Sequence[Tensor], shards: int) -> tuple[Tensor, float]:
-        """Return the total of the rows, and the seconds waited for peers; only the gradient in it is compressed."""
-        if self._compression is None:
-            reduced = self._reduction(rows, shards, self._room)
-            return reduced.total, reduced.wait_seconds
-        gradient = self._room[: self._weights]
+    def _reduce_rest(self, rows: Sequence[Tensor], shards: int) -> float:
+        """Have the total of what follows the gradient in `_room`, uncompressed; return the seconds of waiting."""
         rest = self._room[self._weights :]
-        waited = self._reduction([row[: self._weights] for row in rows], shards, gradient).put_into(gradient)
-        waited += self._uncoded([row[self._weights :] for row in rows], shards, rest).put_into(rest)
-        return self._room, waited
+        return self._uncoded([row[self._weights :] for row in rows], shards, rest).put_into(rest)
 
     def _reduce_in_buckets(
         self, stream: Stream, step: Step, run: tuple[int, int], *, stop: bool
@@ -111,8 +114,7 @@ class AllReduce:
             waited = bucket_sums.wait()
         if stream.is_wrong:  # so no other member completes the rest, nor takes the step
             raise PeerLost("a gradient was sent before it was final; the next ones are sent later")
-        rest = self._room[self._weights :]
-        waited += self._uncoded([node.row[self._weights :] for node in partials], step.shards, rest).put_into(rest)
+        waited += self._reduce_rest([node.row for node in partials], step.shards)
         return partials, computed, min(waited, time.perf_counter() - computed)
 
 

@@ -27,7 +27,7 @@ from batchgrowth_trainer.exchange.all_reduce import run_of
 from batchgrowth_trainer.exchange.connections import Encryption, Listener
 from batchgrowth_trainer.exchange.group import Group, PeerLost, form_group, spread_state, swap_with_all
 from batchgrowth_trainer.exchange.reduction import Reduction
-from batchgrowth_trainer.exchange.strategy import Round, Setting, strategy_of
+from batchgrowth_trainer.exchange.strategy import Setting, strategy_of
 from batchgrowth_trainer.record.history import HistoryRow
 from batchgrowth_trainer.record.snapshot import PackedTensor, Snapshot, unpack
 from batchgrowth_trainer.replica.devices import prepare_process
@@ -290,7 +290,7 @@ class Member:
 
 
 class _MemberGeneration:
-    """One generation's loop."""
+    """Trains a member for one generation: round after round, with evaluations and reports between them."""
 
     def __init__(self, member: Member, order: messages.Order, group: Group, send: Send) -> None:
         self._member = member
@@ -325,7 +325,14 @@ class _MemberGeneration:
             if control.abandoned:
                 raise PeerLost("another driver has taken over")
             done = self._strategy.round(self._stop_requested)
-            self._keep(done)
+            # The updates of a round share its times in equal parts, the last one ending now.
+            share = len(done.done)
+            seconds = (done.compute_seconds / share, done.exchange_seconds / share, done.wait_seconds / share)
+            for number, (step, committed) in enumerate(done.done, start=1):
+                ago = (share - number) * sum(seconds)
+                row = HistoryRow.now(step, replica.plan, committed, self._group.size, seconds, ago)
+                self._member.keep_row(row)
+            self._figures = self._figures.then(done.figures)
             if time.perf_counter() - self._reported_at > self._report_seconds:
                 self._report()
             stop = done.stop
@@ -337,16 +344,6 @@ class _MemberGeneration:
 
     def _stop_requested(self) -> bool:
         return self._is_reporter and self._member.control.stop_requested(self._order.generation)
-
-    def _keep(self, done: Round) -> None:
-        """Keep the rows of a round's updates, as if these took equal times."""
-        share = len(done.done)
-        seconds = (done.compute_seconds / share, done.exchange_seconds / share, done.wait_seconds / share)
-        for later, (step, committed) in zip(range(share - 1, -1, -1), done.done, strict=True):
-            ago = later * sum(seconds)
-            row = HistoryRow.now(step, self._replica.plan, committed, self._group.size, seconds, ago)
-            self._member.keep_row(row)
-        self._figures = self._figures.then(done.figures)
 
     def _report(self) -> None:
         """Report the bytes that this member has sent; rank 0 reports the rows too, which are the same for all."""
