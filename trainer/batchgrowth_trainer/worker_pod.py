@@ -20,7 +20,7 @@ from batchgrowth_trainer.worker.logs import set_up_logs  # noqa: E402
 from batchgrowth_trainer.worker.service import LEAVE  # noqa: E402
 
 set_up_logs(Logs.of(os.environ))
-gc.freeze()  # as in worker.frozen
+gc.freeze()  # as in worker/preloaded.py
 
 
 async def dask_setup(worker: Worker) -> None:

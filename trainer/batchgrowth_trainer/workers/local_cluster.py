@@ -19,14 +19,8 @@ from distributed.core import Status
 from distributed.utils import get_mp_context
 
 LOOPBACK = "127.0.0.1"
-PRELOADED = (
-    "batchgrowth_trainer.worker.uninterrupted",
-    "torch",
-    "torch.distributed",
-    "batchgrowth_trainer.worker.service",
-    "batchgrowth_trainer.worker.frozen",
-)
-"""What the server that forks workers imports, in this order."""
+PRELOADED = "batchgrowth_trainer.worker.preloaded"
+"""The module that the server that forks workers imports."""
 _OF_PYTHON = 1_000  # objects that Python itself may have frozen: version 3.12 starts with some 400
 _CLOSE_SECONDS = 5.0
 _AT_ONCE = 8  # workers that start together; more would keep the one event loop of them all from its connections
@@ -147,7 +141,7 @@ def local_cluster(spec: JobSpec, logs: Logs = DEFAULT_LOGS) -> Iterator[LocalClu
         **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in environment.items()},
     }
     with tempfile.TemporaryDirectory(prefix="batchgrowth-") as scratch, dask.config.set(settings), _main_left_alone():
-        get_mp_context().set_forkserver_preload(list(PRELOADED))
+        get_mp_context().set_forkserver_preload([PRELOADED])
         cluster = LocalCluster(
             n_workers=0,
             threads_per_worker=1,

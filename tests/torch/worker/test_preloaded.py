@@ -13,7 +13,7 @@ from batchgrowth_trainer.workers.local_cluster import PRELOADED
 
 if __name__ == "__main__":
     forking = get_context("forkserver")
-    forking.set_forkserver_preload([*PRELOADED])
+    forking.set_forkserver_preload([PRELOADED])
     with forking.Pool(1) as pool:
         look = "int(__import__('re').search('Private_Dirty: +([0-9]+)', open('/proc/self/smaps_rollup').read())[1])"
         print(json.dumps(pool.map(eval, [look, "__import__('gc').collect()", look], chunksize=1)))
